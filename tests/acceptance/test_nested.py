@@ -156,6 +156,32 @@ async def test_a_child_that_its_parent_runs_has_the_permissions_of_the_parents_w
     assert done == []
 
 
+async def test_a_child_keeps_to_the_permissions_of_its_parents_worker_whoever_runs_it(
+    lp: limpet.Limpet,
+) -> None:
+    """Another worker, which allows everything, asks or refuses all the same; so do its children."""
+    done: list[str] = []
+
+    async def delegates(turn: limpet.Turn) -> None:
+        await turn.delegate("research", "look")
+
+    async def acts(turn: limpet.Turn) -> None:
+        await turn.effect("search", lambda: done.append("search"))
+        await turn.effect("refund", lambda: done.append("refund"))
+
+    s = await begun(lp)
+    how: Any = {"permissions": {"*": "deny", "search": "always_allow", "refund": "always_ask"}}
+    await lp.wake(s.key, delegates, **how)
+    child = await only_child(lp, s)
+    await lp.wake(child.key, delegates)
+    below = await only_child(lp, child)
+    for each in (child, below):
+        assert await each.check_permission("other") == "deny"
+        await each.append("user.message", {"text": "more"}, actor=ADA)
+        assert (await lp.wake(each.key, acts)).reason == "requires_action"
+    assert done == ["search", "search"]
+
+
 async def test_a_share_is_a_part_of_what_the_parent_has_left(lp: limpet.Limpet) -> None:
     """Of each limit it has, after what it has spent; the parent keeps the rest."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from limpet.runtime import wake
-from tests.support import seeds
-from tests.support.simulation import simulate
+from tests.support import families, seeds, simulation
 
 SHORT, LONG = 200, 10_000
+FEW_FAMILIES, MANY_FAMILIES = 30, 5_000
 
 
 @pytest.fixture
@@ -24,7 +24,21 @@ async def test_no_schedule_breaks_the_runtime() -> None:
     first = seeds.seed("runtime")
     for seed in range(first, first + (LONG if seeds.fresh() else SHORT)):
         try:
-            await simulate(seed)
+            await simulation.simulate(seed)
         except BaseException:
-            print(f"the failing schedule: simulate({seed})")
+            print(f"the failing schedule: simulation.simulate({seed})")
+            raise
+
+
+@pytest.mark.deeper
+@pytest.mark.usefixtures("listening")
+async def test_no_schedule_breaks_a_family() -> None:
+    """Children, budgets, deadlines, interrupts, terminations and crashes: the sum over each tree
+    stays what was granted, and nobody waits for good."""
+    first = seeds.seed("families")
+    for seed in range(first, first + (MANY_FAMILIES if seeds.fresh() else FEW_FAMILIES)):
+        try:
+            await families.simulate(seed)
+        except BaseException:
+            print(f"the failing schedule: families.simulate({seed})")
             raise

@@ -35,10 +35,10 @@ class MortalStore(MemoryStore):
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         self.commits += 1
-        if self.commits == self.dies_at:
-            if self.after:
+        if self.dies_at is not None and self.commits >= self.dies_at:
+            if self.after and self.commits == self.dies_at:
                 await super().commit(commits)
-            raise Killed
+            raise Killed  # at every later one too: what cleans up is dead as well
         return await super().commit(commits)
 
 

@@ -104,7 +104,7 @@ class Simulation:
             if kind % 5 == 0 and not await turn.approve("ship", {"text": text}):
                 done = "denied"
             await turn.say(f"{text}: {plan} {done}")
-        if turn.inputs and self._coin(turn.id):
+        if turn.inputs and self._coin(turn.inputs[0].data["text"]):
             turn.revisit(timedelta(seconds=20), "again", "k")
 
     def _coin(self, text: str) -> bool:
@@ -182,8 +182,9 @@ class Simulation:
             self._start(lease)
 
     def _start(self, lease: Lease) -> None:
-        wake = Wake(self.lp, lease, manner_of(self.harness, retries=1_000))
+        self._run(Wake(self.lp, lease, manner_of(self.harness, retries=1_000)))
 
+    def _run(self, wake: Wake) -> None:
         async def run() -> Any:
             _worker.set(asyncio.current_task())
             return await wake.run()
@@ -191,7 +192,7 @@ class Simulation:
         self.workers[asyncio.get_running_loop().create_task(run())] = wake
 
     async def _open_gate(self, *, deadly: bool) -> None:
-        waiting = [task for task in self.workers if task in self.store.gates]
+        waiting = self._at_gates()
         if not waiting:
             return
         task = self.random.choice(waiting)
@@ -203,6 +204,11 @@ class Simulation:
             self.workers.pop(task)
             self.dead.append(task)
 
+    def _at_gates(self) -> list[asyncio.Task[Any]]:
+        """Workers whose commit waits; a call that was cancelled has left its gate."""
+        gates = self.store.gates
+        return [task for task in self.workers if task in gates and not gates[task].done()]
+
     async def _settle_one(self) -> None:
         for _ in range(ROUNDS):
             await asyncio.sleep(0)
@@ -212,7 +218,7 @@ class Simulation:
         for _ in range(2_000):
             await self._claim()
             await self._settle()
-            while [t for t in self.store.gates if t in self.workers]:
+            while self._at_gates():
                 await self._open_gate(deadly=False)
                 await self._settle()
             if not self.workers and not await self._answer_all():

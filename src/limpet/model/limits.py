@@ -19,6 +19,7 @@ LABELS_MAX: Final = 64
 LABEL_VALUE_CHARS_MAX: Final = 256
 TIMERS_MAX: Final = 64
 REVISITS_PER_TURN_MAX: Final = 16
+REASON_CHARS_MAX: Final = 1_000  # of a revisit: it is kept in the head
 REQUESTS_MAX: Final = 16  # that one session waits for at a time
 REQUEST_BYTES_MAX: Final = 16 * 2**10  # of the input of one: it is kept in the head
 CHILDREN_MAX: Final = 64  # at work for one session at a time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from limpet.model import Draft
 from limpet.model.facts.running import budgets
 from limpet.model.facts.running.budgets import Amount
 from limpet.runtime.records import identity
@@ -11,26 +12,39 @@ from limpet.runtime.under_way import UnderWay
 
 
 class Reservation:
-    """A block within which so much may be used. It ends settled: at what was used, or at all."""
+    """What one call may use. It ends settled: at what was used, or at all of it."""
 
-    def __init__(self, turn: UnderWay, of: Amount | None) -> None:
-        self._turn, self._of = turn, of
-        self._used: Amount | None = None
-        self._id = ""
+    def __init__(self, turn: UnderWay, of: Amount | None, id: str) -> None:
+        self._turn, self._of, self._id = turn, of, id
+        self._used = of
+        self._is_open = False
 
     def settle(self, *, cost: float | None = None, tokens: int | None = None) -> None:
         """Say what was used; recorded when the block ends."""
         self._used = budgets.amount(cost, tokens)
 
-    def use(self) -> None:
-        """What was reserved counts as used, unless the call said otherwise."""
+    def settle_at(self, cost: float | None, tokens: int | None) -> None:
+        """What was used, where that is known; the rest counts as used."""
+        if self._of is not None:
+            used = budgets.amount(cost, tokens)
+            most = self._of
+            self._used = Amount(
+                most.cost if cost is None else used.cost,
+                most.tokens if tokens is None else used.tokens,
+            )
+
+    def settling(self) -> list[Draft]:
+        """What ends it, to be recorded with the result of its call."""
+        if not self._is_open:
+            return []
+        assert self._used is not None
+        self._is_open = False
+        return [budgets.settled(self._id, self._used)]
 
     async def __aenter__(self) -> Reservation:
         if self._of is not None:
-            turn = self._turn
-            number = turn.records.occurrence("reserve", "")
-            self._id = identity(turn.id, "reserve", number, turn.wake_id)
-            await turn.log.write(budgets.reserved(self._id, self._of))
+            await self._turn.log.write(budgets.reserved(self._id, self._of))
+            self._is_open = True
         return self
 
     async def __aexit__(
@@ -40,6 +54,30 @@ class Reservation:
         trace: TracebackType | None,
     ) -> None:
         # Where the run was stopped, the closing commit settles what is left.
-        if self._of is not None and self._turn.driver.stopped is None:
-            used = self._of if self._used is None else self._used
-            await self._turn.log.write(budgets.settled(self._id, used))
+        if self._is_open and self._turn.driver.stopped is None:
+            await self._turn.log.write(*self.settling())
+
+
+class Block(Reservation):
+    """A part of a harness within which so much may be used, by whatever it calls.
+
+    Like any call of a turn it is done once: a later run finds it settled, or, if the turn paused
+    inside, still open.
+    """
+
+    def __init__(self, turn: UnderWay, of: Amount | None) -> None:
+        super().__init__(turn, of, "")
+
+    async def __aenter__(self) -> Reservation:
+        if self._of is None:
+            return self
+        turn, number = self._turn, self._turn.records.occurrence("reserve", "")
+        tries = 0
+        self._id = identity(turn.id, "reserve", number, tries)
+        while (before := turn.records.reserved.get(self._id)) == "cut":  # made again, paid again
+            tries += 1
+            self._id = identity(turn.id, "reserve", number, tries)
+        if before is None:
+            return await super().__aenter__()
+        self._is_open = before == "open"
+        return self

@@ -70,6 +70,7 @@ class Child:
         """
         turn = self._turn
         turn.driver.check()
+        turn.pauses.check_outside("delegate(…).result")
         with turn.pauses.working():
             ended = turn.records.ended.get(self.key.id)
             if ended is None:
@@ -121,7 +122,7 @@ def _first(
     facts = turn.session.head.facts
     depth = children.depth(facts) + 1
     drafts: list[Draft] = [children.delegated(turn.session.key, turn.id, depth, tools)]
-    drafts += inherited(turn.session, tools)
+    drafts += inherited(turn.session, tools, turn.worker_permissions)
     if budget is not None:
         drafts.append(budgets.granted(budgets.budget_of(budget)))
     data = {"text": message} if isinstance(message, str) else dict(message)
@@ -182,8 +183,11 @@ class Ending:
         used = budgets.used_up(facts)
         more = [children.delegation_ended()]
         to_parent: list[Draft] = []
+        key = Key(parent["app"], parent["user"], parent["id"])
         if not parent.get("quiet"):  # it was not interrupted with its parent
             to_parent.append(await self._told())
+        elif await self._is_awaited(key):  # which ended before it could let go of it
+            to_parent.append(children.child_released(session.key))
         if "budget" in facts:
             more.append(budgets.returned(session.id, used))
             to_parent.append(budgets.returned(session.id, used))
@@ -195,7 +199,6 @@ class Ending:
             uid=known.uid,
             release=lease,
         )
-        key = Key(parent["app"], parent["user"], parent["id"])
         released = [children.child_released(session.key)]
         ended = [*released, *(each for each in to_parent if each.type == budgets.RETURNED)]
         for news in (to_parent, ended):  # a parent that has ended takes back its budget
@@ -211,6 +214,14 @@ class Ending:
                 return
         committed, *_ = await journal.commit((mine,))
         known.absorb(committed, mine.drafts)
+
+    async def _is_awaited(self, parent: Key) -> bool:
+        """Whether the parent still counts this session among its children."""
+        with suppress(*_GONE):
+            store = self._session.writer.journal.store
+            head = (await store.load(parent, tail=0, scopes=False)).head
+            return children.is_open(head.facts, self._session.id)
+        return False
 
     async def _told(self) -> Draft:
         """What the parent hears: the last message of the agent is the output, unless the session

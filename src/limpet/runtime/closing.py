@@ -5,7 +5,7 @@ the span, and the lease given back. Until it is recorded, the inputs stay pendin
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -13,11 +13,10 @@ from limpet.errors import NotPending, SessionConflict
 from limpet.model import PAGE_MAX, Draft, Lease, Prepared
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.running import runs
-from limpet.model.facts.running.budgets import reservations, settled
 from limpet.model.facts.running.revisits import timers_taken
 from limpet.runtime.children import Ending
 from limpet.runtime.log import TurnLog
-from limpet.runtime.opening import Opening, unanswered, unknown_effects
+from limpet.runtime.opening import Opening, cut_off, unanswered, unknown_effects
 
 _TRIES: Final = 8
 
@@ -43,18 +42,19 @@ async def close_wake(log: TurnLog, opening: Opening, how: Close, lease: Lease) -
     session = log.session
     done: Iterable[int] = _done(opening) if how.is_over else ()
     ending = Ending.of(session, how.stop_reason, how.summary) if how.is_over else None
-    for left in reversed(range(_TRIES)):
-        drafts = log.closing(*_drafts(log, opening, how, done, lease))
+    left = _left_open(log, opening, how)
+    for again in reversed(range(_TRIES)):
+        drafts = log.closing(*_drafts(log, opening, how, left, done, lease))
         try:
             await commit_last(log, drafts, ending, lease)
             return
         except NotPending:  # somebody else marked one of them
-            if not left:
+            if not again:
                 raise
             waiting = {event.seq for event in await session.pending(limit=PAGE_MAX)}
             done = [seq for seq in done if seq in waiting]
         except SessionConflict:
-            if not left:
+            if not again:
                 raise
             await session.refresh()
 
@@ -77,11 +77,15 @@ def _done(opening: Opening) -> list[int]:
 
 
 def _drafts(
-    log: TurnLog, opening: Opening, how: Close, done: Iterable[int], lease: Lease
+    log: TurnLog,
+    opening: Opening,
+    how: Close,
+    left: Iterable[Draft],
+    done: Iterable[int],
+    lease: Lease,
 ) -> list[Draft]:
-    facts, drafts = log.session.head.facts, list(how.drafts)
+    facts, drafts = log.session.head.facts, [*left, *how.drafts]
     if how.is_over:
-        drafts = [*_outcomes(log, opening, how), *drafts]
         if opening.timers:
             drafts.insert(0, timers_taken(opening.timers))
         if done := list(done):
@@ -99,10 +103,15 @@ def _drafts(
     return [*drafts, idle]
 
 
-def _outcomes(log: TurnLog, opening: Opening, how: Close) -> list[Draft]:
-    """What nobody waits for any more when a turn is over."""
-    why = "interrupted" if how.stop_reason == "interrupted" else "the turn ended"
-    drafts: list[Draft] = [*unknown_effects(opening.turn_id, opening.records, why)]
-    drafts += unanswered(opening.records, why)
-    held: Any = reservations(log.session.head.facts)
-    return [*drafts, *(settled(id, of) for id, of in held.items())]
+def _left_open(log: TurnLog, opening: Opening, how: Close) -> list[Draft]:
+    """An outcome for whatever the run has left open, unless it waits for an answer. Called once:
+    what has an outcome here has one in the records, too."""
+    if how.stop_reason == "requires_action":
+        return []
+    why = how.error or "the turn ended"
+    if how.is_over:
+        why = "interrupted" if how.stop_reason == "interrupted" else "the turn ended"
+    drafts = unknown_effects(opening.turn_id, opening.records, why)
+    if how.is_over:
+        drafts += unanswered(opening.records, why)
+    return [*drafts, *cut_off(log.session.head.facts, opening.records)]

@@ -50,6 +50,7 @@ class Driver:
         self._task: asyncio.Task[Any] | None = None
         self._over: asyncio.Future[None] | None = None  # for whoever waits for the end
         self._gave_up = False  # a run that was stopped takes too long
+        self._is_over = False  # the harness returned or raised
         self.stopped: Stopped | None = None
         self.note: str | None = None
 
@@ -66,6 +67,8 @@ class Driver:
             raise Interrupted(self._key, self.note)
         if self.stopped is not None:
             raise asyncio.CancelledError(self.stopped)
+        if self._is_over:
+            raise TurnMisused("the turn is over. Await in the harness whatever it begins.")
 
     async def run(self, harness: Callable[[Any], Awaitable[Any]], turn: Any) -> Exception | None:
         """Run it to its end, or until it is stopped; the error it raised, if any."""
@@ -82,6 +85,7 @@ class Driver:
             self.stop("stopped")
             await self._ended(task)
             raise
+        self._is_over = True
         if not task.done() or task.cancelled():
             if self.stopped is None:
                 return TurnMisused("the harness cancelled itself. Let it return or raise.")

@@ -236,7 +236,8 @@ class Performing:
         args = dict(effect.args)
         if "idempotency_key" in _parameters(effect.fn):
             args["idempotency_key"] = self._key
-        with keyed(self._key):
+        inside = self._turn.pauses.inside(f"the effect {effect.name!r}")
+        with keyed(self._key), inside:
             async with asyncio.timeout(effect.seconds):
                 return await called(effect.fn, **args)
 

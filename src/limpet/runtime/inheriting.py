@@ -1,23 +1,24 @@
 """Inheriting: what a child begins with that is its parent's.
 
 It never has more than its parent: tools are a subset of those that the parent has bound, or was
-given itself; permissions and the rest of a budget are the parent's. What a bound tool asks for at
-the parent it asks for at the child, which may not have it bound. Everything else of the parent
-stays there: fields, resources and vaults are given only if the harness says so.
+given itself; permissions and the rest of a budget are the parent's. What a bound tool, or the
+worker that runs the parent, does not simply allow there is not simply allowed at the child either,
+whichever worker runs it. Everything else of the parent stays there: fields, resources and vaults
+are given only if the harness says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from limpet.errors import InvalidInput, ToolAuthorizationFailed
-from limpet.model import Fact, Facts, described
+from limpet.model import Fact, described
 from limpet.model.facts.running.budgets import Budget, Share, share_of
 from limpet.model.facts.running.children import delegation
 from limpet.model.facts.running.setup import attached, setup_in
 from limpet.model.facts.tools import tools_bound, tools_in
-from limpet.session.runs.permissions import ALL_TOOLS, Permission, limits_of
+from limpet.session.runs.permissions import ALL_TOOLS, Permission, limits_of, stricter
 from limpet.session.session import Session
 
 
@@ -26,9 +27,12 @@ def allotted(parent: Session[Any], budget: Budget | Share | float | None) -> Bud
     return share_of(parent.head.facts, budget) if isinstance(budget, Share) else budget
 
 
-def inherited(parent: Session[Any], tools: Any) -> list[Fact]:
+def inherited(parent: Session[Any], tools: Any, of_worker: Mapping[str, Permission]) -> list[Fact]:
     """The facts by which a child gets its tools and permissions. Raises ToolAuthorizationFailed
-    for a tool that its parent does not have."""
+    for a tool that its parent does not have.
+
+    `of_worker` are the permissions of the worker that runs the parent.
+    """
     facts, names = parent.head.facts, _names(tools)
     bound, from_above = tools_in(facts), delegation(facts)
     given = None if from_above is None else from_above.get("tools")
@@ -38,15 +42,15 @@ def inherited(parent: Session[Any], tools: Any) -> list[Fact]:
     drafts = []
     if kept := {name: bound[name] for name in names if name in bound}:
         drafts.append(tools_bound(kept))
-    setup, limits = setup_in(facts), _limits(facts)
+    setup = setup_in(facts)
+    limits = _limits(stricter(limits_of(setup), of_worker))
     if setup.permissions is not None or limits:
         drafts.append(attached(permissions=setup.permissions, limits=limits))
     return drafts
 
 
-def _limits(facts: Facts) -> dict[str, Permission]:
-    """What its parent's tools do not simply allow, bound there or above it."""
-    limits = limits_of(setup_in(facts))
+def _limits(limits: Mapping[str, Permission]) -> dict[str, Permission]:
+    """What is not simply allowed."""
     every = ALL_TOOLS in limits  # then what is allowed has to be said
     return {name: said for name, said in limits.items() if every or said != "always_allow"}
 

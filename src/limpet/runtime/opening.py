@@ -179,7 +179,7 @@ async def _settle(
     if turn["span"] is None:
         return [], records
     drafts: list[Draft] = list(unknown_effects(turn["id"], records, DIED))
-    drafts += [settled(id, of) for id, of in reservations(session.head.facts).items()]
+    drafts += cut_off(session.head.facts, records)
     got_on = any([e.wake_id == turn["span"] and e.type in _PROGRESS for e in events])
     drafts.append(runs.failed("turn.died", DIED, turn["attempt"], counts=not got_on))
     end = runs.wake_completed(turn["span"], turn["id"], "error", fence=lease.fence - 1, error=DIED)
@@ -204,6 +204,13 @@ def unknown_effects(turn_id: str, records: Records, why: str) -> list[Draft]:
         found += [structs.replace(draft, wake_id=record.wake or None) for draft in drafts]
         record.state = "unknown"
     return found
+
+
+def cut_off(facts: Facts, records: Records) -> list[Draft]:
+    """An end for each reservation of a run that was cut off: all of it counts as used."""
+    held = reservations(facts)
+    records.reserved |= dict.fromkeys(held, "cut")
+    return [settled(id, of, cut=True) for id, of in held.items()]
 
 
 def unanswered(records: Records, why: str) -> list[Draft]:

@@ -9,11 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final, NoReturn
+
+from limpet.errors import TurnMisused
 
 # How often the event loop goes round before a turn counts as blocked: a call that has just ended
 # is given the time to make the next one.
 _ROUNDS: Final = 8
+# Whose step, stream or effect runs this code, and its name.
+_inside: ContextVar[tuple[Pauses, str] | None] = ContextVar("limpet_call", default=None)
 
 
 class Pauses:
@@ -35,6 +40,25 @@ class Pauses:
         finally:
             self._working -= 1
             self._look()
+
+    @contextmanager
+    def inside(self, what: str) -> Iterator[None]:
+        """The function of this call runs."""
+        token = _inside.set((self, what))
+        try:
+            yield
+        finally:
+            _inside.reset(token)
+
+    def check_outside(self, verb: str) -> None:
+        """Raise TurnMisused inside a call: it would never pause, and once it has a record, another
+        run would not come by what was done inside."""
+        found = _inside.get()
+        if found is not None and found[0] is self:
+            raise TurnMisused(
+                f"turn.{verb} was called inside {found[1]}. Call it in the harness itself, and "
+                "pass what it returns."
+            )
 
     async def block(self, id: str) -> NoReturn:
         """Wait for this, within a call. Ends by the end of the run only."""

@@ -16,6 +16,7 @@ import msgspec
 from limpet.errors import InvalidInput, TurnMismatch
 from limpet.model import Event, canonical
 from limpet.model.events import CHILD_ENDED
+from limpet.model.facts.running.budgets import RESERVED, SETTLED
 from limpet.model.facts.running.children import CHILD_CREATED
 from limpet.model.facts.running.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_USE
 from limpet.model.facts.running.runs import ERROR
@@ -51,6 +52,7 @@ class Records:
         self.answers: dict[str, Mapping[str, Any]] = {}  # their data
         self.children: dict[tuple[str, int], Event] = {}
         self.ended: dict[str, Event] = {}
+        self.reserved: dict[str, Literal["open", "settled", "cut"]] = {}  # blocks and calls, by id
         self._counts: Counter[tuple[str, str]] = Counter()
         self._reached: set[tuple[str, int]] = set()
         for event in events:
@@ -101,6 +103,10 @@ class Records:
             self.children[data["name"], data["occurrence"]] = event
         elif type == CHILD_ENDED:
             self.ended[data["child"]] = event
+        elif type == RESERVED:
+            self.reserved[data["reservation"]] = "open"
+        elif type == SETTLED:
+            self.reserved[data["reservation"]] = "cut" if "cut" in data else "settled"
         elif type == ERROR:
             for name, occurrence in data.get("effects", ()):
                 self.effects[name, occurrence].state = "failed"

@@ -25,7 +25,7 @@ from limpet.model.facts.running import (
     steps,
 )
 from limpet.runtime import children, requests
-from limpet.runtime.budget import Reservation
+from limpet.runtime.budget import Block, Reservation
 from limpet.runtime.children import Child
 from limpet.runtime.driving import Driver
 from limpet.runtime.effects import Effect, OnUnknown, Performing, called
@@ -55,6 +55,7 @@ class Turn:
         *,
         accepts: bool = False,
         permissions: Mapping[str, Permission] = _NONE,
+        worker_permissions: Mapping[str, Permission] = _NONE,
     ) -> None:
         self.log, self.driver, self.records = log, driver, opening.records
         self.pauses = Pauses(lambda: driver.stop("paused"))
@@ -65,6 +66,7 @@ class Turn:
         self.revisits: Sequence[Revisit] = opening.revisits
         self.asked_for: list[Draft] = []  # revisits, for the closing commit
         self._permissions = permissions
+        self.worker_permissions = worker_permissions  # a child keeps to them, whoever runs it
 
     def __repr__(self) -> str:
         return f"<limpet.Turn {self.session.key} attempt {self.attempt}>"
@@ -121,13 +123,13 @@ class Turn:
             if before is not None:
                 self.check_same("the step", name, occurrence, before.data["args_hash"], hashed)
                 return before.data["result"]
-            async with self.reserve(cost=max_cost, tokens=max_tokens) as reservation:
-                result = await called(fn, *args, **kwargs)
+            id = identity(self.id, "step", name, occurrence)
+            async with self._reserved(id, max_cost, max_tokens) as reservation:
+                with self.pauses.inside(f"the step {name!r}"):
+                    result = await called(fn, *args, **kwargs)
                 self.driver.check()
-                id = identity(self.id, "step", name, occurrence)
                 fact = steps.step_recorded(id, name, occurrence, hashed, result)
-                (event,) = await self.log.write(fact)
-                reservation.use()
+                event, *_ = await self.log.write(fact, *reservation.settling())
             return event.data["result"]
 
     async def stream(
@@ -150,10 +152,8 @@ class Turn:
             if (recorded := stream.recorded) is not None:
                 await stream.drop(pieces)
                 return recorded
-            async with self.reserve(cost=max_cost, tokens=max_tokens) as reservation:
-                text = await stream.run(pieces)
-                reservation.use()
-            return text
+            async with self._reserved(stream.id, max_cost, max_tokens) as reservation:
+                return await stream.run(pieces, reservation)
 
     async def effect(
         self,
@@ -178,7 +178,7 @@ class Turn:
         `key` of your own it is performed once in the life of the session. `compensate` names the
         function of lp.lifecycle(app, compensations=…) that undoes it if the session is terminated.
         """
-        self.driver.check()
+        self._begin("effect")
         with self.pauses.working():
             args = await self._permitted(name, args)
             held = None if max_cost is max_tokens is None else budgets.amount(max_cost, max_tokens)
@@ -229,13 +229,13 @@ class Turn:
         The deadline counts from the first asking; `otherwise` ("allow" or "deny") is the answer
         when it has passed, "deny" if nothing is said.
         """
-        self.driver.check()
+        self._begin("approve")
         with self.pauses.working():
             return await requests.approve(self, name, input, deadline, otherwise)
 
     async def ask(self, name: str, input: Any) -> Any:
         """Use a tool that runs elsewhere. The turn pauses until s.answer brings the output."""
-        self.driver.check()
+        self._begin("ask")
         with self.pauses.working():
             return await requests.ask(self, name, input)
 
@@ -256,7 +256,7 @@ class Turn:
         nothing else of this session. Its budget is taken from this one's; the rest comes back. It
         is interrupted and terminated with this session, unless cascade=False.
         """
-        self.driver.check()
+        self._begin("delegate")
         with self.pauses.working():
             how: dict[str, Any] = {"title": title, "budget": budget, "tools": tools}
             how |= {"fields": fields, "cascade": cascade}
@@ -279,10 +279,6 @@ class Turn:
         """
         if len(self.asked_for) >= REVISITS_PER_TURN_MAX:
             raise TurnMisused(f"a turn asks for at most {REVISITS_PER_TURN_MAX} revisits.")
-        if priority not in ("low", "normal", "high"):
-            raise InvalidInput(f"a priority is 'low', 'normal' or 'high', not {priority!r}")
-        if not isinstance(reason, str) or not isinstance(key, (str, type(None))):
-            raise InvalidInput("the reason and the key of a revisit are texts")
         at_us = _moment_us(when, self.now_us)
         key = f"{self.id}.{len(self.asked_for)}" if key is None else key
         how: dict[str, Any] = {"priority": priority, "replace": replace}
@@ -312,12 +308,23 @@ class Turn:
     def reserve(self, *, cost: float | None = None, tokens: int | None = None) -> Reservation:
         """Set a part of the budget aside: `async with turn.reserve(cost=0.1) as r: …; r.settle()`.
 
-        Raises BudgetReached. What is not settled counts as used.
+        Raises BudgetReached. What is not settled counts as used. A block that an earlier run of the
+        turn has settled reserves nothing again.
         """
         of = None if cost is tokens is None else budgets.amount(cost, tokens)
-        return Reservation(self, of)
+        return Block(self, of)
+
+    def _reserved(self, id: str, cost: float | None, tokens: int | None) -> Reservation:
+        """For one call, which settles it with its record."""
+        of = None if cost is tokens is None else budgets.amount(cost, tokens)
+        return Reservation(self, of, identity(id, "reserve", self.wake_id))
 
     # --- for the calls ---------------------------------------------------------------------------
+
+    def _begin(self, verb: str) -> None:
+        """Raise if the run was stopped, or if the harness does not make this call itself."""
+        self.driver.check()
+        self.pauses.check_outside(verb)
 
     def check_same(self, what: str, name: str, occurrence: int, recorded: str, now: str) -> None:
         """Stop the turn if a call has other arguments than its record, unless that is accepted."""

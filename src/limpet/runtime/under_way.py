@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from limpet.runtime.driving import Driver
 from limpet.runtime.log import TurnLog
 from limpet.runtime.pauses import Pauses
 from limpet.runtime.records import Records
+from limpet.session.runs.permissions import Permission
 from limpet.session.session import Session
 
 
@@ -21,6 +23,7 @@ class UnderWay(Protocol):
     id: str
     wake_id: str
     attempt: int
+    worker_permissions: Mapping[str, Permission]
 
     @property
     def session(self) -> Session[Any]: ...

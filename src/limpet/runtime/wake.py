@@ -186,6 +186,7 @@ class Wake:
             opening.control = (*opening.control, *new)
         accepts = self._manner.on_mismatch == "accept" or opening.records.accepted is True
         how: dict[str, Any] = {"accepts": accepts, "permissions": permissions}
+        how["worker_permissions"] = self._manner.permissions
         turn = Turn(log, opening, self._driver, **how)
         log.heard = self._hear
         error = await self._driven(turn)
@@ -346,7 +347,13 @@ class Wake:
     ) -> Woken:
         if how is None:
             return Woken(ran=True, reason="lease_lost", wake_id=self._wake_id, error=error)
-        await close_wake(log, opening, how, self.lease)
+        try:
+            await close_wake(log, opening, how, self.lease)
+        except InvalidInput as refused:  # what the harness has asked for cannot be recorded
+            if how.stop_reason != "end_turn":
+                raise
+            how, error = self._failed(opening, refused), refused
+            await close_wake(log, opening, how, self.lease)
         return Woken(ran=True, reason=how.stop_reason, wake_id=self._wake_id, error=error)
 
 

@@ -167,6 +167,26 @@ async def test_an_interrupt_reaches_the_children(world: World) -> None:
     assert not await session.children()
 
 
+async def test_a_parent_that_ends_before_it_lets_go_of_an_interrupted_child_is_told(
+    world: World,
+) -> None:
+    """The child was interrupted with its parent, whose worker died before it recorded that; then
+    the parent was terminated. It must not count the child for good."""
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+    await world.work(asks_a_child)
+    await session.interrupt("stop", actor="user:ada")
+    assert await world.die(asks_a_child, 2, recorded=False)  # the first interrupts the child
+    world.later()
+    await session.terminate("enough", actor="user:ada")
+    await world.work(asks_a_child)
+    await work_children(world)
+    await session.refresh()
+    assert not await session.children()
+    assert session.budget is not None
+    assert session.budget.remaining.cost == 1.0
+
+
 # --- budgets -------------------------------------------------------------------------------------
 
 
@@ -251,6 +271,88 @@ async def test_the_reservation_of_a_dead_run_settles_at_its_maximum(world: World
     assert session.budget is not None
     assert session.budget.spent.cost == 0.5
     assert session.budget.reserved.cost == 0
+
+
+@pytest.mark.parametrize("inside", [True, False])
+async def test_a_block_is_reserved_once_however_often_its_turn_runs(
+    world: World, inside: bool
+) -> None:
+    """The turn pauses inside the block, or after it; what was settled is not paid again."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        async with turn.reserve(cost=0.6) as reservation:
+            if inside:
+                await turn.ask("rate", {})
+            reservation.settle(cost=0.05)
+        if not inside:
+            await turn.ask("rate", {})
+
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+    await world.work(harness)
+    assert session.budget is not None
+    assert session.budget.reserved.cost == (0.6 if inside else 0)
+    await session.answer(session.blocked_on[0].id, 1, actor="user:ada")
+    world.store.commits = 0
+    await world.work(harness)
+    assert world.store.commits == (2 if inside else 1)  # nothing that is recorded is sent again
+    assert session.stop_reason == "end_turn"
+    assert session.budget.spent.cost == 0.05
+    assert session.budget.remaining.cost == 0.95
+
+
+async def test_a_block_that_a_dead_run_left_is_paid_and_reserved_again(world: World) -> None:
+    """All of the first counts as used; the second, which pauses, settles at what it used."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        async with turn.reserve(cost=0.25) as reservation:
+            await turn.step("think", lambda: 1)
+            await turn.ask("rate", {})
+            reservation.settle(cost=0.05)
+
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+    assert await world.die(harness, 2, recorded=False)
+    world.later()
+    await world.work(harness)
+    assert session.budget is not None
+    assert (session.budget.spent.cost, session.budget.reserved.cost) == (0.25, 0.25)
+    await session.answer(session.blocked_on[0].id, 1, actor="user:ada")
+    await world.work(harness)
+    assert (session.budget.spent.cost, session.budget.reserved.cost) == (0.3, 0.0)
+
+
+@pytest.mark.parametrize("say", [True, False])
+async def test_a_stream_uses_what_its_model_says_and_not_its_maximum_too(
+    world: World, say: bool
+) -> None:
+    """A message counts its own cost, and its reservation only what it does not say."""
+    pieces = ["a", {"text": "b", "cost": 0.03, "usage": {"input": 5, "output": 6}}]
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.stream("answer", pieces, say=say, max_cost=0.1, max_tokens=100)
+        await turn.stream("other", ["c"], say=say, max_cost=0.2)
+
+    session = await world.begin("hi")
+    await session.grant(limpet.Budget(cost=1.0, tokens=1_000), actor="user:ada")
+    await world.work(harness)
+    assert session.budget is not None
+    assert session.budget.spent == limpet.Budget(0.23, 11)
+
+
+async def test_a_call_and_its_settlement_are_one_commit(world: World) -> None:
+    """The reservation, the step, the end of the turn; a worker that dies in between pays once."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.step("think", lambda: 1, max_cost=0.25)
+
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+    assert await world.die(harness, 3, recorded=True)
+    assert world.store.commits == 3
+    await session.refresh()
+    assert session.budget is not None
+    assert (session.budget.spent.cost, session.stop_reason) == (0.25, "end_turn")
 
 
 async def test_racing_reservations_never_exceed_the_budget(world: World) -> None:

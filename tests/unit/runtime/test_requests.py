@@ -309,3 +309,20 @@ async def test_too_many_requests_at_once_fail_the_turn(world: World) -> None:
     (woken,) = await world.work(harness)
     assert isinstance(woken.error, limpet.InvalidEvent)
     assert session.stop_reason == "rescheduling"
+
+
+async def test_an_interrupt_just_before_the_end_drops_what_the_turn_asks_for(world: World) -> None:
+    """It is recorded between the last output and the end: its revisits do not come."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        turn.revisit(timedelta(hours=1), "later")
+        await turn.say("done")
+        await other.interrupt("stop", actor="user:ada")
+
+    session = await world.begin("hi")
+    other = await world.lp.get(session.key)
+    await world.work(harness)
+    world.later(1)
+    await world.work(harness)
+    assert session.stop_reason == "interrupted"
+    assert session.head.timers == {}

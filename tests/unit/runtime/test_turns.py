@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 import limpet
+from limpet.model.limits import TIMERS_MAX
 from tests.support.agents import Bank, World, a_world
 
 
@@ -421,3 +422,111 @@ async def test_an_error_whose_text_cannot_be_stored_is_recorded_all_the_same(wor
     (woken,) = await world.work(harness, retries=0)
     assert woken.reason == "retries_exhausted"
     assert session.head.facts["run"]["dead"]["message"] == "ValueError: ? no"
+
+
+async def test_an_end_that_cannot_be_recorded_is_a_failure_like_any_other(world: World) -> None:
+    """Too many timers for one session: the turn backs off and becomes a dead letter."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        turn.revisit(timedelta(hours=1), "one too many")
+
+    session = await world.begin("hi")
+    for number in range(TIMERS_MAX):
+        at = datetime(2040, 1, 1, tzinfo=UTC)
+        await session.set_timer(f"t{number}", at, actor="user:ada")
+    (woken,) = await world.work(harness, retries=0)
+    assert woken.reason == "retries_exhausted"
+    assert isinstance(woken.error, limpet.InvalidEvent)
+    assert session.head.pending == 1
+    types = await world.types()
+    assert types.count("session.error") == 1
+    assert types.count("span.started") == types.count("span.completed")
+
+
+@pytest.mark.parametrize(
+    ("when", "how"),
+    [
+        (timedelta.max, {}),
+        (timedelta.min, {}),
+        (datetime(2030, 1, 1), {}),  # noqa: DTZ001  # without a time zone
+        ("soon", {}),
+        (timedelta(1), {"reason": ""}),
+        (timedelta(1), {"reason": "x" * 1_001}),
+        (timedelta(1), {"key": "x" * 257}),
+        (timedelta(1), {"key": 5}),
+        (timedelta(1), {"priority": "urgent"}),
+        (timedelta(1), {"reason": "\ud800"}),
+    ],
+)
+async def test_a_revisit_that_makes_no_sense_is_refused_where_it_is_asked_for(
+    world: World, when: Any, how: dict[str, Any]
+) -> None:
+    """In the harness, not when its end is recorded."""
+    refused = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        try:
+            turn.revisit(when, **{"reason": "back", **how})
+        except limpet.InvalidInput as error:
+            refused.append(error)
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    assert len(refused) == 1
+    assert (session.stop_reason, session.head.timers) == ("end_turn", {})
+
+
+@pytest.mark.parametrize("verb", ["effect", "approve", "ask", "delegate", "result"])
+@pytest.mark.parametrize("outer", ["step", "stream", "effect"])
+async def test_a_call_that_may_pause_or_act_is_made_by_the_harness_itself(
+    world: World, verb: str, outer: str
+) -> None:
+    """Inside the function of another call it would wait without end, or be passed by next time."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        child = await turn.delegate("research", "look")
+
+        async def inside() -> str:
+            if verb == "effect":
+                await turn.effect("pay", lambda: 1)
+            elif verb == "result":
+                await child.result()
+            else:
+                await getattr(turn, verb)("x", "y")
+            return "never"
+
+        async def pieces() -> AsyncIterator[str]:
+            yield await inside()
+
+        if outer == "stream":
+            await turn.stream("outer", pieces())
+        else:
+            await getattr(turn, outer)("outer", inside)
+
+    await world.begin("hi")
+    (woken,) = await world.work(harness, retries=0)
+    assert "was called inside the" in str(woken.error)
+    assert "agent.tool_use" not in await world.types()
+
+
+async def test_what_outlives_its_turn_acts_no_more(world: World) -> None:
+    """A task that the harness did not wait for is refused once the turn is over."""
+    go, refused, done = asyncio.Event(), [], []
+
+    async def late(turn: limpet.Turn) -> None:
+        await go.wait()
+        try:
+            await turn.effect("pay", lambda: done.append(1))
+        except limpet.TurnMisused as error:
+            refused.append(error)
+
+    tasks = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        tasks.append(asyncio.ensure_future(late(turn)))
+
+    await world.begin("hi")
+    await world.work(harness)
+    go.set()
+    await asyncio.gather(*tasks)
+    assert (len(refused), done) == (1, [])

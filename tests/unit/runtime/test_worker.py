@@ -126,6 +126,38 @@ async def test_a_stopped_worker_gives_back_what_does_not_end(world: World) -> No
     assert (await world.types()).count("step.recorded") == 1
 
 
+async def test_what_a_stopped_run_left_open_has_an_outcome_at_once(world: World) -> None:
+    """Its effect is unknown, its span closed and its reservation used; a person is asked."""
+    began = asyncio.Event()
+
+    async def pay() -> None:
+        began.set()
+        await asyncio.get_running_loop().create_future()
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("pay", pay, max_cost=0.25)
+
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+    worker = limpet.Worker(world.lp, harness, app="support", grace_seconds=0)
+    running = asyncio.ensure_future(worker.run())
+    await began.wait()
+    worker.stop()
+    await running
+    await session.refresh()
+    types = await world.types()
+    assert types.count("effect.unknown") == 1
+    assert types.count("span.started") == types.count("span.completed")
+    assert session.budget is not None
+    assert (session.budget.spent.cost, session.budget.reserved.cost) == (0.25, 0.0)
+    await world.work(harness)
+    await session.answer(session.blocked_on[0].id, "paid", actor="user:ada")
+    await world.work(harness)
+    types = await world.types()
+    assert session.stop_reason == "end_turn"
+    assert types.count("span.started") == types.count("span.completed")
+
+
 async def test_sigterm_lets_turns_finish(world: World) -> None:
     """A signal ends the claiming, not the work."""
 

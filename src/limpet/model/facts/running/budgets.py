@@ -90,10 +90,10 @@ def share_of(facts: Facts, share: Share) -> Budget:
     What the session has no limit on, the share has none on either.
     """
     if type(share.of) not in (int, float) or not 0 < share.of <= 1:
-        raise InvalidEvent(f"a share is a number above 0 and up to 1, not {described(share.of)}.")
+        raise InvalidEvent(f"a share is a number above 0 and up to 1, not {described(share.of)}")
     cost, tokens = remaining(facts)
     if cost is tokens is None:
-        raise InvalidEvent("the session has no budget to share. Grant it one first: s.grant(…).")
+        raise InvalidEvent("the session has no budget to share. Grant it one first: s.grant(…)")
     part = [None if left is None else int(max(0, left) * share.of) for left in (cost, tokens)]
     return Budget(_money(part[0]), part[1])
 
@@ -102,7 +102,7 @@ def granted(budget: Budget) -> Fact:
     """The session may use this much more. Raises InvalidEvent."""
     amount(budget.cost, budget.tokens)
     if budget.cost is budget.tokens is None:
-        raise InvalidEvent("a budget has a cost, tokens, or both.")
+        raise InvalidEvent("a budget has a cost, tokens, or both")
     data: dict[str, Any] = {}
     if budget.cost is not None:
         data["cost"] = round(budget.cost * MILLION)
@@ -116,9 +116,11 @@ def reserved(id: str, of: Amount) -> Fact:
     return Fact(type=RESERVED, data={"reservation": id, **of._asdict()}, id=f"{id}/reserved")
 
 
-def settled(id: str, of: Amount) -> Fact:
-    """The call used this much, and its reservation ends."""
-    return Fact(type=SETTLED, data={"reservation": id, **of._asdict()}, id=f"{id}/settled")
+def settled(id: str, of: Amount, *, cut: bool = False) -> Fact:
+    """The call used this much, and its reservation ends. `cut`: its run ended before the call did,
+    so that another run makes the call again."""
+    data = {"reservation": id, **of._asdict()}
+    return Fact(type=SETTLED, data=data | {"cut": True} if cut else data, id=f"{id}/settled")
 
 
 def lent(child: str, of: Amount) -> Fact:
@@ -290,7 +292,7 @@ def _pair(cost: int, tokens: int) -> FrozenList:
 
 def _check_amount(name: str, value: Any, kinds: tuple[type, ...]) -> None:
     if value is not None and not (type(value) in kinds and _is_amount(value)):
-        raise InvalidEvent(f"the {name} of a budget is a number from 0, not {described(value)}.")
+        raise InvalidEvent(f"the {name} of a budget is a number from 0, not {described(value)}")
 
 
 def _is_amount(value: Any) -> bool:

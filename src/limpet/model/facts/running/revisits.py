@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from limpet.errors import InvalidEvent
-from limpet.model.events import Fact, to_time
+from limpet.model.events import Fact, to_time, to_us
 from limpet.model.facts.view import Changes, Facts, Moment
-from limpet.model.limits import TIMERS_MAX
-from limpet.model.values import EMPTY, FrozenDict
+from limpet.model.keys import unfit
+from limpet.model.limits import NAME_CHARS_MAX, REASON_CHARS_MAX, TIMERS_MAX
+from limpet.model.values import EMPTY, FrozenDict, described
 
 REVISIT_SET: Final = "session.revisit_set"
 TIMERS_TAKEN: Final = "session.timers_taken"
@@ -20,6 +21,8 @@ _PREFIX: Final = "revisit:"
 
 RevisitPriority: TypeAlias = Literal["low", "normal", "high"]
 _ORDER: Final = {"high": 0, "normal": 1, "low": 2}
+_FIRST_US: Final = to_us(datetime.min.replace(tzinfo=UTC))
+_LAST_US: Final = to_us(datetime.max.replace(tzinfo=UTC))
 
 
 class Revisit(msgspec.Struct, frozen=True):
@@ -38,7 +41,17 @@ class Revisit(msgspec.Struct, frozen=True):
 def revisit_set(
     key: str, at_us: int, reason: str, *, priority: RevisitPriority, replace: bool
 ) -> Fact:
-    """Come back at this time. One that is set under the same key stands, unless replaced."""
+    """Come back at this time. One that is set under the same key stands, unless replaced.
+
+    Raises InvalidEvent.
+    """
+    if priority not in _ORDER:
+        raise InvalidEvent(f"a priority is 'low', 'normal' or 'high', not {described(priority)}")
+    for what, text, most in (("key", key, NAME_CHARS_MAX), ("reason", reason, REASON_CHARS_MAX)):
+        if why := unfit(text, most):
+            raise InvalidEvent(f"the {what} of a revisit {why}")
+    if not _FIRST_US <= at_us <= _LAST_US:
+        raise InvalidEvent("the time of a revisit is beyond the years that a datetime has")
     data = {"name": f"{_PREFIX}{key}", "at_us": at_us, "reason": reason}
     data |= {"priority": priority, "replace": replace}
     return Fact(type=REVISIT_SET, data=data)
@@ -64,6 +77,8 @@ def without_revisits(facts: Facts) -> FrozenDict | None:
 
 def fold_set(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     timers, name = facts.get("timers", EMPTY), data["name"]
+    if "interrupt" in facts.get("run", EMPTY):
+        return {}  # the turn that asks was interrupted before its end was recorded
     if name in timers and not data["replace"]:
         return {}
     timer = {"at_us": data["at_us"], "kind": "wake", "seq": at.seq}
