@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,8 @@ import pytest
 
 import limpet
 from limpet.session.life.archives import DirectoryArchive
+
+NOW = timedelta(microseconds=1)  # over by the time that anybody looks
 
 
 @pytest.fixture
@@ -134,11 +139,119 @@ async def test_without_an_archive_the_log_stays(url: str) -> None:
         assert (await lp.get(s.key)).phase == "completed"
 
 
+async def test_archiving_what_is_archived_is_no_transition(lp: limpet.Limpet) -> None:
+    """The table has none but unarchive, whichever object asks; other writes are SessionEnded."""
+    s = await ended(lp)
+    await s.archive()
+    for each in (s, lp.session(s.key, actor="user:ada")):
+        for verb in ("activate", "suspend", "resume", "complete", "terminate", "archive"):
+            with pytest.raises(limpet.InvalidTransition) as caught:
+                await getattr(each, verb)()
+            assert caught.value.phase == "archived"
+        with pytest.raises(limpet.SessionEnded):
+            await each.append("user.message", {"text": "x"})
+    with pytest.raises(limpet.InvalidTransition):
+        await lp.resume(s.key)
+    assert (await lp.verify()).ok
+
+
+async def test_how_long_it_is_kept_is_decided_while_it_is_archived(lp: limpet.Limpet) -> None:
+    """Through the object that archived it, too; unarchiving keeps the decision."""
+    s = await ended(lp)
+    await s.archive()
+    for days in (40, 50):
+        kept = limpet.Timeouts(expiry=timedelta(days=days))
+        await (s if days == 40 else lp.session(s.key, actor="user:ada")).set_timeouts(kept)
+        (head,) = (await lp.list(app="support")).items
+        assert head.timeouts == kept
+    await lp.unarchive(s.key)
+    assert (await lp.get(s.key)).timeouts == kept
+
+
+async def test_a_sweep_archives_what_ended_long_enough_ago(lp: limpet.Limpet, cold: Path) -> None:
+    """By the session's own timeouts, or the app's; a later one deletes it with its file."""
+    lp.lifecycle("support", timeouts=limpet.Timeouts(archive=NOW, expiry=timedelta(days=30)))
+    s = await ended(lp)
+    swept = await lp.sweep()
+    assert (swept.archived, swept.failed) == (1, ())
+    assert "1 archived" in str(swept)
+    assert len(list(cold.rglob("*.limpet"))) == 1
+    old = await lp.get(s.key, archived=True)
+    event = (await old.read(types=["session.archived"]))[0]
+    assert (event.actor, event.data["reason"]) == ("system:sweep", "retention")
+    assert await lp.sweep() == limpet.Swept()
+    await lp.session(s.key, actor="user:ada").set_timeouts(limpet.Timeouts(expiry=NOW))
+    assert (await lp.sweep()).deleted == 1
+    assert not list(cold.rglob("*.limpet"))
+
+
+async def test_an_archive_out_of_reach_stops_no_other_work(url: str, cold: Path) -> None:
+    """What could not be moved is reported and stays; the other sessions are swept."""
+    async with limpet.Limpet(url, archive=Lossy(cold)) as lp:
+        s = await ended(lp, timeouts=limpet.Timeouts(archive=NOW))
+        await lp.create("other", "bob", timeouts=limpet.Timeouts(absolute=NOW))
+        for terminated in (1, 0):
+            swept = await lp.sweep()
+            assert swept.terminated == terminated
+            assert [each.key for each in swept.failed] == [s.key]
+            assert "ArchiveFailed" in swept.failed[0].reason
+    if url != "memory://":
+        async with limpet.open(url) as lp:  # without an archive it is left to who has one
+            assert await lp.sweep() == limpet.Swept()
+        async with limpet.open(url, archive=f"file://{cold}") as lp:
+            assert not (await lp.sweep()).failed
+            assert (await lp.get(s.key, archived=True)).values["n"] == 4
+
+
+async def test_a_completed_session_is_cleaned_up_before_it_is_archived(lp: limpet.Limpet) -> None:
+    """In the order of cleanup, with its record; nothing is compensated, and never twice."""
+    ran: list[str] = []
+
+    def step(name: str) -> Any:
+        return lambda session: ran.append(name) or (["n"] if name == "scrub" else None)
+
+    cleanup: Any = {name: step(name) for name in ("scrub", "flush")}
+    lp.lifecycle("support", compensate=[step("undo")], cleanup=cleanup)
+    s = await ended(lp)
+    t = await s.archive()
+    assert ran == ["flush", "scrub"]
+    assert t.side_effects[:2] == ("cleanup flush", "cleanup scrub")
+    assert t.event is not None
+    assert t.event.data["cleanup"] == [{"name": "flush"}, {"name": "scrub"}]
+    assert (await lp.get(s.key, archived=True)).values == {}
+    other = await lp.create("support", "ada", actor="user:ada")
+    ran.clear()
+    await other.terminate()
+    await other.archive()
+    assert ran == ["undo", "flush", "scrub"]
+
+
+async def test_a_new_folder_is_as_durable_as_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut must not take the folder from above the file: the rows are gone by then."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def spy(at: int) -> None:
+        synced.append(os.path.realpath(f"/proc/self/fd/{at}"))
+        fsync(at)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    source = tmp_path / "source"
+    source.write_bytes(b"x")
+    root = tmp_path / "new" / "cold"
+    await DirectoryArchive(root).put("user/file", source)
+    wanted = {root / "user", root, tmp_path / "new", tmp_path}
+    assert {str(each) for each in wanted} <= set(synced)
+    synced.clear()
+    await DirectoryArchive(root).put("user/other", source)
+    assert {str(root / "user"), str(root)} <= set(synced)
+
+
 async def test_expiry_deletes_the_file_too(lp: limpet.Limpet, cold: Path) -> None:
     """Past its expiry nothing is left of an archived session but its tombstone."""
-    from datetime import timedelta
-
-    s = await ended(lp, timeouts=limpet.Timeouts(expiry=timedelta(microseconds=1)))
+    s = await ended(lp, timeouts=limpet.Timeouts(expiry=NOW))
     await s.archive()
     assert (await lp.sweep()).deleted == 1
     assert not list(cold.rglob("*.limpet"))
@@ -227,8 +340,9 @@ class Mortal:
         return call
 
 
+@pytest.mark.parametrize("by", ["the sweep", "the next call"])
 @pytest.mark.parametrize("way", ["archive", "unarchive"])
-async def test_a_process_may_die_between_any_two_steps(tmp_path: Path, way: str) -> None:
+async def test_a_process_may_die_between_any_two_steps(tmp_path: Path, way: str, by: str) -> None:
     """Whatever step is not reached: the session is in one phase, whole, and goes on."""
     for step in range(1, 30):
         url, cold = f"sqlite:///{tmp_path}/{way}{step}.db?sync=normal", tmp_path / f"{way}{step}"
@@ -240,12 +354,11 @@ async def test_a_process_may_die_between_any_two_steps(tmp_path: Path, way: str)
         died = await _dies(url, cold, s.key, way, step)
         async with limpet.open(url, archive=f"file://{cold}") as lp:
             await _is_whole(lp, s.key, log)
-            await lp.sweep()
+            await _is_finished(lp, s.key, by)
             await _is_whole(lp, s.key, log)
             (head,) = (await lp.list(app="support")).items
             if head.phase == "archived":
-                await lp.session(s.key, actor="user:ada").archive()
-                await _is_whole(lp, s.key, log)
+                assert ("archive" in head.facts) or way == "unarchive"  # its rows are gone
                 await lp.unarchive(s.key)
             back = await lp.get(s.key)
             assert back.phase == "completed"
@@ -273,6 +386,15 @@ async def _dies(url: str, cold: Path, key: limpet.Key, way: str, step: int) -> b
         Mortal.left = 0
         await lp.close()
     return False
+
+
+async def _is_finished(lp: limpet.Limpet, key: limpet.Key, by: str) -> None:
+    """The sweep, or the same call again, finishes what was begun."""
+    if by == "the sweep":
+        assert not (await lp.sweep()).failed
+    else:
+        with suppress(limpet.InvalidTransition):  # all of it was done
+            await lp.session(key, actor="user:ada").archive()
 
 
 async def _is_whole(lp: limpet.Limpet, key: limpet.Key, log: tuple[limpet.Event, ...]) -> None:

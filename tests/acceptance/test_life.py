@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -190,6 +192,76 @@ async def test_hooks_run_before_and_after_the_commit(lp: limpet.Limpet) -> None:
     s = await session_in(lp, "active")
     await s.suspend()
     assert seen == [("active", "suspended", None), ("suspended", "session.suspended")]
+
+
+async def test_a_hook_before_runs_before_side_effects(lp: limpet.Limpet) -> None:
+    """When it runs there is no checkpoint yet; one that refuses leaves none behind."""
+    kept: list[int] = []
+
+    async def before(session: limpet.Session) -> Any:
+        kept.append(len((await session.checkpoints()).items))
+        return "not now" if len(kept) == 1 else None
+
+    lp.lifecycle("support", before={("active", "suspended"): before})
+    s = await session_in(lp, "active")
+    with pytest.raises(limpet.GuardFailed, match="not now"):
+        await s.suspend()
+    await s.suspend()
+    assert kept == [0, 0]
+    assert len((await s.checkpoints()).items) == 1
+
+
+async def test_resuming_needs_a_checkpoint(lp: limpet.Limpet) -> None:
+    """If every one was let go, a session stays suspended until another is made."""
+    s = await session_in(lp, "suspended")
+    for kept in (await s.checkpoints()).items:
+        await s.unpin(kept.ref)
+    with pytest.raises(limpet.GuardFailed, match="no checkpoint") as caught:
+        await s.resume()
+    assert (caught.value.phase, caught.value.event) == ("suspended", "resume")
+    await s.checkpoint(full=True)
+    await s.resume()
+
+
+async def test_each_transition_says_what_was_done_with_it(lp: limpet.Limpet) -> None:
+    """Side effects are those that were performed, in their order, and its trace."""
+    s = await lp.create("support", "ada", phase="init", actor="user:ada")
+    done = [(await getattr(s, verb)()).side_effects for verb in ("activate", "suspend")]
+    done += [(await s.resume(activate=False)).side_effects, (await s.activate()).side_effects]
+    done += [(await s.complete()).side_effects, (await s.archive()).side_effects]
+    other = await session_in(lp, "active")
+    done.append((await other.terminate("operator")).side_effects)
+    assert done == [
+        ("initialize_memory", "session.activated"),
+        ("checkpoint", "flush_working_memory", "release_tools", "session.suspended"),
+        ("session.resumed",),
+        ("session.reactivated",),
+        ("checkpoint", "promote_memory", "release_tools", "session.completed"),
+        ("move_to_archive", "session.archived"),
+        ("release_tools", "record_error", "session.terminated"),
+    ]
+
+
+async def test_a_session_has_the_nine_parts_of_the_chapter(lp: limpet.Limpet) -> None:
+    """Id, state, phase, isolation, memory, tools, history, persistence policy and metadata."""
+    lp.lifecycle("support", tools=limpet.ToolRegistry([limpet.Tool("search")]))
+    how: dict[str, Any] = {"labels": {"task": "refund"}, "state": {"n": 1}}
+    how["timeouts"] = limpet.Timeouts(idle=timedelta(hours=1), expiry=timedelta(days=30))
+    s = await lp.create("support", "ada", phase="init", actor="user:ada", **how)
+    await s.activate()
+    await s.retention(events=50)
+    await s.memory.session.put("note", "x")
+    assert uuid.UUID(s.head.uid).version == 7
+    assert (dict(s.values), s.phase) == ({"n": 1}, "active")
+    assert (s.app, s.user, s.setup.limits, await s.children()) == ("support", "ada", {}, ())
+    assert [each.name for each in await s.memory.session.list()] == ["note"]
+    assert set(s.tools) == {"search"}
+    assert [event.seq for event in await s.read()] == list(range(1, s.version + 1))
+    assert s.timeouts is not None  # its lifetime, beside the bounds of its history
+    assert (s.timeouts.idle, s.head.facts["retention"]["events"]) == (timedelta(hours=1), 50)
+    assert limpet.deadline_at(s.head) is not None
+    assert (s.head.created_at.tzinfo is not None, s.labels) == (True, {"task": "refund"})
+    assert (await s.lineage()).key == s.key
 
 
 async def test_a_hook_before_that_fails_changes_nothing(lp: limpet.Limpet) -> None:

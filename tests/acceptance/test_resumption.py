@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 
 import limpet
 from limpet import Tool, ToolRegistry
+from limpet.store.memory import MemoryStore
+from limpet.store.protocol import Query
+from limpet.testing.clock import FakeClock
 
 
 async def suspended(lp: limpet.Limpet, *tools: Tool, **state: Any) -> limpet.Session:
@@ -309,3 +313,69 @@ async def test_memory_is_searched_by_words(lp: limpet.Limpet) -> None:
     assert [each.name for each in found] == ["b", "a", "c"]
     await s.memory.working.put("w", "car")
     assert [each.name for each in await s.memory.working.search("car")] == ["w"]
+
+
+async def test_a_suspended_session_keeps_the_memory_it_had(lp: limpet.Limpet) -> None:
+    """What belongs to it alone is refused like any other write; what is shared is not its own."""
+    s = await lp.create("support", "ada", actor="user:ada")
+    await s.memory.session.put("fact", 1)
+    await s.suspend()
+    for layer in (s.memory.session, s.memory.episodic):
+        with pytest.raises(limpet.SessionSuspended):
+            await layer.put("fact", 2)
+    await s.memory.semantic.put("policy", "30 days")
+    await s.resume()
+    assert await s.memory.session.get("fact") == 1
+    await s.memory.session.put("fact", 2)
+
+
+@pytest.mark.parametrize("way", ["delete", "erase", "expiry"])
+async def test_what_a_session_remembered_goes_with_it(lp: limpet.Limpet, way: str) -> None:
+    """Another under its key begins with nothing; what it promoted goes only if it is erased."""
+    limits = limpet.Timeouts(expiry=timedelta(microseconds=1))
+    s = await lp.create("support", "ada", id="one", timeouts=limits, actor="user:ada")
+    await s.memory.session.put("fact", "secret")
+    await s.memory.episodic.put("fact", "secret")
+    await s.complete()
+    if way == "expiry":
+        assert (await lp.sweep()).deleted == 1
+    else:
+        await getattr(lp, way)(s.key)
+    again = await lp.create(
+        "support", "ada", id="two" if way == "erase" else "one", reuse_deleted=True
+    )
+    assert await again.memory.session.list() == ()
+    names = [each.name for each in await again.memory.episodic.list()]
+    assert names == ([] if way == "erase" else ["promoted/one/fact"])
+    assert (await lp.verify()).ok
+
+
+async def test_the_budget_of_the_session_counts_where_no_tokens_are_given(
+    lp: limpet.Limpet,
+) -> None:
+    """What is left of it is in the report; too little keeps the session suspended."""
+    s = await lp.create("support", "ada", actor="user:ada", budget=limpet.Budget(tokens=50))
+    await s.append("agent.message", {"text": "hi", "usage": {"input": 30, "output": 10}})
+    await s.suspend()
+    with pytest.raises(limpet.InsufficientTokenBudget):
+        await lp.resume(s.key, tokens_min=11)
+    session, report = await lp.resume(s.key, tokens_min=10)
+    assert report.tokens_left == 10
+    assert (await session.read(types=["session.resumed"]))[0].data["tokens_left"] == 10
+
+
+async def test_what_is_cached_has_a_time_to_live() -> None:
+    """Past it, an answer is not served even as stale, and is removed."""
+    clock = FakeClock()
+    store = MemoryStore(clock.clock())
+    async with limpet.Limpet("memory://", store=store, clock=lambda: clock.now_us) as lp:
+        s = await suspended(lp)
+        how: dict[str, Any] = {"queries": ["weather"], "fresh_seconds": 0, "cache_seconds": 60}
+        s, _ = await lp.resume(s.key, retrieve=lambda query: "rain", actor="user:ada", **how)
+        for seconds, wanted in ((59, {"weather": "stale"}), (2, {})):
+            await s.suspend()
+            clock.advance(timedelta(seconds=seconds))
+            s, report = await lp.resume(s.key, actor="user:ada", **how)
+            assert {id: each.source for id, each in report.evidence.items()} == wanted
+        kept = await lp._journal.store.heads(Query(app="$retrieval"), cursor=None, limit=9)
+        assert kept.items == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -296,20 +297,31 @@ async def test_durations_are_those_of_the_clock(timed: limpet.Limpet, clock: Fak
     assert s.durations == spent
 
 
-async def test_frequent_suspensions_are_pointed_out(timed: limpet.Limpet, clock: FakeClock) -> None:
-    """More suspensions a day than the policy holds to be healthy show."""
+async def test_frequent_suspensions_are_pointed_out(
+    timed: limpet.Limpet, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More suspensions a day than the policy holds to be healthy are a warning and a metric."""
     s = await timed.create("support", "ada", actor="user:ada")
     for _ in range(3):
         clock.advance(HOUR)
         await s.suspend()
         await s.resume()
     assert not s.suspended_often
+    heard: list[limpet.Metric] = []
+    timed.on_metric(heard.append)
+    caplog.set_level(logging.WARNING, "limpet")
     timed.lifecycle("support", suspensions_per_day=10)
     assert s.suspended_often
+    await s.suspend()
+    (metric,) = [each for each in heard if each.name == "session.suspended_often"]
+    assert (metric.values["session"], metric.values["suspensions"]) == (s.key, 4)
+    assert "suspended often: session=" in caplog.text
 
 
 async def test_a_whole_life_by_time_alone(timed: limpet.Limpet, clock: FakeClock) -> None:
-    """Idle, grace and expiry lead a forgotten session to its deletion."""
+    """Idle, grace and expiry lead a forgotten session to its deletion, and each is measured."""
+    heard: list[str] = []
+    timed.on_metric(lambda metric: heard.append(metric.name))
     limits = limpet.Timeouts(idle=HOUR, grace=DAY, expiry=30 * DAY)
     s = await timed.create("support", "ada", timeouts=limits, actor="user:ada")
     clock.advance(2 * HOUR)
@@ -322,3 +334,26 @@ async def test_a_whole_life_by_time_alone(timed: limpet.Limpet, clock: FakeClock
     clock.advance(DAY)
     assert (await timed.sweep()).deleted == 1
     assert await timed.find(s.key) is None
+    wanted = ["session.idle_timeout", "session.grace_expired", "session.permanently_deleted"]
+    assert [name for name in heard if name in wanted] == wanted
+
+
+async def test_a_sweep_holds_a_session_for_as_long_as_its_hooks_may_take(
+    timed: limpet.Limpet, clock: FakeClock
+) -> None:
+    """However long that is, another sweep does not begin them a second time meanwhile."""
+    ran: list[str] = []
+
+    async def slow(session: limpet.Session) -> None:
+        clock.advance(timedelta(minutes=9))
+        ran.append(session.id)
+        if len(ran) < 5:
+            assert (await timed.sweep()).left == 1
+
+    timed.lifecycle(
+        "support", compensate=[slow, slow], cleanup={"flush": slow}, cleanup_seconds=600
+    )
+    await timed.create("support", "ada", id="one", timeouts=limpet.Timeouts(absolute=NOW))
+    clock.advance(HOUR)
+    assert (await timed.sweep()).terminated == 1
+    assert ran == ["one"] * 3

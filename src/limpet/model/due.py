@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 from limpet.model.events import to_time
 from limpet.model.facts.inputs import pending_us
-from limpet.model.facts.phases import ACTIVE, SUSPENDED, TERMINAL, Phase, roused_us
+from limpet.model.facts.phases import ACTIVE, ARCHIVED, SUSPENDED, TERMINAL, Phase, roused_us
 from limpet.model.facts.running import endings
 from limpet.model.facts.running.runs import next_us
 from limpet.model.facts.timers import first_us
@@ -20,7 +20,7 @@ from limpet.model.head import Head
 from limpet.model.values import EMPTY
 
 # Why a sweep has something to do. `input`: it came to a session that was suspended for idleness.
-Deadline: TypeAlias = Literal["deadline", "absolute", "idle", "grace", "input", "expiry"]
+Deadline: TypeAlias = Literal["deadline", "absolute", "idle", "grace", "input", "archive", "expiry"]
 _STEPS: Final = 16  # an idle time is rounded up by at most one part in so many
 
 
@@ -62,10 +62,7 @@ def deadlines(head: Head) -> list[tuple[Deadline, int]]:
     found: list[tuple[Deadline, int]] = []
     since_us = spent.get("since_us", head.created_us)
     if phase in TERMINAL:
-        # What is to be undone, or told, first keeps it; what is held for a person does not.
-        if "expiry_us" in spans and not endings.is_owed(facts):
-            found.append(("expiry", spent.get("ended_us", since_us) + spans["expiry_us"]))
-        return found
+        return _after_end(facts, phase, spans, spent.get("ended_us", since_us))
     if (timer_us := first_us(facts, "deadline")) is not None:
         found.append(("deadline", timer_us))
     if "absolute_us" in spans:
@@ -78,6 +75,20 @@ def deadlines(head: Head) -> list[tuple[Deadline, int]]:
             found.append(("grace", since_us + spans["grace_us"]))
         if (input_us := roused_us(facts)) is not None:
             found.append(("input", input_us))
+    return found
+
+
+def _after_end(
+    facts: Facts, phase: Phase, spans: Facts, ended_us: int
+) -> list[tuple[Deadline, int]]:
+    """When what has ended is archived, and deleted."""
+    if endings.is_owed(facts):  # what is to be undone, or told, first keeps it
+        return []
+    found: list[tuple[Deadline, int]] = []
+    if "archive_us" in spans and phase != ARCHIVED:
+        found.append(("archive", ended_us + spans["archive_us"]))
+    if "expiry_us" in spans:
+        found.append(("expiry", ended_us + spans["expiry_us"]))
     return found
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
-from limpet.model import REVISITS_PER_TURN_MAX, Draft, Event, to_us
+from limpet.model import EMPTY, REVISITS_PER_TURN_MAX, Draft, Event, to_us
 from limpet.model.facts.running import (
     ANSWERS,
     INTERRUPT,
@@ -177,10 +177,13 @@ class Turn:
         `idempotency_key` receives the key, which is the same however often it is tried. With a
         `key` of your own it is performed once in the life of the session. `compensate` names the
         function of lp.lifecycle(app, compensations=…) that undoes it if the session is terminated.
+        Of a tool that is bound with a cost, each use is charged to the session.
         """
         self._begin("effect")
         with self.pauses.working():
             args = await self._permitted(name, args)
+            if max_cost is max_tokens is None:  # what one use of a bound tool costs
+                max_cost = self.session.tools.get(name, EMPTY).get("cost") or None
             held = None if max_cost is max_tokens is None else budgets.amount(max_cost, max_tokens)
             effect = Effect(name, fn, args, on_unknown, key, timeout, retries, held, compensate)
             return await Performing(self, effect).run()

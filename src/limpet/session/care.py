@@ -55,8 +55,11 @@ class Care(Door):
 
         A session that waits for it as its child learns that it has ended.
         """
+        from limpet.session.life.memory import forget_memory
+
         key = key_of(key, user, id)
         await leave(self._journal, key)
+        await forget_memory(self._journal, key)
         deleted = await self._journal.store.delete(key)
         self._journal.hub.touch(key)
         return deleted
@@ -81,6 +84,8 @@ class Care(Door):
         too; forks="keep" leaves them the state they began on, and they read the events before
         that as removed. A session that waits for it as its child learns that it has ended.
         """
+        from limpet.session.life.memory import forget_memory
+
         key = key_of(key, user, id)
         check_forks(forks)
         store, hub = self._journal.store, self._journal.hub
@@ -88,6 +93,8 @@ class Care(Door):
         children = () if forks == "keep" else await store.forks(key)
         if forks == "erase" or not children:  # else it is refused
             await leave(self._journal, key)
+            for each in (key, *children):
+                await forget_memory(self._journal, each, promoted=True)
         erasure = await store.erase(key, forks=forks)
         for each in (key, *children):
             hub.touch(each)

@@ -29,6 +29,10 @@ class Handle(Protocol):
 
     async def record(self, *facts: Fact, actor: str | None = None) -> tuple[Event, ...]: ...
 
+    def _begin_memory(self) -> None:
+        """Begin with working memory that is empty; the other layers are there as they are."""
+        ...
+
     async def _let_go(self) -> None:
         """Give back what a session that does not work any more has no use for."""
         ...

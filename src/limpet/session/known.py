@@ -159,6 +159,10 @@ class Known:
         if self.checkpoint is None or found > self.checkpoint:
             self.checkpoint = found
 
+    def preview(self, fields: FrozenDict) -> None:
+        """Show the state that is about to be restored, until the next load."""
+        self.fields, self.damaged, self._values = fields, (), None
+
     def absorb(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
         """What a commit left. An answer older than what is known adds only what is new.
 

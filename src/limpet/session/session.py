@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
-from limpet.errors import InvalidInput, SessionDeleted, SessionNotLoaded
+from limpet.errors import InvalidInput, SessionNotLoaded
 from limpet.model import Draft, Event, Fact, Head, Key, Lease
 from limpet.model import ops as op
 from limpet.model.facts import (
@@ -171,11 +171,7 @@ class Session(
         SessionArchived, if its log was moved to the archive. Typed state of another MAJOR is
         migrated, which is recorded. Raises MigrationError then.
         """
-        try:
-            await self.writer.load(tail=check_tail(tail))
-        except SessionDeleted:
-            await self._refuse_archived()
-            raise
+        await self.writer.load(tail=check_tail(tail))
         return self
 
     def envelope(self, *, format: Format = "json") -> bytes:

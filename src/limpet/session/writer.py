@@ -19,8 +19,10 @@ from limpet.errors import (
     OpPathUnknown,
     OpTypeMismatch,
     SchemaViolation,
+    SessionArchived,
     SessionConflict,
     SessionCorrupt,
+    SessionDeleted,
     SessionFenced,
 )
 from limpet.model import UPDATE_TRIES_MAX, Commit, Draft, Event, Fact, Lease, Prepared, Reads
@@ -52,6 +54,10 @@ class Owner(Protocol):
         """Resume the session: input was recorded that ends its suspension."""
         ...
 
+    async def _refuse_archived(self) -> None:
+        """Raise SessionArchived if the log of this very session is in the archive."""
+        ...
+
 
 class Writer:
     """The writes of one object to its session. With a lease, all of them carry its fence."""
@@ -76,12 +82,17 @@ class Writer:
     async def load(self, *, tail: int, since_us: int | None = None, at_least: str = "") -> None:
         """Read it, brought forward to the version of its class; if that fails, nothing changes.
 
-        Raises SessionDeleted if the key belongs to another session by now.
+        Raises SessionDeleted if the key belongs to another session by now, SessionArchived if its
+        log was moved to the archive.
         """
         loading = Loading(self.journal, self.known.key, self._owner.actor, self.lease)
         how = {"tail": tail, "since_us": since_us, "at_least": at_least}
-        loaded, moved = await loading.load(self.typed, **how)  # type: ignore[arg-type]
-        self.known.take(loaded)
+        try:
+            loaded, moved = await loading.load(self.typed, **how)  # type: ignore[arg-type]
+            self.known.take(loaded)
+        except SessionDeleted:
+            await self._owner._refuse_archived()
+            raise
         if moved is not None:
             self.known.absorb(moved, (None,))
 
@@ -115,11 +126,25 @@ class Writer:
         except SessionFenced as error:
             lease_lost(error, lease, "commit")
             raise
+        except SessionDeleted as error:
+            return await self._commit_archived(commit, error)
         known.absorb(committed, drafts)
         roused = bool(committed.head.facts) and is_roused(committed.head)
         if roused and not self.journal.queue.rouses_later(self):
             await self.rouse()
         return committed.events
+
+    async def _commit_archived(self, commit: Commit, error: SessionDeleted) -> tuple[Event, ...]:
+        """What stands in the store for an archived session decides: how it is kept may be said.
+
+        Raises the error if the session was deleted, SessionEnded if it is archived.
+        """
+        try:
+            await self._owner._refuse_archived()
+        except SessionArchived:
+            there = structs.replace(commit, uid=None, expect=None, fence=None)
+            return (await self.journal.commit((there,)))[0].events
+        raise error
 
     # --- for the queue: see `queueing.queue` ---------------------------------------------------
 

@@ -64,7 +64,11 @@ class Rule(NamedTuple):
 _SUSPENDING: Final = ("checkpoint", "flush_working_memory", "release_tools")
 _ENDING: Final = ("compensate", "cleanup", "release_tools", "record_error")
 TABLE: Final[Mapping[tuple[Phase, PhaseEvent], Rule]] = {
-    (INIT, "activate"): Rule(ACTIVE, "its state fits its schema", ("initialize_memory",)),
+    (INIT, "activate"): Rule(
+        ACTIVE,
+        "its state fits its schema and its tools can be bound",
+        ("bind_tools", "initialize_memory"),
+    ),
     (INIT, "terminate"): Rule(TERMINATED, "", _ENDING),
     (ACTIVE, "suspend"): Rule(SUSPENDED, "its state can be read whole", _SUSPENDING),
     (ACTIVE, "timeout"): Rule(SUSPENDED, "its state can be read whole", _SUSPENDING),
@@ -74,10 +78,14 @@ TABLE: Final[Mapping[tuple[Phase, PhaseEvent], Rule]] = {
         ("checkpoint", "promote_memory", "release_tools"),
     ),
     (ACTIVE, "terminate"): Rule(TERMINATED, "", _ENDING),
-    (SUSPENDED, "resume"): Rule(RESUMED, "its state can be read whole", ("rebind_tools",)),
+    (SUSPENDED, "resume"): Rule(
+        RESUMED,
+        "its state can be read whole, a checkpoint is kept and its tools can be bound",
+        ("bind_tools",),
+    ),
     (SUSPENDED, "terminate"): Rule(TERMINATED, "", _ENDING),
     (SUSPENDED, "expire"): Rule(TERMINATED, "", _ENDING),
-    (RESUMED, "reactivate"): Rule(ACTIVE, "its state can be read whole", ()),
+    (RESUMED, "reactivate"): Rule(ACTIVE, "its state can be read whole and fits its schema", ()),
     (RESUMED, "terminate"): Rule(TERMINATED, "", _ENDING),
     (COMPLETED, "archive"): Rule(ARCHIVED, "", ("move_to_archive",)),
     (TERMINATED, "archive"): Rule(ARCHIVED, "", ("move_to_archive",)),

@@ -18,7 +18,7 @@ TIMEOUTS_SET: Final = "session.timeouts_set"
 RENEWED: Final = "session.renewed"
 BACKGROUND: Final = "system."  # events that count as activity only if that is asked for
 _MICROSECOND: Final = timedelta(microseconds=1)
-_SPANS: Final = ("idle", "absolute", "grace", "expiry", "idle_max")
+_SPANS: Final = ("idle", "absolute", "grace", "archive", "expiry", "idle_max")
 _SPAN_MAX: Final = timedelta(days=36_500)
 # What is usual, from the shortest to the longest: a doctor points out what is not.
 USUAL: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
@@ -34,8 +34,9 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 
     `idle`: without a user's input, an agent's action or a tool's use, an active session is
     suspended. `absolute`: after so long since its creation it is terminated. `grace`: suspended
-    for so long, it is terminated. `expiry`: so long after its end it is deleted. Renewing extends
-    `idle`, up to `idle_max`. With `background`, system.* events count as activity too.
+    for so long, it is terminated. `archive`: so long after its end it is archived. `expiry`: so
+    long after its end it is deleted. Renewing extends `idle`, up to `idle_max`. With `background`,
+    system.* events count as activity too.
     """
 
     idle: timedelta | None = None
@@ -44,6 +45,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     expiry: timedelta | None = None
     idle_max: timedelta | None = None
     background: bool = False
+    archive: timedelta | None = None
 
     def __post_init__(self) -> None:
         for name in _SPANS:

@@ -77,6 +77,16 @@ async def restore(
 
     Raises NoCheckpoint, NoFullCheckpoint, CheckpointIntegrity.
     """
+    way, fold = await trusted(writer, ref, fallback=fallback)
+    data = {"checkpoint": way.number}
+    return await rewind(writer, fold, actor=actor, data=data, damaged=fallback)
+
+
+async def trusted(writer: Writer, ref: CheckpointRef, *, fallback: bool) -> tuple[Checkpoint, Fold]:
+    """A checkpoint, and the state there; with `fallback`, of the newest that can be trusted.
+
+    Raises NoCheckpoint, NoFullCheckpoint, CheckpointIntegrity.
+    """
     kept = await _kept(writer)
     asked = _find(writer, kept, ref)
     fulls = [each for each in kept if each.full and each.number <= asked.number]
@@ -85,19 +95,16 @@ async def restore(
     ways = [asked, *[each for each in reversed(fulls) if each.number < asked.number]]
     for way in ways:
         try:
-            fold = await _verified(writer, way)
+            return way, await verified(writer, way)
         except CheckpointIntegrity as error:
             text = "checkpoint integrity failure: session=%s checkpoint=%d reason=%s"
             SESSION.warning(text, writer.known.key, way.number, error.reason)
             if not fallback or way is ways[-1]:
                 raise
-        else:
-            data = {"checkpoint": way.number}
-            return await rewind(writer, fold, actor=actor, data=data, damaged=fallback)
     raise AssertionError("the last one returns or raises")
 
 
-async def _verified(writer: Writer, kept: Checkpoint) -> Fold:
+async def verified(writer: Writer, kept: Checkpoint) -> Fold:
     """The session at a checkpoint, as the log has it, if that is what the checkpoint names."""
     key, number = writer.known.key, kept.number
     try:

@@ -14,6 +14,7 @@ from limpet.model import (
     PAGE_MAX,
     Delete,
     Event,
+    Fact,
     Fold,
     FrozenDict,
     PlainOp,
@@ -58,6 +59,18 @@ async def rewind(
         await writer.load(tail=0)
     await writer.persist(attempt, whole=False)
     return made[0]
+
+
+def replacing(writer: Writer, fold: Fold, data: Mapping[str, Any]) -> Fact:
+    """The fact that makes the session's own fields those of a fold, whatever happened since.
+
+    For a commit on the version that is known. Shared names are left as they are. Raises
+    SessionTyped, SchemaViolation.
+    """
+    target = fields_of(writer.typed, fold)
+    _check_typed(writer, fold)
+    said = {**data, "at": fold.head.version, "checksum": checksum(target).hex()}
+    return rewound(said, _replacing(writer.known.fields, target))
 
 
 async def _attempt(

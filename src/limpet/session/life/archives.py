@@ -100,7 +100,7 @@ def name_of(key: Key, uid: str) -> str:
 
 def _put(target: Path, path: Path) -> None:
     """Copy, sync, then rename: a crash leaves the old file or the new one."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    made = _make(target.parent)
     part = part_beside(target)
     try:
         with path.open("rb") as source, part.open("xb") as file:
@@ -108,9 +108,20 @@ def _put(target: Path, path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())  # or the name could survive a power cut without the bytes
         part.replace(target)
-        _sync(target.parent)
+        for folder in (target.parent, *made):
+            _sync(folder)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _make(folder: Path) -> list[Path]:
+    """Make a folder; those that hold a new name, which must survive a power cut as the file does.
+
+    Another process may have made it a moment ago and not be done yet, so the one above always does.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    return [folder.parent, *[each.parent for each in missing[1:]]]
 
 
 def _sync(folder: Path) -> None:

@@ -18,14 +18,26 @@ from msgspec import structs
 from limpet.errors import (
     ArchiveFailed,
     InvalidInput,
+    SessionArchived,
     SessionDeleted,
     SessionExists,
     SessionNotFound,
 )
-from limpet.model import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, Commit, Head, Key
-from limpet.model.facts import ARCHIVED
+from limpet.model import (
+    COMMIT_BYTES_MAX,
+    DRAFTS_PER_COMMIT_MAX,
+    EMPTY,
+    Commit,
+    FrozenDict,
+    Head,
+    Key,
+    Lease,
+)
+from limpet.model.facts import ARCHIVED, Timeouts, timeouts_set
 from limpet.model.facts import archive as facts
-from limpet.session.documents import Documents
+from limpet.model.facts.phases import rule
+from limpet.model.facts.timeouts import timeouts_in
+from limpet.session.documents import Documents, Put
 from limpet.session.handle import Handle
 from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
@@ -57,25 +69,61 @@ class _File(NamedTuple):
     pins: Mapping[int, int]
 
 
-async def archive_session(session: Handle, actor: str) -> Transition | None:
-    """End the hot life of a completed or terminated session. None if it was archived before."""
-    journal, key = session.writer.journal, session.key
-    done = None
-    if session.phase != ARCHIVED:
-        (done,) = await Mover(session, ("archive",), actor=actor).move()
-    archive: Archive | None = journal.archive
-    while archive is not None:
+async def archive_session(
+    session: Handle, actor: str, *, reason: str | None = None, release: Lease | None = None
+) -> Transition:
+    """End the hot life of a completed or terminated session, or go on where that was interrupted.
+
+    Raises InvalidTransition if there is nothing to go on with.
+    """
+    journal, archive = session.writer.journal, session.writer.journal.archive
+    done = Transition(ARCHIVED, ("move_to_archive",), None, ARCHIVED, "archive")
+    if await _is_left(session):
+        head = session.writer.known.head
+        how: dict[str, Any] = {"reason": reason, "actor": actor, "release": release}
+        if archive is not None:  # with the transition: whoever comes next knows what is left to do
+            how["puts"] = (_begun(journal, head, actor),)
+        (done,) = await Mover(session, ("archive",), **how).move()
+    if archive is not None:
+        await _move_rows(journal, archive, session.key, actor)
+    return done
+
+
+async def _is_left(session: Handle) -> bool:
+    """Whether the transition is still to be made; if not, there is a move of rows to go on with."""
+    journal = session.writer.journal
+    try:
+        await session.writer.load(tail=1)
+    except SessionArchived:
+        if not await finish(journal, session.key):
+            rule(ARCHIVED, "archive")  # raises: the table has no such transition
+        return False
+    head = session.writer.known.head
+    if head.phase == ARCHIVED and (journal.archive is None or facts.place(head.facts)):
+        rule(ARCHIVED, "archive")
+    return head.phase != ARCHIVED
+
+
+def _begun(journal: Journal, head: Head, actor: str) -> Put:
+    """The document of a move whose file is not in the archive yet."""
+    key = head.key
+    move = {"to": "archive", "owner": [key.app, key.user], "uid": head.uid}
+    return Put(_intents(journal, key), key.id, move, actor=actor)
+
+
+async def _move_rows(journal: Journal, archive: Archive, key: Key, actor: str) -> None:
+    """Put an archived session's log into the archive, and a stub in the place of its rows."""
+    while True:
         head = (await journal.store.load(key, tail=0, scopes=False)).head
         if facts.place(head.facts) is not None:
-            break
+            return
         place = await _stored(journal, archive, head)
         if await _newest(journal, key) == (head.uid, head.version):  # else something was recorded
             move = {"to": "archive", "owner": [key.app, key.user], **place}
             await _intents(journal, key).put(key.id, move, actor=actor)
             await _replace(journal, head, place)
             await _intents(journal, key).purge(key.id)
-            break
-    return done
+            return
 
 
 async def _stored(journal: Journal, archive: Archive, head: Head) -> dict[str, Any]:
@@ -109,10 +157,12 @@ async def unarchive_session(session: Handle, actor: str) -> None:
     if place is not None:
         async with fetched(journal, place) as file:
             of = {name: place[name] for name in ("place", "uid", "bytes", "sha256")}
-            move = {"to": "store", "owner": [key.app, key.user], **of}
+            kept = {"timeouts": dict(head.facts.get("timeouts", EMPTY))}
+            move = {"to": "store", "owner": [key.app, key.user], **of, **kept}
             await _intents(journal, key).put(key.id, move, actor=actor)
             await _bury(journal, key, head.uid)
             await _adopt(journal, file)
+            await _keep_timeouts(journal, key, move)
         await _intents(journal, key).purge(key.id)
     await session.writer.load(tail=1)
     before = session.writer.known.head.facts.get("archived_from")
@@ -124,9 +174,7 @@ async def unarchive_session(session: Handle, actor: str) -> None:
 @asynccontextmanager
 async def fetched(journal: Journal, place: Any) -> AsyncIterator[_File]:
     """The file of an archived session, for as long as the block lasts, proved. Raises."""
-    archive: Archive | None = journal.archive
-    if archive is None:
-        raise InvalidInput(_NO_ARCHIVE)
+    archive = _archive_of(journal)
     with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
         path = Path(folder) / "session.limpet"
         await archive.fetch(place["place"], path)
@@ -141,9 +189,7 @@ async def remove_archived(journal: Journal, head: Head) -> None:
     place = facts.place(head.facts)
     if place is None:
         return
-    if journal.archive is None:
-        raise InvalidInput(_NO_ARCHIVE)
-    await journal.archive.remove(place["place"])
+    await _archive_of(journal).remove(place["place"])
 
 
 async def read_archived(journal: Journal, head: Head) -> Journal:
@@ -173,16 +219,26 @@ async def is_archived(journal: Journal, key: Key, uid: str | None) -> bool:
     return await is_under_way(journal, key)
 
 
-async def finish_all(journal: Journal, limit: int = 100) -> int:
-    """Finish what processes that died have left between the store and the archive."""
+async def finish_all(journal: Journal, limit: int = 100) -> list[tuple[Key, Exception]]:
+    """Finish what processes that died have left between the store and the archive; what failed.
+
+    Without an archive they are left to a process that has it open.
+    """
+    if journal.archive is None:
+        return []
     query = Query(app=f"${UNDER_WAY}", order="key", reverse=False)
     page = await journal.store.heads(query, cursor=None, limit=limit, states=True)
-    done = 0
+    failed: list[tuple[Key, Exception]] = []
     for head in page.items:
         owner = page.states[head.key]["value"].get("owner")
-        if owner is not None:
-            done += await finish(journal, Key(owner[0], owner[1], head.key.id))
-    return done
+        if owner is None:
+            continue
+        key = Key(owner[0], owner[1], head.key.id)
+        try:
+            await finish(journal, key)
+        except Exception as error:  # an archive that is out of reach must stop no other work
+            failed.append((key, error))
+    return failed
 
 
 async def finish(journal: Journal, key: Key) -> bool:
@@ -193,13 +249,13 @@ async def finish(journal: Journal, key: Key) -> bool:
         return False
     move = found.value
     here = await _uid(journal, key)
-    if move["to"] == "archive" and here in (None, move["uid"]):
+    if move["to"] == "store":
+        await _finish_unarchiving(journal, key, move, here)
+    elif "place" not in move:
+        if here == move["uid"]:
+            await _move_rows(journal, _archive_of(journal), key, NOBODY)
+    elif here in (None, move["uid"]):
         await _finish_archiving(journal, move)
-    elif move["to"] == "store":
-        async with fetched(journal, move) as file:
-            if here not in (None, move["uid"]):
-                await _bury(journal, key, here)
-            await _adopt(journal, file)  # what is here already is only a repeat
     await intents.purge(key.id)
     return True
 
@@ -209,6 +265,25 @@ async def _finish_archiving(journal: Journal, move: Any) -> None:
     async with fetched(journal, move) as file:
         head = await _head_in(journal, file)
     await _replace(journal, head, move)
+
+
+async def _finish_unarchiving(journal: Journal, key: Key, move: Any, here: str | None) -> None:
+    """The file is whole in the archive: the stub goes, if it is here yet, and the log comes."""
+    async with fetched(journal, move) as file:
+        if here not in (None, move["uid"]):
+            await _bury(journal, key, here)
+        await _adopt(journal, file)  # what is here already is only a repeat
+        await _keep_timeouts(journal, key, move)
+
+
+async def _keep_timeouts(journal: Journal, key: Key, move: Any) -> None:
+    """How long it is kept may have been decided while it was archived: that holds on."""
+    wanted = move.get("timeouts")
+    head = (await journal.store.load(key, tail=0, scopes=False)).head
+    if wanted is None or wanted == head.facts.get("timeouts", EMPTY):
+        return
+    fact = timeouts_set(timeouts_in(FrozenDict(timeouts=wanted)) or Timeouts())
+    await journal.commit((Commit(key, (journal.prepare(fact, NOBODY),), uid=head.uid),))
 
 
 async def _head_in(journal: Journal, file: _File) -> Head:
@@ -231,6 +306,14 @@ def _apart(journal: Journal) -> Journal:
 
 
 # --- private ------------------------------------------------------------------------------------
+
+
+def _archive_of(journal: Journal) -> Archive:
+    """The archive that is open. Raises InvalidInput if none is."""
+    found: Archive | None = journal.archive
+    if found is None:
+        raise InvalidInput(_NO_ARCHIVE)
+    return found
 
 
 def _intents(journal: Journal, key: Key) -> Documents:

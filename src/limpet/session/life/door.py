@@ -52,6 +52,7 @@ class LongLife(Door):
         cleanup_seconds: float = CLEANUP_SECONDS,
         resume_on_input: bool = True,
         timeouts: Timeouts | None = None,
+        tools: ToolRegistry | None = None,
         suspensions_per_day: float = SUSPENSIONS_PER_DAY,
     ) -> None:
         """Say what goes with the transitions of an app's sessions, in this process.
@@ -62,15 +63,21 @@ class LongLife(Door):
         analytics, promote, scrub; scrub returns names in state to delete. Each of them is bounded
         by `cleanup_seconds`. `compensations` are what effects register by name: after a termination
         a worker calls them with (session, effect), the newest effect first, each once. `timeouts`
-        are those of new sessions without their own. Input resumes a session that was suspended for
-        idleness, unless resume_on_input=False. A second call replaces the first.
+        are those of new sessions without their own. Activating a session in init binds `tools`, and
+        resuming binds them again: GuardFailed if a required one cannot be had. A session that is
+        suspended more than `suspensions_per_day` is pointed out. Input resumes a session that was
+        suspended for idleness, unless resume_on_input=False. A second call replaces the first.
         """
+        from limpet.session.life.tools import check_bindable
+
         check_sessions(app)
         check_flag("resume_on_input", resume_on_input)
         if not cleanup_seconds > 0:
             raise InvalidInput("cleanup_seconds is a number above 0: how long a step may take.")
         if timeouts is not None:
             timeouts_data(timeouts)
+        if tools is not None:
+            check_bindable(tools, ())
         self._journal.lifecycles[app] = policy(
             guards=guards,
             before=before,
@@ -82,6 +89,7 @@ class LongLife(Door):
             cleanup_seconds=cleanup_seconds,
             resume_on_input=resume_on_input,
             timeouts=timeouts,
+            tools=tools,
             suspensions_per_day=suspensions_per_day,
         )
 
@@ -98,6 +106,7 @@ class LongLife(Door):
         queries: Sequence[Any] | None = None,
         fresh_seconds: float = 3_600,
         deadline_seconds: float = 10,
+        cache_seconds: float = 604_800,
         tokens: int | None = None,
         tokens_min: int = 1,
         plan: Function | None = None,
@@ -111,13 +120,14 @@ class LongLife(Door):
 
         restore: the newest checkpoint is verified; with `fallback`, an older one may stand in.
         rehydrate: `queries` (or the state's retrieval_queries) are answered from the cache if
-        younger than `fresh_seconds`, else by `retrieve(query)` within `deadline_seconds`; `tokens`
-        less what was used must leave `tokens_min`. rebind: tools as `tools` has them now.
-        reconstruct: these layers of `memory`. `report.context` has what the agent begins with: the
-        `role` (a text, or a function of the session), state, evidence and memory. verify: six
-        checks, `plan(session)` among them. Then it is resumed, and active unless activate=False,
-        in one commit. Raises NoCheckpoint,
-        NoFullCheckpoint, CheckpointIntegrity, InsufficientTokenBudget, RequiredToolUnavailable,
+        younger than `fresh_seconds`, else by `retrieve(query)` within `deadline_seconds`, which is
+        cached for `cache_seconds`; `tokens` less what was used, or what is left of the session's
+        own budget, must leave `tokens_min`. rebind: tools as `tools` has them now, or else the
+        registry of the app's lifecycle. reconstruct: these layers of `memory`. `report.context` has
+        what the agent begins with: the `role` (a text, or a function of the session), state,
+        evidence and memory. verify: six checks, `plan(session)` among them. Then it is resumed,
+        and active unless activate=False, in one commit. Raises NoCheckpoint, NoFullCheckpoint,
+        CheckpointIntegrity, InsufficientTokenBudget, RequiredToolUnavailable,
         ToolAuthorizationFailed, SessionIntegrity: it stays suspended then.
         """
         from limpet.session.life.resumption import Resuming, Settings
@@ -130,6 +140,7 @@ class LongLife(Door):
             queries=queries,
             fresh_seconds=fresh_seconds,
             deadline_seconds=deadline_seconds,
+            cache_seconds=cache_seconds,
             tokens=tokens,
             tokens_min=tokens_min,
             plan=plan,

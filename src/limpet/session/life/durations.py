@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from limpet.model import EMPTY, Head
 from limpet.model.facts.phases import ACTIVE, COUNTED
 
-_US = 1_000_000
+DAY_SECONDS: Final = 86_400
+_US: Final = 1_000_000
 
 
 class Durations(msgspec.Struct, frozen=True):
@@ -32,6 +35,11 @@ class Durations(msgspec.Struct, frozen=True):
     def suspension_frequency(self) -> float:
         """Suspensions in a second of its life. Above a threshold it is worth a look."""
         return self.suspensions / self.total if self.total else 0.0
+
+    def exceeds(self, suspensions_per_day: float) -> bool:
+        """Whether it was suspended more often than so; once says nothing about how often."""
+        a_day = self.suspension_frequency * DAY_SECONDS
+        return self.suspensions > 1 and a_day > suspensions_per_day
 
 
 def durations(head: Head, now_us: int) -> Durations:

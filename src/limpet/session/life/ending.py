@@ -1,4 +1,6 @@
-"""Ending: what is done before a session is terminated: compensations, then cleanup in its order.
+"""Ending: what is done before a session ends: compensations, then cleanup in its order.
+
+A termination compensates and cleans up. A completed session is cleaned up before it is archived.
 
 Each step is isolated and bounded in time, and what became of it is recorded with the termination. A
 step that fails does not keep the session alive.
@@ -25,10 +27,10 @@ class Ending:
 
     @classmethod
     async def run(cls, policy: Lifecycle, session: Handle, step: Transition) -> Ending:
-        """Compensate, then clean up."""
+        """Compensate, if it is terminated; then clean up."""
         self = cls()
         done = []
-        for function in policy.compensate:
+        for function in () if step.name == "archive" else policy.compensate:
             done.append(await _guarded(named(function), function, policy, session, step))
         cleaned = []
         for name in CLEANUP:

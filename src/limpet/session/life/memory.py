@@ -11,8 +11,9 @@ are read only. Beside the layers a session has buffers, which are events of its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -23,9 +24,10 @@ from limpet.errors import (
     SessionEnded,
     SessionErased,
     SessionNotFound,
+    SessionSuspended,
 )
 from limpet.model import PAGE_MAX, Key, name_part, unfit, without_length
-from limpet.model.facts.phases import TERMINAL
+from limpet.model.facts.phases import RESUMED, SUSPENDED, TERMINAL
 from limpet.model.facts.running.children import delegation
 from limpet.model.facts.running.memory import BUFFERS, version_in
 from limpet.model.values import round_trip, settle
@@ -34,6 +36,7 @@ from limpet.session.documents import Document, Documents, Put
 from limpet.session.handle import Handle
 from limpet.session.history.at import head_now
 from limpet.session.history.keeping import keeping_of
+from limpet.session.journal import Journal
 from limpet.session.runs.buffers import Buffer, BufferInfo
 
 LayerName: TypeAlias = Literal["working", "session", "episodic", "semantic", "procedural"]
@@ -47,6 +50,7 @@ LAYERS: Final[tuple[LayerName, ...]] = (
 COLLECTION: Final = "memory"
 PROMOTED: Final = "promoted/"
 PARENT: Final = "parent/"
+_ACTOR: Final = "system:memory"
 _NAME_CHARS_MAX: Final = 96
 
 
@@ -75,7 +79,8 @@ class Memory:
     @property
     def session(self) -> Layer:
         """Of this session."""
-        return Layer(self._session, self._own, f"session/{name_part(self._session.id)}/")
+        place = f"session/{name_part(self._session.id)}/"
+        return Layer(self._session, self._own, place, own=True)
 
     @property
     def episodic(self) -> Episodes:
@@ -182,10 +187,16 @@ class Working:
 
 
 class Layer:
-    """One durable layer: documents whose names begin with a prefix."""
+    """One durable layer: documents whose names begin with a prefix.
 
-    def __init__(self, session: Handle, documents: Documents, prefix: str) -> None:
+    What is a session's `own` stays as it was while the session is suspended.
+    """
+
+    def __init__(
+        self, session: Handle, documents: Documents, prefix: str, *, own: bool = False
+    ) -> None:
         self._session, self._documents, self._prefix = session, documents, prefix
+        self._own = own
 
     async def put(self, name: str, value: Any, *, actor: str | None = None) -> Remembered:
         """Remember a value under a name; an older one stays in its history."""
@@ -193,6 +204,8 @@ class Layer:
         head = self._session.writer.known.maybe_head
         if head is not None and head.phase in TERMINAL:
             raise SessionEnded(self._session.key, head.phase)
+        if head is not None and self._own and head.phase in (SUSPENDED, RESUMED):
+            raise SessionSuspended(self._session.key, head.phase)
         acting = actor or self._session.actor or f"user:{self._session.user}"
         return self._shown(await self._documents.put(self._prefix + name, value, actor=acting))
 
@@ -269,7 +282,7 @@ class Episodes(Layer):
     def __init__(
         self, session: Handle, documents: Documents, prefix: str, above: Layer | None = None
     ) -> None:
-        super().__init__(session, documents, prefix)
+        super().__init__(session, documents, prefix, own=True)
         self._above = above  # of the parent: read only
 
     async def get(self, name: str) -> Any:
@@ -305,6 +318,44 @@ async def promotions(session: Handle, actor: str) -> tuple[Put, ...]:
             for each in await layer._all(layer._prefix)
         ]
     )
+
+
+async def as_of(layer: Layer, at: datetime) -> tuple[tuple[Put, ...], tuple[str, ...]]:
+    """What takes a layer back to a time: puts, and the names of entries that were not there yet."""
+    puts: list[Put] = []
+    newer: list[str] = []
+    for each in await layer.list():
+        name = layer._prefix + each.name
+        past = [d for d in await layer._documents.history(name) if d.at <= at]
+        if not past or past[0].deleted:
+            newer.append(name)
+        elif past[0].version != each.version:
+            puts.append(Put(layer._documents, name, past[0].value, actor=_ACTOR))
+    return tuple(puts), tuple(newer)
+
+
+async def remove_newer(layer: Layer, names: Iterable[str]) -> None:
+    """Delete the entries that `as_of` named; their history stays."""
+    for name in names:
+        await layer._documents.delete(name, actor=_ACTOR)
+
+
+async def forget_memory(journal: Journal, key: Key, *, promoted: bool = False) -> None:
+    """Remove what belonged to this session alone: another under its key must not begin with it.
+
+    What it promoted is the user's, and stays unless it is to go too.
+    """
+    own, part = Documents(journal, COLLECTION, owner=(key.app, key.user)), name_part(key.id)
+    places = [f"session/{part}/", f"episodic/{part}/", f"own/{part}/"]
+    for place in [*places, f"{PROMOTED}{part}/"] if promoted else places:
+        cursor: str | None = None
+        while True:
+            page = await own.list(place, limit=PAGE_MAX, cursor=cursor)
+            for each in page.items:
+                await own.purge(each.name)
+            cursor = page.cursor
+            if cursor is None:
+                break
 
 
 def _ranked(entries: tuple[Remembered, ...], text: str, limit: int) -> tuple[Remembered, ...]:

@@ -8,19 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import structs
 
-from limpet.errors import GuardFailed, LimpetError, SchemaViolation, SessionConflict
-from limpet.model import UPDATE_TRIES_MAX, Fact, Lease
+from limpet.errors import (
+    GuardFailed,
+    InvalidTransition,
+    LimpetError,
+    RequiredToolUnavailable,
+    SchemaViolation,
+    SessionArchived,
+    SessionConflict,
+    ToolAuthorizationFailed,
+)
+from limpet.model import UPDATE_TRIES_MAX, Fact, Fold, Lease
 from limpet.model.facts.phases import (
     ACTIVE,
+    ARCHIVED,
+    COMPLETED,
     INIT,
     RESUMED,
+    SUSPENDED,
     TYPES,
     Phase,
     PhaseEvent,
+    allowed,
     hook_failed,
     rule,
     transition,
@@ -30,16 +44,21 @@ from limpet.session.documents import Put
 from limpet.session.handle import Handle
 from limpet.session.history.keeping import keeping_of
 from limpet.session.history.kept import Asked
+from limpet.session.history.rewind import replacing
+from limpet.session.life.durations import DAY_SECONDS, durations
 from limpet.session.life.ending import Ending
 from limpet.session.life.memory import promotions
 from limpet.session.life.policy import Transition, call, named, refusal
 from limpet.session.life.rousing import rouse
+from limpet.session.life.tools import binding
 from limpet.session.logs import SESSION
+from limpet.session.writer import Writer
 
 NOBODY: Final = "system:lifecycle"
 _TAIL: Final = 20
 _PAUSE_SECONDS_MAX: Final = 0.002
 _ENDS: Final = ("terminate", "expire")
+_LEAVES: Final = ("release_tools", "record_error")  # with whatever an app has declared for its end
 
 
 class Mover:
@@ -56,16 +75,24 @@ class Mover:
         between: tuple[Fact, ...] = (),
         release: Lease | None = None,
         damaged: bool = False,
+        verified: bool = False,
+        rewinds: tuple[Fold, Mapping[str, Any]] | None = None,
         to: Phase | None = None,
+        puts: tuple[Put, ...] = (),
     ) -> None:
         """`more` goes into the data of the first event; `between` is recorded right after it.
 
-        `damaged`: it may go on although an event cannot be read. `to`: where unarchiving leads.
+        `damaged`: it may go on although an event cannot be read. `verified`: its checkpoint and its
+        tools were looked at. `rewinds`: to this state, with this data, in the same commit. `to`:
+        where unarchiving leads.
+        `puts` are documents that the same commit records.
         """
         self._session, self._events, self._reason, self._actor = session, events, reason, actor
         self._more, self._between, self._release = more or {}, between, release
         self._policy = session.writer.journal.lifecycle(session.app)
-        self._damaged, self._to = damaged, to
+        self._rewinds = rewinds
+        self._damaged, self._verified, self._to, self._puts = damaged, verified, to, puts
+        self._bound: Fact | None = None
         self._hooked: set[tuple[Phase, Phase]] = set()
         self._ending: Ending | None = None
 
@@ -74,7 +101,7 @@ class Mover:
         GuardFailed, and what a hook before the transition raises: nothing is recorded then."""
         writer = self._session.writer
         for left in reversed(range(UPDATE_TRIES_MAX)):
-            await writer.load(tail=_TAIL)
+            await load_to_move(writer, self._events[0])
             try:
                 done = await self._try()
             except SessionConflict as error:
@@ -98,17 +125,28 @@ class Mover:
         if "checkpoint" in steps[0].side_effects:
             self._more |= await self._checkpoint(steps[0])
         facts = [self._fact(step, first=step is steps[0]) for step in steps]
-        facts[1:1] = self._between
+        between = self._recorded_between()
+        facts[1:1] = between
         drafts = tuple([writer.journal.prepare(fact, self._actor) for fact in facts])
-        puts = await self._promotions(steps[0])
-        events = await writer.commit(drafts, version, release=self._release, puts=puts)
-        events = (events[0], *events[1 + len(self._between) :])
+        puts = (*self._puts, *await self._promotions(steps[0]))
+        how: dict[str, Any] = {"release": self._release, "puts": puts}
+        if self._rewinds is not None:  # its fields are those of its class, as the log has them
+            how |= {"schema": writer.known.head.schema_version, "classless": False}
+        events = await writer.commit(drafts, version, **how)
+        events = (events[0], *events[1 + len(between) :])
         if self._release is not None:
             writer.lease = None  # it ended with the commit
         return tuple(
             structs.replace(step, event=event, side_effects=self._performed(step))
             for step, event in zip(steps, events, strict=True)
         )
+
+    def _recorded_between(self) -> tuple[Fact, ...]:
+        """What goes right after the first event: a rewind, then tools that were bound."""
+        found = list(self._between)
+        if self._rewinds is not None:
+            found.insert(0, replacing(self._session.writer, *self._rewinds))
+        return tuple(found if self._bound is None else [*found, self._bound])
 
     async def _checkpoint(self, step: Transition) -> dict[str, Any]:
         """A full checkpoint of what is known, durable before the transition is recorded."""
@@ -129,22 +167,23 @@ class Mover:
     def _fact(self, step: Transition, *, first: bool) -> Fact:
         more = dict(self._more) if first else {}
         gone: tuple[str, ...] = ()
-        if self._ending is not None and step.name in _ENDS:
+        if self._ending is not None and _is_cleaned(step):
             more, gone = {**more, **self._ending.data}, self._ending.scrubbed
         how: dict[str, Any] = {"reason": step.reason, "more": more, "delete": gone}
         return transition(step.before, step.name, to=step.phase, **how)
 
     def _performed(self, step: Transition) -> tuple[str, ...]:
-        ended = self._ending is not None and step.name in _ENDS
-        effects = self._ending.effects if ended and self._ending is not None else step.side_effects
-        return (*effects, TYPES[step.name])
+        ran = self._ending.effects if self._ending is not None and _is_cleaned(step) else ()
+        return (*ran, *step.side_effects, TYPES[step.name])
 
     def _steps(self, phase: Phase) -> list[Transition]:
         """The proposed transitions, each from where the one before leads. Raises."""
         steps = []
         for name in self._events:
             row = rule(phase, name)
-            effects = () if name in _ENDS else row.effects
+            effects = _LEAVES if name in _ENDS else row.effects
+            if self._policy.tools is None and not self._between:
+                effects = tuple([each for each in effects if each != "bind_tools"])
             leads = self._to or row.to
             steps.append(Transition(leads, effects, None, phase, name, self._reason))
             phase = leads
@@ -155,6 +194,8 @@ class Mover:
         reason = None if self._damaged else _unreadable(session, step)
         reason = reason or open_children(known.head.facts, step)
         reason = reason or owed(known.head.facts, step)
+        if not self._verified and step.name in ("activate", "resume"):
+            reason = reason or await self._unprepared(step)
         if reason is None and (guard := self._policy.guards.get((step.before, step.name))):
             reason = await refusal(guard, session, step)
         if step.name == "complete":
@@ -162,6 +203,19 @@ class Mover:
                 reason = reason or await refusal(criterion, session, step)
         if reason is not None:
             raise GuardFailed(step.before, step.name, reason)
+
+    async def _unprepared(self, step: Transition) -> str | None:
+        """Why it cannot begin, or go on: no checkpoint to go on from, or tools that it lacks."""
+        writer = self._session.writer
+        if step.name == "resume":
+            kept = keeping_of(writer.journal).kept(self._session.key)
+            if not await kept.read(writer.known.head.uid):
+                return "no checkpoint is kept; make one with s.checkpoint(full=True)"
+        try:
+            self._bound = await binding(self._policy.tools, self._session)
+        except (RequiredToolUnavailable, ToolAuthorizationFailed) as error:
+            return str(error).partition(". ")[0]
+        return None
 
     async def _before(self, step: Transition) -> None:
         """Hooks, and what a termination does first. Once, also if it is decided again."""
@@ -173,7 +227,7 @@ class Mover:
             if found is False or (isinstance(found, str) and found):
                 reason = found if isinstance(found, str) else f"{named(hook)} returned False"
                 raise GuardFailed(step.before, step.name, reason)
-        if step.name in _ENDS:
+        if _is_cleaned(step):
             self._ending = await Ending.run(self._policy, self._session, step)
         self._hooked.add(at)
 
@@ -181,6 +235,10 @@ class Mover:
         """A hook that fails after the commit undoes nothing; that it failed is recorded."""
         if step.phase not in (INIT, ACTIVE, RESUMED):
             await self._session._let_go()
+        if step.phase == SUSPENDED:
+            self._signal()
+        if "initialize_memory" in step.side_effects:
+            self._session._begin_memory()
         hook = self._policy.after.get((step.before, step.phase))
         if hook is None:
             return
@@ -190,6 +248,23 @@ class Mover:
             SESSION.warning("hook failed: session=%s hook=%s", self._session.key, named(hook))
             await self._record_failure(named(hook), error)
 
+    def _signal(self) -> None:
+        """Say so if it is suspended more often than is healthy: its timeouts deserve a look."""
+        writer = self._session.writer
+        spent = durations(writer.known.head, writer.journal.now_us())
+        if not spent.exceeds(self._policy.suspensions_per_day):
+            return
+        a_day = spent.suspension_frequency * DAY_SECONDS
+        key = self._session.key
+        SESSION.warning("suspended often: session=%s suspensions_per_day=%.1f", key, a_day)
+        writer.journal.metrics.measured(
+            "session.suspended_often",
+            session=key,
+            suspensions=spent.suspensions,
+            suspensions_per_day=a_day,
+            active_ratio=spent.active_ratio,
+        )
+
     async def _record_failure(self, name: str, error: Exception) -> None:
         fact = hook_failed(name, f"{type(error).__name__}: {error}")
         try:
@@ -197,6 +272,15 @@ class Mover:
         except LimpetError as failure:  # the transition stands all the same
             text = "hook failure not recorded: session=%s code=%s"
             SESSION.warning(text, self._session.key, failure.code)
+
+
+async def load_to_move(writer: Writer, event: PhaseEvent) -> None:
+    """Read the newest head to decide on. Raises InvalidTransition if its log left for the archive:
+    this object knows a session that is not in the store any more."""
+    try:
+        await writer.load(tail=_TAIL)
+    except SessionArchived:
+        raise InvalidTransition(ARCHIVED, event, allowed(ARCHIVED)) from None
 
 
 async def resume_on_input(session: Handle) -> None:
@@ -222,6 +306,11 @@ def owed(facts: Any, step: Transition) -> str | None:
     return f"a worker has yet to {what}"
 
 
+def _is_cleaned(step: Transition) -> bool:
+    """Whether cleanup hooks run before it: at every end, and before a completed one is archived."""
+    return step.name in _ENDS or (step.name == "archive" and step.before == COMPLETED)
+
+
 def _unreadable(session: Handle, step: Transition) -> str | None:
     """Why its state cannot be relied on: an event is damaged, or it does not fit its class."""
     known, typed = session.writer.known, session.writer.typed
@@ -229,7 +318,8 @@ def _unreadable(session: Handle, step: Transition) -> str | None:
         return None  # what is damaged may always be ended
     if known.damaged:
         return f"event {known.damaged[0]} cannot be read"
-    if step.name == "activate" and typed is not None and known.head.schema_version is not None:
+    begins = step.name in ("activate", "reactivate")
+    if begins and typed is not None and known.head.schema_version is not None:
         try:
             typed.prove(known.head, known.fields)
         except SchemaViolation as error:

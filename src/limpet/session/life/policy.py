@@ -58,6 +58,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     cleanup_seconds: float = CLEANUP_SECONDS
     resume_on_input: bool = True
     timeouts: Timeouts | None = None  # of sessions that are created without
+    tools: Any = None  # a ToolRegistry: bound by activating, and again by resuming
     suspensions_per_day: float = SUSPENSIONS_PER_DAY
 
 

@@ -1,14 +1,14 @@
 """Resumption: restore, rehydrate, rebind, reconstruct, verify; then one commit.
 
 Each phase reads and reports. Nothing is recorded before all of them have passed: a session that
-cannot be resumed stays suspended. Only a fallback to an older checkpoint is recorded first, because
-the state has to be rewound.
+cannot be resumed stays suspended. A fallback to an older checkpoint is shown to the phases as the
+state that it will be; the same commit rewinds to it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -23,14 +23,20 @@ from limpet.errors import (
     SessionCorrupt,
     SessionIntegrity,
 )
-from limpet.model import PAGE_MAX, Event, checksum, described
+from limpet.model import PAGE_MAX, Fold, checksum, described
 from limpet.model.facts import RESUMED, PhaseEvent, tools_bound, tools_in
 from limpet.model.facts.phases import rule
+from limpet.model.facts.running.budgets import remaining, spent
+from limpet.model.facts.view import Facts
+from limpet.session.documents import Put
+from limpet.session.history.at import fields_of, head_now
+from limpet.session.history.checkpoints import trusted, verified
 from limpet.session.history.kept import Checkpoint
+from limpet.session.history.rewind import rewind
 from limpet.session.life.briefing import ENTRIES_MAX, Briefing
-from limpet.session.life.memory import LAYERS, Remembered, summary
+from limpet.session.life.integrity import Restored, failures
+from limpet.session.life.memory import LAYERS, Remembered, as_of, remove_newer, summary
 from limpet.session.life.mover import Mover
-from limpet.session.life.policy import refusal
 from limpet.session.life.report import Resumption, Step, StepName
 from limpet.session.life.retrieval import Evidence, Retrieval, Retrieve
 from limpet.session.life.tools import Bound, ToolRegistry, bind
@@ -44,6 +50,8 @@ Role: TypeAlias = str | Callable[..., Any]  # the role policy: a text, or a func
 QUERIES: Final = "retrieval_queries"  # the name in state, unless they are given
 FRESH_SECONDS: Final = 3_600.0
 DEADLINE_SECONDS: Final = 10.0
+CACHE_SECONDS: Final = 604_800.0
+CHECKS: Final = 6
 ACTOR: Final = "system:lifecycle"
 
 
@@ -56,6 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     queries: Sequence[Any] | None = None
     fresh_seconds: float = FRESH_SECONDS
     deadline_seconds: float = DEADLINE_SECONDS
+    cache_seconds: float = CACHE_SECONDS
     tokens: int | None = None
     tokens_min: int = 1
     plan: Plan | None = None
@@ -79,7 +88,10 @@ class Resuming:
         self._memory: dict[str, int] = {}
         self._remembered: dict[str, tuple[Remembered, ...]] = {}
         self._role: str | None = None
-        self._fell_back = False
+        self._fold: Fold | None = None  # of the checkpoint that stands in for the newest
+        self._puts: tuple[Put, ...] = ()
+        self._newer: tuple[str, ...] = ()
+        self._checksum: str | None = None  # of the state that is shown for it
 
     async def run(self) -> Resumption:
         """All five phases, then the transition. Raises what the phase that fails raises."""
@@ -120,32 +132,31 @@ class Resuming:
             )
             if not self._of.fallback:
                 raise
-            await self._fall_back(kept[0])
-        return f"checkpoint {self._checkpoint.number} ({self._checkpoint.kind}) verified"
+            return await self._fall_back(kept[0])
+        return f"checkpoint {kept[0].number} ({kept[0].kind}) verified"
 
     async def _check_restored(self, kept: Checkpoint) -> None:
         """The log gives the state that the newest checkpoint names, and all of it can be read."""
-        session = self._session
+        writer = self._session.writer
+        await verified(writer, kept)
         try:
-            fold = await session.writer.journal.store.fold_at(session.key, kept.seq)
-            session.writer.known.check_whole()
-        except (SessionCorrupt, InvalidInput) as error:
+            writer.known.check_whole()
+        except SessionCorrupt as error:
             reason = str(error).partition(". ")[0]
-            raise CheckpointIntegrity(session.key, kept.number, reason) from error
-        if checksum(fold.fields).hex() != kept.ref.checksum:
-            raise CheckpointIntegrity(session.key, kept.number, "the log gives another state")
+            raise CheckpointIntegrity(self._session.key, kept.number, reason) from error
 
-    async def _fall_back(self, kept: Checkpoint) -> None:
-        """Rewind to the newest checkpoint that can be trusted; the session is resumed for it."""
-        session = self._session
-        if session.phase != RESUMED:
-            await Mover(
-                session, ("resume",), reason="fallback", actor=self._actor, damaged=True
-            ).move()
-        await session.restore(kept.ref, fallback=True, actor=self._actor)
-        await session.writer.load(tail=20)
-        self._fell_back = True
-        self._warnings.append(f"checkpoint {kept.number} failed; an older one was restored")
+    async def _fall_back(self, failed: Checkpoint) -> str:
+        """Go on from the newest checkpoint that can be trusted; the commit rewinds to it."""
+        writer = self._session.writer
+        way, fold = await trusted(writer, failed.ref, fallback=True)
+        self._checkpoint, self._fold = way, fold
+        fields = fields_of(writer.typed, fold)
+        writer.known.preview(fields)
+        self._checksum = checksum(fields).hex()
+        self._warnings.append(
+            f"checkpoint {failed.number} failed; checkpoint {way.number} was restored"
+        )
+        return f"checkpoint {way.number} ({way.kind}) verified in place of {failed.number}"
 
     # --- 2: the context ------------------------------------------------------------------------
 
@@ -153,13 +164,13 @@ class Resuming:
         session, of = self._session, self._of
         queries = session.writer.known.fields.get(QUERIES, ()) if of.queries is None else of.queries
         how = {"fresh_seconds": of.fresh_seconds, "deadline_seconds": of.deadline_seconds}
+        how["cache_seconds"] = of.cache_seconds
         retrieval = Retrieval(session.writer.journal, session.key, of.retrieve, **how)
         self._evidence = await retrieval.all(list(queries))
         self._warnings += retrieval.warnings
-        if of.tokens is not None:
-            self._tokens = of.tokens - await tokens_used(session)
-            if self._tokens < of.tokens_min:
-                raise InsufficientTokenBudget(session.key, self._tokens, of.tokens_min)
+        self._tokens = tokens_left(session.head.facts, of.tokens)
+        if self._tokens is not None and self._tokens < of.tokens_min:
+            raise InsufficientTokenBudget(session.key, self._tokens, of.tokens_min)
         left = "" if self._tokens is None else f", {self._tokens:,} tokens left"
         return f"{len(self._evidence)} of {len(queries)} queries{left}"
 
@@ -167,10 +178,11 @@ class Resuming:
 
     async def _rebind(self) -> str:
         wanted = tools_in(self._session.head.facts)
-        if self._of.tools is None:
+        registry = self._registry
+        if registry is None:
             self._bound.tools = {name: dict(kept) for name, kept in wanted.items()}
             return f"{len(wanted)} kept as they were"
-        self._bound = await bind(self._of.tools, wanted, self._session)
+        self._bound = await bind(registry, wanted, self._session)
         for name, other in self._bound.substituted.items():
             SESSION.warning(
                 "tool substituted: session=%s tool=%s by=%s", self._session.key, name, other
@@ -179,11 +191,21 @@ class Resuming:
         self._warnings += [f"tool not available: {name}" for name in self._bound.degraded]
         return f"{len(self._bound.tools)} bound, {len(self._bound.degraded)} degraded"
 
+    @property
+    def _registry(self) -> ToolRegistry | None:
+        """The tools that were given, or else those of the app."""
+        policy = self._session.writer.journal.lifecycle(self._session.app)
+        found: ToolRegistry | None = self._of.tools or policy.tools
+        return found
+
     # --- 4: the memory -------------------------------------------------------------------------
 
     async def _reconstruct(self) -> str:
         memory = self._session.memory
         memory.working.reset()
+        if self._fold is not None:  # session memory is what it was at the checkpoint
+            assert self._checkpoint is not None
+            self._puts, self._newer = await as_of(memory.session, self._checkpoint.at)
         for name in LAYERS if self._of.memory is None else self._of.memory:
             if name not in LAYERS:
                 raise InvalidInput(f"there is no layer {name!r}. Name some of {', '.join(LAYERS)}.")
@@ -196,52 +218,19 @@ class Resuming:
     # --- 5: everything together ----------------------------------------------------------------
 
     async def _verify(self) -> str:
-        checks = (self._whole, self._schema, self._tools, self._budget, self._plan, self._children)
-        failures = [reason for check in checks if (reason := await check()) is not None]
-        if failures:
-            raise SessionIntegrity(self._session.key, tuple(failures))
-        return f"{len(checks)} checks passed"
-
-    async def _whole(self) -> str | None:
-        damaged = self._session.damaged
-        lacks = bool(damaged) and not self._fell_back
-        return f"checksum: event {damaged[0]} cannot be read" if lacks else None
-
-    async def _schema(self) -> str | None:
-        writer = self._session.writer
-        if writer.typed is None or writer.known.head.schema_version is None:
-            return None
-        ways = writer.typed.way(writer.known.head.schema_version)
-        return "schema: its state needs a migration" if ways else None
-
-    async def _tools(self) -> str | None:
-        wanted = tools_in(self._session.head.facts)
-        lacking = [
-            n
-            for n, kept in wanted.items()
-            if kept.get("required", True) and n not in self._bound.tools
-        ]
-        return f"tools: {', '.join(lacking)} not bound" if lacking else None
-
-    async def _budget(self) -> str | None:
-        low = self._tokens is not None and self._tokens < self._of.tokens_min
-        return f"budget: {self._tokens} tokens left" if low else None
-
-    async def _plan(self) -> str | None:
-        if self._of.plan is None:
-            return None
-        reason = await refusal(self._of.plan, self._session)
-        return None if reason is None else f"plan: {reason}"
-
-    async def _children(self) -> str | None:
-        session = self._session
-        children = session.head.facts.get("children")
-        if not isinstance(children, Mapping):
-            return None
-        keys = [_child_key(session, id, child) for id, child in children.items()]
-        found = await session.writer.journal.store.load_many(keys, tail=0)
-        lost = [key.id for key, each in zip(keys, found, strict=True) if each is None]
-        return f"children: {', '.join(lost)} not found" if lost else None
+        """On the newest head: others may have written since the first phase."""
+        session, of = self._session, self._of
+        head = await head_now(session.writer)
+        restored = Restored(
+            tools=self._bound.tools,
+            tokens=tokens_left(head.facts, of.tokens),
+            tokens_min=of.tokens_min,
+            checksum=self._checksum,
+            plan=of.plan,
+        )
+        if found := await failures(session, head, restored):
+            raise SessionIntegrity(session.key, found)
+        return f"{CHECKS} checks passed"
 
     # --- the record ----------------------------------------------------------------------------
 
@@ -259,7 +248,7 @@ class Resuming:
             self._tokens,
             self._memory,
             tuple(self._warnings),
-            self._fell_back,
+            self._fold is not None,
             self._context(),
         )
 
@@ -275,12 +264,17 @@ class Resuming:
         how: dict[str, Any] = {"degraded": bound.degraded, "substituted": bound.substituted}
         changed = bound.tools != tools_in(session.head.facts)
         fact = (tools_bound(bound.tools, **how),) if changed else ()
-        if resumed and fact:  # bound while it is resumed, then reactivated
-            await session.record(*fact, actor=self._actor)
-            fact = ()
-        if events:
-            moving: dict[str, Any] = {"actor": self._actor, "more": report.figures, "between": fact}
-            await Mover(session, events, damaged=self._fell_back, **moving).move()
+        back = None if self._fold is None else (self._fold, {"checkpoint": report.checkpoint})
+        if not events:  # it is resumed already, and shall stay so
+            if back is not None:
+                await rewind(session.writer, back[0], actor=self._actor, data=back[1], damaged=True)
+            if fact:
+                await session.record(*fact, actor=self._actor)
+            return
+        how = {"actor": self._actor, "more": report.figures, "between": fact, "rewinds": back}
+        how |= {"damaged": back is not None, "verified": True, "puts": self._puts}
+        await Mover(session, events, **how).move()
+        await remove_newer(session.memory.session, self._newer)
 
 
 async def role_of(role: Role | None, session: Session[Any]) -> str | None:
@@ -294,21 +288,6 @@ async def role_of(role: Role | None, session: Session[Any]) -> str | None:
     return found
 
 
-async def tokens_used(session: Session[Any]) -> int:
-    """The tokens that the agent's messages say they took."""
-    used, after = 0, 0
-    while page := await session.read(after=after, limit=PAGE_MAX, types=["agent.message"]):
-        used += sum(map(_usage, page))
-        after = page[-1].seq
-    return used
-
-
-def _usage(event: Event) -> int:
-    usage = event.data.get("usage") if isinstance(event.data, Mapping) else None
-    counts = usage.values() if isinstance(usage, Mapping) else ()
-    return sum(n for n in counts if type(n) is int and n > 0)
-
-
-def _child_key(session: Session[Any], id: str, child: Any) -> Any:
-    app = child.get("app", session.app) if isinstance(child, Mapping) else session.app
-    return type(session.key)(app, session.user, id)
+def tokens_left(facts: Facts, tokens: int | None) -> int | None:
+    """What is left of so many tokens, or else of the session's own budget; None: no limit."""
+    return remaining(facts)[1] if tokens is None else tokens - spent(facts).tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
@@ -40,10 +41,12 @@ class Retrieval:
         *,
         fresh_seconds: float,
         deadline_seconds: float,
+        cache_seconds: float,
     ) -> None:
         self._journal, self._retrieve = journal, retrieve
         self._cache = Documents(journal, COLLECTION, owner=(key.app, key.user))
         self._fresh_us = round(fresh_seconds * 1_000_000)
+        self._cache_us = round(cache_seconds * 1_000_000)
         self._deadline_seconds = deadline_seconds
         self.warnings: list[str] = []
 
@@ -60,7 +63,7 @@ class Retrieval:
 
     async def _one(self, query: Any) -> Evidence | None:
         name = sha256(canonical(query)).hexdigest()
-        cached = await self._cache.find(name)
+        cached = await self._cached(name)
         if cached is not None and self._is_fresh(cached):
             return Evidence(query, cached.value["value"], "cached")
         if self._retrieve is not None:
@@ -80,11 +83,21 @@ class Retrieval:
         self.warnings.append(f"stale evidence: {id_of(query)}")
         return Evidence(query, cached.value["value"], "stale")
 
+    async def _cached(self, name: str) -> Document | None:
+        """What is kept of a query; it is removed once its time is over."""
+        found = await self._cache.find(name)
+        if found is not None and self._journal.now_us() >= found.value.get("until_us", math.inf):
+            await self._cache.purge(name)
+            return None
+        return found
+
     def _is_fresh(self, cached: Document) -> bool:
         return bool(self._journal.now_us() - cached.value["at_us"] < self._fresh_us)
 
     def _kept(self, query: Any, value: Any) -> dict[str, Any]:
-        return {"query": query, "value": value, "at_us": self._journal.now_us()}
+        now_us = self._journal.now_us()
+        kept = {"query": query, "value": value, "at_us": now_us}
+        return {**kept, "until_us": now_us + self._cache_us}
 
 
 def id_of(query: Any) -> str:

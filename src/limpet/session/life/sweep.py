@@ -14,6 +14,7 @@ import msgspec
 
 from limpet.errors import (
     InvalidQuery,
+    SessionArchived,
     SessionDeleted,
     SessionErased,
     SessionFenced,
@@ -24,7 +25,8 @@ from limpet.model import PAGE_MAX, Deadline, Head, Key, Lease, deadlines
 from limpet.model.facts import ACTIVE, PhaseEvent
 from limpet.session.history.bounds import evict
 from limpet.session.journal import Journal
-from limpet.session.life.archiving import finish_all, remove_archived
+from limpet.session.life.archiving import archive_session, finish_all, remove_archived
+from limpet.session.life.memory import forget_memory
 from limpet.session.life.mover import Mover
 from limpet.session.logs import SESSION
 from limpet.store.leases import Deadlines, Leases, Place
@@ -33,18 +35,38 @@ if TYPE_CHECKING:
     from limpet.session.session import Session
 
 ACTOR: Final = "system:sweep"
-LEASE_SECONDS: Final = 120.0
+LEASE_SECONDS: Final = 120.0  # and as long as the hooks of an app may take
 AT_ONCE: Final = 16
-Done: TypeAlias = Literal["suspended", "terminated", "resumed", "deleted", "left", "nothing"]
-_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+Done: TypeAlias = Literal[
+    "suspended", "terminated", "resumed", "deleted", "archived", "left", "nothing"
+]
+_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionArchived)
 # What is looked at first where several times have passed.
-_ORDER: Final[tuple[Deadline, ...]] = ("expiry", "absolute", "deadline", "grace", "input", "idle")
+_ORDER: Final[tuple[Deadline, ...]] = (
+    "expiry",
+    "archive",
+    "absolute",
+    "deadline",
+    "grace",
+    "input",
+    "idle",
+)
 _MOVES: Final[dict[Deadline, tuple[tuple[PhaseEvent, ...], Done]]] = {
     "absolute": (("terminate",), "terminated"),
     "deadline": (("terminate",), "terminated"),
     "grace": (("expire",), "terminated"),
     "input": (("resume", "reactivate"), "resumed"),
     "idle": (("timeout",), "suspended"),
+}
+
+
+# What each is called in metrics.
+_TRACES: Final[dict[Deadline, str]] = {
+    "absolute": "absolute_timeout",
+    "deadline": "deadline_reached",
+    "grace": "grace_expired",
+    "input": "resumed_by_input",
+    "idle": "idle_timeout",
 }
 
 
@@ -66,9 +88,11 @@ class Swept(msgspec.Struct, frozen=True):
     failed: tuple[Unswept, ...] = ()
     more: bool = False  # there is more to do: sweep again
     evicted: int = 0  # events beyond the limits of their app or session, now in cold segments
+    archived: int = 0
 
     def __str__(self) -> str:
         counts = [f"{getattr(self, name)} {name}" for name in self.__struct_fields__[:5]]
+        counts += [f"{self.archived} archived"] if self.archived else []
         counts += [f"{self.evicted} events evicted"] if self.evicted else []
         return ", ".join([*counts, f"{len(self.failed)} failed"])
 
@@ -87,7 +111,8 @@ class Sweep:
         store = self._journal.store
         if not isinstance(store, Deadlines):
             raise InvalidQuery("this store does not support sweeping")
-        await finish_all(self._journal)
+        for key, error in await finish_all(self._journal):
+            self._fail(key, error)
         after: Place | None = None
         left, more = limit, True
         while left and more:
@@ -108,16 +133,18 @@ class Sweep:
         try:
             done = await self._locked(key)
         except Exception as error:  # one session must not stop the others
-            SESSION.warning("not swept: session=%s error=%s", key, type(error).__name__)
-            self._failed.append(Unswept(key, f"{type(error).__name__}: {error}"))
-            return
+            return self._fail(key, error)
         self._counts[done] = self._counts.get(done, 0) + 1
+
+    def _fail(self, key: Key, error: Exception) -> None:
+        SESSION.warning("not swept: session=%s error=%s", key, type(error).__name__)
+        self._failed.append(Unswept(key, f"{type(error).__name__}: {error}"))
 
     async def _locked(self, key: Key) -> Done:
         store = self._journal.store
         assert isinstance(store, Leases)
         try:
-            lease = await store.acquire(key, self._worker, LEASE_SECONDS)
+            lease = await store.acquire(key, self._worker, self._seconds(key.app))
         except SessionLocked:
             return "left"
         except _GONE:
@@ -140,6 +167,9 @@ class Sweep:
             return "nothing"
         if why == "expiry":
             return await self._delete(session)
+        if why == "archive":
+            await archive_session(session, ACTOR, reason="retention", release=lease)
+            return "archived"
         events, done = _MOVES[why]
         if why == "absolute" and head.phase == ACTIVE:
             events = ("timeout", "terminate")
@@ -149,12 +179,20 @@ class Sweep:
             more = {"resumes": policy.resume_on_input}
         how: dict[str, Any] = {"reason": why, "actor": ACTOR, "more": more, "release": lease}
         await Mover(session, events, **how).move()
+        self._journal.metrics.measured(f"session.{_TRACES[why]}", session=head.key)
         return done
+
+    def _seconds(self, app: str) -> float:
+        """For how long a session is held: until every hook of its app has used up its time."""
+        policy = self._journal.lifecycle(app)
+        hooks = len(policy.compensate) + len(policy.cleanup)
+        return LEASE_SECONDS + hooks * policy.cleanup_seconds
 
     async def _delete(self, session: Session[Any]) -> Done:
         key = session.key
         session.writer.lease = None  # goes with the session
         await remove_archived(self._journal, session.writer.known.head)
+        await forget_memory(self._journal, key)
         deleted = await self._journal.store.delete(key)
         self._journal.hub.touch(key)
         SESSION.info("session permanently deleted: session=%s", key)

@@ -7,6 +7,7 @@ at a time in all processes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
@@ -22,8 +23,8 @@ from limpet.errors import (
     ToolAuthorizationFailed,
     ToolLocked,
 )
-from limpet.model import EMPTY, Lease, described
-from limpet.model.facts.tools import tools_in
+from limpet.model import EMPTY, Fact, Lease, described, name_part
+from limpet.model.facts.tools import tools_bound, tools_in
 from limpet.model.state.semver import SchemaVersion
 from limpet.session.documents import Documents
 from limpet.session.handle import Handle
@@ -58,6 +59,8 @@ class Tool(msgspec.Struct, frozen=True):
         SchemaVersion.parse(self.version)
         if self.permission not in _PERMISSIONS:
             raise InvalidInput(f"permission is one of {', '.join(_PERMISSIONS)}.")
+        if type(self.cost) not in (int, float) or not 0 <= self.cost < math.inf:
+            raise InvalidInput("the cost of a tool is a number from 0: what one use of it costs.")
 
     @property
     def binding(self) -> dict[str, Any]:
@@ -105,9 +108,12 @@ class ToolRegistry:
         fits = [t for t in found if _is_compatible(SchemaVersion.parse(t.version), wanted)]
         return fits[-1] if fits else None
 
-    def substitute(self, names: Iterable[str]) -> Tool | None:
-        """The first of these names that is registered."""
-        return next((tool for name in names if (tool := self.resolve(name)) is not None), None)
+    async def substitute(self, names: Iterable[str], session: Handle) -> Tool | None:
+        """The newest of the first of these names that is registered and that it may use."""
+        for tool in map(self.resolve, names):
+            if tool is not None and await self.refusal(tool, session) is None:
+                return tool
+        return None
 
     async def refusal(self, tool: Tool, session: Handle) -> str | None:
         """Why this session may not use the tool; None if it may."""
@@ -148,21 +154,55 @@ async def bind(
     bound = Bound({}, [], {})
     for name, kept in wanted.items():
         tool = registry.resolve(name, kept.get("version"))
-        if tool is None and (other := registry.substitute(kept.get("substitutes", ()))):
-            tool, bound.substituted[name] = other, other.name
         reason = None if tool is None else await registry.refusal(tool, session)
+        if tool is None:
+            tool = await registry.substitute(kept.get("substitutes", ()), session)
         if tool is not None and reason is None:
-            bound.tools[name] = {**dict(kept), "version": tool.version}
+            bound.tools[name] = _rebound(name, kept, tool)
             if tool.name != name:
-                bound.tools[name]["as"] = tool.name
-            continue
-        bound.substituted.pop(name, None)
-        if kept.get("required", True):
-            if reason is not None:
-                raise ToolAuthorizationFailed(session.key, name, reason)
+                bound.substituted[name] = tool.name
+        elif not kept.get("required", True):
+            bound.degraded.append(name)
+        elif reason is not None:
+            raise ToolAuthorizationFailed(session.key, name, reason)
+        else:
             raise RequiredToolUnavailable(session.key, name)
-        bound.degraded.append(name)
     return bound
+
+
+def _rebound(name: str, kept: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
+    """A binding for the tool as it is now; what was asked for, and asked about, stays so.
+
+    The version that is wanted is that of the tool by its own name, so that it is taken again once
+    it is there. Of two permissions the stricter holds.
+    """
+    rest = {n: kept[n] for n in ("required", "substitutes") if n in kept}
+    made = {**tool.binding, **rest}
+    said = (kept.get("permission", tool.permission), tool.permission)
+    made["permission"] = max(said, key=_PERMISSIONS.index)
+    if kept.get("exclusive"):
+        made["exclusive"] = True
+    if tool.name != name:
+        made |= {
+            "version": kept.get("version", tool.version),
+            "as": tool.name,
+            "as_version": tool.version,
+        }
+    return made
+
+
+async def binding(registry: ToolRegistry | None, session: Handle) -> Fact | None:
+    """The record of binding what the session has bound, or else all there is, to a registry as it
+    is now; None if that changes nothing. Raises as `bind` does."""
+    if registry is None:
+        return None
+    now = tools_in(session.head.facts)
+    found = {name: registry.resolve(name) for name in registry.names}
+    wanted = now or {name: tool.binding for name, tool in found.items() if tool is not None}
+    bound = await bind(registry, wanted, session)
+    if bound.tools == now:
+        return None
+    return tools_bound(bound.tools, degraded=bound.degraded, substituted=bound.substituted)
 
 
 class ToolLocks:
@@ -177,7 +217,7 @@ class ToolLocks:
         """Hold the tool for so long. Raises ToolLocked if another session does."""
         document = self._name(name)
         with suppress(DocumentConflict):
-            await self._documents.put(document, {"tool": name}, expect=0, actor=_ACTOR)
+            await self._documents.put(document, {"tool": document}, expect=0, actor=_ACTOR)
         try:
             return await self._leases.acquire(self._documents.key(document), self._worker, seconds)
         except SessionLocked as error:
@@ -203,7 +243,9 @@ class ToolLocks:
         return store
 
     def _name(self, tool: str) -> str:
-        return f"{self._session.app}/{tool}"[:256]
+        """Of the tool that is really used, which may be a substitute."""
+        used = tools_in(self._session.head.facts).get(tool, EMPTY).get("as", tool)
+        return f"{name_part(self._session.app)}/{name_part(used)}"
 
 
 def _is_compatible(found: SchemaVersion, wanted: SchemaVersion) -> bool:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from limpet.errors import GuardFailed, InvalidInput, SessionArchived
 from limpet.model import Event, deadlines
 from limpet.model.facts import (
-    ARCHIVED,
     RESUMED,
     Phase,
     PhaseEvent,
@@ -70,12 +69,13 @@ class Life:
     @property
     def suspended_often(self) -> bool:
         """Whether it is suspended more often than the app's policy holds to be healthy."""
-        often = self.durations.suspension_frequency * 86_400
-        return self.durations.suspensions > 1 and often > self._policy.suspensions_per_day
+        return self.durations.exceeds(self._policy.suspensions_per_day)
 
     async def activate(self, *, actor: str | None = None) -> Transition:
         """Begin the work: from init, or from resumed. Raises InvalidTransition, GuardFailed."""
-        await self.writer.load(tail=20)
+        from limpet.session.life.mover import load_to_move
+
+        await load_to_move(self.writer, "activate")
         event: PhaseEvent = "reactivate" if self.phase == RESUMED else "activate"
         return (await self._move(event, actor=actor))[-1]
 
@@ -105,14 +105,13 @@ class Life:
         """Move it to the archive: from completed or terminated.
 
         Its log becomes one verified file there; then its rows leave the store, and its head stays
-        listed. Without an archive (limpet.open(url, archive=…)) the log stays where it is. Calling
-        it again finishes what was interrupted.
+        listed. Without an archive (limpet.open(url, archive=…)) the log stays where it is.
+        Interrupted, it is finished by the next call, or the next sweep. Raises InvalidTransition
+        once there is nothing to finish, GuardFailed, ArchiveFailed.
         """
         from limpet.session.life.archiving import archive_session
 
-        await self.writer.load(tail=1)
-        done = await archive_session(self, self._doer(actor))
-        return done or Transition(ARCHIVED, (), None, ARCHIVED, "archive")
+        return await archive_session(self, self._doer(actor))
 
     async def set_timeouts(self, timeouts: Timeouts, *, actor: str | None = None) -> Event:
         """Replace its timeouts. `lp.sweep()` acts on them."""
@@ -211,6 +210,10 @@ class Life:
 
         other = type(self)(self.writer.journal, self.key, untyped=True)  # type: ignore[call-arg]  # a Session
         await resume_on_input(other)
+
+    def _begin_memory(self) -> None:
+        """Begin with working memory that is empty; the other layers are there as they are."""
+        self.memory.working.reset()
 
     async def _let_go(self) -> None:
         """What a session that does not work any more gives back: tools, and working memory."""

@@ -857,6 +857,7 @@ class SyncLimpet:
         cleanup_seconds: float = ...,
         resume_on_input: bool = True,
         timeouts: Timeouts | None = None,
+        tools: ToolRegistry | None = None,
         suspensions_per_day: float = ...,
     ) -> None: ...
     def resume(
@@ -872,6 +873,7 @@ class SyncLimpet:
         queries: Sequence[Any] | None = None,
         fresh_seconds: float = 3600,
         deadline_seconds: float = 10,
+        cache_seconds: float = 604800,
         tokens: int | None = None,
         tokens_min: int = 1,
         plan: Function | None = None,
