@@ -64,10 +64,19 @@ async def postgres_url(any_postgres: postgres.Server | postgres.Elsewhere) -> st
     return any_postgres.url
 
 
+@pytest.fixture(scope="session")
+def keeper(any_postgres: postgres.Server | postgres.Elsewhere) -> Iterator[postgres.Keeper]:
+    found = postgres.Keeper(any_postgres.url)
+    yield found
+    found.close()
+
+
 @pytest.fixture
-async def postgres_store_url(any_postgres: postgres.Server | postgres.Elsewhere) -> str:
+def postgres_store_url(
+    any_postgres: postgres.Server | postgres.Elsewhere, keeper: postgres.Keeper
+) -> str:
     """A database with our schema and nothing in it."""
-    await postgres.cleared(any_postgres.url)
+    keeper.clear()
     return any_postgres.url
 
 

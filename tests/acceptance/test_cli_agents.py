@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import limpet
-from limpet.cli.app import app
+from tests.support.command import invoke
 
 ADA = "user:ada"
 KEY = ["--app", "support", "--user", "ada", "--id", "one"]
@@ -36,7 +35,7 @@ async def file(tmp_path: Path) -> str:
 
 
 def ran(*args: str, code: int = 0, input: str | None = None) -> str:
-    result = CliRunner().invoke(app, list(args), input=input)
+    result = invoke(*args, input=input)
     assert result.exit_code == code, result.output
     return result.output
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import limpet
-from limpet.cli.app import app
+from tests.support.command import invoke
 
 KEY = ["--app", "support", "--user", "ada", "--id", "one"]
 
@@ -28,7 +27,7 @@ async def file(tmp_path: Path) -> str:
 
 
 def ran(*args: str, code: int = 0) -> str:
-    result = CliRunner().invoke(app, list(args))
+    result = invoke(*args)
     assert result.exit_code == code, result.output
     return result.output
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from limpet.store.sqlite import snapshots
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.seeds import seed
 from tests.support.vfs import Faults, faulty
+
+_MARK_BYTES = 9
+_MARKS = re.compile(rb"-([0-9a-f]{%d})" % (2 * _MARK_BYTES))
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +43,7 @@ class Secret:
         self.session: Session
 
     def mark(self, what: str) -> str:
-        made = f"{what}-{self.chance.randbytes(9).hex()}"
+        made = f"{what}-{self.chance.randbytes(_MARK_BYTES).hex()}"
         self.marks.append(made)
         return made
 
@@ -78,9 +82,14 @@ def found_in(path: Path, marks: Iterable[str]) -> list[str]:
     for suffix in ("", "-wal", "-journal"):
         file = path.with_name(path.name + suffix)
         if file.exists():
-            content = file.read_bytes()
-            left += [f"{suffix or 'db'}: {mark}" for mark in marks if mark.encode() in content]
+            seen = set(_MARKS.findall(file.read_bytes()))
+            left += [f"{suffix or 'db'}: {mark}" for mark in marks if _random_part(mark) in seen]
     return left
+
+
+def _random_part(mark: str) -> bytes:
+    """By which a mark is recognised, also where what stands before it was overwritten."""
+    return mark.rpartition("-")[2].encode()
 
 
 async def write_mixed(lp: Limpet, count: int, rounds: int, start: int) -> list[Secret]:

@@ -7,7 +7,7 @@ import pytest
 from limpet.runtime import wake
 from tests.support import families, seeds, simulation
 
-SHORT, LONG = 200, 10_000
+SHORT, LONG = 100, 10_000
 FEW_FAMILIES, MANY_FAMILIES = 30, 5_000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pty
@@ -12,10 +13,12 @@ import termios
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from typer.testing import CliRunner
+from typer import testing
 
 from limpet.cli.app import app
 
+# The tree of commands takes longer to build than most commands take, and it is always the same.
+testing._get_command = functools.cache(testing._get_command)
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
@@ -25,10 +28,15 @@ class Done(NamedTuple):
     stderr: str
 
 
-def run(here: Path, *args: str) -> Done:
+def invoke(*args: str, input: str | None = None) -> testing.Result:
     """The command in this process, which saves the second that a new one takes."""
+    return testing.CliRunner().invoke(app, args, input=input, prog_name="limpet")
+
+
+def run(here: Path, *args: str) -> Done:
+    """The same in this directory. What was not to be raised is raised here."""
     with contextlib.chdir(here):
-        result = CliRunner().invoke(app, args, prog_name="limpet")
+        result = invoke(*args)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Done(result.exit_code, result.stdout, result.stderr)

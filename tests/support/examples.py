@@ -1,6 +1,6 @@
 """How much a property or a fault loop is tried: little in a hurry, all of it when there is time.
 
-A test names the whole count. The suite tries a third of it, `make quick` a twentieth. On fresh
+A test names the whole count. The suite tries a fifth of it, `make quick` a twentieth. On fresh
 seeds `make torture` runs the same tests again (they are marked `deeper`) with three times the
 examples and every point of the loops.
 """
@@ -38,4 +38,4 @@ def _count(count: int) -> int:
         return count * 3
     if os.environ.get(VARIABLE):
         return max(_LEAST, count // 20)
-    return max(min(count, 4 * _LEAST), count // 3)
+    return max(min(count, 4 * _LEAST), count // 5)

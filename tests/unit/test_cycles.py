@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import limpet
 ROOT = Path(limpet.__file__).parent
 
 
+@cache
 def modules() -> dict[str, ast.Module]:
     """Every module of the package by its name, parsed."""
     found = {}
