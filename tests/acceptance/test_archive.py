@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -312,102 +311,6 @@ async def test_rows_stay_if_the_file_cannot_be_read_back(url: str, cold: Path) -
         if url != "memory://":
             await lp.session(s.key).archive()
             assert (await lp.get(s.key, archived=True)).values["n"] == 4
-
-
-class Killed(BaseException):
-    """The process dies here."""
-
-
-class Mortal:
-    """A store or an archive that dies at its nth change."""
-
-    left = 0
-
-    def __init__(self, of: Any) -> None:
-        self._of = of
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._of, name)
-        if name not in ("commit", "delete", "put", "fetch", "remove"):
-            return found
-
-        async def call(*args: Any, **named: Any) -> Any:
-            Mortal.left -= 1
-            if Mortal.left == 0:
-                raise Killed
-            return await found(*args, **named)
-
-        return call
-
-
-@pytest.mark.parametrize("by", ["the sweep", "the next call"])
-@pytest.mark.parametrize("way", ["archive", "unarchive"])
-async def test_a_process_may_die_between_any_two_steps(tmp_path: Path, way: str, by: str) -> None:
-    """Whatever step is not reached: the session is in one phase, whole, and goes on."""
-    for step in range(1, 30):
-        url, cold = f"sqlite:///{tmp_path}/{way}{step}.db?sync=normal", tmp_path / f"{way}{step}"
-        async with limpet.open(url, archive=f"file://{cold}") as lp:
-            s = await ended(lp)
-            log = await s.read(limit=100)
-            if way == "unarchive":
-                await s.archive()
-        died = await _dies(url, cold, s.key, way, step)
-        async with limpet.open(url, archive=f"file://{cold}") as lp:
-            await _is_whole(lp, s.key, log)
-            await _is_finished(lp, s.key, by)
-            await _is_whole(lp, s.key, log)
-            (head,) = (await lp.list(app="support")).items
-            if head.phase == "archived":
-                assert ("archive" in head.facts) or way == "unarchive"  # its rows are gone
-                await lp.unarchive(s.key)
-            back = await lp.get(s.key)
-            assert back.phase == "completed"
-            assert (await back.read(limit=100))[: len(log)] == log
-            assert (await lp.verify()).ok
-        if not died:
-            break
-    assert step > 5
-    assert not died
-
-
-async def _dies(url: str, cold: Path, key: limpet.Key, way: str, step: int) -> bool:
-    lp = await limpet.open(url, archive=f"file://{cold}")
-    journal = lp._journal
-    journal._store, journal.archive = Mortal(journal._store), Mortal(journal.archive)  # type: ignore[assignment]
-    Mortal.left = step
-    try:
-        if way == "archive":
-            await lp.session(key, actor="user:ada").archive()
-        else:
-            await lp.unarchive(key)
-    except Killed:
-        return True
-    finally:
-        Mortal.left = 0
-        await lp.close()
-    return False
-
-
-async def _is_finished(lp: limpet.Limpet, key: limpet.Key, by: str) -> None:
-    """The sweep, or the same call again, finishes what was begun."""
-    if by == "the sweep":
-        assert not (await lp.sweep()).failed
-    else:
-        with suppress(limpet.InvalidTransition):  # all of it was done
-            await lp.session(key, actor="user:ada").archive()
-
-
-async def _is_whole(lp: limpet.Limpet, key: limpet.Key, log: tuple[limpet.Event, ...]) -> None:
-    """It is archived or completed, and its whole log can be had."""
-    try:
-        s = await lp.get(key)
-        assert s.phase == "completed"
-    except limpet.SessionArchived:
-        try:
-            s = await lp.get(key, archived=True)
-        except limpet.SessionArchived:  # between the two: the next sweep finishes it
-            return
-    assert (await s.read(limit=100))[: len(log)] == log
 
 
 async def test_an_archive_is_named_by_a_url() -> None:

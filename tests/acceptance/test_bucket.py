@@ -6,12 +6,15 @@ import hashlib
 import hmac
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
 import limpet
+from limpet.session.life.s3 import Credentials, signed
 
 SECRET = "wJalrXUtnFEMI"
 
@@ -35,7 +38,8 @@ class Bucket(BaseHTTPRequestHandler):
             return self._answer(204 if self.files.pop(name, None) is not None else 404, b"")
         if not name:
             prefix = parse_qs(at.query)["prefix"][0]
-            keys = [f"<Key>{each}</Key>" for each in self.files if each.startswith(prefix)]
+            found = [each for each in self.files if each.startswith(prefix)]
+            keys = [f"<Key>{escape(each)}</Key>" for each in found[:2]]  # a page is not everything
             return self._answer(200, "".join(keys).encode())
         found = self.files.get(name)
         return self._answer(404 if found is None else 200, found or b"")
@@ -118,3 +122,51 @@ async def test_a_bucket_that_refuses_leaves_the_rows(
             await s.archive()
         assert bucket == {}
         assert (await lp.get(s.key, archived=True)).values == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    ("query", "signature"),
+    [
+        ("lifecycle=", "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"),
+        ("max-keys=2&prefix=J", "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"),
+    ],
+)
+def test_a_signature_is_the_one_that_amazon_publishes(query: str, signature: str) -> None:
+    """The examples in the S3 API reference: "Authenticating requests (AWS Signature Version 4)"."""
+    secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+    keys = Credentials("AKIAIOSFODNN7EXAMPLE", secret, "us-east-1")
+    url = f"https://examplebucket.s3.amazonaws.com/?{query}"
+    nothing = hashlib.sha256(b"").hexdigest()
+    headers = signed("GET", url, nothing, keys, datetime(2013, 5, 24, tzinfo=UTC))
+    assert headers["Authorization"].endswith(f"Signature={signature}")
+    assert "Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request" in str(headers)
+
+
+async def test_a_bucket_with_many_files_of_a_user_is_emptied(bucket: dict[str, bytes]) -> None:
+    """A listing has a page of names: it is asked for again until none is left."""
+    async with limpet.open("memory://", archive="s3://cold/limpet") as lp:
+        for id in ("one", "two", "three & <four>"):
+            s = await lp.create("support", "ada", id=id, actor="user:ada")
+            await s.complete()
+            await s.archive()
+        assert len(bucket) == 3
+        await lp.erase_user("support", "ada")
+        assert bucket == {}
+
+
+async def test_a_file_that_a_bucket_changed_is_refused(bucket: dict[str, bytes]) -> None:
+    """What comes back is compared with what was put there; the session stays archived."""
+    async with limpet.open("memory://", archive="s3://cold") as lp:
+        s = await lp.create("support", "ada", state={"n": 1}, actor="user:ada")
+        await s.complete()
+        await s.archive()
+        (name,) = bucket
+        whole, bucket[name] = bucket[name], b"x"
+        with pytest.raises(limpet.ArchiveFailed):
+            await lp.unarchive(s.key)
+        bucket.pop(name)
+        with pytest.raises(limpet.ArchiveFailed, match="404"):
+            await lp.get(s.key, archived=True)
+        bucket[name] = whole
+        await lp.unarchive(s.key)
+        assert (await lp.get(s.key)).values == {"n": 1}

@@ -58,6 +58,7 @@ class Care(Door):
         from limpet.session.life.memory import forget_memory
 
         key = key_of(key, user, id)
+        await self._finish_moving(key)
         await leave(self._journal, key)
         await forget_memory(self._journal, key)
         deleted = await self._journal.store.delete(key)
@@ -89,6 +90,7 @@ class Care(Door):
         key = key_of(key, user, id)
         check_forks(forks)
         store, hub = self._journal.store, self._journal.hub
+        await self._finish_moving(key)
         await self._forget_archived(key)
         children = () if forks == "keep" else await store.forks(key)
         if forks == "erase" or not children:  # else it is refused
@@ -99,6 +101,12 @@ class Care(Door):
         for each in (key, *children):
             hub.touch(each)
         return erasure
+
+    async def _finish_moving(self, key: Key) -> None:
+        """What is between the store and the archive would come back by the next sweep."""
+        from limpet.session.life.archiving import finish
+
+        await finish(self._journal, key)
 
     async def _forget_archived(self, key: Key) -> None:
         """What is erased has no copy in the archive either."""

@@ -92,9 +92,13 @@ def folder_of(app: str, user: str) -> str:
     return sha256(canonical([app, user])).hexdigest()[:32]
 
 
-def name_of(key: Key, uid: str) -> str:
-    """The name of one session's file. It says nothing about the user."""
-    own = sha256(canonical([key.id, uid])).hexdigest()[:32]
+def name_of(key: Key, uid: str, version: int) -> str:
+    """The name of one session's file at a version. It says nothing about the user.
+
+    A session that is archived again has another file, so that whoever still removes the first one
+    does not take the second.
+    """
+    own = sha256(canonical([key.id, uid, version])).hexdigest()[:32]
     return f"{folder_of(key.app, key.user)}/{own}{_SUFFIX}"
 
 

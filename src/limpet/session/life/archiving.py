@@ -118,17 +118,20 @@ async def _move_rows(journal: Journal, archive: Archive, key: Key, actor: str) -
         if facts.place(head.facts) is not None:
             return
         place = await _stored(journal, archive, head)
-        if await _newest(journal, key) == (head.uid, head.version):  # else something was recorded
+        newest = await _newest(journal, key)
+        if newest == (head.uid, head.version):
             move = {"to": "archive", "owner": [key.app, key.user], **place}
             await _intents(journal, key).put(key.id, move, actor=actor)
             await _replace(journal, head, place)
             await _intents(journal, key).purge(key.id)
             return
+        if newest is not None and newest[0] == head.uid:  # something was recorded: a newer file
+            await archive.remove(place["place"])
 
 
 async def _stored(journal: Journal, archive: Archive, head: Head) -> dict[str, Any]:
     """Put the session's file into the archive, read it back and prove it; where it is."""
-    name = name_of(head.key, head.uid)
+    name = name_of(head.key, head.uid, head.version)
     with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
         made, back = Path(folder) / "made", Path(folder) / "back"
         await export_session(journal, head.key, made)
@@ -151,24 +154,55 @@ async def _replace(journal: Journal, head: Head, place: Any) -> None:
 async def unarchive_session(session: Handle, actor: str) -> None:
     """Bring the log back, and the phase that it had before. Nothing was loaded yet."""
     journal, key = session.writer.journal, session.key
+    found = await _intents(journal, key).find(key.id)
+    if found is not None and found.value["to"] == "store":
+        return await _bring_back(session, found.value, actor)
     await finish(journal, key)
     head = (await journal.store.load(key, tail=0, scopes=False)).head
     place = facts.place(head.facts)
-    if place is not None:
-        async with fetched(journal, place) as file:
-            of = {name: place[name] for name in ("place", "uid", "bytes", "sha256")}
-            kept = {"timeouts": dict(head.facts.get("timeouts", EMPTY))}
-            move = {"to": "store", "owner": [key.app, key.user], **of, **kept}
-            await _intents(journal, key).put(key.id, move, actor=actor)
-            await _bury(journal, key, head.uid)
-            await _adopt(journal, file)
-            await _keep_timeouts(journal, key, move)
-        await _intents(journal, key).purge(key.id)
+    if place is None:  # its log never left
+        await session.writer.load(tail=1)
+        return await _reopen(session, actor)
+    async with fetched(journal, place):  # a file that does not prove itself changes nothing
+        of = {name: place[name] for name in ("place", "uid", "version", "bytes", "sha256")}
+        of["timeouts"] = dict(head.facts.get("timeouts", EMPTY))
+        move = {"to": "store", "owner": [key.app, key.user], **of}
+        await _intents(journal, key).put(key.id, move, actor=actor)
+    await _bring_back(session, move, actor)
+
+
+async def _bring_back(session: Handle, move: Any, actor: str) -> None:
+    """Do what is left of unarchiving: the log, the phase, and the file, which goes last."""
+    journal, key = session.writer.journal, session.key
+    head = await _head(journal, key)
+    if _is_missing(head, move):
+        async with fetched(journal, move) as file:
+            if head is not None and facts.place(head.facts) is not None:
+                await _bury(journal, key, head.uid)
+            await _adopt(journal, file)  # what is here already is only a repeat
     await session.writer.load(tail=1)
+    head = session.writer.known.head
+    if (head.uid, head.phase) == (move["uid"], ARCHIVED):
+        await _keep_timeouts(journal, head, move)
+        await _reopen(session, actor)
+    await _archive_of(journal).remove(move["place"])
+    await _intents(journal, key).purge(key.id)
+
+
+def _is_missing(head: Head | None, move: Any) -> bool:
+    """Whether the log, or a part of it, is still in the file alone."""
+    if head is None:
+        return True
+    place = facts.place(head.facts)
+    if place is not None:  # else it was archived once more, into another file
+        return bool(place["place"] == move["place"])
+    return bool(head.uid == move["uid"] and head.version < move["version"])
+
+
+async def _reopen(session: Handle, actor: str) -> None:
+    """The transition back to the phase that it was archived from. Raises InvalidTransition."""
     before = session.writer.known.head.facts.get("archived_from")
     await Mover(session, ("unarchive",), actor=actor, to=before).move()
-    if place is not None and journal.archive is not None:
-        await journal.archive.remove(place["place"])
 
 
 @asynccontextmanager
@@ -250,14 +284,21 @@ async def finish(journal: Journal, key: Key) -> bool:
     move = found.value
     here = await _uid(journal, key)
     if move["to"] == "store":
-        await _finish_unarchiving(journal, key, move, here)
-    elif "place" not in move:
-        if here == move["uid"]:
-            await _move_rows(journal, _archive_of(journal), key, NOBODY)
-    elif here in (None, move["uid"]):
+        await _bring_back(_session(journal, key), move, NOBODY)
+        return True
+    if here == move["uid"]:
+        await _move_rows(journal, _archive_of(journal), key, NOBODY)
+    elif here is None and "place" in move:
         await _finish_archiving(journal, move)
     await intents.purge(key.id)
     return True
+
+
+def _session(journal: Journal, key: Key) -> Handle:
+    from limpet.session.session import Session
+
+    found: Session[Any] = Session(journal, key, untyped=True)
+    return found
 
 
 async def _finish_archiving(journal: Journal, move: Any) -> None:
@@ -267,23 +308,13 @@ async def _finish_archiving(journal: Journal, move: Any) -> None:
     await _replace(journal, head, move)
 
 
-async def _finish_unarchiving(journal: Journal, key: Key, move: Any, here: str | None) -> None:
-    """The file is whole in the archive: the stub goes, if it is here yet, and the log comes."""
-    async with fetched(journal, move) as file:
-        if here not in (None, move["uid"]):
-            await _bury(journal, key, here)
-        await _adopt(journal, file)  # what is here already is only a repeat
-        await _keep_timeouts(journal, key, move)
-
-
-async def _keep_timeouts(journal: Journal, key: Key, move: Any) -> None:
+async def _keep_timeouts(journal: Journal, head: Head, move: Any) -> None:
     """How long it is kept may have been decided while it was archived: that holds on."""
-    wanted = move.get("timeouts")
-    head = (await journal.store.load(key, tail=0, scopes=False)).head
-    if wanted is None or wanted == head.facts.get("timeouts", EMPTY):
+    wanted = move["timeouts"]
+    if wanted == head.facts.get("timeouts", EMPTY):
         return
     fact = timeouts_set(timeouts_in(FrozenDict(timeouts=wanted)) or Timeouts())
-    await journal.commit((Commit(key, (journal.prepare(fact, NOBODY),), uid=head.uid),))
+    await journal.commit((Commit(head.key, (journal.prepare(fact, NOBODY),), uid=head.uid),))
 
 
 async def _head_in(journal: Journal, file: _File) -> Head:
@@ -320,13 +351,18 @@ def _intents(journal: Journal, key: Key) -> Documents:
     return Documents(journal, UNDER_WAY, owner=(key.app, key.user))
 
 
-async def _newest(journal: Journal, key: Key) -> tuple[str, int] | None:
-    """Which session has this key now, and its version."""
+async def _head(journal: Journal, key: Key) -> Head | None:
+    """The head of the session that has this key now, if one has."""
     try:
-        head = (await journal.store.load(key, tail=0, scopes=False)).head
+        return (await journal.store.load(key, tail=0, scopes=False)).head
     except (SessionDeleted, SessionNotFound):
         return None
-    return head.uid, head.version
+
+
+async def _newest(journal: Journal, key: Key) -> tuple[str, int] | None:
+    """Which session has this key now, and its version."""
+    head = await _head(journal, key)
+    return None if head is None else (head.uid, head.version)
 
 
 async def _uid(journal: Journal, key: Key) -> str | None:

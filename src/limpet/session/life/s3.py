@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from html import unescape
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import Request, urlopen
@@ -28,18 +28,26 @@ _EMPTY: Final = sha256(b"").hexdigest()
 _KEYS: Final = re.compile(r"<Key>([^<]*)</Key>")
 
 
+class Credentials(NamedTuple):
+    """Who asks, and in which region."""
+
+    id: str
+    secret: str
+    region: str
+    token: str = ""
+
+
 class BucketArchive:
     """A prefix in a bucket."""
 
     def __init__(self, bucket: str, prefix: str) -> None:
         env = os.environ
-        self._region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
-        base = env.get("AWS_ENDPOINT_URL") or f"https://s3.{self._region}.amazonaws.com"
+        region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
+        base = env.get("AWS_ENDPOINT_URL") or f"https://s3.{region}.amazonaws.com"
         self._base = f"{base.rstrip('/')}/{bucket}"
         self._prefix = f"{prefix}/" if prefix else ""
-        self._id = env.get("AWS_ACCESS_KEY_ID", "")
-        self._secret = env.get("AWS_SECRET_ACCESS_KEY", "")
-        self._token = env.get("AWS_SESSION_TOKEN", "")
+        who = env.get("AWS_ACCESS_KEY_ID", ""), env.get("AWS_SECRET_ACCESS_KEY", "")
+        self._keys = Credentials(*who, region, env.get("AWS_SESSION_TOKEN", ""))
         self.url = f"s3://{bucket}/{prefix}"
 
     async def put(self, name: str, path: Path) -> None:
@@ -85,7 +93,7 @@ class BucketArchive:
         asked = urlencode(sorted((query or {}).items()), quote_via=quote)
         url = f"{self._base}/{quote(name)}".rstrip("/") + (f"?{asked}" if asked else "")
         request = Request(url, data=body, method=method)
-        for header, value in self._signed(method, url, asked, digest).items():
+        for header, value in signed(method, url, digest, self._keys, datetime.now(UTC)).items():
             request.add_header(header, value)
         if body is not None:
             request.add_header("Content-Length", str(size))
@@ -104,21 +112,22 @@ class BucketArchive:
         except (URLError, OSError) as error:
             raise ArchiveFailed(self.url, doing, type(error).__name__) from error
 
-    def _signed(self, method: str, url: str, query: str, digest: str) -> dict[str, str]:
-        """The headers of a request, with its signature."""
-        parts, now = urlsplit(url), datetime.now(UTC)
-        stamp, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
-        headers = {"host": parts.netloc, "x-amz-content-sha256": digest, "x-amz-date": stamp}
-        if self._token:
-            headers["x-amz-security-token"] = self._token
-        names = ";".join(sorted(headers))
-        lines = [f"{name}:{headers[name]}" for name in sorted(headers)]
-        asked = "\n".join([method, parts.path, query, *lines, "", names, digest])
-        scope = f"{day}/{self._region}/s3/aws4_request"
-        text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, sha256(asked.encode()).hexdigest()])
-        key = f"AWS4{self._secret}".encode()
-        for part in (day, self._region, "s3", "aws4_request"):
-            key = hmac.digest(key, part.encode(), "sha256")
-        signature = hmac.new(key, text.encode(), sha256).hexdigest()
-        given = f"Credential={self._id}/{scope}, SignedHeaders={names}, Signature={signature}"
-        return {**headers, "Authorization": f"AWS4-HMAC-SHA256 {given}"}
+
+def signed(method: str, url: str, digest: str, keys: Credentials, now: datetime) -> dict[str, str]:
+    """The headers of a request whose body has this SHA-256, with its signature."""
+    parts = urlsplit(url)
+    stamp, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
+    headers = {"host": parts.netloc, "x-amz-content-sha256": digest, "x-amz-date": stamp}
+    if keys.token:
+        headers["x-amz-security-token"] = keys.token
+    names = ";".join(sorted(headers))
+    lines = [f"{name}:{headers[name]}" for name in sorted(headers)]
+    asked = "\n".join([method, parts.path, parts.query, *lines, "", names, digest])
+    scope = f"{day}/{keys.region}/s3/aws4_request"
+    text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, sha256(asked.encode()).hexdigest()])
+    key = f"AWS4{keys.secret}".encode()
+    for part in (day, keys.region, "s3", "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.new(key, text.encode(), sha256).hexdigest()
+    given = f"Credential={keys.id}/{scope}, SignedHeaders={names}, Signature={signature}"
+    return {**headers, "Authorization": f"AWS4-HMAC-SHA256 {given}"}
