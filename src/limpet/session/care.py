@@ -105,8 +105,10 @@ class Care(Door):
     async def _finish_moving(self, key: Key) -> None:
         """What is between the store and the archive would come back by the next sweep."""
         from limpet.session.life.archiving import finish
+        from limpet.session.session import Session
 
-        await finish(self._journal, key)
+        session: Session[Any] = Session(self._journal, key, untyped=True)
+        await finish(session)
 
     async def _forget_archived(self, key: Key) -> None:
         """What is erased has no copy in the archive either."""

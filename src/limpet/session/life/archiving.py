@@ -8,7 +8,7 @@ finishes it: at every moment the session is in the store, or its whole file is i
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -95,7 +95,7 @@ async def _is_left(session: Handle) -> bool:
     try:
         await session.writer.load(tail=1)
     except SessionArchived:
-        if not await finish(journal, session.key):
+        if not await finish(session):
             rule(ARCHIVED, "archive")  # raises: the table has no such transition
         return False
     head = session.writer.known.head
@@ -157,7 +157,7 @@ async def unarchive_session(session: Handle, actor: str) -> None:
     found = await _intents(journal, key).find(key.id)
     if found is not None and found.value["to"] == "store":
         return await _bring_back(session, found.value, actor)
-    await finish(journal, key)
+    await finish(session)
     head = (await journal.store.load(key, tail=0, scopes=False)).head
     place = facts.place(head.facts)
     if place is None:  # its log never left
@@ -253,7 +253,9 @@ async def is_archived(journal: Journal, key: Key, uid: str | None) -> bool:
     return await is_under_way(journal, key)
 
 
-async def finish_all(journal: Journal, limit: int = 100) -> list[tuple[Key, Exception]]:
+async def finish_all(
+    journal: Journal, session_of: Callable[[Key], Handle], limit: int = 100
+) -> list[tuple[Key, Exception]]:
     """Finish what processes that died have left between the store and the archive; what failed.
 
     Without an archive they are left to a process that has it open.
@@ -269,14 +271,15 @@ async def finish_all(journal: Journal, limit: int = 100) -> list[tuple[Key, Exce
             continue
         key = Key(owner[0], owner[1], head.key.id)
         try:
-            await finish(journal, key)
+            await finish(session_of(key))
         except Exception as error:  # an archive that is out of reach must stop no other work
             failed.append((key, error))
     return failed
 
 
-async def finish(journal: Journal, key: Key) -> bool:
+async def finish(session: Handle) -> bool:
     """Finish a move of this session that was interrupted. False if there is none."""
+    journal, key = session.writer.journal, session.key
     intents = _intents(journal, key)
     found = await intents.find(key.id)
     if found is None:
@@ -284,7 +287,7 @@ async def finish(journal: Journal, key: Key) -> bool:
     move = found.value
     here = await _uid(journal, key)
     if move["to"] == "store":
-        await _bring_back(_session(journal, key), move, NOBODY)
+        await _bring_back(session, move, NOBODY)
         return True
     if here == move["uid"]:
         await _move_rows(journal, _archive_of(journal), key, NOBODY)
@@ -292,13 +295,6 @@ async def finish(journal: Journal, key: Key) -> bool:
         await _finish_archiving(journal, move)
     await intents.purge(key.id)
     return True
-
-
-def _session(journal: Journal, key: Key) -> Handle:
-    from limpet.session.session import Session
-
-    found: Session[Any] = Session(journal, key, untyped=True)
-    return found
 
 
 async def _finish_archiving(journal: Journal, move: Any) -> None:

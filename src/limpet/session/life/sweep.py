@@ -111,7 +111,7 @@ class Sweep:
         store = self._journal.store
         if not isinstance(store, Deadlines):
             raise InvalidQuery("this store does not support sweeping")
-        for key, error in await finish_all(self._journal):
+        for key, error in await finish_all(self._journal, self._session):
             self._fail(key, error)
         after: Place | None = None
         left, more = limit, True
@@ -149,7 +149,7 @@ class Sweep:
             return "left"
         except _GONE:
             return "nothing"
-        session = self._session(lease)
+        session = self._session(key, lease)
         try:
             return await self._judged(session, lease)
         except (SessionFenced, *_GONE):  # another has it by now
@@ -199,10 +199,10 @@ class Sweep:
         self._journal.metrics.measured("session.permanently_deleted", session=key)
         return "deleted" if deleted else "nothing"
 
-    def _session(self, lease: Lease) -> Session[Any]:
+    def _session(self, key: Key, lease: Lease | None = None) -> Session[Any]:
         from limpet.session.session import Session
 
-        return Session(self._journal, lease.key, actor=ACTOR, lease=lease, untyped=True)
+        return Session(self._journal, key, actor=ACTOR, lease=lease, untyped=True)
 
     def _report(self, *, more: bool, evicted: int) -> Swept:
         counts = {name: n for name, n in self._counts.items() if name != "nothing"}
