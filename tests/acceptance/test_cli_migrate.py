@@ -52,7 +52,7 @@ def url(request: pytest.FixtureRequest, here: Path) -> str:
     """The mixed store, in a file and on a server."""
     if request.param == "sqlite":
         return f"sqlite:///{here}/chats.db"
-    found: str = request.getfixturevalue("postgres_url")
+    found: str = request.getfixturevalue("postgres_store_url")
     asyncio.run(chats.fill(found))
     return found
 
@@ -285,13 +285,15 @@ def test_a_plan_does_not_bring_the_file_itself_forward(
     assert sorted(here.glob("other.db*")) == [path]
 
 
-def test_a_plan_does_not_bring_a_servers_functions_forward(here: Path, postgres_url: str) -> None:
+def test_a_plan_does_not_bring_a_servers_functions_forward(
+    here: Path, postgres_store_url: str
+) -> None:
     """They are the schema's as well: refused, and left as they are."""
-    asyncio.run(chats.fill(postgres_url))
-    asyncio.run(functions(postgres_url, b"x"))
-    code, told = answer(here, "migrate", postgres_url, *STATE, "--plan")
+    asyncio.run(chats.fill(postgres_store_url))
+    asyncio.run(functions(postgres_store_url, b"x"))
+    code, told = answer(here, "migrate", postgres_store_url, *STATE, "--plan")
     assert (code, told["error"]["code"]) == (4, "store.unopened")
-    assert asyncio.run(functions(postgres_url)) == b"x"
+    assert asyncio.run(functions(postgres_store_url)) == b"x"
 
 
 # --- applying -----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Sessions that are idle, asleep, woken, waiting and leased."""
     found = f"sqlite:///{tmp_path}/a.db"
     if request.param == "postgresql":
-        found = request.getfixturevalue("postgres_url")
+        found = request.getfixturevalue("postgres_store_url")
     asyncio.run(fill(found))
     return found
 

@@ -61,9 +61,11 @@ async def test_a_listing_has_no_states_unless_asked(lp: Limpet, s: Session) -> N
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-async def stored_url(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: str) -> str:
+async def stored_url(
+    request: pytest.FixtureRequest, tmp_path: Path, postgres_store_url: str
+) -> str:
     """Where states are read from, and not just there."""
-    return postgres_url if request.param == "postgresql" else f"sqlite:///{tmp_path}/list.db"
+    return postgres_store_url if request.param == "postgresql" else f"sqlite:///{tmp_path}/list.db"
 
 
 @pytest.fixture
@@ -112,11 +114,11 @@ async def test_a_page_of_states_ends_by_the_names_it_shows(
         assert [len(page.states) for page in await pages(lp, state=True)] == [1] * 6
 
 
-async def test_states_of_a_page_are_one_round_trip(postgres_url: str) -> None:
+async def test_states_of_a_page_are_one_round_trip(postgres_store_url: str) -> None:
     """One statement to a server, whatever the number of sessions and of users."""
-    store = await PostgresStore.open(postgres_url)
-    conn = await asyncpg.connect(postgres_url)
-    async with Limpet(postgres_url, store=store) as lp:
+    store = await PostgresStore.open(postgres_store_url)
+    conn = await asyncpg.connect(postgres_store_url)
+    async with Limpet(postgres_store_url, store=store) as lp:
         for number in range(12):
             state = {"n": number, "app:n": number, "user:n": number}
             await lp.create("shop", f"u{number}", state=state)

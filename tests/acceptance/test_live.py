@@ -513,15 +513,15 @@ async def test_followers_elsewhere_hear_of_endings_among_other_commits(
 
 
 async def test_a_transaction_left_open_holds_no_follower_up(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres_store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Events above it are followed, though the feed hands them out later; also beyond a page."""
     monkeypatch.setattr(postgres_feed, "TOUCHED", 3)
-    async with limpet.open(postgres_url) as here, limpet.open(postgres_url) as there:
+    async with limpet.open(postgres_store_url) as here, limpet.open(postgres_store_url) as there:
         s = await here.create(*KEY, actor="x")
         other = await here.create("support", "ada", id="two", actor="x")
         following = await begun(there)
-        late = await asyncpg.connect(postgres_url)
+        late = await asyncpg.connect(postgres_store_url)
         try:
             transaction = late.transaction()
             await transaction.start()

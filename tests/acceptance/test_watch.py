@@ -283,13 +283,13 @@ async def test_watching_ends_with_its_store(lp: Limpet, s: Session) -> None:
 # --- PostgreSQL: numbers are taken before they are committed -------------------------------------
 
 
-async def test_nothing_is_handed_out_past_an_open_transaction(postgres_url: str) -> None:
+async def test_nothing_is_handed_out_past_an_open_transaction(postgres_store_url: str) -> None:
     """One that began earlier may still add before it: the feed ends there until it has ended."""
-    async with limpet.open(postgres_url) as lp:
+    async with limpet.open(postgres_store_url) as lp:
         session = await lp.create("a", "u", id="1", actor="x")
         (first,) = await take(lp.watch(), 1)
         store: Any = lp._journal.store
-        late = await asyncpg.connect(postgres_url)
+        late = await asyncpg.connect(postgres_store_url)
         try:
             transaction = late.transaction()
             await transaction.start()
@@ -307,12 +307,12 @@ async def test_nothing_is_handed_out_past_an_open_transaction(postgres_url: str)
             assert named(await take(lp.watch(after=position), 1)) == [("1", 2)]
 
 
-async def test_from_now_misses_nothing_of_an_open_transaction(postgres_url: str) -> None:
+async def test_from_now_misses_nothing_of_an_open_transaction(postgres_store_url: str) -> None:
     """What is not handed out yet comes once it can be, beside all that is recorded later."""
-    async with limpet.open(postgres_url) as lp:
+    async with limpet.open(postgres_store_url) as lp:
         session = await lp.create("a", "u", id="1", actor="x")
         await take(lp.watch(), 1)
-        late = await asyncpg.connect(postgres_url)
+        late = await asyncpg.connect(postgres_store_url)
         try:
             transaction = late.transaction()
             await transaction.start()
@@ -328,15 +328,17 @@ async def test_from_now_misses_nothing_of_an_open_transaction(postgres_url: str)
         await none_left(watching, session)
 
 
-async def test_an_event_numbered_early_and_committed_late_is_not_missed(postgres_url: str) -> None:
+async def test_an_event_numbered_early_and_committed_late_is_not_missed(
+    postgres_store_url: str,
+) -> None:
     """A watcher that reads on while it is open meets it afterwards, and everything once."""
-    async with limpet.open(postgres_url) as lp:
+    async with limpet.open(postgres_store_url) as lp:
         early = await lp.create("a", "u", id="early", actor="x")
         other = await lp.create("a", "u", id="other", actor="x")
         await early.append("x.y")
         watching = lp.watch()
         seen = await take(watching, 3)
-        late = await asyncpg.connect(postgres_url)
+        late = await asyncpg.connect(postgres_store_url)
         try:
             transaction = late.transaction()
             await transaction.start()

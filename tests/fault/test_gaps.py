@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,20 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}?sync=normal"
 
 
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gaps") / "clean.db"
+    asyncio.run(build(path))
+    return path
+
+
 @pytest.fixture
-async def path(tmp_path: Path) -> Path:
+def path(tmp_path: Path, clean: Path) -> Path:
     """Two sessions, names of app and user, a tombstone and an erasure, closed cleanly."""
-    path = tmp_path / "a.db"
+    return Path(shutil.copy(clean, tmp_path / "a.db"))
+
+
+async def build(path: Path) -> None:
     async with limpet.open(url(path)) as lp:
         hole = await lp.create("a", "u", id="hole", actor="x", state={"n": 0, "log": []})
         for number in range(6):
@@ -37,7 +49,6 @@ async def path(tmp_path: Path) -> Path:
         await lp.delete(DEAD)
         await lp.erase(("a", "u", "gone"))
         assert (await lp.verify()).findings == ()
-    return path
 
 
 def change(path: Path, sql: str) -> None:

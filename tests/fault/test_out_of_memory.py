@@ -24,7 +24,6 @@ from limpet.store.coding import codec
 from limpet.store.protocol import Place
 from limpet.store.sqlite.file import backup
 from limpet.store.sqlite.verify import Verification
-from tests.support import postgres
 from tests.support.seal import FixedKeySeal
 
 KEY = Key("shop", "ada", "one")
@@ -58,15 +57,10 @@ class StrainingSeal(FixedKeySeal, Straining):
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-async def url(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    any_postgres: postgres.Server | postgres.Elsewhere,
-) -> str:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The stores that read what they show from bytes; the memory store keeps it as it is."""
     if request.param == "postgresql":
-        await postgres.empty(any_postgres.url)
-        return any_postgres.url
+        return str(request.getfixturevalue("postgres_store_url"))
     return f"sqlite:///{tmp_path / 'memory.db'}?sync=normal"
 
 

@@ -45,9 +45,9 @@ SET = (
 
 
 @pytest.fixture
-async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+async def admin(postgres_store_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection that is not the store's, and a role whose default is not durable."""
-    conn = await asyncpg.connect(postgres_url)
+    conn = await asyncpg.connect(postgres_store_url)
     role = await conn.fetchval("SELECT current_user")
     await conn.execute(f'ALTER ROLE "{role}" SET synchronous_commit = off')
     yield conn
@@ -79,14 +79,14 @@ async def check_clean(store: PostgresStore, admin: asyncpg.Connection) -> None:
 @pytest.mark.parametrize("when", ["waiting", "answered"])
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_cancelled_call_leaves_its_connection_clean(
-    postgres_url: str, admin: asyncpg.Connection, call: str, when: When
+    postgres_store_url: str, admin: asyncpg.Connection, call: str, when: When
 ) -> None:
     """Cancelled at each await there is, the same connection serves whoever comes next.
 
     In the suite at every third of them, the first included.
     """
     stride = tries(3, 1)
-    async with opened(postgres_url) as store:
+    async with opened(postgres_store_url) as store:
         await create(store, A)
         await add(store, A, draft("user.said"))
     cancelled = True
@@ -94,7 +94,7 @@ async def test_a_cancelled_call_leaves_its_connection_clean(
     while cancelled:
         number += stride
         assert number < AWAITS_MAX, "the call never comes to its end"
-        async with opened(postgres_url) as store:
+        async with opened(postgres_store_url) as store:
             other = key(f"other {number}")
             await create(store, other)
 
@@ -108,10 +108,10 @@ async def test_a_cancelled_call_leaves_its_connection_clean(
 
 
 async def test_a_call_cancelled_while_the_server_works_leaves_its_connection_clean(
-    postgres_url: str, admin: asyncpg.Connection
+    postgres_store_url: str, admin: asyncpg.Connection
 ) -> None:
     """A read that waits for a locked table, inside a transaction or not, is cancelled there."""
-    async with opened(postgres_url) as store:
+    async with opened(postgres_store_url) as store:
         await create(store, A)
         for call in ("read", "load", "verify"):
             async with admin.transaction():
@@ -125,10 +125,10 @@ async def test_a_call_cancelled_while_the_server_works_leaves_its_connection_cle
 
 
 async def test_a_call_that_fails_on_its_way_out_leaves_its_connection_clean(
-    postgres_url: str, admin: asyncpg.Connection
+    postgres_store_url: str, admin: asyncpg.Connection
 ) -> None:
     """An argument that the driver cannot encode is noticed after the statement was prepared."""
-    async with opened(postgres_url) as store:
+    async with opened(postgres_store_url) as store:
         await create(store, A)
         with pytest.raises(StoreFailed):
             await store._pools.run(lambda conn: conn.fetch("SELECT $1::bigint", 2**70))
@@ -137,17 +137,17 @@ async def test_a_call_that_fails_on_its_way_out_leaves_its_connection_clean(
 
 @pytest.mark.parametrize("when", ["waiting", "answered"])
 async def test_a_lane_that_is_ended_leaves_no_transaction(
-    postgres_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch, when: When
+    postgres_store_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch, when: When
 ) -> None:
     """Whoever cancels every task of the loop, at any await of a commit under locks, and goes on."""
     monkeypatch.setattr(lane, "LOCK_AFTER_TRIES", 0)
-    async with opened(postgres_url) as store:
+    async with opened(postgres_store_url) as store:
         await create(store, A)
     cancelled = True
     number = 0
     while cancelled:
         number += 1
-        async with opened(postgres_url) as store:
+        async with opened(postgres_store_url) as store:
             commit = asyncio.ensure_future(add(store, A))
             await asyncio.sleep(0)
             first = next(iter(store._committer._tasks.values()))

@@ -17,9 +17,9 @@ BIG = random.Random(7).randbytes(100_000).hex()  # past the size at which a snap
 
 
 @pytest.fixture
-async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+async def admin(postgres_store_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection that is not the store's, over a database with something of everything."""
-    store = await PostgresStore.open(postgres_url)
+    store = await PostgresStore.open(postgres_store_url)
     await create(store, A, {"n": 1})
     await add(store, A, draft("user.said", set={"big": BIG}, inc={"app:visits": 1}))
     await add(store, A, draft("user.said", inc={"app:visits": 1, "n": 1}))
@@ -30,7 +30,7 @@ async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
     await store.erase(key("gone"))
     assert (await store.verify(None)).findings == ()
     await store.close()
-    conn = await asyncpg.connect(postgres_url)
+    conn = await asyncpg.connect(postgres_store_url)
     assert await conn.fetchval("SELECT count(*) FROM limpet.snapshots") == 1
     yield conn
     await conn.close()
@@ -92,12 +92,12 @@ FLIPPED = "set_byte(body, length(body) / 2, get_byte(body, length(body) / 2) # 1
     ],
 )
 async def test_verify_finds(
-    admin: asyncpg.Connection, postgres_url: str, where: str, change: str
+    admin: asyncpg.Connection, postgres_store_url: str, where: str, change: str
 ) -> None:
     """Whatever was changed by hand, in the table it was changed in."""
     await admin.execute("SET search_path = limpet")
     await admin.execute(change)
-    store = await PostgresStore.open(postgres_url)
+    store = await PostgresStore.open(postgres_store_url)
     report = await store.verify(None)
     await store.close()
     assert where in {finding.where for finding in report.findings}, report.findings
@@ -105,11 +105,11 @@ async def test_verify_finds(
 
 @pytest.mark.parametrize("change", [f"body = {FLIPPED}", "crc = crc + 1", "flags = 1 - flags"])
 async def test_a_damaged_snapshot_only_costs_time(
-    admin: asyncpg.Connection, postgres_url: str, change: str
+    admin: asyncpg.Connection, postgres_store_url: str, change: str
 ) -> None:
     """The log is read from its first event on instead, by readers and by the next commit."""
     await admin.execute(f"UPDATE limpet.snapshots SET {change}")
-    store = await PostgresStore.open(postgres_url)
+    store = await PostgresStore.open(postgres_store_url)
     assert (await load(store, A)).fields == {"n": 2, "big": BIG}
     made = await add(store, A, draft(inc={"n": 1}))
     assert made.fields == {"n": 3, "big": BIG}
@@ -125,19 +125,19 @@ async def test_a_damaged_snapshot_only_costs_time(
     ids=["rotted", "gone"],
 )
 async def test_what_is_left_of_a_damaged_log_is_read_and_written(
-    postgres_url: str, change: str, lost: tuple[int, ...]
+    postgres_store_url: str, change: str, lost: tuple[int, ...]
 ) -> None:
     """Events that cannot be read, stand on such a one, or are not there are named; others count."""
-    store = await PostgresStore.open(postgres_url)
+    store = await PostgresStore.open(postgres_store_url)
     await create(store, A)
     await add(store, A, draft(set={"plan": {"x": 1}}))
     await add(store, A, draft(ops=(Set(("plan", "y"), 2),)))
     await add(store, A, draft(inc={"n": 1}))
     await store.close()
-    conn = await asyncpg.connect(postgres_url)
+    conn = await asyncpg.connect(postgres_store_url)
     await conn.execute(change)
     await conn.close()
-    store = await PostgresStore.open(postgres_url)
+    store = await PostgresStore.open(postgres_store_url)
     assert (await load(store, A)).damaged == lost
     assert (await add(store, A, draft(inc={"m": 1}))).fields["m"] == 1
     assert (await load(store, A)).damaged == lost

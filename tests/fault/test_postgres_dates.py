@@ -31,16 +31,16 @@ _SHIFTED = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint + {}"
 
 
 @pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = await PostgresStore.open(postgres_url)
+async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
+    store = await PostgresStore.open(postgres_store_url)
     yield store
     await store.close()
 
 
 @pytest.fixture
-async def admin(store: PostgresStore, postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+async def admin(store: PostgresStore, postgres_store_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection that is not the store's."""
-    conn = await asyncpg.connect(postgres_url)
+    conn = await asyncpg.connect(postgres_store_url)
     yield conn
     await conn.close()
 
@@ -124,12 +124,12 @@ async def test_a_read_may_demand_a_commit(store: PostgresStore, admin: asyncpg.C
 
 
 async def test_a_token_of_before_a_move_is_not_waited_for(
-    store: PostgresStore, admin: asyncpg.Connection, postgres_url: str
+    store: PostgresStore, admin: asyncpg.Connection, postgres_store_url: str
 ) -> None:
     """On another server numbers begin again: a commit of before was restored, or it is lost."""
     token = (await create(store, A)).token
     await admin.execute("UPDATE limpet.meta SET value = 'elsewhere' WHERE name = 'home'")
-    moved = await PostgresStore.open(postgres_url)
+    moved = await PostgresStore.open(postgres_store_url)
     assert (await moved.load(A, tail=0, at_least=token)).head.version == 1
     later = (await add(moved, A)).token
     assert int(later) > int(token)

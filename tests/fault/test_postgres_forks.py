@@ -28,16 +28,16 @@ A, B, C = key("a"), key("b"), key("c")
 
 
 @pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = await PostgresStore.open(postgres_url)
+async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
+    store = await PostgresStore.open(postgres_store_url)
     yield store
     await store.close()
 
 
 @pytest.fixture
-async def admin(store: PostgresStore, postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+async def admin(store: PostgresStore, postgres_store_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection that is not the store's."""
-    conn = await asyncpg.connect(postgres_url)
+    conn = await asyncpg.connect(postgres_store_url)
     yield conn
     await conn.close()
 
@@ -147,9 +147,9 @@ async def test_an_erasure_sees_the_fork_that_was_just_made(
 _HOLD = "SELECT FROM limpet.sessions FOR UPDATE"
 
 
-async def test_an_erased_users_names_do_not_come_back_from_memory(postgres_url: str) -> None:
+async def test_an_erased_users_names_do_not_come_back_from_memory(postgres_store_url: str) -> None:
     """Another process has the value of a version that now is another: it is not built upon."""
-    one, two = [await PostgresStore.open(postgres_url) for _ in range(2)]
+    one, two = [await PostgresStore.open(postgres_store_url) for _ in range(2)]
     await create(one, A)
     await add(one, A, draft(set={"user:seen": ["secret"]}))
     await create(one, key("z", user="bob"))
@@ -197,7 +197,7 @@ async def test_a_pinned_state_is_written_with_its_commit(
 
 @pytest.mark.parametrize("swap", [True, False])
 async def test_a_snapshot_of_another_history_is_passed_over(
-    store: PostgresStore, admin: asyncpg.Connection, postgres_url: str, swap: bool
+    store: PostgresStore, admin: asyncpg.Connection, postgres_store_url: str, swap: bool
 ) -> None:
     """Of another session, or of another event of the same: the one before it is taken."""
     for of, name in ((A, "ours"), (B, "theirs")):
@@ -208,7 +208,7 @@ async def test_a_snapshot_of_another_history_is_passed_over(
     columns = "flags = o.flags, body = o.body, crc = o.crc FROM limpet.snapshots o"
     other = "o.sid <> n.sid AND o.seq = n.seq" if swap else "o.sid = n.sid AND o.seq = 2"
     await admin.execute(f"UPDATE limpet.snapshots n SET {columns} WHERE n.seq = 3 AND {other}")
-    fresh = await PostgresStore.open(postgres_url)
+    fresh = await PostgresStore.open(postgres_store_url)
     assert (await load(fresh, A)).fields == {"who": "ours", "n": 2}
     many = await fresh.load_many([A, key("nobody"), B], tail=1)
     assert [None if each is None else each.fields["who"] for each in many] == [

@@ -26,18 +26,20 @@ A, B = key("a"), key("b")
 
 
 @pytest.fixture
-async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+async def admin(postgres_store_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection that is not the store's."""
-    conn = await asyncpg.connect(postgres_url)
+    conn = await asyncpg.connect(postgres_store_url)
     yield conn
     await conn.close()
 
 
 @pytest.fixture
-async def store(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresStore]:
+async def store(
+    postgres_store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[PostgresStore]:
     """A store that waits for locks half a second only."""
     monkeypatch.setattr(settings, "LANE_LOCK_SECONDS_MAX", 0.5)
-    store = await PostgresStore.open(postgres_url)
+    store = await PostgresStore.open(postgres_store_url)
     yield store
     await store.close()
 
@@ -93,11 +95,11 @@ async def test_a_long_wait_for_a_lock_ends_well(
 
 
 async def test_a_locked_table_is_told_to_readers(
-    postgres_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+    postgres_store_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody rebuilds a table: reading says StoreBusy, and works afterwards."""
     monkeypatch.setattr(settings, "LOCK_SECONDS_MAX", 0.5)
-    store = await PostgresStore.open(postgres_url)
+    store = await PostgresStore.open(postgres_store_url)
     try:
         await create(store, A)
         async with held(admin, "LOCK TABLE limpet.sessions IN ACCESS EXCLUSIVE MODE"):

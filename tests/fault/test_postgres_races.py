@@ -27,11 +27,11 @@ Open = Callable[[int], Awaitable[list[PostgresStore]]]
 
 
 @pytest.fixture
-async def open_stores(postgres_url: str) -> AsyncIterator[Open]:
+async def open_stores(postgres_store_url: str) -> AsyncIterator[Open]:
     async with AsyncExitStack() as stack:
 
         async def open(count: int) -> list[PostgresStore]:
-            stores = [await PostgresStore.open(postgres_url) for _ in range(count)]
+            stores = [await PostgresStore.open(postgres_store_url) for _ in range(count)]
             for store in stores:
                 stack.push_async_callback(store.close)
             return stores
@@ -105,9 +105,9 @@ async def test_ten_stores_count_one_app_key(open_stores: Open) -> None:
     assert (await stores[0].verify(None)).findings == ()
 
 
-async def test_updates_of_two_instances_all_count(postgres_url: str) -> None:
+async def test_updates_of_two_instances_all_count(postgres_store_url: str) -> None:
     """Read, compute, write, from both sides at once: no update is lost."""
-    async with limpet.open(postgres_url) as one, limpet.open(postgres_url) as two:
+    async with limpet.open(postgres_store_url) as one, limpet.open(postgres_store_url) as two:
         await one.create("shop", "ada", id="a", state={"n": 0, "app:left": 60})
         handles = [lp.session(("shop", "ada", "a"), actor="x") for lp in (one, two)]
 
@@ -164,7 +164,7 @@ async def test_cancelled_callers_harm_nobody(open_stores: Open, turns: int) -> N
 
 
 async def test_the_feed_keeps_a_session_in_order_over_a_long_wait(
-    open_stores: Open, postgres_url: str
+    open_stores: Open, postgres_store_url: str
 ) -> None:
     """A job that waits under its locks is passed by a younger one, and is written after it."""
     one, two = await open_stores(2)
@@ -172,7 +172,7 @@ async def test_the_feed_keeps_a_session_in_order_over_a_long_wait(
     for of in keys:
         await create(one, of)
     await load(two, keys[2])
-    foreign = await asyncpg.connect(postgres_url)
+    foreign = await asyncpg.connect(postgres_store_url)
     held = foreign.transaction()
     await held.start()
     await foreign.execute("SELECT 1 FROM limpet.sessions WHERE id = 'b' FOR UPDATE")
@@ -244,13 +244,13 @@ async def test_a_lost_answer_is_waited_for_like_the_first(open_stores: Open) -> 
 
 
 async def test_a_snapshot_of_a_deleted_session_is_not_kept(
-    open_stores: Open, postgres_url: str
+    open_stores: Open, postgres_store_url: str
 ) -> None:
     """Whichever comes first, the deletion wins."""
     (one,) = await open_stores(1)
     await create(one, A)
     sid = (await one._reader.load(one._pools.reading, A)).live.sid
-    foreign = await asyncpg.connect(postgres_url)
+    foreign = await asyncpg.connect(postgres_store_url)
     bury = foreign.transaction()
     await bury.start()
     await foreign.fetchval(SQL["unmake"], *("shop", "ada", "a"))
@@ -264,7 +264,7 @@ async def test_a_snapshot_of_a_deleted_session_is_not_kept(
     await foreign.close()
 
 
-async def test_a_seal_that_fails_for_one_fails_only_that_one(postgres_url: str) -> None:
+async def test_a_seal_that_fails_for_one_fails_only_that_one(postgres_store_url: str) -> None:
     """Its neighbours in the batch are recorded, and so is whatever comes after."""
 
     class Moody(KeylessSeal):
@@ -273,7 +273,7 @@ async def test_a_seal_that_fails_for_one_fails_only_that_one(postgres_url: str) 
                 raise RuntimeError("no key for this tenant")
             return plain
 
-    store = await PostgresStore.open(postgres_url, seal=Moody())
+    store = await PostgresStore.open(postgres_store_url, seal=Moody())
     keys = [key("a"), key("b"), key("c")]
     for of in keys:
         await create(store, of)

@@ -20,8 +20,8 @@ A = MANY[0]
 
 
 @pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
-    store = await PostgresStore.open(postgres_url)
+async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
+    store = await PostgresStore.open(postgres_store_url)
     for of in MANY:
         await create(store, of)
     yield store
@@ -115,14 +115,14 @@ async def test_a_claimed_session_that_was_loaded_is_not_loaded_again(
 
 
 async def test_a_session_that_was_loaded_long_ago_is_planned_on_again(
-    store: PostgresStore, postgres_url: str
+    store: PostgresStore, postgres_store_url: str
 ) -> None:
     """Somebody else has written meanwhile: the server refuses the plan, and the next one holds."""
     await add(store, A, draft("user.asked"))
     (lease,) = await store.claim("w", limit=1, lease_seconds=60)
     store._committer.cache.clear()
     await load(store, A)
-    other = await PostgresStore.open(postgres_url)
+    other = await PostgresStore.open(postgres_store_url)
     await add(other, A)
     await other.close()
     (answer,) = await store.commit([addition(A, draft(), fence=lease.fence)])

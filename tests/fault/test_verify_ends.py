@@ -198,15 +198,15 @@ class TestPostgres(Laws):
     nonsense = "'{1,2'::bytea"
 
     @pytest.fixture
-    async def reopen(self, postgres_url: str) -> Open:
-        store = await PostgresStore.open(postgres_url)
+    async def reopen(self, postgres_store_url: str) -> Open:
+        store = await PostgresStore.open(postgres_store_url)
         await fill(store)
         await store.close()
-        return lambda: PostgresStore.open(postgres_url)
+        return lambda: PostgresStore.open(postgres_store_url)
 
     @pytest.fixture
-    async def change(self, postgres_url: str, reopen: Open) -> AsyncIterator[Change]:
-        conn = await asyncpg.connect(postgres_url)
+    async def change(self, postgres_store_url: str, reopen: Open) -> AsyncIterator[Change]:
+        conn = await asyncpg.connect(postgres_store_url)
 
         async def change(sql: str) -> None:
             await conn.execute(sql.replace("{0}", "limpet.").replace("{}", "limpet."))

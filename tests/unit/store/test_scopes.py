@@ -166,9 +166,11 @@ class TestSQLite(Laws):
 
 class TestPostgres(Laws):
     @pytest.fixture
-    async def store(self, postgres_url: str, seal: CountingSeal) -> AsyncIterator[PostgresStore]:
-        store = await PostgresStore.open(postgres_url, seal=seal)
-        self.url, self.seal = postgres_url, seal
+    async def store(
+        self, postgres_store_url: str, seal: CountingSeal
+    ) -> AsyncIterator[PostgresStore]:
+        store = await PostgresStore.open(postgres_store_url, seal=seal)
+        self.url, self.seal = postgres_store_url, seal
         yield store
         await store.close()
 
