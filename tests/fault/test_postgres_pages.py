@@ -14,15 +14,15 @@ from limpet.testing.commits import ALL, add, draft
 from limpet.testing.laws.reads.pages import LARGE, A, fill
 
 
-async def test_the_server_sends_no_more_than_a_page(postgres_url: str) -> None:
+async def test_the_server_sends_no_more_than_a_page(postgres_store_url: str) -> None:
     """Of a read either way, of inputs, the feed, a tail, and of what a verification reads."""
-    store = await PostgresStore.open(postgres_url)
+    store = await PostgresStore.open(postgres_store_url)
     try:
         await fill(store, compressible=False)
         await fill_names(store)
     finally:
         await store.close()
-    conn = await asyncpg.connect(postgres_url)
+    conn = await asyncpg.connect(postgres_store_url)
     try:
         sid = await conn.fetchval("SELECT sid FROM limpet.sessions")
         key = (A.app, A.user, A.id)
@@ -34,7 +34,7 @@ async def test_the_server_sends_no_more_than_a_page(postgres_url: str) -> None:
             (SQL["feed"], "0", 0, None, None, None, ALL, page),
             (SQL["verify_events"], sid, 0, ALL, page),
             (SQL["verify_scopes"], "", "", "", 0, ALL, page),
-            (SQL["load"], *([part] for part in key), ALL, False, None, page, ALL),
+            (SQL["load"], *([part] for part in key), ALL, False, None, page, ALL, [""], [""]),
         ]
         await conn.execute(
             "DELETE FROM limpet.snapshots; "
