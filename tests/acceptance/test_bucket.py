@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 import limpet
+from limpet.session.history.keeping import keeping_of
 from limpet.session.life.s3 import Credentials, signed
 
 SECRET = "wJalrXUtnFEMI"
@@ -170,3 +171,22 @@ async def test_a_file_that_a_bucket_changed_is_refused(bucket: dict[str, bytes])
         bucket[name] = whole
         await lp.unarchive(s.key)
         assert (await lp.get(s.key)).values == {"n": 1}
+
+
+async def test_checkpoints_go_to_a_bucket(bucket: dict[str, bytes]) -> None:
+    """Each has a file there that its state can be read from; deleting the session removes them."""
+    async with limpet.open("memory://") as lp:
+        await lp.checkpointing("support", limpet.CheckpointPolicy(tier="s3://cold/limpet"))
+        s = await lp.create("support", "ada", state={"n": 1}, actor="user:ada")
+        await s.checkpoint()
+        await s.append("agent.did", set={"n": 2})
+        await s.checkpoint()
+        newest, first = (await s.checkpoints()).items
+        assert sorted(bucket) == sorted(
+            f"limpet/{each.place.file}" for each in (newest, first) if each.place is not None
+        )
+        tiers = keeping_of(s.writer.journal).tiers
+        assert newest.place is not None
+        assert await tiers.fields(newest.place) == {"n": 2}
+        await lp.delete(s.key)
+        assert bucket == {}

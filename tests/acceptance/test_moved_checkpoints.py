@@ -16,6 +16,7 @@ import limpet
 from limpet import Key, Limpet
 from limpet.model.keys import CHECKPOINTS, checkpoints_of
 from limpet.session.history.kept import Asked, Kept, Taken
+from limpet.session.history.tiers import Tiers
 from limpet.store.protocol import Query
 from limpet.testing.histories import recorded
 
@@ -192,7 +193,7 @@ async def test_a_checkpoint_of_another_state_is_refused(tmp_path: Path) -> None:
         await filled(source)
         s = await source.get(KEY)
         wrong = Taken(s.head.uid, s.version, "00" * 32, 1)
-        kept = Kept(source._journal, KEY)
+        kept = Kept(source._journal, KEY, Tiers(source._journal))
         await kept.record(wrong, Asked("wrong", full=False), limpet.CheckpointPolicy())
         await source.export(KEY, path)
         with pytest.raises(limpet.BundleDamaged, match="another state than its checkpoint says"):

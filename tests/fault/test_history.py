@@ -236,3 +236,66 @@ async def everything(s: Made) -> list[limpet.Event]:
     while page := await s.read(after=found[-1].seq if found else 0, limit=1_000):
         found += page
     return found
+
+
+# --- from another place ---------------------------------------------------------------------------
+
+
+async def kept_elsewhere(path: Path, tier: Path) -> list[limpet.CheckpointRef]:
+    """As `filled`, by an app that keeps its checkpoints in a directory, too."""
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await lp.checkpointing("shop", limpet.CheckpointPolicy(tier=f"file://{tier}"))
+    return await filled(path)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+async def test_a_damaged_checkpoint_is_read_from_its_tier(path: Path, number: int) -> None:
+    """The very one that was asked for, though the log cannot give its state any more."""
+    refs = await kept_elsewhere(path, path.parent / "tier")
+    damage(path, 5)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        s = lp.session(KEY, actor="agent:main")
+        done = await s.restore(refs[number - 1])
+        assert done.event is not None
+        assert done.event.data["tier"] == f"file://{path.parent}/tier"
+        assert (done.event.data["checkpoint"], done.event.data["at"]) == (number, 3 * number)
+        assert s.writer.known.fields == {"n": 3 * number - 1}
+        assert done.event.data["checksum"] == refs[number - 1].checksum
+
+
+async def test_a_file_that_is_not_of_its_checkpoint_is_not_taken(path: Path) -> None:
+    """Changed, exchanged or gone, of it or of the full one that it needs: then as without it."""
+    tier = path.parent / "tier"
+    refs = await kept_elsewhere(path, tier)
+    damage(path, 5)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        s = await lp.get(KEY, actor="agent:main")
+        full, one, two = [tier / place.file for place in await places(s)]
+        whole = {each: each.read_bytes() for each in (full, one, two)}
+        for broken in (one.write_bytes, full.write_bytes):
+            for raw in (b"", whole[two], whole[full][:-9] + b"x" + whole[full][-8:]):
+                broken(raw)
+                with pytest.raises(CheckpointIntegrity, match="event 5"):
+                    await s.restore(refs[1])
+            one.write_bytes(whole[one])
+            full.write_bytes(whole[full])
+        one.unlink()
+        done = await s.restore(refs[1], fallback=True)
+        assert done.event is not None
+        assert (done.event.data["checkpoint"], "tier" in done.event.data) == (1, False)
+
+
+async def places(s: limpet.Session[Any]) -> list[Any]:
+    return [each.place for each in (await s.checkpoints()).items[::-1]]
+
+
+async def test_a_session_is_resumed_from_the_tier_of_its_checkpoint(path: Path) -> None:
+    """Where a fallback is allowed, the newest checkpoint itself is restored, not an older one."""
+    await kept_elsewhere(path, path.parent / "tier")
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await (await lp.get(KEY, actor="agent:main")).suspend()
+    damage(path, 5)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        s, report = await lp.resume(KEY, fallback=True)
+        assert (s.phase, s.writer.known.fields, report.fell_back) == ("active", {"n": 8}, True)
+        assert any("of file://" in warning for warning in report.warnings)

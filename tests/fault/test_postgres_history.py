@@ -167,3 +167,21 @@ async def check(url: str, cold: Path, said: dict[str, str]) -> None:
             assert [event.seq for event in log] == list(range(1, s.version + 1))
             assert [event.type for event in log[:2]] == ["session.created", "user.message"]
         assert (await lp.verify()).ok
+
+
+async def test_a_damaged_checkpoint_is_read_from_its_tier(
+    postgres_store_url: str, tmp_path: Path
+) -> None:
+    """The very one that was asked for, though the log cannot give its state any more."""
+    url = postgres_store_url
+    async with limpet.open(url) as lp:
+        await lp.checkpointing("shop", limpet.CheckpointPolicy(tier=f"file://{tmp_path}/tier"))
+    refs = await filled(url)
+    rot = f"UPDATE limpet.events SET body = {FLIPPED} WHERE {OWN} = 5"
+    await execute(url, rot, f"DELETE FROM limpet.snapshots WHERE {OWN} >= 5")
+    async with limpet.open(url) as lp:
+        s = lp.session(KEY, actor="agent:main")
+        done = await s.restore(refs[2])
+        assert done.event is not None
+        assert (done.event.data["checkpoint"], done.event.data["at"]) == (3, 9)
+        assert s.writer.known.fields == {"n": 8}

@@ -142,12 +142,15 @@ def show_compacted(screen: Screen, done: limpet.CompactReport) -> None:
 def _show_checkpoints(screen: Screen, found: tuple[limpet.Checkpoint, ...]) -> None:
     told = [
         {**_ref_form(c.ref), "type": c.kind, "trigger": c.trigger, "at": c.at, "size": c.size}
+        | {"tier": c.tier}
         for c in found
     ]
-    rows = [(f"#{c.number}", str(c.seq), c.kind, c.trigger, f"{c.at:%FT%TZ}") for c in found]
+    rows = [
+        (f"#{c.number}", str(c.seq), c.kind, c.trigger, f"{c.at:%FT%TZ}", c.tier) for c in found
+    ]
     screen.display(
         {"ok": True, "checkpoints": told},
-        lambda: _table(("number", "event", "type", "trigger", "at"), rows),
+        lambda: _table(("number", "event", "type", "trigger", "at", "tier"), rows),
         ["  ".join(row) for row in rows] or ["no checkpoints"],
     )
 

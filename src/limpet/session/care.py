@@ -60,6 +60,7 @@ class Care(Door):
         key = key_of(key, user, id)
         await self._finish_moving(key)
         await leave(self._journal, key)
+        await self._forget_files(key)
         await forget_memory(self._journal, key)
         deleted = await self._journal.store.delete(key)
         self._journal.hub.touch(key)
@@ -93,11 +94,14 @@ class Care(Door):
         await self._finish_moving(key)
         await self._forget_archived(key)
         children = () if forks == "keep" else await store.forks(key)
-        if forks == "erase" or not children:  # else it is refused
+        gone = await self._below(key) if forks == "erase" else [] if children else [key]
+        if gone:  # else it is refused
             await leave(self._journal, key)
-            for each in (key, *children):
-                await forget_memory(self._journal, each, promoted=True)
+        await self._forget_files(*gone)
+        for each in gone:
+            await forget_memory(self._journal, each, promoted=True)
         erasure = await store.erase(key, forks=forks)
+        await self._forget_files(*gone)  # of checkpoints that were made meanwhile
         for each in (key, *children):
             hub.touch(each)
         return erasure
@@ -109,6 +113,22 @@ class Care(Door):
 
         session: Session[Any] = Session(self._journal, key, untyped=True)
         await finish(session)
+
+    async def _below(self, key: Key) -> list[Key]:
+        """The session, its forks, and theirs."""
+        found = {key: None}
+        for each in (waiting := [key]):
+            new = [fork for fork in await self._journal.store.forks(each) if fork not in found]
+            found |= dict.fromkeys(new)
+            waiting += new
+        return list(found)
+
+    async def _forget_files(self, *keys: Key) -> None:
+        """What ends has no checkpoints in other places either. Raises ArchiveFailed."""
+        from limpet.session.history.keeping import keeping_of
+
+        for key in keys:
+            await keeping_of(self._journal).tiers.forget(key.app, key.user, key.id)
 
     async def _forget_archived(self, key: Key) -> None:
         """What is erased has no copy in the archive either."""
@@ -127,6 +147,7 @@ class Care(Door):
         wait for one of these as their child learn that it has ended. Repeating it is harmless and
         finishes what was interrupted. Raises StoreBusy as `erase` does.
         """
+        from limpet.session.history.keeping import keeping_of
         from limpet.session.life.archives import folder_of
         from limpet.session.life.archiving import remove_archived
 
@@ -148,7 +169,10 @@ class Care(Door):
             await leave(self._journal, key)
         if self._journal.archive is not None:
             await self._journal.archive.remove_all(folder_of(of.app, of.user))
+        tiers = keeping_of(self._journal).tiers
+        await tiers.forget(of.app, of.user)
         erasures = await store.erase_user(of.app, of.user)
+        await tiers.forget(of.app, of.user)  # of checkpoints that were made meanwhile
         for key in ended:
             hub.touch(key)
         return erasures

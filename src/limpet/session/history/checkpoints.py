@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
+from msgspec import structs
+
 from limpet.errors import (
     CheckpointIntegrity,
     InvalidCursor,
     InvalidInput,
+    LimpetError,
     NoCheckpoint,
     NoFullCheckpoint,
     SessionCorrupt,
     SessionNotLoaded,
 )
-from limpet.model import NO_CHECKPOINT, Fold, LastCheckpoint, checksum, described
+from limpet.model import (
+    EMPTY,
+    NO_CHECKPOINT,
+    Fold,
+    FrozenDict,
+    LastCheckpoint,
+    checksum,
+    described,
+)
 from limpet.session.history.at import head_now
 from limpet.session.history.keeping import keeping_of
 from limpet.session.history.kept import Asked, Checkpoint, CheckpointPage
-from limpet.session.history.refs import CheckpointRef, Rewound
+from limpet.session.history.refs import CheckpointRef, Place, Rewound
 from limpet.session.history.rewind import rewind
 from limpet.session.logs import SESSION
 from limpet.session.writer import Writer
 
 _TRIGGER_CHARS_MAX = 256
+
+
+class Trusted(NamedTuple):
+    """A checkpoint that can be restored, and the session there."""
+
+    checkpoint: Checkpoint
+    fold: Fold
+    by_tier: bool = False  # its file gave the state, for the log cannot any more
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the event that goes back to it says."""
+        found: dict[str, Any] = {"checkpoint": self.checkpoint.number}
+        return {**found, "tier": self.checkpoint.tier} if self.by_tier else found
 
 
 async def checkpoint(writer: Writer, asked: Asked) -> CheckpointRef:
@@ -77,12 +104,12 @@ async def restore(
 
     Raises NoCheckpoint, NoFullCheckpoint, CheckpointIntegrity.
     """
-    way, fold = await trusted(writer, ref, fallback=fallback)
-    data = {"checkpoint": way.number}
-    return await rewind(writer, fold, actor=actor, data=data, damaged=fallback)
+    found = await trusted(writer, ref, fallback=fallback)
+    damaged = fallback or found.by_tier
+    return await rewind(writer, found.fold, actor=actor, data=found.data, damaged=damaged)
 
 
-async def trusted(writer: Writer, ref: CheckpointRef, *, fallback: bool) -> tuple[Checkpoint, Fold]:
+async def trusted(writer: Writer, ref: CheckpointRef, *, fallback: bool) -> Trusted:
     """A checkpoint, and the state there; with `fallback`, of the newest that can be trusted.
 
     Raises NoCheckpoint, NoFullCheckpoint, CheckpointIntegrity.
@@ -95,13 +122,45 @@ async def trusted(writer: Writer, ref: CheckpointRef, *, fallback: bool) -> tupl
     ways = [asked, *[each for each in reversed(fulls) if each.number < asked.number]]
     for way in ways:
         try:
-            return way, await verified(writer, way)
+            return await _trusted(writer, way)
         except CheckpointIntegrity as error:
-            text = "checkpoint integrity failure: session=%s checkpoint=%d reason=%s"
-            SESSION.warning(text, writer.known.key, way.number, error.reason)
+            _log_failure(way, error)
             if not fallback or way is ways[-1]:
                 raise
     raise AssertionError("the last one returns or raises")
+
+
+async def _trusted(writer: Writer, kept: Checkpoint) -> Trusted:
+    """The session at a checkpoint, by its log, or else by its file in a tier."""
+    try:
+        return Trusted(kept, await verified(writer, kept))
+    except CheckpointIntegrity as error:
+        if kept.place is None:
+            raise
+        _log_failure(kept, error)
+        fold = await _in_tier(writer, kept, kept.place, error.reason)
+        return Trusted(kept, fold, by_tier=True)
+
+
+async def _in_tier(writer: Writer, kept: Checkpoint, place: Place, reason: str) -> Fold:
+    """The session at a checkpoint as its file has it, if that is what the checkpoint names."""
+    key, number = writer.known.key, kept.number
+    try:
+        fields = await keeping_of(writer.journal).tiers.fields(place)
+    except LimpetError as error:
+        why = f"{reason}; and its file in {kept.tier} cannot be read ({error.code})"
+        raise CheckpointIntegrity(key, number, why) from error
+    if checksum(fields).hex() != kept.ref.checksum:
+        raise CheckpointIntegrity(key, number, f"{reason}; its file has another state")
+    schema = place.schema_version
+    facts = EMPTY if schema is None else FrozenDict(schema_version=schema)
+    head = structs.replace(await head_now(writer), version=kept.seq, facts=facts)
+    return Fold(head, fields)
+
+
+def _log_failure(kept: Checkpoint, error: CheckpointIntegrity) -> None:
+    text = "checkpoint integrity failure: session=%s checkpoint=%d reason=%s"
+    SESSION.warning(text, kept.ref.key, kept.number, error.reason)
 
 
 async def verified(writer: Writer, kept: Checkpoint) -> Fold:

@@ -37,6 +37,7 @@ from limpet.session.history.policy import (
     trigger_before,
 )
 from limpet.session.history.retention import Limits
+from limpet.session.history.tiers import Tiers
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
 from limpet.store.protocol import Committed
@@ -78,6 +79,7 @@ class Keeping:
         self._rules: dict[str, _Rules] = {}
         self._reading: dict[_Asker, asyncio.Task[_Rules]] = {}  # by those who wait for rules now
         self._paces: dict[Key, _Pace] = {}
+        self.tiers = Tiers(journal)
         self.bounds = Bounds(journal)
 
     # --- for the journal -----------------------------------------------------------------------
@@ -253,7 +255,7 @@ class Keeping:
         if pace is None:
             if len(self._paces) >= SESSIONS_MAX:
                 self._paces.clear()
-            pace = self._paces[key] = _Pace(Kept(self._journal, key))
+            pace = self._paces[key] = _Pace(Kept(self._journal, key, self.tiers))
         return pace
 
 
@@ -266,4 +268,5 @@ def keeping_of(journal: Journal) -> Keeping:
 
 def _taken(head: Head, fields: FrozenDict, *, newest: bool) -> Taken:
     raw = canonical(fields)
-    return Taken(head.uid, head.version, sha256(raw).hexdigest(), len(raw), newest)
+    made = (head.uid, head.version, sha256(raw).hexdigest(), len(raw))
+    return Taken(*made, newest, fields, head.schema_version)

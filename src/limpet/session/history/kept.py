@@ -14,12 +14,21 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from limpet.errors import SessionConflict, SessionDeleted, SessionExists, SessionNotFound
+from limpet.errors import (
+    InvalidInput,
+    SessionConflict,
+    SessionCorrupt,
+    SessionDeleted,
+    SessionError,
+    SessionExists,
+    SessionNotFound,
+)
 from limpet.model import EMPTY, UPDATE_TRIES_MAX, Commit, Fact, FrozenDict, Key, to_time, to_us
 from limpet.model.facts import checkpoints as facts
 from limpet.model.keys import checkpoints_of
-from limpet.session.history.policy import CheckpointPolicy
-from limpet.session.history.refs import CheckpointRef
+from limpet.session.history.policy import STORE, CheckpointPolicy
+from limpet.session.history.refs import CheckpointRef, Place
+from limpet.session.history.tiers import Tiers
 from limpet.session.journal import Journal
 
 Kind: TypeAlias = Literal["full", "incremental"]
@@ -35,6 +44,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
     trigger: str
     at: datetime
     size: int  # of the state, encoded, in bytes
+    place: Place | None = None  # of its file, if a policy named a tier
+
+    @property
+    def tier(self) -> str:
+        """Where it is kept besides the store; "store" if nowhere."""
+        return STORE if self.place is None else self.place.tier
 
     @property
     def number(self) -> int:
@@ -68,6 +83,8 @@ class Taken(msgspec.Struct, frozen=True):
     checksum: str
     size: int
     newest: bool = False  # it is recorded only if the session has not moved on
+    fields: FrozenDict = EMPTY
+    schema_version: str | None = None
 
 
 class Asked(NamedTuple):
@@ -81,8 +98,9 @@ class Asked(NamedTuple):
 class Kept:
     """The checkpoints of one session."""
 
-    def __init__(self, journal: Journal, key: Key) -> None:
+    def __init__(self, journal: Journal, key: Key, tiers: Tiers) -> None:
         self._journal, self.key, self._log = journal, key, checkpoints_of(key)
+        self._tiers = tiers
         self._version = 0  # of the log; 0: it is not there, or was not read
         self._state: FrozenDict = EMPTY
 
@@ -103,13 +121,21 @@ class Kept:
             await self.read(taken.uid)
         for left in reversed(range(UPDATE_TRIES_MAX)):
             made, dropped = self._next(taken, asked, policy)
+            if policy.tier != STORE:
+                made = await self._placed(made, taken, policy.tier)
             facts_ = [*self._begun(taken.uid), facts.recorded(_row(made), _numbers(dropped))]
             pin = made.number if made.full else None
             at = taken.seq if made.full or taken.newest else None
             session = Commit(self.key, (), at, uid=taken.uid, pin=pin)
-            if await self._commit(facts_, session, asked.actor, last=not left):
+            try:
+                done = await self._commit(facts_, session, asked.actor, last=not left)
+            except (SessionError, InvalidInput):  # and nothing else: it may have been recorded
+                await self._discard(made)
+                raise
+            if done:
                 await self._let_go(dropped)
                 return made
+            await self._discard(made)
             await self.read(taken.uid)
         raise AssertionError("the last try returns or raises")
 
@@ -132,9 +158,10 @@ class Kept:
 
     def _checkpoint(self, number: int, row: FrozenDict) -> Checkpoint:
         ref = CheckpointRef(self.key, number, row["seq"], row["checksum"])
-        return Checkpoint(
-            ref, _KINDS[row["full"]], row["trigger"], to_time(row["at_us"]), row["size"]
-        )
+        place = row.get("place")
+        placed = None if place is None else msgspec.convert(place, Place)
+        kind, at = _KINDS[row["full"]], to_time(row["at_us"])
+        return Checkpoint(ref, kind, row["trigger"], at, row["size"], placed)
 
     def _next(
         self, taken: Taken, asked: Asked, policy: CheckpointPolicy
@@ -159,6 +186,29 @@ class Kept:
         while over and not fulls[over]:
             over -= 1
         return [self._checkpoint(int(each), kept[each]) for each in islice(kept, over)]
+
+    async def _placed(self, made: Checkpoint, taken: Taken, tier: str) -> Checkpoint:
+        """The checkpoint with its file in a tier."""
+        base = None if made.full else await self._base(taken.uid, tier)
+        state = (taken.seq, taken.schema_version, taken.fields)
+        place = await self._tiers.put(tier, self.key, state, base)
+        return msgspec.structs.replace(made, place=place)
+
+    async def _base(self, uid: str, tier: str) -> tuple[str, FrozenDict] | None:
+        """The file of the newest full one there, and the state in it, if the store can give it."""
+        fulls = [each for each in self._shown(uid) if each.full]
+        place = fulls[-1].place if fulls else None
+        if place is None or place.tier != tier:
+            return None
+        try:
+            return place.file, (await self._journal.store.fold_at(self.key, fulls[-1].seq)).fields
+        except (SessionCorrupt, InvalidInput):
+            return None
+
+    async def _discard(self, made: Checkpoint) -> None:
+        """Remove the file of one that was not recorded."""
+        if made.place is not None:
+            await self._tiers.remove(made.place.tier, [made.place.file])
 
     def _same(self, uid: str) -> bool:
         return bool(self._state.get(facts.OF) == uid)
@@ -185,7 +235,8 @@ class Kept:
         return True
 
     async def _let_go(self, gone: Sequence[Checkpoint]) -> None:
-        """Free their snapshots. If this is not reached they only take space."""
+        """Free their snapshots and files. If this is not reached they only take space."""
+        await self._remove_files([each.place for each in gone if each.place is not None])
         if not any([each.full for each in gone]):
             return
         still = {each.seq for each in self._shown(self._state[facts.OF]) if each.full}
@@ -193,10 +244,22 @@ class Kept:
         if seqs:
             await self._journal.store.unpin(self.key, seqs)
 
+    async def _remove_files(self, gone: Sequence[Place]) -> None:
+        """Remove the files of those that were let go, and the ones that only they needed."""
+        if not gone:
+            return
+        kept = [each.place for each in self._shown(self._state[facts.OF])]
+        used = {file for place in kept if place is not None for file in (place.file, place.base)}
+        for place in gone:
+            files = [file for file in (place.file, place.base) if file and file not in used]
+            await self._tiers.remove(place.tier, files)
+
 
 def _row(made: Checkpoint) -> dict[str, object]:
     row: dict[str, object] = {"number": made.number, "seq": made.seq}
     row |= {"checksum": made.ref.checksum, "full": made.full, "trigger": made.trigger}
+    if made.place is not None:
+        row["place"] = msgspec.to_builtins(made.place)
     return row | {"size": made.size, "at_us": made.at_us}
 
 

@@ -16,6 +16,7 @@ from limpet.errors import InvalidInput
 from limpet.model import Prepared, described
 
 COLLECTION: Final = "checkpointing"
+STORE: Final = "store"  # the tier of checkpoints that are nowhere else
 LIFECYCLE: Final = "session."  # events of this family force a full checkpoint
 Adaptive = tuple[timedelta, timedelta, timedelta]
 
@@ -26,7 +27,8 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
     `every`: at the first write after so much time. `events`: after events of these types or
     families ("agent.tool_use", "session.*"); those of session.* are full. `before`: before events
     of these types, and full; True: before every event that changes state. `adaptive`: (shortest,
-    base, longest): every base ÷ (events a second), within these bounds.
+    base, longest): every base ÷ (events a second), within these bounds. `tier`: where each of them
+    is kept besides the store, a directory (file:///…) or a bucket (s3://…).
     """
 
     every: timedelta | None = None
@@ -35,6 +37,7 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
     adaptive: Adaptive | None = None
     full_every: int = 10  # of so many in a row, one is full
     keep: int = 100  # so many, and as many more as the oldest needs for its full one
+    tier: str = STORE
 
     def __post_init__(self) -> None:
         times = [self.every] if self.every is not None else []
@@ -50,6 +53,10 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
         for types in (self.events, () if isinstance(self.before, bool) else self.before):
             if isinstance(types, str) or not all([isinstance(t, str) for t in types]):
                 raise InvalidInput("events and before take types, as in ('agent.tool_use',).")
+        if self.tier != STORE:
+            from limpet.session.life.archives import open_archive  # most policies name none
+
+            open_archive(str(self.tier))
 
 
 def stored(policy: CheckpointPolicy) -> dict[str, Any]:
@@ -62,6 +69,7 @@ def stored(policy: CheckpointPolicy) -> dict[str, Any]:
         "adaptive": policy.adaptive and [each.total_seconds() for each in policy.adaptive],
         "full_every": policy.full_every,
         "keep": policy.keep,
+        "tier": policy.tier,
     }
 
 
@@ -79,6 +87,7 @@ def read(value: Any) -> CheckpointPolicy:
         adaptive=spans,
         full_every=value["full_every"],
         keep=value["keep"],
+        tier=value.get("tier", STORE),
     )
 
 

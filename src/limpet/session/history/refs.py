@@ -18,6 +18,15 @@ class CheckpointRef(msgspec.Struct, frozen=True):
     checksum: str  # SHA-256 of the canonical encoding, in hex
 
 
+class Place(msgspec.Struct, frozen=True):
+    """Where the file of a checkpoint is, if it is kept in a tier besides the store."""
+
+    tier: str
+    file: str
+    base: str | None = None  # the file that this one is the difference to
+    schema_version: str | None = None
+
+
 class Rewound(msgspec.Struct, frozen=True):
     """What a rewind changed."""
 

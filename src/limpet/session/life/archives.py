@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -64,7 +65,7 @@ class DirectoryArchive:
         await self._run("removed", lambda: (self._root / name).unlink(missing_ok=True))
 
     async def remove_all(self, folder: str) -> None:
-        await self._run("removed", lambda: shutil.rmtree(self._root / folder, ignore_errors=True))
+        await self._run("removed", lambda: _remove_all(self._root / folder))
 
     async def _run(self, doing: str, work: Callable[[], T]) -> T:
         try:
@@ -85,6 +86,22 @@ def open_archive(url: str | None) -> Archive | None:
 
         return BucketArchive(parts.netloc, parts.path.strip("/"))
     raise InvalidURL(str(url), "an archive is file:///directory or s3://bucket/prefix")
+
+
+async def put_bytes(archive: Archive, name: str, raw: bytes) -> None:
+    """Store a small file with these bytes."""
+    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
+        made = Path(folder) / "made"
+        await in_thread(lambda: made.write_bytes(raw))
+        await archive.put(name, made)
+
+
+async def fetch_bytes(archive: Archive, name: str) -> bytes:
+    """The bytes of a small file."""
+    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
+        found = Path(folder) / "found"
+        await archive.fetch(name, found)
+        return await in_thread(found.read_bytes)
 
 
 def folder_of(app: str, user: str) -> str:
@@ -126,6 +143,16 @@ def _make(folder: Path) -> list[Path]:
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     return [folder.parent, *[each.parent for each in missing[1:]]]
+
+
+def _remove_all(folder: Path) -> None:
+    """Remove a directory. What another removes meanwhile is gone, too; what stays is an error."""
+    while True:
+        try:
+            return shutil.rmtree(folder)
+        except FileNotFoundError:
+            if not folder.exists():
+                return
 
 
 def _sync(folder: Path) -> None:

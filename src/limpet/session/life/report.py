@@ -36,7 +36,7 @@ class Resumption(msgspec.Struct, frozen=True):
     tokens_left: int | None = None
     memory: Mapping[str, int] = EMPTY
     warnings: tuple[str, ...] = ()
-    fell_back: bool = False  # to an older full checkpoint
+    fell_back: bool = False  # to an older full checkpoint, or to the file in a tier
     context: Briefing = Briefing()  # role, state, evidence and memory, for the agent
 
     @property

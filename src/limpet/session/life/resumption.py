@@ -23,14 +23,14 @@ from limpet.errors import (
     SessionCorrupt,
     SessionIntegrity,
 )
-from limpet.model import PAGE_MAX, Fold, checksum, described
+from limpet.model import PAGE_MAX, checksum, described
 from limpet.model.facts import RESUMED, PhaseEvent, tools_bound, tools_in
 from limpet.model.facts.phases import rule
 from limpet.model.facts.running.budgets import remaining, spent
 from limpet.model.facts.view import Facts
 from limpet.session.documents import Put
 from limpet.session.history.at import fields_of, head_now
-from limpet.session.history.checkpoints import trusted, verified
+from limpet.session.history.checkpoints import Trusted, trusted, verified
 from limpet.session.history.kept import Checkpoint
 from limpet.session.history.rewind import rewind
 from limpet.session.life.briefing import ENTRIES_MAX, Briefing
@@ -88,7 +88,7 @@ class Resuming:
         self._memory: dict[str, int] = {}
         self._remembered: dict[str, tuple[Remembered, ...]] = {}
         self._role: str | None = None
-        self._fold: Fold | None = None  # of the checkpoint that stands in for the newest
+        self._back: Trusted | None = None  # the checkpoint that stands in for the newest
         self._puts: tuple[Put, ...] = ()
         self._newer: tuple[str, ...] = ()
         self._checksum: str | None = None  # of the state that is shown for it
@@ -148,15 +148,14 @@ class Resuming:
     async def _fall_back(self, failed: Checkpoint) -> str:
         """Go on from the newest checkpoint that can be trusted; the commit rewinds to it."""
         writer = self._session.writer
-        way, fold = await trusted(writer, failed.ref, fallback=True)
-        self._checkpoint, self._fold = way, fold
-        fields = fields_of(writer.typed, fold)
+        self._back = back = await trusted(writer, failed.ref, fallback=True)
+        self._checkpoint = way = back.checkpoint
+        fields = fields_of(writer.typed, back.fold)
         writer.known.preview(fields)
         self._checksum = checksum(fields).hex()
-        self._warnings.append(
-            f"checkpoint {failed.number} failed; checkpoint {way.number} was restored"
-        )
-        return f"checkpoint {way.number} ({way.kind}) verified in place of {failed.number}"
+        which = f"checkpoint {way.number}" + (f" of {way.tier}" if back.by_tier else "")
+        self._warnings.append(f"checkpoint {failed.number} failed; {which} was restored")
+        return f"{which} ({way.kind}) verified in place of {failed.number}"
 
     # --- 2: the context ------------------------------------------------------------------------
 
@@ -203,7 +202,7 @@ class Resuming:
     async def _reconstruct(self) -> str:
         memory = self._session.memory
         memory.working.reset()
-        if self._fold is not None:  # session memory is what it was at the checkpoint
+        if self._back is not None:  # session memory is what it was at the checkpoint
             assert self._checkpoint is not None
             self._puts, self._newer = await as_of(memory.session, self._checkpoint.at)
         for name in LAYERS if self._of.memory is None else self._of.memory:
@@ -248,7 +247,7 @@ class Resuming:
             self._tokens,
             self._memory,
             tuple(self._warnings),
-            self._fold is not None,
+            self._back is not None,
             self._context(),
         )
 
@@ -264,7 +263,7 @@ class Resuming:
         how: dict[str, Any] = {"degraded": bound.degraded, "substituted": bound.substituted}
         changed = bound.tools != tools_in(session.head.facts)
         fact = (tools_bound(bound.tools, **how),) if changed else ()
-        back = None if self._fold is None else (self._fold, {"checkpoint": report.checkpoint})
+        back = None if self._back is None else (self._back.fold, self._back.data)
         if not events:  # it is resumed already, and shall stay so
             if back is not None:
                 await rewind(session.writer, back[0], actor=self._actor, data=back[1], damaged=True)

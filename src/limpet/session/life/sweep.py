@@ -24,6 +24,7 @@ from limpet.errors import (
 from limpet.model import PAGE_MAX, Deadline, Head, Key, Lease, deadlines
 from limpet.model.facts import ACTIVE, PhaseEvent
 from limpet.session.history.bounds import evict
+from limpet.session.history.keeping import keeping_of
 from limpet.session.journal import Journal
 from limpet.session.life.archiving import archive_session, finish_all, remove_archived
 from limpet.session.life.memory import forget_memory
@@ -192,6 +193,7 @@ class Sweep:
         key = session.key
         session.writer.lease = None  # goes with the session
         await remove_archived(self._journal, session.writer.known.head)
+        await keeping_of(self._journal).tiers.forget(key.app, key.user, key.id)
         await forget_memory(self._journal, key)
         deleted = await self._journal.store.delete(key)
         self._journal.hub.touch(key)

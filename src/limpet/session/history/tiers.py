@@ -1,0 +1,113 @@
+"""Tiers: where checkpoints are kept besides the store, if a policy names a directory or a bucket.
+
+Each checkpoint then has a file there: its state as an envelope, or, of an incremental one, the diff
+from the full one before it. A file is durable before its checkpoint is recorded, and its name is
+never used again. It is read where the store cannot give the state that a checkpoint names. Files go
+with their checkpoints, and with their session and its user. Most stores have none, so what makes
+and reads files is imported when it is first needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from limpet.errors import DocumentNotFound, LimpetError
+from limpet.model import FrozenDict, Key, canonical
+from limpet.session.documents import Documents
+from limpet.session.history.policy import COLLECTION, STORE
+from limpet.session.history.refs import Place
+from limpet.session.journal import Journal
+from limpet.session.logs import SESSION
+
+if TYPE_CHECKING:
+    from limpet.session.life.archives import Archive
+
+
+class Tiers:
+    """The directories and buckets that policies name, as one process uses them."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._open: dict[str, Archive] = {}
+
+    async def put(
+        self,
+        tier: str,
+        key: Key,
+        state: tuple[int, str | None, FrozenDict],
+        base: tuple[str, FrozenDict] | None,
+    ) -> Place:
+        """Write the file of a checkpoint of a state: its seq, schema version and fields.
+
+        With a `base`, a file there and the state in it, only what changed since. Raises
+        ArchiveFailed.
+        """
+        from limpet.session.history.payloads import payload
+        from limpet.session.life.archives import put_bytes
+
+        name = f"{_folder(key)}/{self._journal.new_id()}.checkpoint"
+        raw = payload(*state, self._journal.now_us(), None if base is None else base[1])
+        await put_bytes(self._archive(tier), name, raw)
+        return Place(tier, name, None if base is None else base[0], state[1])
+
+    async def fields(self, place: Place) -> FrozenDict:
+        """The state in a file. Raises ArchiveFailed, and what a damaged file raises."""
+        from limpet.session.history.payloads import fields_in
+        from limpet.session.life.archives import fetch_bytes
+
+        base = None if place.base is None else await self.fields(Place(place.tier, place.base))
+        return fields_in(await fetch_bytes(self._archive(place.tier), place.file), base)
+
+    async def remove(self, tier: str, files: Iterable[str]) -> None:
+        """Remove files that nobody needs. What cannot be removed only takes space."""
+        for file in files:
+            try:
+                await self._archive(tier).remove(file)
+            except LimpetError as error:
+                text = "checkpoint file not removed: tier=%s file=%s code=%s"
+                SESSION.warning(text, tier, file, error.code)
+
+    async def forget(self, app: str, user: str, *ids: str) -> None:
+        """Remove all files of sessions, or without ids of a user, in every tier that the policy of
+        the app ever named. Raises ArchiveFailed."""
+        for tier in await self._ever(app):
+            folders = [_folder(Key(app, user, id)) for id in ids] or [_of_user(app, user)]
+            for folder in folders:
+                await self._archive(tier).remove_all(folder)
+
+    async def _ever(self, app: str) -> list[str]:
+        """The tiers that the policy of an app names, or has named."""
+        documents, before = Documents(self._journal, COLLECTION), None
+        found: dict[str, None] = {}
+        try:
+            while versions := await documents.history(app, before=before):
+                values = [each.value for each in versions if not each.deleted]
+                found |= dict.fromkeys([value.get("tier", STORE) for value in values])
+                before = versions[-1].version
+        except DocumentNotFound:
+            pass
+        return [tier for tier in found if tier != STORE]
+
+    def _archive(self, tier: str) -> Archive:
+        from limpet.session.life.archives import open_archive
+
+        found = self._open.get(tier)
+        if found is None:
+            found = open_archive(tier)
+            assert found is not None, "a tier has a URL"
+            self._open[tier] = found
+        return found
+
+
+def _folder(key: Key) -> str:
+    """Where the files of one session are. The name says nothing about the user."""
+    own = sha256(canonical(["checkpoints", key.id])).hexdigest()[:32]
+    return f"{_of_user(key.app, key.user)}/{own}"
+
+
+def _of_user(app: str, user: str) -> str:
+    from limpet.session.life.archives import folder_of
+
+    return folder_of(app, user)

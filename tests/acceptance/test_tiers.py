@@ -1,0 +1,145 @@
+"""Checkpoints that are kept in a directory besides the store."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import ArchiveFailed, CheckpointPolicy, StoreBusy
+from limpet.model import Commit
+
+Made = limpet.Session[Any]
+KEY = limpet.Key("shop", "ada", "1")
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Path:
+    return tmp_path / "tier"
+
+
+@pytest.fixture
+async def s(lp: limpet.Limpet, tier: Path) -> Made:
+    """A session of an app whose checkpoints go to a directory, four of them full."""
+    await lp.checkpointing("shop", CheckpointPolicy(tier=f"file://{tier}", full_every=4))
+    return await lp.create(*("shop", "ada", "1"), state={"n": 0, "f": 1.0}, actor="agent:main")
+
+
+def files(tier: Path) -> list[Path]:
+    return [path for path in tier.rglob("*") if path.is_file()]
+
+
+async def grown(s: Made, checkpoints: int) -> None:
+    for _ in range(checkpoints):
+        await s.append("agent.did", {"text": "x" * 300}, inc={"n": 1}, set={"long": "y" * 300})
+        await s.checkpoint()
+
+
+async def test_each_checkpoint_has_a_file_in_its_tier(s: Made, tier: Path) -> None:
+    """A full one an envelope of its state, an incremental one the diff from the full one."""
+    await grown(s, 3)
+    full, *others = (await s.checkpoints()).items[::-1]
+    assert {each.tier for each in (full, *others)} == {f"file://{tier}"}
+    assert len(files(tier)) == 3
+    assert full.place is not None
+    envelope = limpet.envelope.decode((tier / full.place.file).read_bytes())
+    assert (envelope.fields, envelope.state_version) == (await s.state_at(full.ref), full.seq)
+    for each in others:
+        assert each.place is not None
+        assert each.place.base == full.place.file
+        raw = (tier / each.place.file).read_bytes()
+        assert limpet.Diff.from_bytes(raw).apply(envelope.fields) == await s.state_at(each.ref)
+    assert not any("ada" in str(path.relative_to(tier)) for path in files(tier))
+
+
+async def test_files_go_with_their_checkpoints(lp: limpet.Limpet, s: Made, tier: Path) -> None:
+    """Let go by hand or by policy; a full one's file stays as long as another needs it."""
+    await grown(s, 3)
+    full, *others = [each.ref for each in (await s.checkpoints()).items[::-1]]
+    await s.unpin(full)
+    assert len(files(tier)) == 3
+    for each in others:
+        await s.unpin(each)
+    assert files(tier) == []
+    await lp.checkpointing("shop", CheckpointPolicy(tier=f"file://{tier}", full_every=2, keep=2))
+    await grown(s, 5)
+    assert len(files(tier)) == len((await s.checkpoints()).items) == 3
+
+
+@pytest.mark.parametrize("end", ["delete", "erase", "forks", "user", "expire"])
+async def test_files_go_with_their_session(
+    lp: limpet.Limpet, s: Made, tier: Path, end: str
+) -> None:
+    """And with its user, from every tier that was ever named; those of others stay."""
+    other = await lp.create("shop", "bob", "1", actor="agent:main")
+    fork = await s.fork(user="carol")
+    for each in (s, other, fork):
+        await each.checkpoint()
+    await lp.checkpointing("shop", None)
+    match end:
+        case "delete":
+            await lp.delete(s.key)
+        case "erase":
+            await lp.erase(s.key, forks="keep")
+        case "forks":
+            await lp.erase(s.key, forks="erase")
+        case "user":
+            await lp.erase_user("shop", "ada")
+        case _:
+            await s.set_timeouts(limpet.Timeouts(expiry=timedelta(microseconds=1)))
+            await s.terminate()
+            assert (await lp.sweep()).deleted == 1
+    assert len(files(tier)) == (1 if end == "forks" else 2)
+    assert (await lp.get(other.key)).checkpoint_seq == 1
+
+
+async def test_what_cannot_be_written_there_is_no_checkpoint(
+    lp: limpet.Limpet, s: Made, tier: Path
+) -> None:
+    """And what had to wait for it is not recorded."""
+    tier.write_text("not a directory")
+    with pytest.raises(ArchiveFailed):
+        await s.checkpoint()
+    assert ((await s.checkpoints()).items, s.checkpoint_seq) == ((), 0)
+    policy = CheckpointPolicy(tier=f"file://{tier}", before=("agent.refund",))
+    await lp.checkpointing("shop", policy)
+    with pytest.raises(ArchiveFailed):
+        await s.append("agent.refund")
+    assert (await s.refresh()).version == 1
+    with pytest.raises(ArchiveFailed):
+        await lp.delete(s.key)
+    assert await lp.get(s.key)
+
+
+async def test_a_checkpoint_that_is_not_recorded_leaves_no_file(
+    s: Made, tier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it is refused; where it may have been recorded the file stays, and is in nobody's way."""
+    store = s.writer.journal.store
+    commit = store.commit
+
+    async def unsure(commits: list[Commit]) -> Any:
+        await commit(commits)
+        raise StoreBusy("the store")
+
+    await grown(s, 1)
+    monkeypatch.setattr(store, "commit", unsure)
+    with pytest.raises(StoreBusy):
+        await s.checkpoint()
+    monkeypatch.undo()
+    assert len(files(tier)) == len((await s.checkpoints()).items) == 2
+    with pytest.raises(limpet.InvalidInput):
+        await s.checkpoint("\ud800")
+    assert len(files(tier)) == 2
+    await grown(s, 1)
+    assert [each.number for each in (await s.checkpoints()).items] == [3, 2, 1]
+
+
+@pytest.mark.parametrize("wrong", ["archive", "ftp://x/y", "file://relative", "", None, 7])
+def test_a_tier_is_a_directory_or_a_bucket(wrong: Any) -> None:
+    """Refused when the policy is made."""
+    with pytest.raises(limpet.InvalidURL):
+        CheckpointPolicy(tier=wrong)
