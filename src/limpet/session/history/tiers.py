@@ -66,8 +66,8 @@ class Tiers:
             try:
                 await self._archive(tier).remove(file)
             except LimpetError as error:
-                text = "checkpoint file not removed: tier=%s file=%s code=%s"
-                SESSION.warning(text, tier, file, error.code)
+                text = "checkpoint file not removed: error=%s tier=%s file=%s"
+                SESSION.warning(text, error.code, tier, file)
 
     async def forget(self, app: str, user: str, *ids: str) -> None:
         """Remove all files of sessions, or without ids of a user, in every tier that the policy of
