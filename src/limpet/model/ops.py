@@ -181,39 +181,50 @@ def check(op: object) -> Op:
     if not path or not isinstance(path[0], str):
         raise InvalidOp(f"the path {path!r} does not begin with a name")
     check_name(path[0], deleted=type(op) is Delete and len(path) == 1)
-    if len(path) > VALUE_DEPTH_MAX:
-        raise InvalidOp(f"a path of {len(path)} steps, more than {VALUE_DEPTH_MAX}")
-    _check_steps(path, path[1:])
-    return _check_arguments(cast(Op, op))
+    if len(path) > 1:
+        if len(path) > VALUE_DEPTH_MAX:
+            raise InvalidOp(f"a path of {len(path)} steps, more than {VALUE_DEPTH_MAX}")
+        _check_steps(path, path[1:])
+    return cast(Op, op) if type(op) is Set else _check_arguments(cast(Op, op))
 
 
 def _check_steps(path: object, steps: Iterable[object]) -> None:
     for step in steps:
-        is_name = type(step) is str and not _LONE(step)
-        if not is_name and (type(step) is not int or step < 0):
-            raise InvalidOp(f"the path {path!r} has the step {step!r}: a name or an index from 0")
+        if type(step) is str:
+            if step.isascii() or not _LONE(step):
+                continue
+        elif type(step) is int and step >= 0:
+            continue
+        raise InvalidOp(f"the path {path!r} has the step {step!r}: a name or an index from 0")
 
 
 def _check_arguments(op: Op) -> Op:
-    match op:
-        case Add(items=items) | Insert(items=items) if not isinstance(items, (list, tuple)):
-            raise InvalidOp(f"{_VERB[type(op)]} at {show(op.path)} takes a list of items")
-        case Insert(at=at) if type(at) is not int or at < 0:
-            raise InvalidOp(f"insert at {show(op.path)} has the index {at!r}")
-        case Merge(value=value) if not isinstance(value, dict):
+    kind = type(op)
+    if isinstance(op, (Add, Insert)):
+        if not isinstance(op.items, (list, tuple)):
+            raise InvalidOp(f"{_VERB[kind]} at {show(op.path)} takes a list of items")
+        if isinstance(op, Insert) and (type(op.at) is not int or op.at < 0):
+            raise InvalidOp(f"insert at {show(op.path)} has the index {op.at!r}")
+    elif isinstance(op, Merge):
+        if not isinstance(op.value, dict):
             raise InvalidOp(f"merge at {show(op.path)} takes a dict")
-        case Inc(by=by) if isinstance(by, bool) or not isinstance(by, (int, float)):
+    elif isinstance(op, Inc):
+        if isinstance(op.by, bool) or not isinstance(op.by, (int, float)):
             raise InvalidOp(f"inc at {show(op.path)} takes a number")
-        case Cut(start=start, stop=stop):
-            if type(start) is not int or type(stop) is not int or not 0 <= start <= stop:
-                raise InvalidOp(f"cut at {show(op.path)} takes 0 <= start <= stop")
-        case SetRef(ref=ref) | AddRef(ref=ref) | MergeRef(ref=ref):
-            if not isinstance(ref, tuple):
-                ref = tuple(ref) if isinstance(ref, list) else (ref,)
-                op = msgspec.structs.replace(op, ref=ref)
-            _check_steps(ref, ref)
-        case _:
-            pass
+    elif isinstance(op, Cut):
+        if type(op.start) is not int or type(op.stop) is not int or not 0 <= op.start <= op.stop:
+            raise InvalidOp(f"cut at {show(op.path)} takes 0 <= start <= stop")
+    elif isinstance(op, (SetRef, AddRef, MergeRef)):
+        return _check_reference(op)
+    return op
+
+
+def _check_reference(op: SetRef | AddRef | MergeRef) -> Op:
+    ref: object = op.ref
+    if not isinstance(ref, tuple):
+        ref = tuple(ref) if isinstance(ref, list) else (ref,)
+        op = msgspec.structs.replace(op, ref=ref)
+    _check_steps(ref, ref)
     return op
 
 
@@ -234,11 +245,12 @@ def resolve(op: Op, data: Any) -> PlainOp:
 def apply(fields: FrozenDict, ops: Iterable[PlainOp]) -> FrozenDict:
     """The state after `ops`. `fields` is not modified; unchanged parts are shared."""
     root = FrozenDict(fields)
+    ours: dict[int, Any] = {}  # containers that were made here, by identity; kept while it is used
     for op in ops:
         if len(op.path) == 1 and type(op) is Set:
             _put(root, op.path[0], op.value)
         else:
-            _apply_at(root, op)
+            _apply_at(root, op, ours)
     return root
 
 
@@ -292,37 +304,46 @@ def kind(value: object) -> str:
             return "a dict"
 
 
-def _apply_at(root: FrozenDict, op: PlainOp) -> None:
-    """Apply `op` inside `root`, a dict made for this call, copying each container on its path."""
+def _apply_at(root: FrozenDict, op: PlainOp, ours: dict[int, Any]) -> None:
+    """Apply `op` inside `root`, a dict made for this call, copying each container on its path that
+    is not ours yet."""
     holder: Any = root
-    *way, last = op.path
-    for depth, step in enumerate(way):
-        inner = _step(holder, step, op.path, depth)
-        if isinstance(inner, dict):
-            copy: Any = FrozenDict(inner)
-        elif isinstance(inner, list):
-            copy = FrozenList(inner)
-        else:
-            raise OpPathUnknown(show(op.path), f"dict or list at {show(op.path[: depth + 1])}")
-        _put(holder, step, copy)
-        holder = copy
+    path = op.path
+    for depth in range(len(path) - 1):
+        inner = _look(holder, path[depth])
+        if id(inner) not in ours:
+            inner = _copied(op, inner, depth)
+            ours[id(inner)] = inner
+            _put(holder, path[depth], inner)
+        holder = inner
+    last = path[-1]
     before = _look(holder, last)
     if before is _MISSING and (isinstance(last, int) or isinstance(holder, list)):
-        raise OpPathUnknown(show(op.path), f"item {last!r}")
+        raise OpPathUnknown(show(path), f"item {last!r}")
     if type(op) is Delete:
         _delete(holder, op)
     else:
         _put(holder, last, _changed(op, before))
 
 
+def _copied(op: PlainOp, inner: Any, depth: int) -> Any:
+    if isinstance(inner, dict):
+        return FrozenDict(inner)
+    if isinstance(inner, list):
+        return FrozenList(inner)
+    if inner is _MISSING:
+        raise OpPathUnknown(show(op.path), show(op.path[: depth + 1]))
+    raise OpPathUnknown(show(op.path), f"dict or list at {show(op.path[: depth + 1])}")
+
+
 def _changed(op: PlainOp, before: Any) -> Any:
+    if type(op) is Set:
+        return op.value
+    if type(op) is Add:
+        longer = FrozenList(_expect(op, before, list, "a list", ()))
+        list.extend(longer, op.items)  # ours until it is returned: one copy, not two
+        return longer
     match op:
-        case Set(value=value):
-            return value
-        case Add(items=items):
-            longer = FrozenList(_expect(op, before, list, "a list", ()))
-            list.extend(longer, items)  # ours until it is returned: one copy, not two
-            return longer
         case Insert(at=at, items=items):
             old = _expect(op, before, list, "a list", _MISSING)
             if at > len(old):
@@ -380,13 +401,6 @@ def _look(holder: Any, step: str | int) -> Any:
     if isinstance(holder, list) and isinstance(step, int) and step < len(holder):
         return holder[step]
     return _MISSING
-
-
-def _step(holder: Any, step: str | int, path: Path, depth: int) -> Any:
-    inner = _look(holder, step)
-    if inner is _MISSING:
-        raise OpPathUnknown(show(path), show(path[: depth + 1]))
-    return inner
 
 
 def _put(holder: Any, step: Any, value: Any) -> None:
