@@ -204,6 +204,7 @@ async def test_a_step_is_saved_after_the_start_however_long_that_takes() -> None
 
     async def waits(s: Log) -> dict[str, Any]:
         await asyncio.sleep(0)
+        await asyncio.sleep(0)
         return {"log": ["waited"]}
 
     checkpointer = Slow()

@@ -7,7 +7,6 @@ answers `suspended` without running anything; `resume` delivers the signal.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
@@ -19,6 +18,7 @@ from limpet.graph.engine.compiled import CompiledGraph
 from limpet.graph.harness import Bucket, Harness, Outcome
 from limpet.graph.state import Message, State
 from limpet.graph.suspend import SuspensionDescriptor
+from limpet.graph.turns import Turns
 
 S = TypeVar("S", bound=State)
 
@@ -73,11 +73,11 @@ class ChatHarness(Generic[S]):
         self.harness = Harness(graph, buckets=buckets)
         self._field, self._make = messages_field, make_message or _user_message
         self._sorry = {**_SORRY, **(error_replies or {})}
-        self._locks: dict[str, tuple[asyncio.Lock, list[None]]] = {}
+        self._turns = Turns()
 
     async def send(self, session_id: str, message: Any) -> ChatReply:
         """Send a message and get the replies. Sends of one session wait for each other."""
-        async with _Turn(self._locks, session_id):
+        async with self._turns.of(session_id):
             if (waiting := await self._pending(session_id)) is not None:
                 return waiting
             made = self._make(message) if isinstance(message, str) else message
@@ -88,7 +88,7 @@ class ChatHarness(Generic[S]):
         self, session_id: str, pending: str, payload: Mapping[str, Any] | None = None
     ) -> ChatReply:
         """Deliver the signal that a suspended session waits for."""
-        async with _Turn(self._locks, session_id):
+        async with self._turns.of(session_id):
             outcome = await self.harness.handle(
                 session_id=session_id, resume_invocation=pending, signal_payload=payload or {}
             )
@@ -123,32 +123,6 @@ class ChatHarness(Generic[S]):
                 wanted = msgspec.convert(record.suspension["descriptor"], SuspensionDescriptor)
                 return ChatReply(kind="suspended", descriptor=wanted, pending=record.invocation_id)
         return None
-
-
-class _Turn:
-    """One caller at a time for a session; a lock is forgotten when nobody waits for it."""
-
-    def __init__(self, locks: dict[str, tuple[asyncio.Lock, list[None]]], session_id: str) -> None:
-        self._locks, self._id = locks, session_id
-
-    async def __aenter__(self) -> None:
-        lock, users = self._locks.setdefault(self._id, (asyncio.Lock(), []))
-        users.append(None)
-        try:
-            await lock.acquire()
-        except BaseException:
-            self._leave(users)
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        lock, users = self._locks[self._id]
-        lock.release()
-        self._leave(users)
-
-    def _leave(self, users: list[None]) -> None:
-        users.pop()
-        if not users:
-            del self._locks[self._id]
 
 
 def _user_message(text: str) -> Message:

@@ -96,20 +96,22 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.cursor[-1].progress if self.cursor else None
 
     def to_document(self) -> Document:
-        """The record as one dict of plain JSON data. With a cursor, states stand in its frames."""
+        """The record as one dict of plain JSON data. With a cursor, states stand in its frames.
+
+        What most records do not have is left out: every name costs a run that is checkpointed.
+        """
         made: Document = {
             "invocation_id": self.invocation_id,
             "correlation_id": self.correlation_id,
             "completed_positions": [document_of(one) for one in self.completed_positions],
-            "cursor": None,
             "last_saved_at": msgspec.to_builtins(self.last_saved_at),
-            "schema_version": self.schema_version,
-            "session_id": self.session_id,
             "status": self.status,
             "graph": self.graph,
             "revision": self.revision,
-            "suspension": self.suspension,
         }
+        for name in ("schema_version", "session_id", "suspension"):
+            if value := getattr(self, name):
+                made[name] = value
         if self.cursor is not None:
             return {**made, "cursor": [document_of(frame) for frame in self.cursor]}
         return {**made, "state": self.state, "parent_states": list(self.parent_states)}
@@ -330,10 +332,10 @@ def document_of(part: Position | Frame | Slot) -> Document:
     if isinstance(part, Slot):
         frames = [document_of(frame) for frame in part.frames]
         return {"done": part.done, "result": part.result, "error": part.error, "frames": frames}
-    progress = None
-    if part.progress is not None:
-        slots = {key: document_of(slot) for key, slot in part.progress.slots.items()}
-        progress = {"total": part.progress.total, "slots": slots}
+    if part.progress is None:
+        return {"node": part.node, "state": part.state}
+    slots = {key: document_of(slot) for key, slot in part.progress.slots.items()}
+    progress = {"total": part.progress.total, "slots": slots}
     return {"node": part.node, "state": part.state, "progress": progress}
 
 

@@ -217,7 +217,12 @@ class Tracker:
         A process that dies in there leaves a record to resume from. A first node that does not wait
         is completed before this gets its turn, and is saved together with the start.
         """
-        self._start = asyncio.get_running_loop().create_task(self._begin())
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._begin_now, loop)  # a task only if it is needed
+
+    def _begin_now(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self.revision:
+            self._start = loop.create_task(self._begin())
 
     async def _begin(self) -> None:
         if not self.revision:

@@ -8,10 +8,8 @@ commit.
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self, TypeGuard
 
@@ -25,6 +23,7 @@ from limpet.graph.stores.opened import Given, Source, postgres_url, shared, sqli
 from limpet.graph.stores.records import labels_asked, labels_of, record_of, summaries
 from limpet.graph.stores.retention import Retention
 from limpet.graph.stores.sessions import StoredSessions, document_of
+from limpet.graph.turns import Turns
 from limpet.model import OPS_PER_EVENT_MAX, UPDATE_TRIES_MAX, PlainOp, Set
 from limpet.session.limpet import Limpet
 
@@ -38,14 +37,16 @@ class StoredCheckpoints:
     def __init__(self, source: Source, app: str, user: str, keep: int | None) -> None:
         self.documents = Documents(source, app, user)
         self._retention = Retention(self.documents, keep)
-        self._turns: dict[str, _Turns] = {}  # of invocations that are saved whole just now
+        # Whole saves of one invocation take effect in the order of their calls. A step that comes
+        # meanwhile is saved whole too, behind them.
+        self._whole = Turns()
 
     # --- writing -------------------------------------------------------------------------------
 
     async def save(self, record: CheckpointRecord, /) -> None:
         """Replace the record of its invocation, in one commit."""
         id = record.invocation_id
-        async with self._in_order(id):
+        async with self._whole.of(id):
             await self.documents.replace(id, record.to_document(), labels_of(record))
         await self._settle(id, record.status)
 
@@ -60,7 +61,7 @@ class StoredCheckpoints:
         await self.documents.limpet()  # open already, so it does not wait
         session = self.documents.remembered(invocation_id)
         states = [op.value for op in ops if type(op) is Set and op.path == ("status",)]
-        whole_now = invocation_id in self._turns or "suspended" in states  # which has a label
+        whole_now = invocation_id in self._whole or "suspended" in states  # which has a label
         if session is None or whole_now or len(ops) > OPS_PER_EVENT_MAX:
             return await self.save(whole())
         await session.append(STEPPED, ops=ops)
@@ -191,37 +192,12 @@ class StoredCheckpoints:
     ) -> None:
         await self.close()
 
-    @asynccontextmanager
-    async def _in_order(self, invocation_id: str) -> AsyncIterator[None]:
-        """Let whole saves of one invocation take effect in the order of their calls.
-
-        A step that comes meanwhile is saved whole too, behind them.
-        """
-        turns = self._turns.setdefault(invocation_id, _Turns())
-        turns.taken += 1
-        try:
-            async with turns.lock:
-                yield
-        finally:
-            turns.taken -= 1
-            if not turns.taken:
-                del self._turns[invocation_id]
-
     async def _settle(self, invocation_id: str, status: str) -> None:
         """After the last save of a run: nothing more is remembered of it, old ones may go."""
         if status != "running":
             self.documents.forget(invocation_id)
         if status == "completed":
             await self._retention.completed(invocation_id)
-
-
-class _Turns:
-    """Who saves one invocation whole, and how many wait for it."""
-
-    __slots__ = ("lock", "taken")
-
-    def __init__(self) -> None:
-        self.lock, self.taken = asyncio.Lock(), 0
 
 
 class LimpetCheckpointer(StoredCheckpoints):
