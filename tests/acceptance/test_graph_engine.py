@@ -205,6 +205,26 @@ async def test_an_edge_to_nowhere_is_a_routing_error(target: Any) -> None:
     assert info.value.recoverable_state.n == 1
 
 
+@pytest.mark.parametrize(("target", "declared"), [(END, ["other"]), ("other", ["up", END])])
+async def test_an_edge_leads_to_its_declared_targets_only(target: Any, declared: list[Any]) -> None:
+    """Drawings and the search for unreachable nodes rely on them. END is one if it is listed."""
+    graph = (
+        GraphBuilder(Count)
+        .add_node("start", up)
+        .add_node("up", up)
+        .add_node("other", up)
+        .add_conditional_edge("start", lambda s: "up", targets=["up", "other"])
+        .add_conditional_edge("up", lambda s: target, targets=declared)
+        .add_edge("other", END)
+        .set_entry("start")
+        .compile()
+    )
+    with pytest.raises(limpet.RoutingError, match="declared") as info:
+        await graph.invoke()
+    assert info.value.target == repr(target)
+    assert info.value.recoverable_state.n == 2
+
+
 async def test_an_edge_that_raises_is_an_edge_exception() -> None:
     """Its cause is kept."""
     graph = (

@@ -253,6 +253,72 @@ async def test_a_cancelled_send_frees_its_session() -> None:
     assert (await chat.send("s", "three")).kind == "completed"
 
 
+async def test_sends_of_several_harnesses_wait_for_each_other_if_asked() -> None:
+    """By the locks of the store, as two processes would: no turn is lost."""
+    store = InMemorySessionStore()
+    inside, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(s: Talk) -> dict[str, Any]:
+        inside.set()
+        await go.wait()
+        return await reply(s)
+
+    builder = talk(store, slow=slow)
+    first, second = (ChatHarness(builder.compile(), across_processes=True) for _ in range(2))
+    sent = [asyncio.ensure_future(first.send("s", "one"))]
+    await inside.wait()
+    sent.append(asyncio.ensure_future(second.send("s", "two")))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    go.set()
+    replies = [(await one).replies[0].content for one in sent]
+    assert replies == ["one? 1 None", "two? 3 None"]
+
+
+async def test_a_lock_that_is_not_released_does_not_cost_the_reply() -> None:
+    """It ends by itself; the turn is done, and must not be sent again."""
+
+    class Stuck(InMemorySessionStore):
+        async def release_lock(self, session_id: str, /) -> None:
+            raise OSError("network")
+
+    chat = ChatHarness(talk(Stuck()).compile(), across_processes=True)
+    assert (await chat.send("s", "hi")).kind == "completed"
+
+
+async def test_what_fails_before_the_run_is_an_outcome_too() -> None:
+    """A store that does not answer, or gives no lock: the session is as it was."""
+
+    class Down(InMemoryCheckpointer):
+        async def list(self, filter: Any = None, /) -> Any:
+            raise OSError("disk")
+
+    class Locked(InMemorySessionStore):
+        async def acquire_lock(self, session_id: str, /) -> None:
+            raise TimeoutError
+
+    down = ChatHarness(talk().with_checkpointer(Down()).compile())
+    locked = ChatHarness(talk(Locked()).compile(), across_processes=True)
+    for chat, category in ((down, "OSError"), (locked, "TimeoutError")):
+        failed = await chat.send("s", "hi")
+        assert (failed.kind, failed.bucket) == ("errored", "retryable_transient")
+        assert (failed.category, failed.reply is not None) == (category, True)
+
+
+class Bare:
+    """A session store without locks."""
+
+    def __init__(self) -> None:
+        kept = InMemorySessionStore()
+        self.load, self.save, self.delete, self.list = kept.load, kept.save, kept.delete, kept.list
+
+
+def test_waiting_across_processes_needs_a_store_with_locks() -> None:
+    """It is refused when the harness is made."""
+    with pytest.raises(limpet.GraphMisused, match="acquire_lock"):
+        ChatHarness(talk(Bare()).compile(), across_processes=True)
+
+
 def test_a_chat_needs_a_list_of_messages() -> None:
     """The field is named when it is not called messages."""
 

@@ -211,8 +211,8 @@ class RoutingError(GraphRunError):
     def __init__(self, node: str, target: str, recoverable_state: Any = None) -> None:
         self.target = target
         super().__init__(
-            f"the edge after node {node!r} led to {target}, which is not a node of this graph. "
-            "Return the name of a node, or END.",
+            f"the edge after node {node!r} led to {target}, where it cannot lead. Return the name "
+            "of a node of this graph, or END; if targets are declared, one of them.",
             node=node,
             recoverable_state=recoverable_state,
         )

@@ -7,20 +7,24 @@ answers `suspended` without running anything; `resume` delivers the signal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, TypeVar
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
 from limpet.errors import GraphMisused
 from limpet.graph.checkpoint import CheckpointFilter
 from limpet.graph.engine.compiled import CompiledGraph
-from limpet.graph.harness import Bucket, Harness, Outcome
+from limpet.graph.harness import Bucket, Harness, Outcome, category_of
+from limpet.graph.observe import raised
+from limpet.graph.sessions import SessionLocks
 from limpet.graph.state import Message, State
 from limpet.graph.suspend import SuspensionDescriptor
 from limpet.graph.turns import Turns
 
 S = TypeVar("S", bound=State)
+_LOG: Final = logging.getLogger("limpet.graph")
 
 
 class ChatReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +56,8 @@ class ChatHarness(Generic[S]):
     """A chat over a graph with sessions. `messages_field` is the list that the messages are in.
 
     `make_message(text)` makes the user's message, `error_replies` has the text to show for an error
-    of each bucket.
+    of each bucket. Sends of one session through this object wait for each other; with
+    `across_processes` those of all processes do, by the locks of the session store.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class ChatHarness(Generic[S]):
         make_message: Callable[[str], Any] | None = None,
         error_replies: Mapping[Bucket, str] | None = None,
         buckets: Mapping[str, Bucket] | None = None,
+        across_processes: bool = False,
     ) -> None:
         field = graph.plan.fields.get(messages_field)
         if field is None or not field.holds_list:
@@ -73,26 +79,52 @@ class ChatHarness(Generic[S]):
         self.harness = Harness(graph, buckets=buckets)
         self._field, self._make = messages_field, make_message or _user_message
         self._sorry = {**_SORRY, **(error_replies or {})}
-        self._turns = Turns()
+        self._turns, self._locks = Turns(), None
+        if across_processes:
+            self._locks = _locks_of(graph)
 
     async def send(self, session_id: str, message: Any) -> ChatReply:
         """Send a message and get the replies. Sends of one session wait for each other."""
-        async with self._turns.of(session_id):
+        made = self._make(message) if isinstance(message, str) else message
+
+        async def run() -> ChatReply:
             if (waiting := await self._pending(session_id)) is not None:
                 return waiting
-            made = self._make(message) if isinstance(message, str) else message
             outcome = await self.harness.handle({self._field: [made]}, session_id=session_id)
             return self._reply(outcome)
+
+        return await self._alone(session_id, run)
 
     async def resume(
         self, session_id: str, pending: str, payload: Mapping[str, Any] | None = None
     ) -> ChatReply:
         """Deliver the signal that a suspended session waits for."""
-        async with self._turns.of(session_id):
+
+        async def run() -> ChatReply:
             outcome = await self.harness.handle(
                 session_id=session_id, resume_invocation=pending, signal_payload=payload or {}
             )
             return self._reply(outcome)
+
+        return await self._alone(session_id, run)
+
+    async def _alone(self, session_id: str, run: Callable[[], Awaitable[ChatReply]]) -> ChatReply:
+        """Run while no other send or signal of the session does. What fails around the run is an
+        outcome, too."""
+        self.harness.check_id(session_id)
+        async with self._turns.of(session_id):
+            try:
+                if self._locks is None:
+                    return await run()
+                await self._locks.acquire_lock(session_id)
+                try:
+                    return await run()
+                finally:
+                    await _released(self._locks, session_id)
+            except GraphMisused:
+                raise
+            except Exception as error:
+                return self._failed(error)
 
     def _reply(self, outcome: Outcome[S]) -> ChatReply:
         if outcome.kind != "errored":
@@ -103,12 +135,17 @@ class ChatHarness(Generic[S]):
                 descriptor=outcome.descriptor,
                 pending=outcome.invocation_id if outcome.kind == "suspended" else None,
             )
+        assert outcome.error is not None
+        return self._failed(outcome.error)
+
+    def _failed(self, error: BaseException) -> ChatReply:
+        bucket = self.harness.bucket_of(error)
         return ChatReply(
             kind="errored",
-            bucket=outcome.bucket,
-            category=outcome.category,
-            reply=self._sorry[outcome.bucket or "retryable_transient"],
-            error=outcome.error,
+            bucket=bucket,
+            category=category_of(error),
+            reply=self._sorry[bucket],
+            error=error,
         )
 
     async def _pending(self, session_id: str) -> ChatReply | None:
@@ -123,6 +160,25 @@ class ChatHarness(Generic[S]):
                 wanted = msgspec.convert(record.suspension["descriptor"], SuspensionDescriptor)
                 return ChatReply(kind="suspended", descriptor=wanted, pending=record.invocation_id)
         return None
+
+
+def _locks_of(graph: CompiledGraph[Any]) -> SessionLocks:
+    """The locks of the graph's session store. Raises GraphMisused if it has none."""
+    store = None if graph.session is None else graph.session.store
+    if not isinstance(store, SessionLocks):
+        raise GraphMisused(
+            "across_processes needs a session store with acquire_lock and release_lock. Use one of "
+            "ours, or leave it out."
+        )
+    return store
+
+
+async def _released(locks: SessionLocks, session_id: str) -> None:
+    """Release the lock. If that fails it ends by itself: the reply counts, not the lock."""
+    try:
+        await locks.release_lock(session_id)
+    except Exception as error:
+        _LOG.warning("lock not released: session=%s error=%s", session_id, raised(error))
 
 
 def _user_message(text: str) -> Message:

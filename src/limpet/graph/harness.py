@@ -147,7 +147,7 @@ class Harness(Generic[S]):
             entry_state=ran.entry_state,
             error=error,
             bucket=None if error is None else self.bucket_of(error),
-            category=None if error is None else _category(error),
+            category=None if error is None else category_of(error),
         )
 
     def bucket_of(self, error: BaseException) -> Bucket:
@@ -161,14 +161,18 @@ class Harness(Generic[S]):
             return "user_correctable"
         return "retryable_transient"
 
+    def check_id(self, session_id: object) -> None:
+        """Refuse a request to a sessioned harness that names no session."""
+        if self.mode == "sessioned" and (not isinstance(session_id, str) or not session_id.strip()):
+            raise GraphMisused("a sessioned harness needs a session id. Pass a text.")
+
     def _check(self, session_id: object, resume_invocation: object, payload: object) -> None:
         if self.mode == "stateless" and session_id is not None:
             raise GraphMisused(
                 "a stateless harness was given a session id. Leave it out, or make the harness "
                 "sessioned."
             )
-        if self.mode == "sessioned" and (not isinstance(session_id, str) or not session_id.strip()):
-            raise GraphMisused("a sessioned harness needs a session id. Pass a text.")
+        self.check_id(session_id)
         if payload is not None and resume_invocation is None:
             raise GraphMisused(
                 "a signal was given without the invocation that waits for it. Pass "
@@ -176,5 +180,6 @@ class Harness(Generic[S]):
             )
 
 
-def _category(error: BaseException) -> str:
+def category_of(error: BaseException) -> str:
+    """The category of an error of ours; the code or the type of another one."""
     return str(getattr(error, "category", getattr(error, "code", type(error).__name__)))

@@ -30,7 +30,7 @@ END: Final = End()
 class Edge:
     """What follows a node: one target, or a function that chooses one."""
 
-    __slots__ = ("drawn", "fn", "names", "source", "target")
+    __slots__ = ("drawn", "ends", "fn", "names", "source", "target")
 
     def __init__(
         self,
@@ -40,8 +40,10 @@ class Edge:
         names: frozenset[str] = frozenset(),
         drawn: tuple[str | None, ...] | None = None,
     ) -> None:
-        self.source, self.target, self.fn, self.names = source, target, fn, names
+        self.source, self.target, self.fn = source, target, fn
         self.drawn = drawn  # the targets that were declared for the function, if any
+        self.names = names if drawn is None else frozenset([name for name in drawn if name])
+        self.ends = drawn is None or None in drawn
 
     def __call__(self, state: Any) -> str | None:
         """The node that follows; None at the end."""
@@ -52,11 +54,11 @@ class Edge:
         except Exception as error:
             reason = said(error)
             raise EdgeException(self.source, reason, state) from error
-        if found is END:
+        if found is END and self.ends:
             return None
         if isinstance(found, str) and found in self.names:
             return found
-        named = repr(found) if isinstance(found, str) else described(found)
+        named = repr(found) if isinstance(found, (str, End)) else described(found)
         raise RoutingError(self.source, named, state)
 
 
