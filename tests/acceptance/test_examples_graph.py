@@ -68,6 +68,17 @@ def test_a_page_prints_what_it_shows(
     assert printed == shown
 
 
+def test_the_graph_of_the_readme_runs_and_is_drawn_as_shown(tmp_path: Path) -> None:
+    """Twice in one folder: the second process remembers the turn of the first."""
+    program = titled("README.md", "graph.py")
+    (shown,) = [block.text for block in blocks("README.md") if block.language == "mermaid"]
+    for turn in (1, 2):
+        done = run("-c", program, cwd=tmp_path)
+        said, drawn = done.stdout.split("\n", 1)
+        assert (done.stderr, drawn.rstrip()) == ("", shown.rstrip())
+        assert said.count("hello") == turn
+
+
 def test_the_order_of_the_tutorial_dies_and_goes_on(tmp_path: Path) -> None:
     """Killed before it ships, it ships in the next process, and does nothing twice."""
     program = titled("docs/graph-tutorial.md", "order.py")
