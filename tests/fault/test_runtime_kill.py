@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,7 +127,7 @@ async def check(lp: limpet.Limpet, bank: Bank, sent: int, asked: set[str]) -> No
     for head in (await lp.list(app=APP)).items:
         session = await lp.get(head.key)
         assert (session.status, session.stop_reason) == ("idle", "end_turn")
-        log = await session.read(limit=1000)
+        log = await _whole(session)
         said.update(e.data["text"].split(":")[0] for e in log if e.type == "agent.message")
         asks = {
             e.data["key"] for e in log if e.type == "effect.intended" and _order(e, log) % 2 == 0
@@ -141,7 +142,15 @@ async def check(lp: limpet.Limpet, bank: Bank, sent: int, asked: set[str]) -> No
     assert len(bank.calls) <= sent
 
 
-def _order(intent: limpet.Event, log: tuple[limpet.Event, ...]) -> int:
+async def _whole(session: limpet.Session[Any]) -> list[limpet.Event]:
+    """The log, which has thousands of events after hundreds of kills."""
+    log: list[limpet.Event] = []
+    while page := await session.read(after=len(log), limit=1000):
+        log += page
+    return log
+
+
+def _order(intent: limpet.Event, log: list[limpet.Event]) -> int:
     """The order that an effect is about: that of its input, by its place in the turn."""
     start = next(
         e for e in log if e.type == "span.started" and e.data.get("turn") == intent.invocation_id
