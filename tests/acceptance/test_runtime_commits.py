@@ -57,3 +57,41 @@ async def test_a_turn_that_answers_takes_three_commits(
             await turn.say(message.data["text"])
 
     assert await counted(lp, answers, monkeypatch) == ["claim", "commit", "commit"]
+
+
+async def test_what_is_claimed_together_is_read_together(
+    lp: Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One claim and one reading for all of them; no turn reads its session again."""
+    for number in range(6):
+        session = await lp.create("support", "ada", actor="user:ada", state={"n": number})
+        await session.append("user.message", {"text": "hi"}, actor="user:ada")
+    store, reads, seen = lp._journal.store, [], []
+
+    def count(name: str) -> None:
+        before: Any = getattr(store, name)
+
+        async def counted(*args: Any, **how: Any) -> Any:
+            reads.append(name)
+            return await before(*args, **how)
+
+        monkeypatch.setattr(store, name, counted)
+
+    many = store.load_many
+    for name in ("load", "read", "pending_inputs"):
+        count(name)
+
+    async def together(keys: Any, *, tail: int) -> Any:
+        found = await many(keys, tail=tail)
+        reads[:] = [f"{len(keys)} at once"]  # a store may read each by itself inside
+        return found
+
+    monkeypatch.setattr(store, "load_many", together)
+
+    async def looks(turn: limpet.Turn) -> None:
+        seen.append((turn.state["n"], [event.data["text"] for event in turn.inputs]))
+
+    async with asyncio.timeout(60):
+        await limpet.Worker(lp, looks, app="support", idle_exit=True).run()
+    assert reads == ["6 at once"]
+    assert sorted(seen) == [(number, ["hi"]) for number in range(6)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
+import pytest
+
 import limpet
 from limpet import Limpet, State
 
@@ -32,13 +34,16 @@ async def asked(lp: Limpet, id: str, state: State, priority: int = 0) -> limpet.
     return session
 
 
-async def test_sessions_of_newer_code_are_put_back_and_starve_nobody(lp: Limpet) -> None:
-    """Though they are the most urgent, and a worker takes one at a time; newer code serves them."""
+@pytest.mark.parametrize("concurrency", [1, 6])
+async def test_sessions_of_newer_code_are_put_back_and_starve_nobody(
+    lp: Limpet, concurrency: int
+) -> None:
+    """Though they are the most urgent, taken one at a time or all at once; newer code serves
+    them."""
     newer = [await asked(lp, f"new-{n}", New(), priority=9) for n in range(3)]
     older = [await asked(lp, f"old-{n}", Old()) for n in range(3)]
-    old = limpet.Worker(
-        lp, answers, app="desk", concurrency=1, idle_exit=True, state_type=Old, max_turns=6
-    )
+    how: Any = {"concurrency": concurrency, "state_type": Old, "max_turns": 6}
+    old = limpet.Worker(lp, answers, app="desk", idle_exit=True, **how)
     async with asyncio.timeout(60):
         rates = await old.run()
     assert (rates.turns, rates.failed) == (3, 3)

@@ -44,8 +44,9 @@ from limpet.model.facts.running import (
 from limpet.runtime.children import interrupt_all
 from limpet.runtime.records import Records, identity
 from limpet.session.session import Session
+from limpet.store.protocol import Loaded
 
-_TAIL: Final = 8  # it mostly has the pending inputs, which then need not be read
+TAIL: Final = 8  # it mostly has the pending inputs, which then need not be read
 CONTROL: Final = frozenset((runs.INTERRUPT, *ANSWERS))  # they wake a session and are not inputs
 # A run that died after one of these was not in vain: it does not count as failed.
 _PROGRESS: Final = frozenset((STEP, SUCCEEDED, FAILED, "agent.message", TOOL_USE, CUSTOM_TOOL_USE))
@@ -70,10 +71,16 @@ class Opening(msgspec.Struct):
     has_turn: bool = True  # False: an interrupt is all there was
 
 
-async def open_wake(session: Session[Any], lease: Lease) -> Opening | str:
-    """The beginning of a wake; or why there is nothing to run."""
+async def open_wake(
+    session: Session[Any], lease: Lease, loaded: Loaded | None = None
+) -> Opening | str:
+    """The beginning of a wake; or why there is nothing to run.
+
+    `loaded` is the session as it was read after its claim, with TAIL events.
+    """
     now_us = lease.claimed_us  # by the store's clock
-    await session.writer.load(tail=_TAIL)
+    if loaded is None or not session.writer.take(loaded):
+        await session.writer.load(tail=TAIL)
     facts = session.head.facts
     if session.head.phase != "active":
         return session.head.phase
@@ -101,7 +108,7 @@ async def _opened(
         gone = _interrupted_inputs(facts, turn, pending)
         settling += _interrupted(facts, turn, records, {*gone, *control})
         pending = tuple([e for e in pending if e.seq not in gone and e.type not in CONTROL])
-        turn, control, died = None, (), False
+        turn, records, control, died = None, Records(), (), False
         settling[:0] = await interrupt_all(session, None)
     if turn is not None:
         opening = await _going_on(session, turn, records, pending)
@@ -110,7 +117,7 @@ async def _opened(
             settling.append(answer := _by_default(id, allow=allow))
             records.answers[id] = answer.data
     else:
-        opening = _new(new_id(), pending, facts, lease)
+        opening = _new(new_id(), pending, facts, lease, records)
         if not opening.has_turn and not settling and not control:
             return "nothing_pending"
     opening.control, opening.drafts, opening.died = control, settling, died
@@ -140,7 +147,9 @@ def _why(facts: Facts, opening: Opening, *, overdue: bool, crashed: bool) -> run
     return "answer" if opening.control else "child" if ended else "asked"
 
 
-def _new(turn_id: str, pending: tuple[Event, ...], facts: Facts, lease: Lease) -> Opening:
+def _new(
+    turn_id: str, pending: tuple[Event, ...], facts: Facts, lease: Lease, records: Records
+) -> Opening:
     """A turn that begins: it fixes what it is about."""
     inputs = tuple([e for e in pending if e.type not in CONTROL])[:TURN_INPUTS_MAX]
     timers: tuple[str, ...] = ()
@@ -149,7 +158,7 @@ def _new(turn_id: str, pending: tuple[Event, ...], facts: Facts, lease: Lease) -
     revisits = revisits_of(facts, timers) if timers else ()
     has_turn = bool(inputs or timers)
     how: Any = {"revisits": revisits, "timers": timers, "has_turn": has_turn}
-    return Opening(turn_id, 1, inputs=inputs, **how)
+    return Opening(turn_id, 1, inputs=inputs, records=records, **how)
 
 
 async def _going_on(

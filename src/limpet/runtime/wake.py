@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
@@ -31,13 +31,14 @@ from limpet.runtime.closing import Close, close_wake, commit_last
 from limpet.runtime.driving import Driver, harness_of
 from limpet.runtime.finishing import Finishing
 from limpet.runtime.log import TurnLog
-from limpet.runtime.opening import CONTROL, Opening, open_wake
+from limpet.runtime.opening import CONTROL, TAIL, Opening, open_wake
 from limpet.runtime.records import identity
 from limpet.runtime.turn import Permission, Turn
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
 from limpet.session.runs.permissions import check_permissions
 from limpet.session.session import Session
+from limpet.store.protocol import Loaded
 
 OnMismatch: TypeAlias = Literal["ask", "accept"]
 RETRIES: Final = 5
@@ -114,6 +115,7 @@ class Wake:
         self.session: Session[Any] = lp.session(lease.key, actor=self._agent, lease=lease, **how)
         self._driver = Driver(lease.key)
         self._wake_id = self.session.writer.journal.new_id()
+        self._loaded: Loaded | None = None
 
     def stop(self, *, lost: bool) -> None:
         """End it early: its lease is lost, or its worker stops."""
@@ -122,7 +124,7 @@ class Wake:
     async def run(self) -> Woken:
         """All of it. Afterwards the lease is given back, or lost."""
         try:
-            opening = await open_wake(self.session, self.lease)
+            opening = await open_wake(self.session, self.lease, self._loaded)
             if isinstance(opening, str) and endings.is_left(self.session.head.facts):
                 return await self._finished(ran=False)
             if isinstance(opening, str):
@@ -355,6 +357,17 @@ class Wake:
             how, error = self._failed(opening, refused), refused
             await close_wake(log, opening, how, self.lease)
         return Woken(ran=True, reason=how.stop_reason, wake_id=self._wake_id, error=error)
+
+
+async def load_all(wakes: Sequence[Wake]) -> None:
+    """Read what was claimed together: many sessions cost little more than one. Where that is
+    refused, each wake reads its own, and only the one it is about fails."""
+    if len(wakes) > 1:
+        store = wakes[0].session.writer.journal.store
+        with suppress(LimpetError):
+            found = await store.load_many([wake.lease.key for wake in wakes], tail=TAIL)
+            for wake, loaded in zip(wakes, found, strict=True):
+                wake._loaded = loaded
 
 
 async def _heartbeat(lp: Limpet, one: Wake) -> None:

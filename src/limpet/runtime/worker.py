@@ -17,7 +17,15 @@ import msgspec
 
 from limpet.errors import InvalidInput, LimpetError, StoreError
 from limpet.runtime.turn import Permission
-from limpet.runtime.wake import RETRIES, OnMismatch, Wake, Woken, manner_of, worker_name
+from limpet.runtime.wake import (
+    RETRIES,
+    OnMismatch,
+    Wake,
+    Woken,
+    load_all,
+    manner_of,
+    worker_name,
+)
 from limpet.session.arguments import check_lease_seconds, check_sessions
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
@@ -135,8 +143,9 @@ class Worker:
             SESSION.warning("claim failed, tried again: worker=%s code=%s", self.name, error.code)
             await asyncio.sleep(_OUTAGE_SECONDS)
             return 0
-        for lease in leases:
-            wake = Wake(self._lp, lease, self._manner)
+        wakes = [Wake(self._lp, lease, self._manner) for lease in leases]
+        await load_all(wakes)
+        for wake in wakes:
             task = asyncio.ensure_future(wake.run())
             self._wakes[task] = wake
             task.add_done_callback(self._ended)

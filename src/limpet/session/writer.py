@@ -35,7 +35,7 @@ from limpet.session.typing.loading import Loading
 
 if TYPE_CHECKING:
     from limpet.session.typing.typed import Typed
-    from limpet.store.protocol import Committed
+    from limpet.store.protocol import Committed, Loaded
 
 Change = Callable[[Any], Mapping[str, Any] | None]
 _NONE: Final[Mapping[str, Any]] = {}
@@ -95,6 +95,14 @@ class Writer:
             raise
         if moved is not None:
             self.known.absorb(moved, (None,))
+
+    def take(self, loaded: Loaded) -> bool:
+        """Know what was read together with other sessions. False if that will not do: its State
+        class has another version, so that it has to be loaded and brought forward."""
+        if self.typed is not None and self.typed.way(loaded.head.schema_version):
+            return False
+        self.known.take(loaded)
+        return True
 
     async def commit(
         self,

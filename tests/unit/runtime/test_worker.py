@@ -199,6 +199,21 @@ async def test_a_lost_lease_stops_the_work(world: World) -> None:
     assert lease.fence == 2
 
 
+async def test_where_many_cannot_be_read_together_each_is_read_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One session that cannot be read must not keep its neighbours from their turns."""
+
+    async def refuses(*_: Any, **how: Any) -> Any:
+        raise limpet.SessionCorrupt("one of them", "it cannot be read")
+
+    monkeypatch.setattr(world.store, "load_many", refuses)
+    for _ in range(3):
+        await world.begin("hi")
+    rates = await limpet.Worker(world.lp, echo, app="support", idle_exit=True).run()
+    assert rates.turns == 3
+
+
 async def test_an_expired_holder_cannot_commit(world: World) -> None:
     """The fence refuses its writes, whatever it believes."""
 

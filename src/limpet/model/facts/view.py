@@ -7,12 +7,16 @@ not there has its default value, so that a plain session has an empty document.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from limpet.model.values import FrozenDict
 
 Facts: TypeAlias = FrozenDict
 Changes: TypeAlias = dict[str, Any]  # members of the document; None removes one
+
+
+_put: Final[Any] = dict.__setitem__  # into a FrozenDict that nobody else has seen yet
+_drop: Final[Any] = dict.pop
 
 
 class Moment(NamedTuple):
@@ -35,7 +39,15 @@ def with_changes(facts: Facts, changes: Changes) -> Facts:
 
     The same object if there are none: a store writes the document only if it is another one.
     """
-    if not changes:
-        return facts
-    merged = {**facts, **changes}
-    return FrozenDict({name: value for name, value in merged.items() if value is not None})
+    return replaced(facts, changes) if changes else facts
+
+
+def replaced(document: FrozenDict, changes: Changes) -> FrozenDict:
+    """A copy with some members replaced, without those that became None."""
+    after = FrozenDict(document)  # ours until it is returned
+    for name, value in changes.items():
+        if value is None:
+            _drop(after, name, None)
+        else:
+            _put(after, name, value)
+    return after

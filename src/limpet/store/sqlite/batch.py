@@ -144,11 +144,17 @@ class _Heads:
     def __init__(self) -> None:
         self._hot: list[tuple[Any, ...]] = []
         self._moved: list[tuple[Any, ...]] = []  # to another place in the order of updates, too
+        self._turned: list[tuple[Any, ...]] = []  # with its facts and its lease
         self._rare: list[tuple[str, tuple[Any, ...]]] = []
 
     def add(self, sid: int, before: Head, after: Head) -> None:
         times = (after.version, after.link, after.updated_us, after.active_us)
         slot = rows.slot(after)
+        leased = before.lease_us != after.lease_us or before.worker != after.worker
+        if leased and before.facts is not after.facts and before.labels == after.labels:
+            folded = (rows.facts_text(after), *rows.derived(after))
+            self._turned.append((*times, slot, *folded, *rows.lease_row(sid, after)))
+            return
         if rows.slot(before) == slot:
             self._hot.append((*times, sid))
         else:
@@ -157,7 +163,7 @@ class _Heads:
             self._facts(sid, before, after)
         elif moves_with_activity(after.facts):
             self._due(sid, before, after)
-        if before.lease_us != after.lease_us or before.worker != after.worker:
+        if leased:
             self._rare.append(("set_lease", rows.lease_row(sid, after)))
 
     def _facts(self, sid: int, before: Head, after: Head) -> None:
@@ -176,5 +182,7 @@ class _Heads:
             conn.executemany(SQL["set_hot"], self._hot)
         if self._moved:
             conn.executemany(SQL["set_moved"], self._moved)
+        if self._turned:
+            conn.executemany(SQL["set_turned"], self._turned)
         for name, values in self._rare:
             conn.execute(SQL[name], values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
 
@@ -67,6 +68,9 @@ def pack_id(id: str | None) -> bytes | str | None:
     return packed if packed.hex() == digits else id  # capitals, say, would be lost
 
 
+_pack_name: Final = lru_cache(maxsize=256)(pack_id)  # those of a turn are in all of its events
+
+
 def unpack_id(id: bytes | str) -> str:
     if isinstance(id, str):
         return id
@@ -91,7 +95,7 @@ def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tupl
         names = _NONE_GIVEN
     else:
         names = (e.cause, e.invocation_id, e.correlation_id, e.wake_id)
-        names = tuple([id and pack_id(id) for id in names])
+        names = tuple([id and _pack_name(id) for id in names])
     return (
         pos,
         sid,

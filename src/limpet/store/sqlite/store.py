@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -19,9 +20,6 @@ import apsw
 from limpet.errors import (
     Asked,
     LimpetError,
-    SessionDeleted,
-    SessionErased,
-    SessionNotFound,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
@@ -251,13 +249,10 @@ class SQLiteStore:
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
         found: list[Loaded | None] = []
-        for key in keys:
-            try:
-                found.append(await self.load(key, tail=tail))
-            except (SessionNotFound, SessionDeleted, SessionErased):
-                found.append(None)
-            if len(found) % _BREATH == 0:
-                await asyncio.sleep(0)  # each is read inline: let others run
+        for start in range(0, len(keys), _BREATH):
+            part = keys[start : start + _BREATH]
+            found += await self._open_read(partial(self._sessions.load_many, part, tail))
+            await asyncio.sleep(0)  # they are read inline: let others run
         return tuple(found)
 
     async def fold_at(self, key: Key, seq: int) -> Fold:

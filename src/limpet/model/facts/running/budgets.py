@@ -14,7 +14,7 @@ import msgspec
 
 from limpet.errors import BudgetReached, InvalidEvent
 from limpet.model.events import Fact
-from limpet.model.facts.view import Changes, Facts, Moment
+from limpet.model.facts.view import Changes, Facts, Moment, replaced
 from limpet.model.values import EMPTY, FrozenDict, FrozenList, described
 
 GRANTED: Final = "budget.granted"
@@ -256,8 +256,7 @@ def _used(facts: Facts, **more: int) -> Changes:
 
 
 def _budget(facts: Facts, **changes: Any) -> Changes:
-    merged = {**facts.get("budget", EMPTY), **changes}
-    return {"budget": FrozenDict({n: v for n, v in merged.items() if v is not None})}
+    return {"budget": replaced(facts.get("budget", EMPTY), changes)}
 
 
 def _part(facts: Facts, name: str) -> Any:

@@ -14,7 +14,7 @@ from limpet.model.events import Fact, to_time
 from limpet.model.facts import inputs, labels
 from limpet.model.facts.running import budgets, children, requests
 from limpet.model.facts.running.revisits import without_revisits
-from limpet.model.facts.view import Changes, Facts, Moment
+from limpet.model.facts.view import Changes, Facts, Moment, replaced
 from limpet.model.values import EMPTY, FrozenDict
 
 SPAN_STARTED: Final = "span.started"
@@ -323,5 +323,4 @@ def _is_awaited(facts: Facts, id: str) -> bool:
 
 
 def _run(facts: Facts, **changes: Any) -> Changes:
-    merged = {**run_in(facts), **changes}
-    return {"run": FrozenDict({name: value for name, value in merged.items() if value is not None})}
+    return {"run": replaced(run_in(facts), changes)}

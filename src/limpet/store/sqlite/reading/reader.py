@@ -16,6 +16,7 @@ import msgspec
 
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import (
+    CHECKPOINTS,
     EVENT_OVERHEAD_BYTES,
     NO_CHECKPOINT,
     Base,
@@ -108,6 +109,10 @@ class Reader:
         if found is None:
             raise SessionNotFound(key)
         return found
+
+    def has_checkpoints(self) -> bool:
+        """Whether any session has one: most stores have none, and a page of sessions asks once."""
+        return self.conn.execute(SQL["any_in_app"], (CHECKPOINTS,)).fetchone() is not None
 
     def checkpoint(self, key: Key) -> LastCheckpoint | None:
         """The newest checkpoint of a session, from the head of their log; None if that cannot be

@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from limpet.errors import InvalidInput, SessionCorrupt
-from limpet.model import Base, Event, Fold, Head, Key
+from limpet.errors import (
+    InvalidInput,
+    SessionCorrupt,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
+)
+from limpet.model import NO_CHECKPOINT, Base, Event, Fold, Head, Key, LastCheckpoint
 from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX, Live
 from limpet.store.coding import Damaged
 from limpet.store.paging import Room, newest_since
-from limpet.store.protocol import Loaded, Page, Query, Record
+from limpet.store.protocol import Loaded, Owner, Page, Query, Record
 from limpet.store.scopes import Scopes
 from limpet.store.sqlite.reading import heads, lineage, records, states
 from limpet.store.sqlite.reading.reader import Reader
@@ -34,17 +40,45 @@ class Sessions:
     def load(self, key: Key, tail: int, since_us: int | None, *, scopes: bool) -> Loaded:
         reader = self._reader
         with reader.instant():
-            sid, head = reader.living(key)
-            fold, events, damaged = self._fold(sid, head, tail)
-            if len(events) < min(tail, head.version - head.floor):
-                events = self._newest(sid, key, head, tail, since_us)
-            if head.floor and len(events) < tail:
-                events = self._with_parents(sid, head, events, tail)
             names = reader.scopes.all(key.app, key.user) if scopes else Scopes()
             checkpoint = reader.checkpoint(key) if scopes else None
+            return self._loaded(key, tail, since_us, names, checkpoint)
+
+    def load_many(self, keys: Sequence[Key], tail: int) -> list[Loaded | None]:
+        """All from one instant; the names of an owner are read once."""
+        reader, names = self._reader, dict[Owner, Scopes]()
+        found: list[Loaded | None] = []
+        with reader.instant():
+            has_any = reader.has_checkpoints()
+            for key in keys:
+                owner = (key.app, key.user)
+                if owner not in names:
+                    names[owner] = reader.scopes.all(*owner)
+                last = reader.checkpoint(key) if has_any else NO_CHECKPOINT
+                try:
+                    found.append(self._loaded(key, tail, None, names[owner], last))
+                except (SessionNotFound, SessionDeleted, SessionErased):
+                    found.append(None)
+        return found
+
+    def _loaded(
+        self,
+        key: Key,
+        tail: int,
+        since_us: int | None,
+        names: Scopes,
+        checkpoint: LastCheckpoint | None,
+    ) -> Loaded:
+        sid, head = self._reader.living(key)
+        fold, events, damaged = self._fold(sid, head, tail)
+        if len(events) < min(tail, head.version - head.floor):
+            events = self._newest(sid, key, head, tail, since_us)
+        if head.floor and len(events) < tail:
+            events = self._with_parents(sid, head, events, tail)
         events = newest_since(events[len(events) - min(tail, len(events)) :], since_us)
         own = [event.seq for event in events if event.damage and event.seq > head.floor]
-        damaged = tuple(sorted({*damaged, *own}))  # what is below the floor is in the base
+        if own:  # what is below the floor is in the base
+            damaged = tuple(sorted({*damaged, *own}))
         return Loaded(head, fold.fields, fold.versions, names, events, damaged, checkpoint)
 
     def events(

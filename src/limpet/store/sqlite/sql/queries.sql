@@ -9,6 +9,9 @@ SELECT {head} FROM sessions s WHERE sid = ?
 -- name: facts
 SELECT facts FROM sessions WHERE app = ? AND user = ? AND id = ?
 
+-- name: any_in_app
+SELECT 1 FROM sessions WHERE app = ? LIMIT 1
+
 -- name: tombstone_at
 SELECT {tombstone} FROM tombstones WHERE sid = ?
 
@@ -245,6 +248,12 @@ UPDATE sessions SET facts = ? WHERE sid = ?
 
 -- name: set_moved
 UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ?, slot = ? WHERE sid = ?
+
+-- name: set_turned
+-- The end of a turn changes all of it at once: one search, and each index is written once.
+UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ?, slot = ?, facts = ?,
+  due_us = ?, deadline_us = ?, priority = ?, fence = ?, lease_us = ?, worker = ?, leased_us = ?
+WHERE sid = ?
 
 -- name: set_due
 UPDATE sessions SET due_us = ?, deadline_us = ?, priority = ? WHERE sid = ?
