@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
 import pytest
 
 import limpet
+from limpet.session.conversing.context import compile_context
 from limpet.session.conversing.conversation import DENIED, UNKNOWN, messages_in
 from limpet.session.conversing.shapes import SHAPES, render
 from tests.support.shape_rules import RULES
 
+KEY = limpet.Key("support", "ada", "one")
 ASK = {"request_id": "r1", "name": "search", "input": {"q": "x"}}
 
 
@@ -274,12 +277,46 @@ def any_log(rng: random.Random) -> list[limpet.Event]:
 
 def check_any(first: int, last: int) -> None:
     for seed in range(first, last):
-        messages = messages_in(any_log(random.Random(seed)))
+        rng = random.Random(seed)
+        messages = messages_in(any_log(rng))
         for shape in SHAPES:
             try:
                 RULES[shape](render(shape, "", messages)[1])
+                check_window(rng, shape, messages)
             except AssertionError as broken:
                 raise AssertionError(f"seed {seed}, {shape}: {broken}") from broken
+
+
+def check_window(rng: random.Random, shape: Any, messages: list[limpet.Message]) -> None:
+    """Within a budget it is valid for its API too, has the newest, and has what is pinned."""
+    budget, left = rng.randrange(20, 500), []
+    pins = rng.sample(range(1, 30), 2) if rng.random() < 0.5 else []
+    how: dict[str, Any] = {"count": None, "system": rng.choice(["", "be brief"]), "pinned": pins}
+
+    def summarize(fell_out: list[limpet.Message]) -> str:
+        left.extend(fell_out)
+        return ""
+
+    making = compile_context(KEY, messages, tokens=budget, shape=shape, summarize=summarize, **how)
+    try:
+        making.send(None)
+    except limpet.InsufficientTokenBudget:
+        return
+    except StopIteration as made:
+        context = made.value
+    RULES[shape](context.messages)
+    texts = [
+        json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in context.messages
+    ]
+    tokens = sum(
+        [max(1, (len(text) + 3) // 4) for text in [*texts, *filter(None, [context.system])]]
+    )
+    assert tokens <= budget, "more tokens than there is room for"
+    assert context.dropped >= len(left), "what fell out is counted"
+    pinned = {m.event.seq for m in messages if m.event.seq in pins or m.event.data.get("pinned")}
+    assert not pinned & {m.event.seq for m in left}, "what is pinned stays"
+    if not pinned:
+        assert left == messages[: len(left)], "the oldest go first"
 
 
 def test_any_log_is_valid_for_every_api() -> None:

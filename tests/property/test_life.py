@@ -18,6 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import limpet
+from limpet.session.life.archives import DirectoryArchive
 from limpet.store.memory import MemoryStore
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.sqlite.store import SQLiteStore
@@ -26,7 +27,7 @@ from tests.support import postgres
 from tests.support.examples import examples
 
 HOUR: Final = timedelta(hours=1)
-SPANS: Final = {"idle": 4, "absolute": 60, "grace": 10, "expiry": 20}  # hours
+SPANS: Final = {"idle": 4, "absolute": 60, "grace": 10, "archive": 14, "expiry": 20}  # hours
 TERMINAL: Final = ("completed", "terminated", "archived", "deleted")
 VERBS: Final = {
     "activate": {"init": "active", "resumed": "active"},
@@ -35,6 +36,7 @@ VERBS: Final = {
     "resume_only": {"suspended": "resumed"},
     "complete": {"active": "completed"},
     "terminate": dict.fromkeys(("init", "active", "suspended", "resumed"), "terminated"),
+    "archive": {"completed": "archived", "terminated": "archived"},
 }
 Moved = Callable[[], Awaitable[None]]
 NOW: Final = (
@@ -42,7 +44,8 @@ NOW: Final = (
     "$$ SELECT {}::bigint $$"
 )
 STEPS = st.one_of(
-    st.sampled_from([*VERBS, "user", "agent", "label", "sweep", "sweep"]),
+    st.sampled_from([*VERBS, "user", "agent", "label", "sweep", "sweep", "unarchive"]),
+    st.sampled_from(["delegate", "child"]),
     st.integers(1, 12),  # hours that pass
 )
 
@@ -54,13 +57,16 @@ class Told:
         self.phase, self.created, self.since, self.active = phase, now, now, now
         self.ended: int | None = None
         self.idle = False  # suspended by the sweep
+        self.ended_as = ""  # completed or terminated
+        self.children = 0  # that have not ended
+        self.owes = False  # it ended before its children did, which nobody told them yet
         self.spent = dict.fromkeys(("init", "active", "suspended", "resumed"), 0)
 
     def move(self, to: str, now: int) -> None:
         if self.phase in self.spent:
             self.spent[self.phase] += now - self.since
         if to in TERMINAL and self.ended is None:
-            self.ended = now
+            self.ended, self.ended_as, self.owes = now, to, self.children > 0
         self.phase, self.since, self.idle = to, now, False
 
     def overdue(self, now: int, slack: int) -> set[str]:
@@ -69,7 +75,12 @@ class Told:
         found = set()
         if self.phase in TERMINAL:
             assert self.ended is not None
-            return {"deleted"} if now >= self.ended + hours["expiry"] else set()
+            if self.owes:  # its end is not over yet
+                return set()
+            if now >= self.ended + hours["expiry"]:
+                return {"deleted"}
+            due = self.phase != "archived" and now >= self.ended + hours["archive"]
+            return {"archived"} if due else set()
         if now >= self.created + hours["absolute"] or (
             self.phase == "suspended" and now >= self.since + hours["grace"]
         ):
@@ -98,6 +109,10 @@ class Life:
             await self.verb(step)
         elif step == "sweep":
             await self.sweep()
+        elif step == "unarchive":
+            await self.unarchive()
+        elif step in ("delegate", "child"):
+            await self.work(step)
         else:
             await self.write(step)
         await self.check()
@@ -109,8 +124,35 @@ class Life:
             with pytest.raises(limpet.InvalidTransition):
                 await call
             return
+        if (step == "complete" and self.told.children) or (step == "archive" and self.told.owes):
+            with pytest.raises(limpet.GuardFailed):
+                await call
+            return
         assert (await call).phase == to
         self.told.move(to, self.clock.now_us)
+
+    async def unarchive(self) -> None:
+        if self.told.phase != "archived":
+            with pytest.raises(limpet.InvalidTransition):
+                await self.lp.unarchive(self.s.key)
+            return
+        await self.lp.unarchive(self.s.key)
+        self.told.move(self.told.ended_as, self.clock.now_us)
+
+    async def work(self, step: str) -> None:
+        """The session gives work to another, or one of those ends: both only while it is active."""
+        if self.told.phase != "active" or (step == "child" and not self.told.children):
+            return
+        if step == "delegate":
+            await self.s.append("user.message", {"text": "look"})
+            assert (await self.lp.wake(self.s.key, delegates)).error is None
+        else:
+            child, *_ = await self.s.children()
+            assert (await self.lp.wake(child, ends)).error is None
+        self.told.children += 1 if step == "delegate" else -1
+        self.told.active = self.clock.now_us
+        await self.s.refresh()
+        assert len(await self.s.children()) == self.told.children
 
     async def write(self, step: str) -> None:
         phase, now = self.told.phase, self.clock.now_us
@@ -133,8 +175,7 @@ class Life:
         now, before = self.clock.now_us, self.told.phase
         may, must = self.told.overdue(now, 0), self.told.overdue(now, 1)
         await self.lp.sweep()
-        found = await self.lp.find(self.s.key, actor="user:ada")
-        after = "deleted" if found is None else found.phase
+        after = await self.phase()
         assert after == before or after in may, (before, after, may)
         assert not must or after in must, (before, after, must)
         if after != before:
@@ -142,19 +183,33 @@ class Life:
                 self.told.move("suspended", now)
             self.told.move(after, now)
             self.told.idle = after == "suspended"
-        if found is not None:
-            self.s = found
+        self.s = self.lp.session(self.s.key, actor="user:ada")
+
+    async def phase(self) -> str:
+        try:
+            return (await self.lp.get(self.s.key, archived=True)).phase
+        except limpet.SessionDeleted:
+            return "deleted"
 
     async def check(self) -> None:
         if self.told.phase == "deleted":
             return
-        await self.s.refresh()
-        assert self.s.phase == self.told.phase
-        spent, now = self.s.durations, self.clock.now_us
+        s = await self.lp.get(self.s.key, archived=True)
+        assert s.phase == self.told.phase
+        spent, now = s.durations, self.clock.now_us
         end = now if self.told.ended is None else self.told.ended
         assert round(spent.total * 1_000_000) == end - self.told.created
-        if self.told.phase in TERMINAL:
-            assert await self.lp.claim("w") == ()
+        if self.told.phase in TERMINAL and not self.told.owes:
+            assert await self.lp.claim("w", app="support") == ()
+
+
+async def delegates(turn: limpet.Turn) -> None:
+    if any(event.type == "user.message" for event in turn.inputs):
+        await turn.delegate("research", "look")
+
+
+async def ends(turn: limpet.Turn) -> None:
+    """A child whose turn closes has ended."""
 
 
 async def _nothing() -> None:
@@ -162,11 +217,17 @@ async def _nothing() -> None:
 
 
 async def drive(
-    store: Any, clock: FakeClock, first: str, steps: list[Any], moved: Moved = _nothing
+    store: Any,
+    clock: FakeClock,
+    first: str,
+    steps: list[Any],
+    moved: Moved = _nothing,
+    archive: Any = None,
 ) -> None:
     spans = {name: span * HOUR for name, span in SPANS.items()}
-    async with limpet.Limpet("any://", store=store, clock=lambda: clock.now_us) as lp:
-        how: dict[str, Any] = {"phase": first, "timeouts": limpet.Timeouts(**spans)}
+    how: Any = {"store": store, "clock": lambda: clock.now_us, "archive": archive}
+    async with limpet.Limpet("any://", **how) as lp:
+        how = {"phase": first, "timeouts": limpet.Timeouts(**spans)}
         s = await lp.create("support", "ada", actor="user:ada", **how)
         life = Life(lp, s, clock, Told(first, clock.now_us))
         life.moved = moved
@@ -176,6 +237,9 @@ async def drive(
 
 
 @examples(200)
+@example("active", ["delegate", "complete", "child", "complete", "archive", "unarchive", "archive"])
+@example("active", ["delegate", "terminate", "archive", 12, 12, "sweep"])  # its end is not over
+@example("active", ["complete", 8, 8, "sweep", "unarchive", "sweep", 12, "sweep"])
 @example("active", [5, "suspend", "resume", "sweep"])  # what was not active was not idle
 @example("active", [5, "sweep", "user", "sweep", 5, "sweep", 11, "sweep", 12, 12, "sweep"])
 @given(st.sampled_from(["init", "active"]), st.lists(STEPS, max_size=25))
@@ -186,6 +250,7 @@ def test_any_life_obeys_the_rules_in_memory(first: str, steps: list[Any]) -> Non
 
 
 @examples(30)
+@example("active", ["complete", 8, 8, "sweep", "user", "unarchive", "archive", 12, "sweep"])
 @given(st.sampled_from(["init", "active"]), st.lists(STEPS, max_size=25))
 def test_any_life_obeys_the_rules_on_sqlite(first: str, steps: list[Any]) -> None:
     """The same on a file."""
@@ -194,7 +259,7 @@ def test_any_life_obeys_the_rules_on_sqlite(first: str, steps: list[Any]) -> Non
         clock = FakeClock()
         path = Path(folder) / "life.db"
         store = await SQLiteStore.open(path, sync="normal", clock=clock.clock())
-        await drive(store, clock, first, steps)
+        await drive(store, clock, first, steps, archive=DirectoryArchive(Path(folder) / "cold"))
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(run(folder))
@@ -221,6 +286,7 @@ async def on_server(url: str, first: str, steps: list[Any]) -> None:
 
 
 @examples(9)
+@example("active", ["delegate", "complete", "child", "complete", "archive", "unarchive", "archive"])
 @example("active", [5, "suspend", "resume", "sweep"])
 @example("active", [5, "sweep", "user", "sweep", 5, "sweep", 11, "sweep", 12, 12, "sweep"])
 @given(st.sampled_from(["init", "active"]), st.lists(STEPS, max_size=25))

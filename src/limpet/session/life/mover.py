@@ -299,10 +299,11 @@ def open_children(facts: Any, step: Transition) -> str | None:
 
 
 def owed(facts: Any, step: Transition) -> str | None:
-    """Why it cannot be archived yet: effects are to be undone, or its parent does not know."""
+    """Why it cannot be archived yet: a worker has something to do for others first."""
     if step.name != "archive" or not endings.is_owed(facts):
         return None
-    what = "compensate its effects" if endings.to_compensate(facts) else "tell its parent"
+    what = "terminate its children" if endings.to_cascade(facts) else "tell its parent"
+    what = "compensate its effects" if endings.to_compensate(facts) else what
     return f"a worker has yet to {what}"
 
 

@@ -112,7 +112,9 @@ def is_untold(facts: Facts) -> bool:
 
 def is_owed(facts: Facts) -> bool:
     """Whether others rely on what is left to do: then its log is not put away before."""
-    return has_ended(facts) and (to_compensate(facts) or is_untold(facts))
+    return has_ended(facts) and (
+        to_compensate(facts) or is_untold(facts) or to_cascade(facts)  # or nobody ends its children
+    )
 
 
 def to_close(facts: Facts) -> bool:
