@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Annotated, Any
+from uuid import UUID
 
 import pytest
 
@@ -131,6 +132,25 @@ async def test_the_ids_and_metadata_are_there_in_nodes_and_gone_afterwards() -> 
     assert found[3] == {}
     assert (current_session_id(), current_correlation_id(), current_node()) == (None, None, None)
     assert current_metadata() == {}
+
+
+async def test_ids_that_the_caller_leaves_out_are_made_except_for_the_session() -> None:
+    """The invocation and its correlation get a random UUID each; no session is ever made up."""
+    found: list[Any] = []
+
+    async def node(s: Count) -> dict[str, Any]:
+        found.append((current_invocation_id(), current_correlation_id(), current_session_id()))
+        return {}
+
+    graph = line(Count, node=node).compile()
+    for _ in range(2):
+        await graph.invoke()
+    await graph.invoke(invocation_id="mine", correlation_id="job", session_id="s")
+    made = [UUID(id) for ids in found[:2] for id in ids[:2]]
+    assert [id.version for id in made] == [4] * 4
+    assert len(set(made)) == 4
+    assert [ids[2] for ids in found[:2]] == [None, None]
+    assert found[2] == ("mine", "job", "s")
 
 
 @pytest.mark.parametrize("name", ["session_id", "correlation_id", "invocation_id"])

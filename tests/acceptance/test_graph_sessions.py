@@ -25,6 +25,7 @@ from limpet.errors import (
 )
 from limpet.graph import (
     END,
+    Branch,
     ExplicitMapping,
     GraphBuilder,
     InMemorySessionStore,
@@ -313,6 +314,33 @@ async def test_007_a_chain_of_migrations_leads_through_any_names(store: Any) -> 
     assert result.way == ["", "v9", "v1", "2026-05"]
 
 
+async def test_007_a_projected_session_is_migrated_before_it_is_projected(store: Any) -> None:
+    """The migration sees the stored slice, in its old shape; the graph sees the new fields."""
+    await (
+        chat(store, session_state=Memory).compile().invoke(Chat(messages=["hello"]), session_id="s")
+    )
+    seen: list[dict[str, Any]] = []
+
+    class Memory2(State):
+        schema_version: ClassVar[str] = "2026-05"
+        history: Annotated[list[str], append] = []
+
+    def renamed(old: dict[str, Any]) -> dict[str, Any]:
+        seen.append(dict(old))
+        return {"history": old["messages"]}
+
+    builder = chat(
+        store,
+        session_state=Memory2,
+        projection=ExplicitMapping({"history": "messages"}),
+    ).with_session_migration("v1", "2026-05", renamed)
+    result = await builder.compile().invoke(Chat(messages=["again"]), session_id="s")
+    assert seen == [{"messages": ["hello", "you said hello"], "facts": {"last": "hello"}}]
+    assert result.messages == ["hello", "you said hello", "again", "you said again"]
+    assert await stored(store) == {"history": result.messages}
+    assert (await store.load("s")).schema_version == "2026-05"
+
+
 async def test_008_a_version_without_a_way_is_refused(store: Any) -> None:
     """Nothing runs, nothing changes, and the error says what there is."""
     before = await old_session(store)
@@ -403,6 +431,13 @@ def inner_graph(node: Any = inner_node) -> Any:
     return GraphBuilder(Inner).add_node("in", node).add_edge("in", END).set_entry("in").compile()
 
 
+class Forked(State):
+    messages: Annotated[list[str], append] = []
+    left: str = ""
+    right: str = ""
+    seen: Annotated[list[str], append] = []
+
+
 class Outer(State):
     messages: Annotated[list[str], append] = []
     items: list[str] = []
@@ -448,6 +483,29 @@ async def test_011_instances_of_a_fan_out_see_only_their_items(store: Any) -> No
     graph = builder.add_edge("each", END).set_entry("each").with_session_store(store).compile()
     result = await graph.invoke(Outer(items=["a", "b"]), session_id="s")
     assert (result.seen, result.messages) == ([["a"], ["b"]], ["kept"])
+
+
+async def test_011_branches_see_only_what_is_projected_into_them(store: Any) -> None:
+    """As subgraphs and instances: the session's messages do not reach them."""
+    await store.save("s", SessionRecord(session_id="s", state={"messages": ["kept"]}))
+    sides = {
+        name: Branch(subgraph=inner_graph(), inputs={"item": name}, outputs={"seen": "seen"})
+        for name in ("left", "right")
+    }
+    builder = GraphBuilder(Forked).add_parallel_branches_node("both", branches=sides)
+    graph = builder.add_edge("both", END).set_entry("both").with_session_store(store).compile()
+    result = await graph.invoke(Forked(left="a", right="b"), session_id="s")
+    assert (result.seen, result.messages) == (["a", "b"], ["kept"])
+
+
+async def test_two_graphs_have_each_its_own_store(store: Any) -> None:
+    """A store belongs to the graph that was compiled with it, not to the process."""
+    other = InMemorySessionStore()
+    first, second = chat(store).compile(), chat(other).compile()
+    await first.invoke(Chat(messages=["one"]), session_id="s")
+    await second.invoke(Chat(messages=["two"]), session_id="s")
+    assert (await stored(store))["messages"] == ["one", "you said one"]
+    assert (await stored(other))["messages"] == ["two", "you said two"]
 
 
 # --- 012: observability --------------------------------------------------------------------------

@@ -246,6 +246,17 @@ async def test_the_latest_is_the_one_that_was_saved_last(cp: Any) -> None:
     assert await cp.latest("none") is None
 
 
+async def test_the_latest_of_a_session_needs_no_table_of_its_invocations(cp: Any) -> None:
+    """Whatever their correlation ids are; with both given, both count."""
+    for id, session_id in (("one", "s"), ("two", "s"), ("three", "other"), ("four", None)):
+        await cp.save(record(id, session_id=session_id, correlation_id=f"c-{id}"))
+    assert (await cp.latest(session_id="s")).invocation_id == "two"
+    assert (await cp.latest("c-one", session_id="s")).invocation_id == "one"
+    assert (await cp.latest()).invocation_id == "four"
+    assert await cp.latest("c-three", session_id="s") is None
+    assert await cp.latest(session_id="none") is None
+
+
 async def test_the_latest_is_found_behind_many_others(cp: Any) -> None:
     """Even where a hundred other invocations were saved since."""
     await cp.save(record("first", correlation_id="mine"))

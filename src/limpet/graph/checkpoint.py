@@ -286,10 +286,13 @@ class InMemoryCheckpointer:
         document = self._documents.get(invocation_id)
         return None if document is None else CheckpointRecord.from_document(thaw(document))
 
-    async def latest(self, correlation_id: str, /) -> CheckpointRecord | None:
-        """The record that was saved last under this correlation id."""
+    async def latest(
+        self, correlation_id: str | None = None, /, *, session_id: str | None = None
+    ) -> CheckpointRecord | None:
+        """The record that was saved last under this correlation id, or in this session."""
         for invocation_id, document in reversed(self._documents.items()):
-            if document["correlation_id"] == correlation_id:
+            in_session = session_id is None or document.get("session_id") == session_id
+            if in_session and correlation_id in (None, document["correlation_id"]):
                 return await self.load(invocation_id)
         return None
 

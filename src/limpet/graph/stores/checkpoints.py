@@ -18,7 +18,6 @@ from limpet.graph.arguments import filter_of
 from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary, matches
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore
 from limpet.graph.stores.documents import RACES, Documents, Handle, Moved, own
-from limpet.graph.stores.labels import CORRELATION, label_text
 from limpet.graph.stores.opened import Given, Source, postgres_url, shared, sqlite_url
 from limpet.graph.stores.records import labels_asked, labels_of, record_of, summaries
 from limpet.graph.stores.retention import Retention
@@ -144,13 +143,16 @@ class StoredCheckpoints:
         session = await self.documents.find(invocation_id)
         return None if session is None else record_of(own(session), invocation_id)
 
-    async def latest(self, correlation_id: str, /) -> CheckpointRecord | None:
-        """The record that was saved last under this correlation id; None if there is none.
+    async def latest(
+        self, correlation_id: str | None = None, /, *, session_id: str | None = None
+    ) -> CheckpointRecord | None:
+        """The record that was saved last under this correlation id, or in this session.
 
-        Usually it is among the invocations that were saved last; if not, all of this correlation
-        id are looked at.
+        None if there is none. Usually it is among the invocations that were saved last; if not, all
+        of this correlation id or session are looked at.
         """
-        labels = {CORRELATION: label_text(correlation_id)}
+        asked = CheckpointFilter(correlation_id=correlation_id, session_id=session_id)
+        labels = labels_asked(asked) or {}
         page = await self.documents.page(order="updated", reverse=True, limit=_PAGE)
         heads = [head for head in page.items if labels.items() <= head.labels.items()][:1]
         if not heads:
