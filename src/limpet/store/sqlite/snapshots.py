@@ -39,9 +39,10 @@ class Snapshots:
                 self._due[key] = live
 
     def note_all(self) -> None:
-        """Before a clean end: every session in memory that the next process would load slowly."""
+        """Before a clean end: every session in memory that the next process would load slowly. If
+        each of many short processes wrote a large state again, the file would be full of it."""
         for key, live in self._writes.cache.sessions():
-            if live.delta_bytes >= CLOSE_SNAPSHOT_BYTES_MIN:
+            if live.delta_bytes >= max(CLOSE_SNAPSHOT_BYTES_MIN, live.snapshot_bytes // 2):
                 self._due[key] = live
 
     def forget(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from zlib import crc32
 
@@ -40,6 +41,24 @@ async def test_a_close_leaves_a_snapshot_of_the_last_version(path: Path) -> None
     async with limpet.open(f"sqlite:///{path}") as lp:
         assert (await lp.get(("a", "u", "1"))).state == {"n": 60}
         assert (await lp.verify()).findings == ()
+
+
+async def test_short_processes_do_not_each_write_a_large_state_again(tmp_path: Path) -> None:
+    """A snapshot comes when the log has grown by half of it: the file does not fill with them."""
+    url = f"sqlite:///{tmp_path}/store.db?sync=normal"
+    kept, noise = 64 * 2**10, random.Random(1)
+    async with limpet.open(url) as lp:
+        await lp.create("a", "u", id="1", state={"large": "x" * kept})
+    for number in range(12):
+        async with limpet.open(url) as lp:
+            s = await lp.get(("a", "u", "1"))
+            text = noise.randbytes(9_000).hex()  # half of it is left when it is compressed
+            await s.append("a.b", {"text": text}, actor="x", set={"n": number})
+    conn = apsw.Connection(str(tmp_path / "store.db"))
+    assert conn.execute("SELECT count(*) FROM snapshots").get == 5  # not one each
+    conn.close()
+    async with limpet.open(url) as lp:
+        assert (await lp.get(("a", "u", "1"))).state == {"large": "x" * kept, "n": 11}
 
 
 @pytest.mark.parametrize(
