@@ -26,6 +26,8 @@ def test_an_import_brings_in_nothing_that_was_not_asked_for() -> None:
     assert not [name for name in loaded if name.startswith("google.protobuf")]
     assert not [name for name in loaded if name.startswith("limpet.testing")]
     assert not {"limpet.model.diff.diff", "limpet.model.diff.merge"} & set(loaded)
+    later = ("store.sqlite.live", "session.runs.tracing", "session.conversing.graphs")
+    assert not {f"limpet.{name}" for name in later} & set(loaded)
 
 
 def test_typed_state_without_its_extra_names_the_extra() -> None:

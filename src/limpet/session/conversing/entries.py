@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 
 from limpet.model import Event
-from limpet.session.conversing.graphs import entries_of_thread
 from limpet.session.conversing.message import Entry
 
 POPPED: Final = "view.popped"
@@ -37,7 +36,11 @@ def entries_of(events: Sequence[Event]) -> list[Entry]:
         for event in _in_view(spoken)
         if isinstance(event.data, Mapping)
     ]
-    return _merged(found, entries_of_thread(graphs)) if graphs else found
+    if not graphs:
+        return found
+    from limpet.session.conversing.graphs import entries_of_thread  # most logs have none
+
+    return _merged(found, entries_of_thread(graphs))
 
 
 def _in_view(events: Sequence[Event]) -> list[Event]:

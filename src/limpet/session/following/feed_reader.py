@@ -51,7 +51,7 @@ class FeedReader:
 
     def __init__(self, store: Store, listening: Listening) -> None:
         self._store, self._listening = store, listening
-        self._feed = store if isinstance(store, Feed) else None
+        self._feed: Feed | None = None  # looked for at the start: most processes follow nothing
         self._position: str | None = None
         self._ended: str | None = None
         self._rung_at = float("-inf")
@@ -63,6 +63,7 @@ class FeedReader:
     def start(self) -> None:
         """Begin to read, from the present end of the feed. Costs nothing if it is running."""
         if self._task is None:
+            self._feed = self._store if isinstance(self._store, Feed) else None
             self._position = None
             self._started = asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._run())

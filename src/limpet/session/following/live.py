@@ -17,7 +17,7 @@ from typing import Final
 
 from limpet.errors import LimpetError
 from limpet.model import PARTIALS_WAITING_MAX, Event, Key
-from limpet.store.protocol import Live, Partial, Store
+from limpet.store.protocol import Channel, Live, Partial, Store
 
 GATHER_SECONDS: Final = 0.02
 LINGER_SECONDS: Final = 5.0  # how long it stays subscribed after the last follower has left
@@ -30,7 +30,8 @@ class LiveEnd:
 
     def __init__(self, store: Store, heard: Callable[[], None]) -> None:
         self._store, self._heard = store, heard
-        self._channel = store.channel() if isinstance(store, Live) else None
+        self._channel: Channel | None = None  # see `_open`
+        self._opened = False
         self.waiting: deque[tuple[Key, str | None, int, Event]] = deque(maxlen=PARTIALS_WAITING_MAX)
         self._known: dict[Key, tuple[str, int]] = {}
         self._sending: asyncio.Task[None] | None = None
@@ -45,7 +46,7 @@ class LiveEnd:
 
     def publish(self, key: Key, uid: str | None, version: int, event: Event) -> None:
         """Send a partial to other processes, soon. The oldest are dropped if too many wait."""
-        if self._channel is None:
+        if self._open() is None:
             return
         self.waiting.append((key, uid, version, event))
         if self._sending is None or self._sending.done():
@@ -87,12 +88,13 @@ class LiveEnd:
     def join(self) -> None:
         """Somebody follows who takes partials."""
         self._followers += 1
-        if self._channel is None:
+        channel = self._open()
+        if channel is None:
             return
         if self._leaving is not None:
             self._leaving.cancel()
             self._leaving = None
-            self._channel.received(lambda _: False)  # it came while nobody followed
+            channel.received(lambda _: False)  # it came while nobody followed
         self._want(subscribed=True)
 
     def leave(self) -> None:
@@ -114,6 +116,14 @@ class LiveEnd:
         if self._channel is None or not self._followers:
             return ()
         return self._channel.received(wanted)
+
+    def _open(self) -> Channel | None:
+        """The store's channel, if it has one, from the first time that somebody publishes or
+        follows: most processes never do, and start sooner."""
+        if not self._opened:
+            self._opened = True
+            self._channel = self._store.channel() if isinstance(self._store, Live) else None
+        return self._channel
 
     def _want(self, *, subscribed: bool) -> None:
         self._wants = subscribed

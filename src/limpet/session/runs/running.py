@@ -34,9 +34,9 @@ from limpet.model.facts.running import (
     run_in,
 )
 from limpet.session.arguments import check_actor, check_limit
-from limpet.session.runs.tracing import Activation, Trace, activations_of, trace_of, wakes_of
 
 if TYPE_CHECKING:
+    from limpet.session.runs.tracing import Activation, Trace
     from limpet.session.writer import Writer
 
 _TAIL: Final = 20
@@ -103,14 +103,20 @@ class Running:
         """One wake, as a tree of spans with times and all of its events."""
         if reason := unfit(wake_id, ID_CHARS_MAX):
             raise InvalidInput(f"the id of a wake {reason}. Pass `event.wake_id`.")
+        from limpet.session.runs.tracing import trace_of
+
         return await trace_of(self.writer, wake_id)
 
     async def wakes(self, *, limit: int = 20) -> tuple[Event, ...]:
         """The events that began the newest wakes, the newest first; `event.wake_id` names each."""
+        from limpet.session.runs.tracing import wakes_of
+
         return await wakes_of(self.writer, check_limit(limit))
 
     async def activations(self, *, limit: int = 20) -> tuple[Activation, ...]:
         """Why, when and by whom it was woken, and what came of it; the newest first."""
+        from limpet.session.runs.tracing import activations_of
+
         return await activations_of(self.writer, check_limit(limit))
 
     async def grant(self, budget: Budget | float, *, actor: str | None = None) -> Event:

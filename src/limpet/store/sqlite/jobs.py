@@ -27,7 +27,7 @@ TURN_MAX: Final = 512  # jobs that are gathered before the thread begins with th
 class Job:
     """Commits of one caller, or a function to run alone between two batches."""
 
-    __slots__ = ("answered", "asked", "commits", "future", "loop", "run", "ticket")
+    __slots__ = ("answered", "asked", "commits", "future", "loop", "run", "size", "ticket")
 
     def __init__(
         self,
@@ -40,6 +40,8 @@ class Job:
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.ticket = [None]  # whoever pops it, writer or cancelled caller, decides
         self.answered = False
+        # The bytes of its events' bodies.
+        self.size = sum([len(draft.raw) for commit in commits for draft in commit.drafts])
 
     @property
     def wanted(self) -> bool:
@@ -53,10 +55,6 @@ class Job:
         except IndexError:
             return False
         return True
-
-    def size(self) -> int:
-        """The bytes of its events' bodies."""
-        return sum([len(draft.raw) for commit in self.commits for draft in commit.drafts])
 
 
 Answer: TypeAlias = tuple[Job, Any, BaseException | None]

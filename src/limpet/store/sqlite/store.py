@@ -35,6 +35,7 @@ from limpet.store.leases import Place
 from limpet.store.logs import SQLITE
 from limpet.store.marks import Marks
 from limpet.store.protocol import (
+    Channel,
     Check,
     Committed,
     Compacted,
@@ -54,7 +55,7 @@ from limpet.store.protocol import (
     Seal,
     Touched,
 )
-from limpet.store.sqlite import erasure, live
+from limpet.store.sqlite import erasure
 from limpet.store.sqlite.blobs import SQLiteBlobs
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
@@ -187,6 +188,8 @@ class SQLiteStore:
 
     async def _forget_partials(self, key: Key | None) -> None:
         """Of one session, or all: partials may be lost at any time."""
+        from limpet.store.sqlite import live
+
         if live.live_path(self._database.path).exists():
             await in_thread(lambda: live.forget(self._database.path, key))
 
@@ -329,8 +332,10 @@ class SQLiteStore:
     def pulse(self) -> int:
         return self._read(lambda: int(self._reader.conn.execute("PRAGMA data_version").get))
 
-    def channel(self) -> live.FileChannel:
-        return live.FileChannel(self._database.path, self._codec, looking=self._database.looking)
+    def channel(self) -> Channel:
+        from limpet.store.sqlite.live import FileChannel  # most processes follow nothing
+
+        return FileChannel(self._database.path, self._codec, looking=self._database.looking)
 
     # --- the whole file ------------------------------------------------------------------------
 

@@ -167,7 +167,7 @@ class Writer(threading.Thread):
             self._run_alone(first)
             return 1, None
         self._gather()
-        batch, size, alone = [first], first.size(), None
+        batch, size, alone = [first], first.size, None
         waiting = self._jobs.waiting()
         while len(batch) < BATCH_MAX and size < BATCH_BYTES_MAX:
             job = next(waiting, None)
@@ -178,7 +178,7 @@ class Writer(threading.Thread):
                 alone = job
                 break
             batch.append(job)
-            size += job.size()
+            size += job.size
         self._pace.crowd = len(batch)
         self._check_connection()  # an interrupt on a loop may have left a transaction open
         self._run_batch([job for job in batch if job.claim()])

@@ -279,7 +279,7 @@ async def test_a_slow_disk_moves_commits_to_the_thread(
 
 def test_one_stall_is_soon_forgotten() -> None:
     """However long it was, a few quick commits are enough."""
-    pace, job = Pace(), SimpleNamespace(size=lambda: 100)
+    pace, job = Pace(), SimpleNamespace(size=100)
     pace.note([job], 60.0)
     assert not pace.admits([job])
     for _ in range(4):

@@ -23,7 +23,7 @@ _SECONDS_COUNTED_MAX: Final = 0.005
 class Sized(Protocol):
     """One caller's commits."""
 
-    def size(self) -> int: ...
+    size: int  # the bytes of their events' bodies
 
 
 class Pace:
@@ -44,13 +44,13 @@ class Pace:
             self.enabled
             and len(jobs) <= HERE_JOBS_MAX >= self.crowd
             and self.average <= HERE_SECONDS_MAX
-            and sum([job.size() for job in jobs]) <= HERE_BYTES_MAX
+            and sum([job.size for job in jobs]) <= HERE_BYTES_MAX
         )
 
     def note(self, jobs: Sequence[Sized], seconds: float) -> None:
         """A commit for these callers took so long."""
         self.crowd = len(jobs)
-        if len(jobs) <= HERE_JOBS_MAX and sum([job.size() for job in jobs]) <= HERE_BYTES_MAX:
+        if len(jobs) <= HERE_JOBS_MAX and sum([job.size for job in jobs]) <= HERE_BYTES_MAX:
             counted = min(seconds, _SECONDS_COUNTED_MAX)
             self.average += (counted - self.average) * _WEIGHT
 
