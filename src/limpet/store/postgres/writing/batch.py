@@ -70,6 +70,7 @@ class Batch:
         self._seen_records = self._seen_writes = self._seen_pins = 0
         self._tables = tables()
         self._sizes: dict[Key, int] = {}
+        self._adopted: dict[Key, int] = {}  # the last event of each that another store recorded
         self._planned: dict[tuple[Key, int], int] = {}  # the job that leaves a session at a version
         self._left: list[tuple[int, Key, Fold]] = []
         self._scope_left: list[tuple[int, ScopeKey, LiveScope]] = []
@@ -256,7 +257,9 @@ class Batch:
                 self._add_base(key, self._plan.bases[key])
         else:
             self._head_of(key)
-        given, adopted = draft.caller_chose_id or None, None if draft.origin is None else True
+        given, adopted = draft.caller_chose_id or None, None
+        if draft.origin is not None:
+            adopted, self._adopted[key] = True, e.seq
         names = (self._jobs, head, e.seq, e.id, given, e.type, e.actor, e.at_us)
         stored = (flags or None, body, crc, salt, rec.digest, e.link)
         causes = (e.cause, e.invocation_id, e.correlation_id, e.wake_id)
@@ -284,8 +287,7 @@ class Batch:
         if commit.reuse and live is None:
             row = self._tables["h"].rows[place - 1]
             self._tables["h"].rows[place - 1] = (*row[:11], True)
-        last = commit.drafts[-1].origin
-        adopted = None if last is None else last.seq
+        adopted = self._adopted.get(key)  # by whichever commit of the batch
         lease = (_fence(commit), *times, *facts, deadline, _release(commit, after), adopted)
         self._tables["v"].add(self._jobs, place, *lease)
         self._left.append((self._jobs, key, fold))

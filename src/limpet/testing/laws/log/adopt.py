@@ -47,6 +47,14 @@ class AdoptLaws:
         assert await store.pending_inputs(A, limit=9) == await source.pending_inputs(A, limit=9)
         assert (await store.verify(None)).findings == ()
 
+    async def test_what_comes_right_after_was_not_adopted(self, store: RecordStore) -> None:
+        """Whose own operations on shared names count, also within one call."""
+        piece = adoption(A, await recorded(await elsewhere(), A))
+        own = addition(A, draft(inc={"app:mine": 1}))
+        await store.commit([piece, own])
+        assert (await load(store, A)).scopes["app:mine"].value == 1
+        assert (await store.verify(None)).findings == ()
+
     async def test_what_was_adopted_can_be_adopted_from(self, store: RecordStore) -> None:
         """A log that went through three stores is the same in each."""
         records = await recorded(await elsewhere(), A)
