@@ -10,17 +10,39 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+
+from limpet.errors import SessionConflict
 from limpet.model import chain, head
 from limpet.model import ops as op
-from limpet.model.chain import header_digest
-from limpet.model.events import Event, Origin, Prepared, is_input
+from limpet.model.events import Event, Origin, Prepared, decode_body, is_input, ops_in
 from limpet.model.facts.inputs import PROCESSED
 from limpet.model.fold import Fold, Recorded, event_of
-from limpet.model.values import FrozenDict
+from limpet.model.keys import Key
+from limpet.model.values import EMPTY, FrozenDict
 
 
-def adopted(event: Event, raw: bytes, salt: bytes) -> Prepared:
-    """The draft that recording makes this very event of. `raw` is its encoded body."""
+def adopted(event: Event, raw: bytes, salt: bytes, compressed: bytes | None = None) -> Prepared:
+    """The draft that recording makes this very event of. `raw` is its encoded body; `compressed` is
+    the same in fewer bytes, if the other store had it so.
+
+    The event may come without its data and ops. Then they are read from the body, the data only if
+    the head or an operation looks into it: most of a log is moved without being decoded. Raises
+    msgspec.MsgspecError if the body is not one.
+    """
+    by_type = is_input(event.type)
+    marked = event.processed is not None and not by_type
+    data, ops = event.data, event.ops
+    if data is None:
+        data, ops = _content(event.type, raw)
+    plain: Any = ops
+    scoped = False
+    for o in ops:
+        if type(o) in op.REFS:
+            data = decode_body(raw).data if data is None else data
+            plain = tuple([op.resolve(each, data) for each in ops])
+        if ":" in o.path[0] and op.scope_of(str(o.path[0])) != "session":  # type: ignore[operator]  # a name
+            scoped = True
     names = (
         event.id,
         event.type,
@@ -30,19 +52,25 @@ def adopted(event: Event, raw: bytes, salt: bytes) -> Prepared:
         event.correlation_id,
         event.wake_id,
     )
-    by_type = is_input(event.type)
-    marked = event.processed is not None and not by_type
-    digest = header_digest(names, marked=marked)
-    plain: Any = event.ops
-    scoped = False
-    for o in event.ops:
-        if type(o) in op.REFS:
-            plain = tuple([op.resolve(each, event.data) for each in event.ops])
-        if ":" in o.path[0] and op.scope_of(str(o.path[0])) != "session":  # type: ignore[operator]  # a name
-            scoped = True
     origin = Origin(event.seq, event.at_us, salt, event.link)
-    body = (event.data, event.ops, plain, scoped, (), raw, digest)
-    return Prepared(event.id, True, *names[1:], *body, by_type or marked, origin)  # type: ignore[arg-type]  # as named
+    body = (data, ops, plain, scoped, (), raw, chain.header_digest(names, marked=marked))
+    return Prepared(event.id, True, *names[1:], *body, by_type or marked, origin, compressed)  # type: ignore[arg-type]  # as named
+
+
+def _content(type: str, raw: bytes) -> tuple[Any, tuple[op.Op, ...]]:
+    """What is needed of a body: its ops, and its data if the head looks into it, else None."""
+    if not head.reads(type):
+        return None, ops_in(raw)
+    body = decode_body(raw)
+    return body.data, body.ops
+
+
+def whole(rec: Recorded) -> Recorded:
+    """What was recorded, with the data of its event."""
+    if rec.event.data is not None:
+        return rec
+    event = msgspec.structs.replace(rec.event, data=decode_body(rec.raw).data)
+    return msgspec.structs.replace(rec, event=event)
 
 
 def runs(drafts: Sequence[Prepared]) -> list[Sequence[Prepared]]:
@@ -64,8 +92,18 @@ def linked(fold: Fold, drafts: Sequence[Prepared]) -> tuple[head.Head, list[Reco
         link = chain.link(after.link, seq, at_us, draft.header, digest)
         event = event_of(draft, seq, at_us, link)
         made.append(Recorded(event, draft, origin.salt, digest))
-        after = head.advance(after, draft.type, draft.data, at_us, link, at_us, input=draft.input)
+        data = draft.data or EMPTY
+        after = head.advance(after, draft.type, data, at_us, link, at_us, input=draft.input)
     return after, made
+
+
+def check_origin(key: Key, version: int, updated_us: int, rec: Recorded) -> None:
+    """Raise SessionConflict unless what was recorded elsewhere fits here just as it is."""
+    origin = rec.draft.origin
+    assert origin is not None
+    fits = rec.event.seq == origin.seq and rec.event.link == origin.link
+    if not fits or origin.at_us < updated_us:
+        raise SessionConflict(key, "log", origin.seq - 1, version)
 
 
 def folded(fold: Fold, after: head.Head, drafts: Sequence[Prepared]) -> Fold:

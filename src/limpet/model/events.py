@@ -163,7 +163,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     invocation_id: str | None
     correlation_id: str | None
     wake_id: str | None
-    data: FrozenDict
+    data: FrozenDict | Any  # None of an adopted event whose data only readers need
     ops: tuple[op.Op, ...]
     plain_ops: tuple[op.PlainOp, ...]  # ops with references resolved
     scoped: bool  # some op goes to app: or user:
@@ -172,6 +172,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     header: bytes  # the digest of everything but the body
     input: bool = False  # by its type, or because the caller said so
     origin: Origin | None = None
+    compressed: bytes | None = None  # `raw` of an adopted event, if the other store had it so
     # What plain_ops do, if all of them set names of the session: folded by one union of dicts.
     sets: dict[str, Any] | None = None
 
@@ -185,11 +186,30 @@ def decode_body(raw: bytes) -> Body:
 
 
 def _frozen(body: Body) -> Body:
-    for o in body.ops:
-        if type(o) is not op.Set or type(o.value) in OPEN:
-            op.frozen(o)
+    _freeze_ops(body.ops)
     msgspec.structs.force_setattr(body, "data", freeze(body.data))  # ours: just decoded
     return body
+
+
+def _freeze_ops(ops: tuple[op.Op, ...]) -> tuple[op.Op, ...]:
+    for o in ops:
+        if type(o) is not op.Set or type(o.value) in OPEN:
+            op.frozen(o)
+    return ops
+
+
+class _Ops(msgspec.Struct, frozen=True, gc=False):
+    """A body without its data, which is passed over."""
+
+    ops: tuple[op.Op, ...] = ()
+
+
+_decode_ops: Final = msgspec.json.Decoder(_Ops).decode
+
+
+def ops_in(raw: bytes) -> tuple[op.Op, ...]:
+    """What a stored body does to state. Raises msgspec.MsgspecError if it is not a body."""
+    return _freeze_ops(_decode_ops(raw).ops)
 
 
 def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
@@ -298,6 +318,7 @@ def _prepare_flat(draft: Draft, id: str, actor: str | None) -> Prepared | None:
         raw,
         header,
         input,
+        None,
         None,
         sets or None,
     )

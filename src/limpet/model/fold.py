@@ -80,7 +80,8 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
     digest = chain.body_digest(salt, draft.raw)
     link = chain.link(before.link, seq, at_us, draft.header, digest)
     event = event_of(draft, seq, at_us, link)
-    after = head.advance(before, draft.type, draft.data, at_us, link, now_us, input=draft.input)
+    data = draft.data or EMPTY  # what is adopted may come undecoded
+    after = head.advance(before, draft.type, data, at_us, link, now_us, input=draft.input)
     if origin is None:
         if before.facts:
             head.check_phase(before, draft.type, input=draft.input)

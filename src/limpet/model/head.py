@@ -321,6 +321,11 @@ def _traits(type: str) -> _Traits:
     return _Traits(_FOLDS.get(type), type in _STARTS, background, type.startswith(_ACTIVE))
 
 
+def reads(type: str) -> bool:
+    """Whether the head looks into the data of events of this type."""
+    return type in _FOLDS or type in _INPUT_FOLDS
+
+
 def check_phase(head: Head, type: str, *, input: bool) -> None:
     """Raise SessionSuspended or SessionEnded if the session's phase refuses this event."""
     phase = head.facts.get("phase")

@@ -246,9 +246,10 @@ def apply(fields: FrozenDict, ops: Iterable[PlainOp]) -> FrozenDict:
     """The state after `ops`. `fields` is not modified; unchanged parts are shared."""
     root = FrozenDict(fields)
     ours: dict[int, Any] = {}  # containers that were made here, by identity; kept while it is used
+    put: Any = dict.__setitem__  # into a dict that nobody else has seen yet
     for op in ops:
         if len(op.path) == 1 and type(op) is Set:
-            _put(root, op.path[0], op.value)
+            put(root, op.path[0], op.value)
         else:
             _apply_at(root, op, ours)
     return root

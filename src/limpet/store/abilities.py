@@ -73,10 +73,17 @@ class Feed(Protocol):
 class Record(msgspec.Struct, frozen=True, gc=False):
     """An event with what the chain needs of it, to be adopted elsewhere."""
 
-    event: Event
+    event: Event  # from `Records` without its data and ops: they are in `raw`
     raw: bytes | None  # the encoded body, opened; None if it cannot be read or was removed
     salt: bytes
     digest: bytes
+    compressed: bytes | None = None  # `raw` as the store has it compressed, if it has
+
+    @property
+    def undecoded(self) -> Record:
+        """The same without the data and ops of its event."""
+        event = msgspec.structs.replace(self.event, data=None, ops=())
+        return msgspec.structs.replace(self, event=event)
 
 
 @runtime_checkable

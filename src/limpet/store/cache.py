@@ -57,8 +57,8 @@ class Live(msgspec.Struct):
         """Note an event that was committed. The fold is replaced by the caller."""
         event, size = rec.event, len(rec.draft.raw)
         self.delta_bytes += size + EVENT_OVERHEAD_BYTES
-        if size > TAIL_BYTES_MAX:
-            self.tail = []  # too large to keep: it is read when asked for
+        if size > TAIL_BYTES_MAX or event.data is None:
+            self.tail = []  # too large to keep, or not decoded: it is read when asked for
         elif event.type == PROCESSED:  # events in the tail have changed
             self.tail = [event]
         else:

@@ -7,7 +7,18 @@ from typing import Any, Protocol
 
 import msgspec
 
-from limpet.model import Base, Commit, Event, Fact, Key, Origin, Prepared, checksum, is_input
+from limpet.model import (
+    Base,
+    Commit,
+    Event,
+    Fact,
+    Key,
+    Origin,
+    Prepared,
+    checksum,
+    decode_body,
+    is_input,
+)
 from limpet.model.facts.forks import forked
 from limpet.store.protocol import Committed, Record, Records, Store
 from limpet.testing.commits import ALL, ready
@@ -49,8 +60,17 @@ async def recorded(store: RecordStore, of: Key) -> tuple[Record, ...]:
     """A session's own events, just as they were recorded."""
     found: list[Record] = []
     while page := await store.records(of, after=_last(found), limit=ALL):
-        found += page
+        found += [opened(each) for each in page]
     return tuple(found)
+
+
+def opened(record: Record) -> Record:
+    """A record with what its body says of its event. How a store has it compressed is left out."""
+    event = record.event
+    if record.raw is not None:
+        body = decode_body(record.raw)
+        event = msgspec.structs.replace(event, data=body.data, ops=body.ops)
+    return msgspec.structs.replace(record, event=event, compressed=None)
 
 
 def _last(found: list[Record]) -> int:

@@ -20,7 +20,7 @@ from limpet.model.facts.creation import created
 from limpet.model.facts.names import copied, names_key
 from limpet.session.journal import Journal
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
-from limpet.store.protocol import Committed, Names, Owner, Record, Records
+from limpet.store.protocol import Committed, Names, Owner, Query, Record, Records
 
 PIECE_EVENTS: Final = 2_000  # of one commit, unless the last body exceeds PIECE_BYTES
 PIECE_BYTES: Final = 4 * 2**20
@@ -54,6 +54,11 @@ class Adopter:
     def adopter(self) -> Adopter:
         """Itself: `copy` is given it in place of a Limpet that has its own loop."""
         return self
+
+    async def is_empty(self) -> bool:
+        """Whether this store has no session at all, so that there is no use in asking for each."""
+        query = Query(reserved=True)
+        return not (await self.journal.store.heads(query, cursor=None, limit=1)).items
 
     async def newest(self, key: Key) -> Newest:
         """Where the session ends in this store. Raises SessionDeleted, SessionErased."""
@@ -115,8 +120,16 @@ class Adopter:
 
 
 def piece(key: Key, records: Iterable[Record], base: Base | None = None) -> Commit:
-    """The commit that adopts these events. `base` is needed if the log begins with them on one."""
-    drafts = [adopted(r.event, r.raw, r.salt) for r in records if r.raw is not None]
+    """The commit that adopts these events. `base` is needed if the log begins with them on one.
+
+    Raises SessionCorrupt if a body is not one, though its checksum is right.
+    """
+    try:
+        drafts = [
+            adopted(r.event, r.raw, r.salt, r.compressed) for r in records if r.raw is not None
+        ]
+    except msgspec.MsgspecError as error:
+        raise SessionCorrupt(key, f"an event cannot be read ({error})") from error
     return Commit(key, tuple(drafts), base=base)
 
 

@@ -94,6 +94,10 @@ class Transfer:
         self._app: str | None = None
         self._logs: dict[Key, Loaded | None] = {}  # of checkpoints, for the sessions of a page
         self._bare = False  # no session of that page has a blob
+        # The target began with nothing. What others bring meanwhile is met by the planner: repeats
+        # are harmless, another log is refused.
+        self._begins = False
+        self._early: set[Key] = set()  # parents that were sent before their turn
         self._names = 0
         self._done = self._total = 0
         self._cut: list[Key] = []
@@ -116,7 +120,7 @@ class Transfer:
 
     async def all(self, app: str | None) -> Copied:
         """Copy the sessions of an app, or all, and then the names they share."""
-        self._app = app
+        self._app, self._begins = app, await self._target.is_empty()
         if self._progress is not None:
             async for head in self._heads(app, logs=False):
                 self._total += head.version - head.floor
@@ -156,8 +160,10 @@ class Transfer:
     async def _guarded(self, head: Head) -> None:
         """Copy a session, after those that it begins on. What is in the way is noted."""
         try:
-            for each in await self._lineage(head):
+            *parents, own = await self._lineage(head)
+            for each in (*parents, own):
                 await self._session(each)
+            self._early.update([each.key for each in parents])
         except _REFUSALS as error:
             self._refuse(str(head.key), error.code, str(error), head.key)
 
@@ -201,7 +207,8 @@ class Transfer:
         key, marks = head.key, await self._marks(head)
         if marks.last > head.version:  # it went on since the head was read
             head = (await self._journal.store.load(key, tail=0, scopes=False)).head
-        here = await self._target.newest(key)
+        begins = self._begins and key not in self._early
+        here = Newest() if begins else await self._target.newest(key)
         if here.seq >= head.version:
             await self._target.check_prefix(key, head.version, head.link)
         self._done += max(here.seq, head.floor) - head.floor

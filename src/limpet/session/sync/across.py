@@ -20,6 +20,9 @@ class Across(Adopter):
         super().__init__(of.adopter.journal)
         self.of, self._loop = of, loop
 
+    async def is_empty(self) -> bool:
+        return await self._loop.await_(super().is_empty())
+
     async def newest(self, key: Key) -> Newest:
         return await self._loop.await_(super().newest(key))
 

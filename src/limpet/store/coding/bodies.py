@@ -9,7 +9,6 @@ codec, as those of events do.
 from __future__ import annotations
 
 import hmac
-from hashlib import sha256
 from typing import Any, Final
 from zlib import crc32
 
@@ -173,7 +172,7 @@ def tomb_crc(head: Head) -> int:
 
 def key_hash(secret: bytes, key: Key | tuple[str, str, str]) -> bytes:
     """What is kept of an erased key, or of an erased user: enough to know it again."""
-    return hmac.new(secret, canonical(key), sha256).digest()
+    return hmac.digest(secret, canonical(key), "sha256")
 
 
 def erasure_crc(erasure: Erasure) -> int:

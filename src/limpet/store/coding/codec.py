@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -50,18 +51,23 @@ class Codec:
         return codec
 
     def pack(
-        self, raw: bytes, place: Place | None, *, bound: bool = False
+        self,
+        raw: bytes,
+        place: Place | None,
+        *,
+        bound: bool = False,
+        compressed: bytes | None = None,
     ) -> tuple[int, bytes, int]:
         """flags, stored bytes and their CRC, which covers the place too if `bound`.
 
-        The place may be left out where nothing is sealed or bound. Raises Unready if the keys of
-        its owner are not at hand.
+        The place may be left out where nothing is sealed or bound; `compressed` is what `raw` is
+        compressed to, if that is known. Raises Unready if the keys of its owner are not at hand.
         """
         if not (self.seals or bound) and len(raw) < COMPRESS_BYTES_MIN:
             return 0, raw, crc32(raw)
         flags, stored = 0, raw
         if len(raw) >= COMPRESS_BYTES_MIN:
-            smaller = _zstd().compress(raw, _LEVEL)
+            smaller = _compressed(raw) if compressed is None else compressed
             if len(smaller) < len(raw) * 7 // 8:
                 flags, stored = COMPRESSED, smaller
         if self.seals:
@@ -119,6 +125,26 @@ class Codec:
         if opened[:1] != bytes((flags,)):  # sealed with it: nobody else can say what it is
             raise Damaged("has other flags than it was sealed with")
         return opened[1:]
+
+
+class _Tools(threading.local):
+    """A compressor for each thread: making one takes longer than compressing a small body."""
+
+    compressor: Any = None
+
+
+_TOOLS: Final = _Tools()
+
+
+def _compressed(raw: bytes) -> bytes:
+    """The same bytes as `zstd.compress` gives."""
+    if _TOOLS.compressor is None:
+        _TOOLS.compressor = _zstd().ZstdCompressor(_LEVEL)
+    tool, _TOOLS.compressor = _TOOLS.compressor, None  # one that fails halfway is not used again
+    tool.set_pledged_input_size(len(raw))
+    packed: bytes = tool.compress(raw, tool.FLUSH_FRAME)
+    _TOOLS.compressor = tool
+    return packed
 
 
 def _zstd() -> Any:

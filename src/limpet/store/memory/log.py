@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from limpet.model import PROCESSED, Base, Event, Fold, Recorded, based, blank, removed_event, replay
+from limpet.model.adopt import whole
 from limpet.store.blobs import Blob
 
 
@@ -46,6 +47,7 @@ class Log:
         return self.records[0]
 
     def add(self, rec: Recorded) -> None:
+        rec = whole(rec)  # what is adopted comes undecoded
         event = rec.event
         self.records.append(rec)
         self.ids[event.id] = event.seq

@@ -167,7 +167,7 @@ class MemoryStore(Leasing, Naming):
         found: list[Record] = []
         for seq in range(max(after, kept.floor) + 1, kept.fold.head.version + 1):
             rec = kept.own(seq)
-            found.append(Record(kept.event(seq), rec.raw, rec.salt, rec.digest))
+            found.append(Record(kept.event(seq), rec.raw, rec.salt, rec.digest).undecoded)
             room.used += len(rec.raw)
             if len(found) == limit or room.full:
                 break

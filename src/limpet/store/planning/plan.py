@@ -49,7 +49,7 @@ from limpet.model import (
     scope_of,
     scope_ops,
 )
-from limpet.model.adopt import folded, linked, runs
+from limpet.model.adopt import check_origin, folded, linked, runs, whole
 from limpet.model.lease import admits, is_of, left_until, released
 from limpet.store.planning.room import Room
 from limpet.store.planning.view import View
@@ -96,7 +96,7 @@ class Plan:
         self._processed: dict[tuple[Key, int], Event] = {}
         self.folds: dict[Key, Fold] = {}
         self.records: list[tuple[Key, Recorded]] = []
-        self.by_chosen_id: dict[tuple[Key, str], Event] = {}  # recorded by this plan
+        self.by_chosen_id: dict[tuple[Key, str], Recorded] = {}  # of `records`
         self.scopes: dict[ScopeKey, ScopeValue] = {}
         self.writes: list[tuple[Key, ScopeWrite]] = []
         self.bases: dict[Key, Base] = {}  # of sessions that this plan creates
@@ -117,6 +117,8 @@ class Plan:
             self.room.settle()
             return answers
         except BaseException:
+            for key, rec in self.records[records:]:
+                self.by_chosen_id.pop((key, rec.event.id), None)
             del self.records[records:], self.writes[writes:], self.pins[pins:]
             if self._scanned > records:
                 self._scanned = 0
@@ -169,12 +171,13 @@ class Plan:
         if fold is None and commit.reuse:
             self._check_retry(commit)
         scopes: dict[str, ScopeValue] = {}
-        seen = self._scopes(key) if fold is None else None
+        adopts = commit.drafts[0].origin is not None  # and asks for no shared names
+        seen = self._scopes(key) if fold is None and not adopts else None
         events = [self._repeat(fold, key, d) if d.caller_chose_id else None for d in commit.drafts]
         before = len(self.records)
         if None in events:
             fold = self._admit(commit, fold)
-            if commit.drafts[0].origin is not None and events.count(None) == len(events):
+            if adopts and events.count(None) == len(events):
                 fold, events = self._adopt(key, fold, commit.drafts)
             elif len(events) > 1 and is_run(fold, commit.drafts):
                 fold, recorded = record_run(fold, commit.drafts, self._now_us, self._salt)
@@ -237,7 +240,7 @@ class Plan:
         origin = draft.origin
         if fold is None or (origin is not None and origin.seq > fold.head.version):
             return None  # adopted, and beyond what is here: it cannot be here
-        event = self.by_chosen_id.get((key, draft.id)) or self._view.recorded(key, draft.id)
+        event = self._planned(key, draft.id) or self._view.recorded(key, draft.id)
         if event is not None and origin is not None and event.link != origin.link:
             raise SessionConflict(key, "log", origin.seq - 1, event.seq)
         if event is None or event.processed is None:
@@ -248,9 +251,14 @@ class Plan:
             event = msgspec.structs.replace(event, processed=by.seq, processed_us=by.at_us)
         return _repeated(event)
 
+    def _planned(self, key: Key, id: str) -> Event | None:
+        """What this plan has recorded under an id that the caller chose."""
+        found = self.by_chosen_id.get((key, id))
+        return None if found is None else whole(found).event
+
     def _twice(self, key: Key, draft: Prepared) -> Event | None:
         """The record that a draft before it, in this plan, made under its id."""
-        event = self.by_chosen_id.get((key, draft.id))
+        event = self._planned(key, draft.id)
         if event is not None and draft.origin is not None:  # two events of one log never share one
             raise SessionConflict(key, "log", draft.origin.seq - 1, event.seq)
         return _repeated(event)
@@ -296,7 +304,8 @@ class Plan:
         at_us = self._now_us if first.origin is None else first.origin.at_us
         if base is None:
             return Fold(blank(key, first.id, at_us))
-        if first.data.get("base") != base.checksum.hex() or checksum(base.fields) != base.checksum:
+        named = (first.data or {}).get("base")
+        if named != base.checksum.hex() or checksum(base.fields) != base.checksum:
             raise InvalidEvent(f"the first event of {key} names another state than it begins on")
         self._check_parent(base, adopts=first.origin is not None)
         self._put(self.bases, key, base)
@@ -361,7 +370,7 @@ class Plan:
         salt = self._salt() if origin is None else origin.salt
         after, rec = record(fold, draft, self._now_us, salt)
         if origin is not None:
-            _check_adopted(key, fold.head.version, fold.head.updated_us, rec)
+            check_origin(key, fold.head.version, fold.head.updated_us, rec)
         if draft.scoped and origin is None:  # shared names are not the adopted session's to write
             for scope_key, op in scope_ops(draft, *commit.owner):
                 before = self._scope(scope_key)
@@ -373,7 +382,7 @@ class Plan:
                 self.writes.append((key, ScopeWrite(scope_key, value, op, rec.event.seq, whole)))
         self.records.append((key, rec))
         if draft.caller_chose_id:
-            self._put(self.by_chosen_id, (key, draft.id), rec.event)
+            self.by_chosen_id[key, draft.id] = rec
         return after, rec.event
 
     def _adopt(
@@ -388,10 +397,11 @@ class Plan:
             at_us = fold.head.updated_us
             for rec in recorded:
                 event, of = rec.event, (key, rec.event.id)
-                _check_adopted(key, event.seq - 1, at_us, rec)
+                check_origin(key, event.seq - 1, at_us, rec)
                 if of in self.by_chosen_id:  # two events of one log never share one
-                    raise SessionConflict(key, "log", event.seq - 1, self.by_chosen_id[of].seq)
-                self._put(self.by_chosen_id, of, event)
+                    twice = self.by_chosen_id[of].event
+                    raise SessionConflict(key, "log", event.seq - 1, twice.seq)
+                self.by_chosen_id[of] = rec
                 self.records.append((key, rec))
                 made.append(event)
                 at_us = event.at_us
@@ -429,15 +439,6 @@ class Plan:
     def _put(self, kept: dict[Any, Any], key: Any, value: object) -> None:
         self._undo.append((kept, key, kept.get(key)))
         kept[key] = value
-
-
-def _check_adopted(key: Key, version: int, updated_us: int, rec: Recorded) -> None:
-    """What was recorded elsewhere fits here just as it is, or it is another log."""
-    origin = rec.draft.origin
-    assert origin is not None
-    fits = rec.event.seq == origin.seq and rec.event.link == origin.link
-    if not fits or origin.at_us < updated_us:
-        raise SessionConflict(key, "log", origin.seq - 1, version)
 
 
 def _repeated(event: Event | None) -> Event | None:

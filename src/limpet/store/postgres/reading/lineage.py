@@ -153,13 +153,14 @@ async def records(
         held = await conn.fetchrow(SQL["segment_above"], row["sid"], after + 1)
         for each in segments.segment(reader.codec, row["uid"], held):
             if each.record.event.seq > after:
-                found.append((each.record, len(each.record.raw or b"")))
+                found.append((each.record.undecoded, len(each.record.raw or b"")))
         return found[:limit]
     asked = (key.app, key.user, key.id, after, limit, READ_PAGE_BYTES_MAX)
     read = await conn.fetch(SQL["records"], *asked)
     if not read:
         raise await reader.gone(conn, key)
-    return [rows.record_from(r, r["uid"], reader.codec) for r in read if r["seq"] is not None]
+    sized = [rows.record_from(r, r["uid"], reader.codec) for r in read if r["seq"] is not None]
+    return [(record.undecoded, size) for record, size in sized]
 
 
 async def base(reader: Reader, conn: Connection, key: Key) -> Base | None:

@@ -244,12 +244,13 @@ class Batch:
 
     def _add_event(self, key: Key, rec: Recorded) -> None:
         e, draft, salt = rec.event, rec.draft, rec.salt
-        raw, place_of = draft.raw, None
+        raw, place_of, compressed = draft.raw, None, draft.compressed
         self._sizes[key] = self._sizes.get(key, 0) + len(raw) + EVENT_OVERHEAD_BYTES
         if self._codec.seals:  # the salt goes inside the seal
             uid = self._plan.folds[key].head.uid
             salt, raw, place_of = b"", salt + raw, Place("event", uid, e.id, e.type)
-        flags, body, crc = self._codec.pack(raw, place_of)
+            compressed = None
+        flags, body, crc = self._codec.pack(raw, place_of, compressed=compressed)
         head = self._heads.get(key)
         if head is None:
             head = self._head_of(key)

@@ -5,11 +5,32 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from limpet.model import READ_PAGE_BYTES_MAX
+from limpet.model import READ_PAGE_BYTES_MAX, Key
+from limpet.store.coding import COMPRESSED, Damaged
+from limpet.store.coding.codec import ADOPTED
 from limpet.store.protocol import Record
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
+
+
+def following(reader: Reader, key: Key, after: int, limit: int) -> tuple[Record, ...]:
+    """The page in one statement, if the event after `after` is a row; else nothing, and `page` says
+    what there is. Moving many short logs is mostly this."""
+    found: list[Record] = []
+    used, uid, asked = 0, "", (key.app, key.user, key.id, after, limit)
+    with closing(reader.conn.execute(SQL["records"], asked)) as rows_:
+        for row in rows_:
+            if not found:
+                if row[1] != after + 1:
+                    break
+                uid = rows.unpack_id(row[-1])
+            record, size = _undecoded(reader, row[:-1], uid)
+            found.append(record)
+            used += size
+            if used >= READ_PAGE_BYTES_MAX:
+                break
+    return tuple(found)
 
 
 def page(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[Record, ...]:
@@ -21,7 +42,7 @@ def page(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[Re
     asked = (sid, after, limit - len(found))
     with closing(reader.conn.execute(SQL["stored_events"], asked)) as rows_:
         for row in rows_:
-            record, size = sized(reader, row, uid)
+            record, size = _undecoded(reader, row, uid)
             found.append(record)
             used += size
             if used >= READ_PAGE_BYTES_MAX:
@@ -34,11 +55,35 @@ def _cold(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[l
     found: list[Record] = []
     used = 0
     for cold in reader.cold.records(sid, uid, after) if after < reader.cold.top(sid) else ():
-        found.append(cold.record)
+        found.append(cold.record.undecoded)
         used += len(cold.record.raw or b"")
         if len(found) >= limit or used >= READ_PAGE_BYTES_MAX:
             break
     return found, used
+
+
+def _undecoded(reader: Reader, row: tuple[Any, ...], uid: str) -> tuple[Record, int]:
+    """The record in a row without the data and ops of its event: its body is not looked into."""
+    try:
+        event = rows.plain_names(row)
+        if event is not None:
+            raw, salt, compressed = _body(reader, row, uid, (event.id, event.type))
+            return Record(event, raw, salt, row[-1], compressed), len(raw)
+    except (Damaged, TypeError, ValueError):
+        pass  # said by whoever reads it all
+    record, size = sized(reader, row, uid)
+    return record.undecoded, size
+
+
+def _body(
+    reader: Reader, row: tuple[Any, ...], uid: str, names: tuple[str, str]
+) -> tuple[bytes, bytes, bytes | None]:
+    """The encoded body in a row, its salt, and what it is compressed to. Raises Damaged."""
+    if rows.is_plain(row):
+        return row[11], row[-2], None
+    salt, raw = rows.body_in(row[0], uid, names, row[10:13], reader.codec)
+    compressed = row[11] if row[10] & ~ADOPTED == COMPRESSED else None
+    return raw, row[-2] if salt is None else salt, compressed
 
 
 def sized(reader: Reader, row: tuple[Any, ...], uid: str) -> tuple[Record, int]:

@@ -127,6 +127,8 @@ class Sessions:
         return fold
 
     def records(self, key: Key, after: int, limit: int) -> tuple[Record, ...]:
+        if found := records.following(self._reader, key, after, limit):
+            return found
         with self._reader.instant():
             sid, head = self._reader.living(key)
             return records.page(self._reader, sid, head.uid, after, limit)

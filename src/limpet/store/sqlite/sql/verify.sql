@@ -12,6 +12,10 @@ SELECT {head} FROM sessions s WHERE sid > ? ORDER BY sid LIMIT 1
 -- name: stored_events
 SELECT {event}, e.salt, e.digest FROM events e WHERE e.sid = ? AND e.seq > ? ORDER BY e.seq LIMIT ?
 
+-- name: records
+SELECT {event}, e.salt, e.digest, s.uid FROM sessions s CROSS JOIN events e ON e.sid = s.sid
+WHERE s.app = ? AND s.user = ? AND s.id = ? AND e.seq > ? ORDER BY e.seq LIMIT ?
+
 -- name: snapshot_seqs
 SELECT seq FROM snapshots WHERE sid = ? ORDER BY seq
 

@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from limpet.errors import SessionConflict, SessionDeleted, SessionNotFound
-from limpet.model import Origin, Prepared
+from limpet.model import Commit, Origin, Prepared
+from limpet.model.adopt import adopted
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Query, Record
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log, refused
-from limpet.testing.histories import RecordStore, adoption, fork, plain, recorded
+from limpet.testing.histories import RecordStore, adoption, fork, opened, plain, recorded
 from limpet.testing.laws.log.facts import processed, timer
 
 A, B = key("a"), key("b")
@@ -45,6 +46,21 @@ class AdoptLaws:
         assert now.events == was.events
         assert await recorded(store, A) == records
         assert await store.pending_inputs(A, limit=9) == await source.pending_inputs(A, limit=9)
+        assert (await store.verify(None)).findings == ()
+
+    async def test_a_log_is_adopted_without_being_decoded(self, store: RecordStore) -> None:
+        """Its events are whole for whoever reads them, and for a retry beside it."""
+        source = await elsewhere()
+        await add(source, A, draft("note.long", {"text": "long " * 999}))
+        found = await source.records(A, after=0, limit=99)
+        drafts = [adopted(r.event, r.raw or b"", r.salt, r.compressed) for r in found]
+        assert None in [made.data for made in drafts]
+        again = addition(A, *[draft(id=made.id) for made in drafts])
+        _, repeat = await store.commit([Commit(A, tuple(drafts)), again])
+        assert repeat.repeated == len(drafts)
+        assert plain(repeat.events) == plain(await log(source, A))
+        assert (await load(store, A)).events == (await load(source, A)).events
+        assert await log(store, A) == await log(source, A)
         assert (await store.verify(None)).findings == ()
 
     async def test_what_comes_right_after_was_not_adopted(self, store: RecordStore) -> None:
@@ -238,7 +254,9 @@ class AdoptLaws:
         await store.commit([adoption(A, await recorded(await elsewhere(), A))])
         whole = await recorded(store, A)
         assert [record.event.seq for record in whole] == [1, 2, 3, 4, 5, 6, 7]
-        assert await store.records(A, after=2, limit=3) == whole[2:5]
+        page = await store.records(A, after=2, limit=3)
+        assert tuple([opened(record) for record in page]) == whole[2:5]
+        assert [(record.event.data, record.event.ops) for record in page] == [(None, ())] * 3
         assert await store.records(A, after=7, limit=3) == ()
         assert tuple([record.event for record in whole]) == await log(store, A)
         await fork(store, B, A, 4, draft())
