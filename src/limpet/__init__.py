@@ -10,7 +10,7 @@ A session is an append-only log of events; every change to anything is one atomi
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from limpet import errors, facts, ops
 from limpet.errors import *  # noqa: F403  # each error is listed once, there
@@ -27,6 +27,7 @@ from limpet.session.history.refs import Blame, CheckpointRef, Lineage, MergedFro
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Transition
 from limpet.session.limpet import Limpet
+from limpet.session.runs.waking import turns_are_run_by
 from limpet.session.session import Session
 from limpet.store.protocol import (
     Check,
@@ -325,6 +326,16 @@ if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
 def __dir__() -> list[str]:
     """Names that are loaded later are there to be found, too."""
     return sorted({*globals(), *__all__})
+
+
+async def _run_a_turn(*what: Any, **how: Any) -> Woken:
+    """The runtime is imported by the first turn: who only keeps a log does without it."""
+    from limpet.runtime.wake import wake
+
+    return await wake(*what, **how)
+
+
+turns_are_run_by(_run_a_turn)
 
 
 def open(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from limpet import SchemaViolation, reducers
 from limpet.model import ops
 from limpet.model.canonical import canonical
-from limpet.model.state.reducers import MISSING, Reducer
-from limpet.model.values import freeze
+from limpet.model.state.reducers import Reducer
+from limpet.model.values import ABSENT, freeze
 from tests.property.strategies import values
 from tests.support.examples import examples
 
@@ -55,7 +55,7 @@ def test_as_ops_or_folded_the_field_holds_the_same(
     fields = {"other": [1], "field": data.draw(olds)}
     if data.draw(st.integers(0, 5)) == 0:
         del fields["field"]
-    old = fields.get("field", MISSING)
+    old = fields.get("field", ABSENT)
     update = data.draw(updates)
     compiled = reducer.ops("field", old, update)
     for op in compiled.ops:

@@ -121,6 +121,7 @@ from limpet.model.limits import (
 from limpet.model.ops import Add, Delete, Inc, Merge, Op, Path, PlainOp, Set, apply, scope_of
 from limpet.model.reasons import Reasons, due_for
 from limpet.model.values import (
+    ABSENT,
     EMPTY,
     FrozenDict,
     FrozenList,
@@ -133,6 +134,7 @@ from limpet.model.values import (
 )
 
 __all__ = [
+    "ABSENT",
     "ACTOR_CHARS_MAX",
     "BLOB_BYTES_MAX",
     "BLOB_CHUNKS_PURGED",

@@ -15,10 +15,9 @@ from limpet.errors import InvalidInput, SessionCorrupt
 from limpet.model import chain, head, ops
 from limpet.model.events import Event, Prepared
 from limpet.model.head import Head
-from limpet.model.values import EMPTY, FrozenDict
+from limpet.model.values import ABSENT, EMPTY, FrozenDict
 
 ScopeKey: TypeAlias = tuple[str, str, str]  # app, user ("" for the app's own), name with its prefix
-_ABSENT: Final = object()
 _put: Final[Any] = dict.__setitem__  # into a FrozenDict that nobody else has seen yet
 _join: Final[Any] = dict.update
 _drop: Final[Any] = dict.pop
@@ -210,8 +209,8 @@ def scope_next(key: ScopeKey, before: ScopeValue | None, op: ops.PlainOp) -> Sco
                 raise SessionCorrupt(f"{name} of {key[0]}", before.damage)
         elif not before.deleted:
             fields = FrozenDict({name: before.value})
-    value = ops.apply(fields, (op,)).get(name, _ABSENT)
-    return ScopeValue(version, None, True) if value is _ABSENT else ScopeValue(version, value)
+    value = ops.apply(fields, (op,)).get(name, ABSENT)
+    return ScopeValue(version, None, True) if value is ABSENT else ScopeValue(version, value)
 
 
 def replay_all(fold: Fold, events: Iterable[Event]) -> Fold:

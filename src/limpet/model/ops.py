@@ -19,7 +19,7 @@ import msgspec
 from limpet.errors import InvalidOp, OpPathUnknown, OpTypeMismatch, ScopeUnknown
 from limpet.model.keys import unfit
 from limpet.model.limits import INT_MAX, INT_MIN, NAME_CHARS_MAX, VALUE_DEPTH_MAX
-from limpet.model.values import OPEN, FrozenDict, FrozenList, freeze
+from limpet.model.values import ABSENT, OPEN, FrozenDict, FrozenList, freeze
 
 Path: TypeAlias = tuple[str | int, ...]
 Scope: TypeAlias = Literal["session", "app", "user", "temp"]
@@ -143,7 +143,6 @@ REFS: Final = frozenset((SetRef, AddRef, MergeRef))
 _OPS: Final = get_args(Op)
 _LONE: Final = re.compile("[\ud800-\udfff]").search  # a lone surrogate
 _UNCLEAR: Final = re.compile(r"^$|[\s.'\"\[\]]").search  # cannot be told from the marks of a path
-_MISSING: Final = object()
 
 
 def scope_of(name: str) -> Scope:
@@ -258,7 +257,7 @@ def apply(fields: FrozenDict, ops: Iterable[PlainOp]) -> FrozenDict:
 def inverse(fields: FrozenDict, op: PlainOp) -> tuple[PlainOp, ...]:
     """The operations that take `apply(fields, [op])` back to `fields`, exactly."""
     before = _find(fields, op.path)
-    if before is _MISSING:
+    if before is ABSENT:
         return (Delete(op.path),)
     match op:
         case Add(items=items):
@@ -319,7 +318,7 @@ def _apply_at(root: FrozenDict, op: PlainOp, ours: dict[int, Any]) -> None:
         holder = inner
     last = path[-1]
     before = _look(holder, last)
-    if before is _MISSING and (isinstance(last, int) or isinstance(holder, list)):
+    if before is ABSENT and (isinstance(last, int) or isinstance(holder, list)):
         raise OpPathUnknown(show(path), f"item {last!r}")
     if type(op) is Delete:
         _delete(holder, op)
@@ -332,7 +331,7 @@ def _copied(op: PlainOp, inner: Any, depth: int) -> Any:
         return FrozenDict(inner)
     if isinstance(inner, list):
         return FrozenList(inner)
-    if inner is _MISSING:
+    if inner is ABSENT:
         raise OpPathUnknown(show(op.path), show(op.path[: depth + 1]))
     raise OpPathUnknown(show(op.path), f"dict or list at {show(op.path[: depth + 1])}")
 
@@ -346,7 +345,7 @@ def _changed(op: PlainOp, before: Any) -> Any:
         return longer
     match op:
         case Insert(at=at, items=items):
-            old = _expect(op, before, list, "a list", _MISSING)
+            old = _expect(op, before, list, "a list", ABSENT)
             if at > len(old):
                 raise OpPathUnknown(show(op.path), f"index {at} in a list of {len(old)}")
             return FrozenList((*old[:at], *items, *old[at:]))
@@ -356,7 +355,7 @@ def _changed(op: PlainOp, before: Any) -> Any:
         case Inc():
             return _increased(op, before)
         case Cut(start=start, stop=stop):
-            old = _expect(op, before, list, "a list", _MISSING)
+            old = _expect(op, before, list, "a list", ABSENT)
             if stop > len(old):
                 raise OpPathUnknown(show(op.path), f"slice {start}:{stop} in {len(old)} items")
             return FrozenList((*old[:start], *old[stop:]))
@@ -365,7 +364,7 @@ def _changed(op: PlainOp, before: Any) -> Any:
 
 
 def _increased(op: Inc, before: Any) -> int | float:
-    if before is _MISSING:
+    if before is ABSENT:
         return op.by
     if isinstance(before, bool) or not isinstance(before, (int, float)):
         raise OpTypeMismatch("inc", show(op.path), "a number", kind(before))
@@ -378,8 +377,8 @@ def _increased(op: Inc, before: Any) -> int | float:
 
 
 def _expect(op: PlainOp, before: Any, type_: type, words: str, empty: Any) -> Any:
-    if before is _MISSING:
-        if empty is _MISSING:
+    if before is ABSENT:
+        if empty is ABSENT:
             raise OpPathUnknown(show(op.path), f"name {op.path[-1]!r}")
         return empty
     if not isinstance(before, type_):
@@ -398,10 +397,10 @@ def _delete(holder: Any, op: PlainOp) -> None:
 
 def _look(holder: Any, step: str | int) -> Any:
     if isinstance(holder, dict):
-        return holder.get(step, _MISSING) if isinstance(step, str) else _MISSING
+        return holder.get(step, ABSENT) if isinstance(step, str) else ABSENT
     if isinstance(holder, list) and isinstance(step, int) and step < len(holder):
         return holder[step]
-    return _MISSING
+    return ABSENT
 
 
 def _put(holder: Any, step: Any, value: Any) -> None:
@@ -415,8 +414,8 @@ def _find(fields: FrozenDict, path: Path) -> Any:
     value: Any = fields
     for step in path:
         value = _look(value, step)
-        if value is _MISSING:
-            return _MISSING
+        if value is ABSENT:
+            return ABSENT
     return value
 
 
@@ -424,7 +423,7 @@ def _part(data: Any, ref: Path) -> Any:
     value = data
     for step in ref:
         value = _look(value, step)
-        if value is _MISSING:
+        if value is ABSENT:
             raise InvalidOp(f"the event's data has nothing at {show(ref)}")
     return value
 

@@ -23,11 +23,10 @@ from limpet.errors import InvalidSchema, InvalidValue
 from limpet.model.canonical import canonical
 from limpet.model.limits import INT_MAX, INT_MIN
 from limpet.model.state.types import TTL, Ref, UnknownVariant
-from limpet.model.values import round_trip, settle
+from limpet.model.values import ABSENT, round_trip, settle
 
 Step: TypeAlias = str | int
 MISFIT: Final[Any] = object()  # what a writer returns for a value that is not of its type
-ABSENT: Final[Any] = object()  # where a value is missing altogether
 _decode: Final = msgspec.json.Decoder().decode
 _DAY: Final = 86_400_000_000
 _HOUR: Final = 3_600_000_000

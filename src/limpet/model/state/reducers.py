@@ -19,9 +19,8 @@ import msgspec
 from limpet.errors import ReducerConfigurationInvalid, SchemaViolation
 from limpet.model.canonical import canonical
 from limpet.model.ops import Add, Cut, Merge, PlainOp, Set
-from limpet.model.values import described
+from limpet.model.values import ABSENT, described
 
-MISSING: Final[Any] = object()  # the old value of a field that is not there
 # Beyond this many changed items the whole list is Set: the operations of an event are limited, and
 # each one copies the list.
 CHANGED_ITEMS_MAX: Final = 256
@@ -57,7 +56,7 @@ class Reducer(msgspec.Struct, frozen=True):
         return type(self).__name__
 
     def fold(self, old: Any, update: Any, field: str = "field") -> Any:
-        """The value of the field after `update`. `old` is MISSING if the field does not exist."""
+        """The value of the field after `update`. `old` is ABSENT if the field does not exist."""
         raise NotImplementedError
 
     def ops(self, field: str, old: Any, update: Any) -> Compiled:
@@ -94,7 +93,7 @@ class Append(Reducer, frozen=True):
     def ops(self, field: str, old: Any, update: Any) -> Compiled:
         _list(old, field)
         items = self._items(update, field)
-        return Compiled((Add((field,), items),) if items or old is MISSING else ())
+        return Compiled((Add((field,), items),) if items or old is ABSENT else ())
 
     def _items(self, update: Any, field: str) -> list[Any]:
         return _list(update, field)
@@ -129,7 +128,7 @@ class MergeDict(Reducer, frozen=True):
     def ops(self, field: str, old: Any, update: Any) -> Compiled:
         _dict(old, field)
         names = self._names(update, field)
-        return Compiled((Merge((field,), names),) if names or old is MISSING else ())
+        return Compiled((Merge((field,), names),) if names or old is ABSENT else ())
 
     def _names(self, update: Any, field: str) -> dict[str, Any]:
         return _dict(update, field)
@@ -168,7 +167,7 @@ class BoundedAppend(Reducer, frozen=True):
         held, items = _list(old, field), _list(update, field)[-self.n :]
         if len(items) == self.n:  # no old item remains
             return Compiled((Set((field,), items),))
-        made: list[PlainOp] = [Add((field,), items)] if items or old is MISSING else []
+        made: list[PlainOp] = [Add((field,), items)] if items or old is ABSENT else []
         if (over := len(held) + len(items) - self.n) > 0:
             made.append(Cut((field,), 0, over))
         return Compiled(tuple(made), guarded=True)
@@ -224,7 +223,7 @@ class DedupeAppend(Keyed, frozen=True):
 
     def ops(self, field: str, old: Any, update: Any) -> Compiled:
         items = self._new(old, update, field)
-        made = (Add((field,), items),) if items or old is MISSING else ()
+        made = (Add((field,), items),) if items or old is ABSENT else ()
         return Compiled(made, guarded=bool(update))
 
     def _new(self, old: Any, update: Any, field: str) -> list[Any]:
@@ -267,7 +266,7 @@ class MergeByKey(Keyed, frozen=True):
         if len(changed) > CHANGED_ITEMS_MAX:
             return Compiled((Set((field,), self.fold(old, update, field)),), guarded=True)
         made: list[PlainOp] = [Merge((field, at), names) for at, names in changed.items()]
-        if new or old is MISSING:
+        if new or old is ABSENT:
             made.append(Add((field,), new))
         return Compiled(tuple(made), guarded=bool(update))
 
@@ -340,7 +339,7 @@ def _news(old: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list(value: Any, field: str) -> list[Any]:
-    if value is MISSING:
+    if value is ABSENT:
         return []
     if not isinstance(value, list):
         raise SchemaViolation(field, "list", described(value))
@@ -348,7 +347,7 @@ def _list(value: Any, field: str) -> list[Any]:
 
 
 def _dict(value: Any, field: str) -> dict[str, Any]:
-    if value is MISSING:
+    if value is ABSENT:
         return {}
     if not isinstance(value, dict):
         raise SchemaViolation(field, "dict", described(value))

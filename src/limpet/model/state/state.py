@@ -21,9 +21,9 @@ from limpet.model.ops import show
 from limpet.model.state import validation
 from limpet.model.state.access import Access, access_of
 from limpet.model.state.declaration import CONFIG, check_declaration
-from limpet.model.state.forms import ABSENT, Form, Misfit, RecordForm
+from limpet.model.state.forms import Form, Misfit, RecordForm
 from limpet.model.state.semver import NewerMinor
-from limpet.model.values import described, encode
+from limpet.model.values import ABSENT, described, encode
 
 if TYPE_CHECKING:
     from limpet.model.state.migrations import MigrationRegistry

@@ -19,13 +19,12 @@ from pydantic import Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from limpet.errors import LimpetError, SchemaViolation
-from limpet.model import OPS_PER_EVENT_MAX, Add, Delete, Inc, Merge, PlainOp, Set, described
+from limpet.model import ABSENT, OPS_PER_EVENT_MAX, Add, Delete, Inc, Merge, PlainOp, Set, described
 from limpet.model.state import validation
 from limpet.model.state.access import Access
 from limpet.model.state.forms import DictForm, Form, ItemsForm, RecordForm, Scalar, fields_of
 from limpet.model.state.reducer_types import reducer_of
 from limpet.model.state.reducers import (
-    MISSING,
     Compiled,
     Item,
     LastWriteWins,
@@ -93,7 +92,7 @@ class Slot:
     def check_merged(self, old: Any, ops: Iterable[PlainOp]) -> None:
         """Check merged items: each part was valid, the result may not be."""
         items: dict[int, Any] = {}
-        start = 0 if old is MISSING else len(old)
+        start = 0 if old is ABSENT else len(old)
         for op in ops:
             if isinstance(op, Merge) and isinstance(at := op.path[1], int):
                 items[at] = {**old[at], **op.value}
@@ -113,13 +112,13 @@ class Slot:
         if self.name in fields:
             return fields[self.name], ()
         if isinstance(self.reducer, LastWriteWins) or self.field.is_required():
-            return MISSING, ()
+            return ABSENT, ()
         if self.field.default_factory_takes_validated_data:
             default = encode_fields(decode_fields(self.of, fields))[self.name]
         else:
             value = self._default()
             default = encoded(fields_of(self.of)[self.name], value, self.name)
-        return (MISSING, ()) if default in _EMPTY else (default, (Set((self.name,), default),))
+        return (ABSENT, ()) if default in _EMPTY else (default, (Set((self.name,), default),))
 
     def _default(self) -> Any:
         try:

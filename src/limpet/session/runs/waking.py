@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from importlib import import_module
 from typing import Any
 
 from limpet.errors import InvalidInput
@@ -24,6 +24,14 @@ from limpet.session.door import Door
 from limpet.session.session import Session
 from limpet.store.protocol import Page, Query
 
+_run_a_turn: Callable[..., Awaitable[Any]]
+
+
+def turns_are_run_by(run: Callable[..., Awaitable[Any]]) -> None:
+    """The runtime stands above this room, so it is handed down by who stands above both."""
+    global _run_a_turn  # once, while `limpet` is imported
+    _run_a_turn = run
+
 
 class Waking(Door):
     """One turn of one session; and dead letters."""
@@ -38,11 +46,9 @@ class Waking(Door):
         is `woken.error`, and recorded. `how` as for limpet.Worker: retries, on_mismatch,
         permissions, agent, state_type, migrations.
         """
-        # The runtime stands above this room and is asked for by its name.
-        wake = import_module("limpet.runtime.wake").wake
         named, runs = key_and((key, *then), how.pop("harness", None), "a harness")
         seconds = check_lease_seconds(lease_seconds)
-        return await wake(self, named, runs, lease_seconds=seconds, **how)
+        return await _run_a_turn(self, named, runs, lease_seconds=seconds, **how)
 
     def ringing(self, app: str | None = None) -> AbstractContextManager[asyncio.Event]:
         """A bell that rings when a session of this app may have become due; for workers."""

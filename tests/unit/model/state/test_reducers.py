@@ -9,7 +9,8 @@ import pytest
 from limpet import InvalidSchema, SchemaViolation
 from limpet.model.ops import Add, Cut, Merge, Set
 from limpet.model.state import reducers as r
-from limpet.model.state.reducers import MISSING, Reducer
+from limpet.model.state.reducers import Reducer
+from limpet.model.values import ABSENT
 from tests.support.ids import plain
 
 A, B, C = {"id": "a", "n": 1}, {"id": "b", "n": 1}, {"id": "c", "n": 1}
@@ -23,7 +24,7 @@ A2, B2 = {"id": "a", "n": 2}, {"id": "b", "m": 1}
         (r.last_write_wins, 1, 1, (Set(("f",), 1),), False),
         (r.append, [1], [2, 3], (Add(("f",), [2, 3]),), False),
         (r.append, [1], [], (), False),
-        (r.append, MISSING, [], (Add(("f",), []),), False),
+        (r.append, ABSENT, [], (Add(("f",), []),), False),
         (r.concat_flatten, [1], [[2], [], [3, 4]], (Add(("f",), [2, 3, 4]),), False),
         (r.concat_flatten, [1], [[], []], (), False),
         (r.merge, {"a": 1}, {"a": 1, "b": 2}, (Merge(("f",), {"a": 1, "b": 2}),), False),
