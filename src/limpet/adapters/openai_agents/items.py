@@ -31,10 +31,12 @@ _TYPES: Final[Mapping[Any, str]] = {
     "developer": "system.message",
     "assistant": "agent.message",
 }
+INPUTS: Final = ("user.message", "system.message")  # what waits for an agent
 _ROLES: Final = {"user.message": "user", "system.message": "system", "agent.message": "assistant"}
 ITEMS: Final = (*_ROLES, USE, RESULT, OTHER)
 _TEXTS: Final = ("input_text", "output_text", "text")
 _CHARS_MIN: Final = 64  # of a text that is not kept twice
+_json: Final = json.JSONEncoder(ensure_ascii=False).encode  # dumps would make one for every item
 _PLACES: Final[Mapping[str, tuple[Any, ...]]] = {
     "output": ("output",),
     "content": ("content",),
@@ -48,9 +50,7 @@ def drafted(item: Mapping[str, Any], user: str) -> Draft:
     data = {**_named(type, item), **_said(type, item)}
     place = _place_of(type, item, data)
     try:
-        text = json.dumps(
-            _with_text(item, _PLACES[place], "") if place else item, ensure_ascii=False
-        )
+        text = _json(_with_text(item, _PLACES[place], "") if place else item)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidValue("the item", f"cannot be written as JSON: {error}") from error
     data[MEMBER] = text

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from limpet import Draft, Event, Key, Limpet, Session, facts
-from limpet.adapters.openai_agents.items import Item, bare, drafted, item_of
+from limpet.adapters.openai_agents.items import INPUTS, Item, bare, drafted, item_of
 from limpet.adapters.openai_agents.stores import let_go, store_for
 from limpet.adapters.openai_agents.view import CLEARED, POPPED, newest_event, newest_items
 from limpet.errors import (
@@ -115,7 +115,7 @@ class LimpetSession:
     # --- private --------------------------------------------------------------------------------
 
     def _draft(self, item: Mapping[str, Any]) -> Draft:
-        if not isinstance(item, Mapping):
+        if type(item) is not dict and not isinstance(item, Mapping):
             raise InvalidInput(f"an item is a dict, not {type(item).__name__}. Pass dicts.")
         return drafted(item, self.key.user)
 
@@ -130,7 +130,10 @@ class LimpetSession:
 
     async def _add(self, lp: Limpet, drafts: list[Draft]) -> None:
         try:
-            await self._record(lp, drafts)
+            if self._waiting == [] and not any([draft.type in INPUTS for draft in drafts]):
+                await self._write(lp, drafts, [])  # in the middle of a run: nobody waits for it
+            else:
+                await self._record(lp, drafts)
         except _UNFIT:  # it may be what stands beside the items: then they go without
             await self._record(lp, [bare(draft) for draft in drafts])
 
@@ -152,7 +155,8 @@ class LimpetSession:
 
     async def _record(self, lp: Limpet, drafts: list[Draft]) -> None:
         """Record the drafts in one commit. What an agent says answers the user messages before."""
-        last = max([n for n, draft in enumerate(drafts) if _answers(draft)], default=-1)
+        inputs = [n for n, draft in enumerate(drafts) if draft.type in INPUTS]
+        last = max([n for n, draft in enumerate(drafts) if draft.type not in INPUTS], default=-1)
         answered = await self._take_waiting(lp) if last >= 0 else []
         try:
             events = await self._write(lp, drafts, answered)
@@ -160,7 +164,6 @@ class LimpetSession:
             if answered:  # or they would wait until another object looks for them
                 self._forget()
             raise
-        inputs = [n for n, event in enumerate(events[: len(drafts)]) if event.processed is not None]
         with self._lock:
             if self._waiting is not None:
                 self._waiting += [events[n].seq for n in inputs if n > last]
@@ -196,6 +199,8 @@ class LimpetSession:
     ) -> tuple[Event, ...]:
         while True:
             try:
+                if not answered:
+                    return await self._session(lp).append_many(drafts)
                 return await self._commit(lp, drafts, answered)
             except NotPending:  # another has marked some of them: what is left of them is fewer
                 still = set(await self._pending(lp))
@@ -209,8 +214,6 @@ class LimpetSession:
     async def _commit(
         self, lp: Limpet, drafts: list[Draft], answered: list[int], *, new: bool = False
     ) -> tuple[Event, ...]:
-        if not new and not answered:
-            return await self._session(lp).append_many(drafts)
         async with lp.commit() as c:
             app, user, id = self.key.app, self.key.user, self.key.id
             session = c.create(app, user, id, actor=_ACTOR) if new else self._session(lp)
@@ -219,8 +222,3 @@ class LimpetSession:
             if answered:
                 c.record(session, facts.processed(answered, actor=_ACTOR))
         return c.events[1:] if new else c.events
-
-
-def _answers(draft: Draft) -> bool:
-    """Whether it settles the user messages before it."""
-    return draft.type.startswith("agent.") or draft.type == CLEARED
