@@ -23,7 +23,7 @@ READY  := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-postgres test adapters quick mutants check format torture bench venv lock clean
+.PHONY: help demo demo-postgres test frameworks adapters quick mutants check format torture bench venv lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,14 +34,17 @@ demo: $(DEMO) ## Write, kill the writer, carry on with nothing lost
 demo-postgres: $(READY) ## The same on a PostgreSQL server, which is stopped and crashed as well
 	@$(BIN)/python examples/demo_postgres.py
 
-test: $(READY) ## Run every test but the torture, on every core
+test: $(READY) ## Run every test but the torture, on every core; the adapters' after `make frameworks`
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 quick: $(READY) ## Under half a minute: what needs neither a file nor a server
 	LIMPET_QUICK=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m quick
 
-adapters: $(READY) ## Test the adapters with the real frameworks, each in an environment of its own
-	LIMPET_ADAPTERS=1 $(BIN)/python -m pytest tests/adapters
+frameworks: $(READY) ## Install the agent frameworks, each in an environment of its own
+	$(BIN)/python -m tests.support.venvs
+
+adapters: frameworks ## Test the adapters with the real frameworks
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests/adapters
 
 check: $(READY) ## Lint, formatting, types, layers
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The pages on frameworks: the tests they name exist."""
+"""The pages on frameworks: the tests they name exist, and each shows how to switch."""
 
 from __future__ import annotations
 
@@ -18,3 +18,23 @@ def test_every_failure_names_tests_that_exist(page: str) -> None:
     assert len(named) > 6
     for name, file in named:
         assert re.search(rf"def {name}\(", (DOCS / file).read_text()), f"{name} is not in {file}"
+
+
+@pytest.mark.parametrize("page", ["adk", "langgraph", "openai-agents"])
+def test_every_test_that_a_framework_page_names_exists(page: str) -> None:
+    """A name without a link is that of a test in the suites of the same framework."""
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / f"{page}.md").read_text()))
+    suites = (DOCS.parent / "tests/adapters" / page.replace("-", "_")).rglob("*.py")
+    there = "\n".join(file.read_text() for file in suites)
+    assert len(named) > 5
+    assert {name for name in named if f"def {name}(" not in there} == set()
+
+
+@pytest.mark.parametrize("page", ["adk", "langgraph", "openai-agents"])
+def test_switching_takes_three_lines(page: str) -> None:
+    """The first program of the page is the import, ours in the place of theirs, and its use."""
+    program = re.findall(r"^```python\n(.*?)^```", (DOCS / f"{page}.md").read_text(), re.S | re.M)
+    lines = [line for line in program[0].splitlines() if line]
+    assert len(lines) == 3
+    assert lines[0].startswith(f"from limpet.adapters.{page.replace('-', '_')} import Limpet")
+    compile("async def switched():\n    " + "\n    ".join(lines), page, "exec")

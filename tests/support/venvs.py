@@ -1,8 +1,8 @@
 """Environments for packages that do not go together with ours, made from a lock.
 
 Each has a file in requirements/ with hashes, and lies beside .venv. The package under test is not
-installed there: it is imported from src. They are large: `make adapters` makes them and runs their
-tests, and `make test` runs these wherever they are there.
+installed there: it is imported from src. They are large, so `make frameworks` makes them (as
+`make adapters` and .ci/run do), and `make test` runs their tests wherever they are there.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import fcntl
 import hashlib
 import os
 import subprocess
+import sys
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-ASKED: Final = "LIMPET_ADAPTERS"  # =1: install what is missing
-_INSTALL_SECONDS_MAX: Final = 900
+FRAMEWORKS: Final = ("adk", "langgraph", "openai-agents")
+_INSTALL_SECONDS_MAX: Final = 300
 
 
 class NotInstalled(Exception):
@@ -27,8 +29,8 @@ class NotInstalled(Exception):
 def python_of(name: str, *, install: bool = False) -> Path:
     """The interpreter of the environment that requirements/<name>.txt describes.
 
-    If it is asked for (`install`, or LIMPET_ADAPTERS=1), made again whenever the lock is another
-    one; several processes may ask at once. Raises NotInstalled.
+    With `install`, it is made again whenever the lock is another one; several processes may ask at
+    once. Raises NotInstalled.
     """
     lock, home = ROOT / "requirements" / f"{name}.txt", ROOT / f".venv-{name}"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()
@@ -36,7 +38,7 @@ def python_of(name: str, *, install: bool = False) -> Path:
         fcntl.flock(guard, fcntl.LOCK_EX)
         stamp = home / "lock.sha256"
         if not stamp.exists() or stamp.read_text() != digest:
-            if not install and os.environ.get(ASKED) != "1":
+            if not install:
                 raise NotInstalled("`make adapters` installs its packages and runs these tests")
             _install(home, lock)
             stamp.write_text(digest)
@@ -65,13 +67,35 @@ def run(python: Path, *args: str, timeout: float, **variables: str) -> tuple[int
 
 
 def _install(home: Path, lock: Path) -> None:
-    venv.create(home, clear=True, with_pip=True)
+    venv.create(home, clear=True)
     (home / ".gitignore").write_text("*\n")
-    command = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+    # With the pip of this interpreter: to put one into the environment takes seconds.
+    command = [sys.executable, "-m", "pip", "--python", str(home), "--disable-pip-version-check"]
     command += ["--no-input", "install", "--quiet", "--no-compile", "--require-hashes"]
     command += ["-r", str(lock.relative_to(ROOT))]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=_INSTALL_SECONDS_MAX, check=False
-    )
+    how = {"cwd": ROOT, "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    try:
+        done = subprocess.run(command, timeout=_INSTALL_SECONDS_MAX, check=False, **how)
+    except subprocess.TimeoutExpired:
+        raise NotInstalled(f"pip took too long to install {lock.name}") from None
     if done.returncode:
         raise NotInstalled(f"pip could not install {lock.name}: {done.stderr.strip()[-500:]}")
+
+
+def _made(name: str) -> bool:
+    try:
+        python_of(name, install=True)
+    except NotInstalled as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def main() -> int:
+    """Make the environment of every framework, all at once: they wait for the network."""
+    with ThreadPoolExecutor(len(FRAMEWORKS)) as threads:
+        return 0 if all(list(threads.map(_made, FRAMEWORKS))) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

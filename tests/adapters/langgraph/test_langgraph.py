@@ -10,7 +10,6 @@ import pytest
 from tests.support import postgres, venvs
 
 _HERE = Path(__file__).parent
-_LAWS = sorted(path.name for path in (_HERE / "inside").glob("laws_*.py"))
 _EXAMPLES = sorted((venvs.ROOT / "examples").glob("langgraph_*.py"))
 
 
@@ -18,7 +17,7 @@ _EXAMPLES = sorted((venvs.ROOT / "examples").glob("langgraph_*.py"))
 def python() -> Path:
     try:
         return venvs.python_of("langgraph")
-    except (venvs.NotInstalled, OSError, subprocess.SubprocessError) as error:
+    except venvs.NotInstalled as error:
         pytest.skip(f"LangGraph is not tested here: {error}")
 
 
@@ -30,18 +29,17 @@ def _run(python: Path, *args: str, **env: str) -> None:
         env={**paths, **env},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=280,  # below the limit of one test
     )
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-4_000:]
 
 
-@pytest.mark.parametrize("laws", _LAWS)
 def test_langgraph_runs_on_limpet(
-    laws: str, python: Path, any_postgres: postgres.Server | postgres.Elsewhere
+    python: Path, any_postgres: postgres.Server | postgres.Elsewhere
 ) -> None:
-    """Every law of this file holds on memory, SQLite and PostgreSQL."""
+    """Every law holds on memory, SQLite and PostgreSQL. One run of all: it imports slowly."""
     where = f"{_HERE.relative_to(venvs.ROOT)}/inside"
-    command = ("-m", "pytest", "-q", "-c", f"{where}/pytest.ini", f"{where}/{laws}")
+    command = ("-m", "pytest", "-q", "-c", f"{where}/pytest.ini", where)
     _run(python, *command, LIMPET_INSIDE_POSTGRES=any_postgres.url)
 
 
