@@ -58,6 +58,9 @@ async def test_an_archived_session_is_listed_and_read_from_its_file(
     log = await old.read(limit=100)
     assert log[: len(before)] == before
     assert log[-1].type == "session.archived"
+    for write in (old.append("user.message", {}, actor="a"), old.set_timeouts(limpet.Timeouts())):
+        with pytest.raises(limpet.SessionArchived):  # it would be lost
+            await write
     assert (await lp.verify()).ok
     assert await lp.sweep() == limpet.Swept()
 

@@ -63,6 +63,29 @@ def test_a_sweep_says_what_it_did(file: str) -> None:
     assert ran("sweep", file).startswith("ok: 0 suspended")
 
 
+def test_phases_are_a_table_on_a_terminal(file: str) -> None:
+    """A row for each app, a column for each phase."""
+    from rich.console import Console
+
+    from limpet.cli.life import _table
+
+    console = Console(width=100, force_terminal=False)
+    with console.capture() as captured:
+        console.print(_table(told("phases", file)["apps"]))
+    head, *rows = [line.split() for line in captured.get().splitlines()]
+    assert head[:3] == ["app", "init", "active"]
+    assert rows == [["sales", "1"], ["support", "1"]]
+
+
+def test_archiving_again_is_refused(file: str, tmp_path: Path) -> None:
+    """By the table, with the exit code of a transition that there is not."""
+    cold = ["--archive", f"file://{tmp_path}/cold"]
+    ran("complete", file, *KEY)
+    ran("archive", file, *KEY, *cold)
+    assert "session.invalid_transition" in ran("archive", file, *KEY, *cold, code=3)
+    assert "session.invalid_transition" in ran("suspend", file, *KEY, code=3)
+
+
 def test_the_doctor_points_out_unusual_timeouts(file: str) -> None:
     """An absolute timeout of a microsecond is probably a mistake."""
     assert "timeout absolute" in ran("doctor", file)

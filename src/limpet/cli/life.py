@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import getpass
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
+from rich.table import Table
+from rich.text import Text
 
 import limpet
 from limpet.cli.address import store_url
@@ -19,7 +21,7 @@ from limpet.cli.past import Actor, App, Id, User
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput
 from limpet.model import PAGE_MAX
-from limpet.model.facts.phases import PHASES
+from limpet.model.facts.phases import PHASES, Phase
 from limpet.session.wire import key_form
 from limpet.store.open import look_at, refuse_missing
 
@@ -187,10 +189,24 @@ def phases(url: Url, *, as_json: Json = False) -> None:
         counts = _on(url, run, None, looking=True)
         apps = sorted({app for app, _ in counts})
         told = {app: {p: counts.get((app, p), 0) for p in PHASES} for app in apps}
-        with screen.answer({"ok": True, "apps": told}) as say:
-            for app, row in told.items():
-                shown = ", ".join([f"{count:,} {phase}" for phase, count in row.items() if count])
-                say(f"{app}: {shown}", "ok")
+        screen.display({"ok": True, "apps": told}, lambda: _table(told), _lines(told))
+
+
+def _table(told: Mapping[str, Mapping[Phase, int]]) -> Table:
+    """Apps by phases, for a terminal."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("app")
+    for phase in PHASES:
+        table.add_column(phase, justify="right")
+    for app, row in told.items():
+        table.add_row(Text(app), *[f"{row[phase]:,}" if row[phase] else "" for phase in PHASES])
+    return table
+
+
+def _lines(told: Mapping[str, Mapping[Phase, int]]) -> Iterator[str]:
+    for app, row in told.items():
+        shown = ", ".join([f"{count:,} {phase}" for phase, count in row.items() if count])
+        yield f"{app}: {shown}"
 
 
 def acting(given: str | None) -> str:

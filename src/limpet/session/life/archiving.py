@@ -8,12 +8,10 @@ finishes it: at every moment the session is in the store, or its whole file is i
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-
-from msgspec import structs
 
 from limpet.errors import (
     ArchiveFailed,
@@ -24,8 +22,6 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import (
-    COMMIT_BYTES_MAX,
-    DRAFTS_PER_COMMIT_MAX,
     EMPTY,
     Commit,
     FrozenDict,
@@ -45,12 +41,10 @@ from limpet.session.life.archives import Archive, name_of
 from limpet.session.life.digests import digest_of
 from limpet.session.life.mover import NOBODY, Mover
 from limpet.session.life.policy import Transition
-from limpet.session.move.adopter import Adopter
-from limpet.session.move.bundle import BundleReader, Entry, Opening
-from limpet.session.move.checkpoints import Checkpointed, log_piece, pinned
-from limpet.session.move.contents import Chunk
+from limpet.session.move.arriving import adopt
 from limpet.session.move.files import export_session, proved
-from limpet.store.protocol import Query, Record
+from limpet.store.memory import MemoryStore
+from limpet.store.protocol import Committed, Query
 from limpet.store.threads import in_thread
 
 UNDER_WAY: Final = "archiving"
@@ -58,8 +52,6 @@ _NO_ARCHIVE: Final = (
     "the session is in an archive and none is open. Open the store with "
     "limpet.open(url, archive='file:///directory')."
 )
-_PIECE: Final = (1_000, 4 * 2**20)
-_PINS_MAX: Final = 64  # states that come back pinned, the newest: they are in one commit
 
 
 class _File(NamedTuple):
@@ -179,7 +171,7 @@ async def _bring_back(session: Handle, move: Any, actor: str) -> None:
         async with fetched(journal, move) as file:
             if head is not None and facts.place(head.facts) is not None:
                 await _bury(journal, key, head.uid)
-            await _adopt(journal, file)  # what is here already is only a repeat
+            await adopt(journal, file.path, file.pins)  # what is here already is only a repeat
     await session.writer.load(tail=1)
     head = session.writer.known.head
     if (head.uid, head.phase) == (move["uid"], ARCHIVED):
@@ -231,8 +223,10 @@ async def read_archived(journal: Journal, head: Head) -> Journal:
     place = facts.place(head.facts)
     assert place is not None
     async with fetched(journal, place) as file:
-        apart = _apart(journal)
-        await _adopt(apart, file)
+        store = _Reading()
+        apart = _apart(journal, store)
+        await adopt(apart, file.path, file.pins)
+        store.is_read = True
     return apart
 
 
@@ -315,20 +309,29 @@ async def _keep_timeouts(journal: Journal, head: Head, move: Any) -> None:
 
 async def _head_in(journal: Journal, file: _File) -> Head:
     """The head of the session in a file."""
-    apart = _apart(journal)
+    apart = _apart(journal, MemoryStore())
     try:
-        key = await _adopt(apart, file)
+        key = await adopt(apart, file.path, file.pins)
         return (await apart.store.load(key, tail=0, scopes=False)).head
     finally:
         await apart.close()
 
 
-def _apart(journal: Journal) -> Journal:
+class _Reading(MemoryStore):
+    """The log of an archived session, to be read: what is written here would be lost."""
+
+    is_read = False
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        if self.is_read:
+            raise SessionArchived(commits[0].key)
+        return await super().commit(commits)
+
+
+def _apart(journal: Journal, store: MemoryStore) -> Journal:
     """A journal on a store of its own in memory."""
     from limpet.session.following.follow import Hub
-    from limpet.store.memory import MemoryStore
 
-    store = MemoryStore()
     return Journal(store, Hub(store), journal.new_id, journal.now_us, Keeping)
 
 
@@ -379,66 +382,3 @@ async def _check_same(archive: Archive, made: Path, back: Path) -> None:
     if one != other:
         raise ArchiveFailed(archive.url, "verified", "the file that came back differs")
     await proved(back)
-
-
-async def _adopt(journal: Journal, file: _File) -> Key:
-    """Adopt the log in a file, in one commit where it fits, and then its blobs.
-
-    So no reader meets a part of it: with its last event it is archived, and accepts no writes. The
-    log of its checkpoints is in the last of these commits.
-    """
-    reader = await in_thread(lambda: BundleReader(file.path))
-    adopter = Adopter(journal)
-    arriving = _Arriving(adopter, reader.opening, file.pins)
-    try:
-        while found := await in_thread(lambda: reader.read(*_PIECE)):
-            await arriving.add(found)
-        await arriving.end()
-    finally:
-        await in_thread(reader.close)
-    upload, key = "", reader.opening.key
-    for chunk in arriving.chunks:  # one that is there already is dropped
-        given = (chunk.blob, chunk.number, chunk.data)
-        upload = await adopter.put_chunk(key, upload if chunk.number else "", *given)
-    return key
-
-
-class _Arriving:
-    """A session on its way back from its file."""
-
-    def __init__(self, adopter: Adopter, opening: Opening, pins: Mapping[int, int]) -> None:
-        self._adopter, self._opening = adopter, opening
-        self._pins = dict(sorted(pins.items())[-_PINS_MAX:])
-        self._records: list[Record] = []
-        self._log: list[Record] = []
-        self._first = True
-        self.chunks: list[Chunk] = []
-
-    async def add(self, found: list[Entry]) -> None:
-        self._records += [each for each in found if isinstance(each, Record)]
-        self._log += [each.record for each in found if isinstance(each, Checkpointed)]
-        self.chunks += [each for each in found if isinstance(each, Chunk)]
-        size = sum(len(each.raw or b"") for each in self._records)
-        many = len(self._records) > DRAFTS_PER_COMMIT_MAX - 2 * _PIECE[0]
-        if many or size > COMMIT_BYTES_MAX // 2:
-            await self._adopter.commit(self._commits())
-
-    async def end(self) -> None:
-        """Record what is left, with the checkpoints; a log of many goes in commits of its own."""
-        key, log, room = self._opening.key, self._log, _PIECE[0]
-        commits = self._commits()
-        if log:
-            commits.append(log_piece(key, log[:room]))
-        if commits:
-            await self._adopter.commit(commits)
-        for at in range(room, len(log), room):
-            await self._adopter.commit((log_piece(key, log[at : at + room]),))
-
-    def _commits(self) -> list[Commit]:
-        records, self._records = self._records, []
-        base = self._opening.base if self._first else None
-        made = pinned(self._opening.key, records, self._pins, base)
-        if self._first and made:
-            made[0] = structs.replace(made[0], reuse=True)
-            self._first = False
-        return made

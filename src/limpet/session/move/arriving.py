@@ -1,0 +1,88 @@
+"""Arriving: the log of one session on its way from its file back into a store.
+
+For what comes back to where it was, as from an archive: in few commits, and with the states that
+its checkpoints had pinned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from msgspec import structs
+
+from limpet.model import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, Commit, Key
+from limpet.session.journal import Journal
+from limpet.session.move.adopter import Adopter
+from limpet.session.move.bundle import BundleReader, Entry, Opening
+from limpet.session.move.checkpoints import Checkpointed, log_piece, pinned
+from limpet.session.move.contents import Chunk
+from limpet.store.protocol import Record
+from limpet.store.threads import in_thread
+
+_PIECE: Final = (1_000, 4 * 2**20)
+_PINS_MAX: Final = 64  # states that come back pinned, the newest: they are in one commit
+
+
+async def adopt(journal: Journal, path: Path, pins: Mapping[int, int]) -> Key:
+    """Adopt the log in a proved file, in one commit where it fits, and then its blobs.
+
+    So no reader meets a part of it: with its last event it is archived, and accepts no writes. The
+    log of its checkpoints is in the last of these commits.
+    """
+    reader = await in_thread(lambda: BundleReader(path))
+    adopter = Adopter(journal)
+    arriving = _Arriving(adopter, reader.opening, pins)
+    try:
+        while found := await in_thread(lambda: reader.read(*_PIECE)):
+            await arriving.add(found)
+        await arriving.end()
+    finally:
+        await in_thread(reader.close)
+    upload, key = "", reader.opening.key
+    for chunk in arriving.chunks:  # one that is there already is dropped
+        given = (chunk.blob, chunk.number, chunk.data)
+        upload = await adopter.put_chunk(key, upload if chunk.number else "", *given)
+    return key
+
+
+class _Arriving:
+    """A session on its way back from its file."""
+
+    def __init__(self, adopter: Adopter, opening: Opening, pins: Mapping[int, int]) -> None:
+        self._adopter, self._opening = adopter, opening
+        self._pins = dict(sorted(pins.items())[-_PINS_MAX:])
+        self._records: list[Record] = []
+        self._log: list[Record] = []
+        self._first = True
+        self.chunks: list[Chunk] = []
+
+    async def add(self, found: list[Entry]) -> None:
+        self._records += [each for each in found if isinstance(each, Record)]
+        self._log += [each.record for each in found if isinstance(each, Checkpointed)]
+        self.chunks += [each for each in found if isinstance(each, Chunk)]
+        size = sum(len(each.raw or b"") for each in self._records)
+        many = len(self._records) > DRAFTS_PER_COMMIT_MAX - 2 * _PIECE[0]
+        if many or size > COMMIT_BYTES_MAX // 2:
+            await self._adopter.commit(self._commits())
+
+    async def end(self) -> None:
+        """Record what is left, with the checkpoints; a log of many goes in commits of its own."""
+        key, log, room = self._opening.key, self._log, _PIECE[0]
+        commits = self._commits()
+        if log:
+            commits.append(log_piece(key, log[:room]))
+        if commits:
+            await self._adopter.commit(commits)
+        for at in range(room, len(log), room):
+            await self._adopter.commit((log_piece(key, log[at : at + room]),))
+
+    def _commits(self) -> list[Commit]:
+        records, self._records = self._records, []
+        base = self._opening.base if self._first else None
+        made = pinned(self._opening.key, records, self._pins, base)
+        if self._first and made:
+            made[0] = structs.replace(made[0], reuse=True)
+            self._first = False
+        return made
