@@ -83,6 +83,21 @@ async def test_messages_name_the_event_that_recorded_them(lp: limpet.Limpet) -> 
     assert message.event.seq == 2
 
 
+async def test_a_session_holds_several_conversations(lp: limpet.Limpet) -> None:
+    """Each is what was recorded with its correlation_id; the log and the state are one."""
+    s = await lp.create("support", "ada", actor="user:ada")
+    for n, name in enumerate(("refund", "weather", "refund")):
+        await s.append("user.message", {"text": f"{n}"}, correlation_id=name, inc={"n": 1})
+    await s.append("agent.tool_use", ASK, correlation_id="refund")
+    texts = [m.text for m in await s.messages(correlation_id="refund")]
+    assert texts[:2] == ["0", "2"]
+    assert [m.role for m in await s.messages(correlation_id="refund")][2:] == ["assistant", "tool"]
+    assert [m.text for m in await s.messages(correlation_id="weather")] == ["1"]
+    shown = await s.context(correlation_id="weather", tokens=50)
+    assert shown.messages == [{"role": "user", "content": "1"}]
+    assert (len(await s.messages()), s.values["n"]) == (5, 3)
+
+
 async def test_the_text_of_a_message_is_what_it_says_in_words(lp: limpet.Limpet) -> None:
     """Its text parts, one after another; a tool call says nothing in words."""
     image = {"type": "image", "url": "https://example.org/x.png"}

@@ -40,8 +40,9 @@ class Conversation:
             self, *, after: int = 0, limit: int = 100, types: Iterable[str] | None = None
         ) -> tuple[Event, ...]: ...
 
-    async def messages(self) -> list[Message]:
-        """The whole conversation, the oldest message first.
+    async def messages(self, *, correlation_id: str | None = None) -> list[Message]:
+        """The whole conversation, the oldest message first; or one of several that the session
+        holds: what was recorded with this correlation_id.
 
         Valid for every model: each tool call is followed by exactly one outcome. A call whose
         outcome was never recorded has one that says it was interrupted. What the adapter of a
@@ -52,6 +53,8 @@ class Conversation:
         while page := await self.read(after=after, limit=PAGE_MAX, types=TYPES):
             events += page
             after = page[-1].seq
+        if correlation_id is not None:
+            events = [event for event in events if event.correlation_id == correlation_id]
         return messages_in(events)
 
     async def context(
@@ -63,20 +66,23 @@ class Conversation:
         system: str = "",
         pinned: Iterable[int] = (),
         summarize: Summarize | None = None,
+        correlation_id: str | None = None,
     ) -> Context:
         """The conversation for a model, in the form of its API, within a budget of tokens.
 
         The newest messages are kept, and those pinned: by seq, or recorded with "pinned": true. A
         tool call stays with its outcome. `count(text)` counts the tokens of a text (a message is
         counted as JSON); else four characters are taken for one. `summarize(messages)` returns a
-        text that stands for what fell out. `system` goes before everything. Raises
-        InsufficientTokenBudget if what has to be there does not fit.
+        text that stands for what fell out. `system` goes before everything. With `correlation_id`
+        only the conversation that was recorded with it. Raises InsufficientTokenBudget if what has
+        to be there does not fit.
         """
         from limpet.session.conversing.context import compile_context
 
         how: dict[str, Any] = {"tokens": tokens, "shape": shape, "count": count, "system": system}
         how |= {"pinned": pinned, "summarize": summarize}
-        return await compile_context(self.key, await self.messages(), **how)  # type: ignore[attr-defined]
+        messages = await self.messages(correlation_id=correlation_id)
+        return await compile_context(self.key, messages, **how)  # type: ignore[attr-defined]
 
 
 def messages_in(events: Sequence[Event]) -> list[Message]:
