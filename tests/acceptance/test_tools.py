@@ -155,6 +155,9 @@ async def test_each_use_of_a_tool_is_charged_to_the_session(lp: limpet.Limpet) -
     assert (await lp.wake(s.key, acts)).error is None
     await s.refresh()
     assert (s.usage.cost, s.usage.tokens, s.usage.turns) == (pytest.approx(0.85), 7, 1)
+    (activation,) = await s.activations()  # how long it computed
+    assert activation.ended_us is not None
+    assert activation.ended_us >= activation.started_us
     assert s.budget is not None
     assert s.budget.remaining.cost == pytest.approx(0.15)
 
