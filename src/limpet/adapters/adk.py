@@ -104,7 +104,7 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
     def __init__(self, store: str | Limpet, *, cache_bytes: int = CACHE_BYTES) -> None:
         self._limpet = SharedLimpet(store)
         self._reader = Reader(cache_bytes)
-        self._desks: WeakKeyDictionary[Limpet, _Desk] = WeakKeyDictionary()
+        self._opened: WeakKeyDictionary[Limpet, _Handles] = WeakKeyDictionary()
 
     # --- sessions ------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
 
         async def create(lp: Limpet) -> limpet.Session[Any]:
             made = await lp.create(app_name, user_id, id, state=begin, reuse_deleted=True)
-            self._desk(lp).keep(made)
+            self._handles(lp).keep(made)
             return made
 
         try:
@@ -224,10 +224,11 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
         self, lp: Limpet, session: Session, event: Event, whole: dict[str, Any]
     ) -> _Recorded:
         key = Key(session.app_name, session.user_id, session.id)
-        desk = self._desk(lp)
-        async with desk.locks.setdefault(key, asyncio.Lock()):  # tasks may share a session object
+        handles = self._handles(lp)
+        lock = handles.locks.setdefault(key, asyncio.Lock())
+        async with lock:  # tasks may share a session object
             mark = _Mark.on(session)
-            handle = await desk.handle(key, mark)
+            handle = await handles.handle(key, mark)
             version = mark.version if mark else await log.version_with(lp, key, _last(session))
             rewound = event.actions.rewind_before_invocation_id
             restored = await log.restored(handle, whole, rewound) if rewound else {}
@@ -243,18 +244,18 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
             return _Recorded(restored, events[-1].at_us / 1e6, repeat)
 
     async def _delete(self, lp: Limpet, key: Key) -> None:
-        self._desk(lp).handles.pop(key, None)
+        self._handles(lp).handles.pop(key, None)
         self._reader.forget(key)
         await lp.delete(key)
 
-    def _desk(self, lp: Limpet) -> _Desk:
-        desk = self._desks.get(lp)
-        if desk is None:
-            desk = self._desks[lp] = _Desk(lp)
-        return desk
+    def _handles(self, lp: Limpet) -> _Handles:
+        handles = self._opened.get(lp)
+        if handles is None:
+            handles = self._opened[lp] = _Handles(lp)
+        return handles
 
 
-class _Desk:
+class _Handles:
     """What lies ready to write with, on the loop of one open Limpet."""
 
     def __init__(self, lp: Limpet) -> None:

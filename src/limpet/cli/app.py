@@ -18,7 +18,7 @@ from limpet.cli import agents, importing, life, moving, past, running
 from limpet.cli.address import store_url
 from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on
 from limpet.cli.commands import Commands
-from limpet.cli.named import named
+from limpet.cli.objects import imported_object
 from limpet.cli.show import Screen
 from limpet.cli.status import Status, status_of
 from limpet.cli.stuck import Stuck
@@ -279,8 +279,8 @@ def migrate(
         if app_name is not None and all_apps:
             raise InvalidInput(_ONE_OR_ALL)
         with screen.foreign():
-            migrations = named("--migrations", registry)
-            state_type = None if state is None else named("--state", state)
+            migrations = imported_object("--migrations", registry)
+            state_type = None if state is None else imported_object("--state", state)
             done = on(url, run, looking=plan)
         screen.migration(done, stuck)
     raise typer.Exit(0 if done.ok else FOUND)

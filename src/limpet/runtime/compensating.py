@@ -19,7 +19,7 @@ from limpet.model.facts.running import INTENDED, OUTCOMES, REQUEUED, endings, re
 from limpet.runtime.effects import OnUnknown, keyed
 from limpet.runtime.log import TurnLog
 from limpet.runtime.records import identity, plain
-from limpet.session.life.policy import NOTHING, Lifecycle, call
+from limpet.session.life.policy import NOTHING, Lifecycle, call_function
 from limpet.session.logs import SESSION
 from limpet.session.session import Session
 
@@ -155,7 +155,7 @@ class Compensations:
             )
         with keyed(undo.effect.idempotency_key):
             async with asyncio.timeout(self._policy.cleanup_seconds):
-                return await call(function, self._session, undo.effect)
+                return await call_function(function, self._session, undo.effect)
 
     async def _record(self, undo: _Undo, fact: Any, state: Undone, *said: Any) -> None:
         effect = undo.effect

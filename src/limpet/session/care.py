@@ -226,10 +226,10 @@ class Care(Door):
         failure; `failure(key, fate, reason)` is called for every one.
         """
         self._journal.check_open()
-        from limpet.session.typing.migrate import Migrating, forward_of
+        from limpet.session.typing.migrate import Migrating, upgrade_of
 
         with pydantic_needed():
-            forward = forward_of(migrations, state_type)
+            forward = upgrade_of(migrations, state_type)
         how: dict[str, Any] = {"actor": check_actor(actor), "failure": failure}
         migrating = Migrating(self._journal, forward, app=check_sessions(app), apply=apply, **how)
         return await migrating.run(check_progress(progress))

@@ -302,7 +302,9 @@ class Session(
         if attempt != 1:
             check_attempt(attempt, partial=False)
         drafts = (prepared,)
-        return (await self.writer.append(drafts, check_expect(expect), named=id is not None))[0]
+        return (await self.writer.append(drafts, check_expect(expect), may_repeat=id is not None))[
+            0
+        ]
 
     async def append_many(
         self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None
@@ -311,10 +313,10 @@ class Session(
         actor = self._acting(actor)
         drafts = list(check_many(drafts))
         prepared = tuple([self.writer.journal.prepare(draft, actor) for draft in drafts])
-        named = any([draft.id is not None for draft in drafts])
+        may_repeat = any([draft.id is not None for draft in drafts])
         if not prepared:
             return ()
-        return await self.writer.append(prepared, check_expect(expect), named=named)
+        return await self.writer.append(prepared, check_expect(expect), may_repeat=may_repeat)
 
     async def update(
         self,

@@ -190,21 +190,26 @@ class Writer:
         return lease.fence, known.uid or lease.uid or None
 
     def append(
-        self, drafts: tuple[Prepared, ...], expect: int | None, *, named: bool = False
+        self, drafts: tuple[Prepared, ...], expect: int | None, *, may_repeat: bool = False
     ) -> Coroutine[Any, Any, tuple[Event, ...]]:
         """Record events of the caller's. Those that change typed state are checked on the newest
         that is known, and are recorded under its version and on the fields that were looked at.
 
         If those have moved on, it is done again; a load says whether this code may: not over a
-        MAJOR. `named` drafts may have been recorded before, when they did fit.
+        MAJOR. Drafts that `may_repeat` may have been recorded before, when they did fit.
         """
         typed = self.typed
         if typed is None or not any(map(changes_fields, drafts)):
             return self.commit(drafts, expect)
-        return self._append_typed(typed, drafts, expect, named=named)
+        return self._append_typed(typed, drafts, expect, may_repeat=may_repeat)
 
     async def _append_typed(
-        self, typed: Typed[Any], drafts: tuple[Prepared, ...], expect: int | None, *, named: bool
+        self,
+        typed: Typed[Any],
+        drafts: tuple[Prepared, ...],
+        expect: int | None,
+        *,
+        may_repeat: bool,
     ) -> tuple[Event, ...]:
         known = self.known
         if not known.is_loaded or known.damaged:
@@ -214,7 +219,7 @@ class Writer:
                 try:
                     return await self._commit_typed(typed, drafts, expect)
                 except _MISFITS:
-                    if named and (repeats := await self._repeats([d.id for d in drafts])):
+                    if may_repeat and (repeats := await self._repeats([d.id for d in drafts])):
                         return repeats
                     version = known.version
                     await self.load(tail=_TAIL)

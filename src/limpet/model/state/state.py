@@ -121,13 +121,13 @@ def decode_fields(
     or MigrationError is raised.
     """
     if schema_version is not None:
-        fields = _forward(state_type, fields, schema_version, migrations)
+        fields = _migrated(state_type, fields, schema_version, migrations)
     own = {name: fields[name] for name in state_type.__pydantic_fields__ if name in fields}
     read: S = decoded(state_type, own)
     return read
 
 
-def _forward(
+def _migrated(
     state_type: type[State],
     fields: Mapping[str, Any],
     stored: str,

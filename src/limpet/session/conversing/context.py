@@ -1,6 +1,6 @@
 """The context window: what a model is shown of a conversation, within a budget of tokens.
 
-A view: the log is untouched. Messages are kept or left out in units: a call of a tool and its
+A view: the log is untouched. Messages are kept or left out in groups: a call of a tool and its
 outcome are in one, since no model accepts the one without the other.
 """
 
@@ -31,7 +31,7 @@ class Context(msgspec.Struct, frozen=True):
     dropped: int  # messages that did not fit
 
 
-class _Unit(msgspec.Struct):
+class _Group(msgspec.Struct):
     """Messages that are kept or left out together."""
 
     messages: list[Message]
@@ -54,7 +54,7 @@ async def compile_context(
     InsufficientTokenBudget."""
     _check(tokens, shape, count, system)
     window = _Window(key, shape, count or estimate, system, tokens)
-    kept, left = window.fit(_units(messages, frozenset(pinned)))
+    kept, left = window.fit(_groups(messages, frozenset(pinned)))
     summary = ""
     if left and summarize is not None:
         summary = await _summary(summarize, left)
@@ -70,53 +70,53 @@ class _Window:
         self._key, self._shape, self._count = key, shape, count
         self._system, self._budget = system, budget
 
-    def fit(self, units: list[_Unit]) -> tuple[list[_Unit], list[_Unit]]:
-        """Which units are kept, and which are left out: pinned first, then the newest."""
+    def fit(self, groups: list[_Group]) -> tuple[list[_Group], list[_Group]]:
+        """Which groups are kept, and which are left out: pinned first, then the newest."""
         if self._budget is None:
-            return units, []
-        for unit in units:
-            unit.tokens = self._measured(render(self._shape, "", unit.messages))
+            return groups, []
+        for group in groups:
+            group.tokens = self._measured(render(self._shape, "", group.messages))
         room = self._budget - self._measured(render(self._shape, self._system, ()))
-        room -= sum(unit.tokens for unit in units if unit.pinned)
-        kept = {id(unit) for unit in units if unit.pinned}
-        for unit in reversed([unit for unit in units if not unit.pinned]):
-            room -= unit.tokens
+        room -= sum(group.tokens for group in groups if group.pinned)
+        kept = {id(group) for group in groups if group.pinned}
+        for group in reversed([group for group in groups if not group.pinned]):
+            room -= group.tokens
             if room < 0:
                 break
-            kept.add(id(unit))
-        return [u for u in units if id(u) in kept], [u for u in units if id(u) not in kept]
+            kept.add(id(group))
+        return [g for g in groups if id(g) in kept], [g for g in groups if id(g) not in kept]
 
-    def close(self, kept: list[_Unit], left: list[_Unit], summary: str) -> Context:
+    def close(self, kept: list[_Group], left: list[_Group], summary: str) -> Context:
         """Render what is kept; while it is too much after all, the oldest goes."""
         while True:
             system, messages = self._rendered(kept, summary)
             tokens = self._measured((system, messages))
             if self._budget is None or tokens <= self._budget:
                 break
-            loose = [unit for unit in kept if not unit.pinned]
+            loose = [group for group in kept if not group.pinned]
             if len(loose) > 1:
-                kept = [unit for unit in kept if unit is not loose[0]]
+                kept = [group for group in kept if group is not loose[0]]
                 left.append(loose[0])
             elif summary:
                 summary = ""  # better without it than without the newest
             else:
                 break
         self._check_room(kept, left, tokens)
-        return Context(system, messages, tokens, sum(len(unit.messages) for unit in left))
+        return Context(system, messages, tokens, sum(len(group.messages) for group in left))
 
-    def _check_room(self, kept: list[_Unit], left: list[_Unit], tokens: int) -> None:
+    def _check_room(self, kept: list[_Group], left: list[_Group], tokens: int) -> None:
         """Raise if what is pinned, and the newest, is more than there is room for."""
         if self._budget is None:
             return
-        newest = all(unit.pinned for unit in kept) and bool(left)
+        newest = all(group.pinned for group in kept) and bool(left)
         if newest or tokens > self._budget:
-            last = max(left, key=lambda unit: unit.messages[0].event.seq) if newest else None
+            last = max(left, key=lambda group: group.messages[0].event.seq) if newest else None
             needed = tokens + (0 if last is None else last.tokens)
             raise InsufficientTokenBudget(self._key, self._budget, needed)
 
-    def _rendered(self, kept: list[_Unit], summary: str) -> tuple[str, list[dict[str, Any]]]:
+    def _rendered(self, kept: list[_Group], summary: str) -> tuple[str, list[dict[str, Any]]]:
         system = f"{self._system}\n\n{SUMMARY}{summary}".strip() if summary else self._system
-        return render(self._shape, system, [m for unit in kept for m in unit.messages])
+        return render(self._shape, system, [m for group in kept for m in group.messages])
 
     def _measured(self, rendered: tuple[str, list[dict[str, Any]]]) -> int:
         system, messages = rendered
@@ -129,25 +129,25 @@ def estimate(text: str) -> int:
     return max(1, -(-len(text) // _CHARS_PER_TOKEN))
 
 
-def _units(messages: Sequence[Message], pinned: frozenset[int]) -> list[_Unit]:
-    units: list[_Unit] = []
+def _groups(messages: Sequence[Message], pinned: frozenset[int]) -> list[_Group]:
+    groups: list[_Group] = []
     for message in messages:
         event = message.event
         pin = event.seq in pinned or (event.data or {}).get("pinned") is True
-        joins = units and (
+        joins = groups and (
             message.role == "tool"
-            or (message.role == "assistant" and units[-1].messages[-1].role == "assistant")
+            or (message.role == "assistant" and groups[-1].messages[-1].role == "assistant")
         )
         if joins:
-            units[-1].messages.append(message)
-            units[-1].pinned = units[-1].pinned or pin
+            groups[-1].messages.append(message)
+            groups[-1].pinned = groups[-1].pinned or pin
         else:
-            units.append(_Unit([message], pin))
-    return units
+            groups.append(_Group([message], pin))
+    return groups
 
 
-async def _summary(summarize: Summarize, left: list[_Unit]) -> str:
-    found = summarize([message for unit in left for message in unit.messages])
+async def _summary(summarize: Summarize, left: list[_Group]) -> str:
+    found = summarize([message for group in left for message in group.messages])
     text = found if isinstance(found, str) else await found
     if not isinstance(text, str):
         raise InvalidInput(f"summarize returned {described(text)}. Return a text.")

@@ -19,7 +19,7 @@ from limpet.store.protocol import Store
 
 if TYPE_CHECKING:
     from limpet.session.typing.typed import Typed
-    from limpet.session.typing.upgrade import Forward
+    from limpet.session.typing.upgrade import Upgrade
 
 When: TypeAlias = int | datetime | CheckpointRef
 
@@ -68,14 +68,14 @@ async def fold_of(writer: Writer, when: When) -> Fold:
     return fold
 
 
-def fields_of(forward: Forward | None, fold: Fold) -> FrozenDict:
+def fields_of(upgrade: Upgrade | None, fold: Fold) -> FrozenDict:
     """The fields of a fold, brought to the version of the code without recording it.
 
     Raises MigrationError, SchemaViolation.
     """
-    if forward is None:
+    if upgrade is None:
         return fold.fields
-    draft = forward.migration(fold.head, fold.fields)
+    draft = upgrade.migration(fold.head, fold.fields)
     return fold.fields if draft is None else apply(fold.fields, tuple(draft.ops))  # type: ignore[arg-type]  # a migration has plain operations
 
 

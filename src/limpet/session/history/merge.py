@@ -80,13 +80,13 @@ async def _attempt(
     policies: Mapping[str | Path, Policy] | None,
     actor: str | None,
 ) -> Merged:
-    known, forward = writer.known, writer.typed
+    known, upgrade = writer.known, writer.typed
     store, fields, schema = writer.journal.store, known.fields, known.head.schema_version
     mine = _Side(known.key, known.head.uid, known.version)
     place = await _agreed(store, mine, side)
     before = await store.fold_at(place.side.key, place.seq)
     _check_typed(writer, before, theirs)
-    base, b = fields_of(forward, before), fields_of(forward, theirs)
+    base, b = fields_of(upgrade, before), fields_of(upgrade, theirs)
     found = merge_values(base, fields, b, policy=policy, policies=policies)
     value = found.settled()
     if same(base, b):
@@ -100,8 +100,8 @@ async def _attempt(
         ops=ops_between(fields, value),
     )
     draft = writer.journal.prepare(fact, actor)
-    if forward is not None:
-        forward.fit_after(fields, (draft,))  # and whether this actor may write them
+    if upgrade is not None:
+        upgrade.fit_after(fields, (draft,))  # and whether this actor may write them
     (event,) = await writer.commit((draft,), mine.version, {}, schema, classless=False)
     return Merged(value, base, (), found.resolved, event, side.version)
 

@@ -13,7 +13,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from limpet.session.handle import Handle
-from limpet.session.life.policy import CLEANUP, Function, Lifecycle, Transition, call, named
+from limpet.session.life.policy import (
+    CLEANUP,
+    Function,
+    Lifecycle,
+    Transition,
+    call_function,
+    function_name,
+)
 from limpet.session.logs import SESSION
 
 
@@ -31,7 +38,7 @@ class Ending:
         self = cls()
         done = []
         for function in () if step.name == "archive" else policy.compensate:
-            done.append(await _guarded(named(function), function, policy, session, step))
+            done.append(await _guarded(function_name(function), function, policy, session, step))
         cleaned = []
         for name in CLEANUP:
             hook = policy.cleanup.get(name)
@@ -59,7 +66,7 @@ async def _guarded(
     """Call it, for so long and no longer; how it went."""
     try:
         async with asyncio.timeout(policy.cleanup_seconds):
-            result = await call(function, session, step)
+            result = await call_function(function, session, step)
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         if isinstance(error, TimeoutError):

@@ -48,7 +48,7 @@ from limpet.session.history.rewind import replacing
 from limpet.session.life.durations import DAY_SECONDS, durations
 from limpet.session.life.ending import Ending
 from limpet.session.life.memory import promotions
-from limpet.session.life.policy import Transition, call, named, refusal
+from limpet.session.life.policy import Transition, call_function, function_name, refusal
 from limpet.session.life.rousing import rouse
 from limpet.session.life.tools import binding
 from limpet.session.logs import SESSION
@@ -223,9 +223,11 @@ class Mover:
         if at in self._hooked:
             return
         if (hook := self._policy.before.get(at)) is not None:
-            found = await call(hook, self._session, step)
+            found = await call_function(hook, self._session, step)
             if found is False or (isinstance(found, str) and found):
-                reason = found if isinstance(found, str) else f"{named(hook)} returned False"
+                reason = (
+                    found if isinstance(found, str) else f"{function_name(hook)} returned False"
+                )
                 raise GuardFailed(step.before, step.name, reason)
         if _is_cleaned(step):
             self._ending = await Ending.run(self._policy, self._session, step)
@@ -243,10 +245,12 @@ class Mover:
         if hook is None:
             return
         try:
-            await call(hook, self._session, step)
+            await call_function(hook, self._session, step)
         except Exception as error:
-            SESSION.warning("hook failed: session=%s hook=%s", self._session.key, named(hook))
-            await self._record_failure(named(hook), error)
+            SESSION.warning(
+                "hook failed: session=%s hook=%s", self._session.key, function_name(hook)
+            )
+            await self._record_failure(function_name(hook), error)
 
     def _signal(self) -> None:
         """Say so if it is suspended more often than is healthy: its timeouts deserve a look."""

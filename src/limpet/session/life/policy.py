@@ -109,7 +109,7 @@ def _check_names(name: str, given: Any) -> None:
             raise InvalidInput(f"{name} takes functions: {key!r} is {described(function)}.")
 
 
-async def call(function: Function, *args: Any) -> Any:
+async def call_function(function: Function, *args: Any) -> Any:
     """Call it with as many of these arguments as it takes, and await what it returns."""
     result = function(*args[: _takes(function, len(args))])
     return await result if isinstance(result, Awaitable) else result
@@ -117,15 +117,15 @@ async def call(function: Function, *args: Any) -> Any:
 
 async def refusal(function: Function, *args: Any) -> str | None:
     """Why a guard refuses; None if it does not."""
-    found = await call(function, *args)
+    found = await call_function(function, *args)
     if found is True:
         return None
     if isinstance(found, str) and found:
         return found
-    return f"{named(function)} returned {found!r}"
+    return f"{function_name(function)} returned {found!r}"
 
 
-def named(function: Function) -> str:
+def function_name(function: Function) -> str:
     """What to call a function in a message or a record."""
     return str(getattr(function, "__name__", type(function).__name__))
 

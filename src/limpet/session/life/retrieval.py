@@ -14,7 +14,7 @@ from limpet.errors import LimpetError
 from limpet.model import Key, canonical
 from limpet.session.documents import Document, Documents
 from limpet.session.journal import Journal
-from limpet.session.life.policy import call
+from limpet.session.life.policy import call_function
 
 Retrieve: TypeAlias = Callable[[Any], "Any | Awaitable[Any]"]
 COLLECTION: Final = "retrieval"
@@ -69,7 +69,7 @@ class Retrieval:
         if self._retrieve is not None:
             try:
                 async with asyncio.timeout(self._deadline_seconds):
-                    value = await call(self._retrieve, query)
+                    value = await call_function(self._retrieve, query)
                 await self._cache.put(name, self._kept(query, value), actor=_ACTOR)
             except LimpetError:
                 raise

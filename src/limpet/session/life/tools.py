@@ -29,7 +29,7 @@ from limpet.model.state.semver import SchemaVersion
 from limpet.session.documents import Documents
 from limpet.session.handle import Handle
 from limpet.session.journal import Journal
-from limpet.session.life.policy import call
+from limpet.session.life.policy import call_function
 from limpet.store.leases import Leases
 
 Permission: TypeAlias = Literal["always_allow", "always_ask", "never_allow"]
@@ -121,7 +121,7 @@ class ToolRegistry:
             return "its permission is never_allow"
         if self._authorize is None:
             return None
-        found = await call(self._authorize, tool, session)
+        found = await call_function(self._authorize, tool, session)
         return None if found is True else str(found or "the caller is not authorized")
 
 

@@ -71,7 +71,7 @@ class Writes(Protocol):
         ...
 
     async def append(
-        self, drafts: tuple[Prepared, ...], expect: int | None, *, named: bool = False
+        self, drafts: tuple[Prepared, ...], expect: int | None, *, may_repeat: bool = False
     ) -> tuple[Event, ...]:
         """Record the drafts by themselves."""
         ...
@@ -113,7 +113,7 @@ class _Part:
 
     async def decide(self) -> None:
         """Record it on what the session is now."""
-        await self._first.append(tuple(self.drafts), None, named=True)
+        await self._first.append(tuple(self.drafts), None, may_repeat=True)
 
     def refuse(self, error: Exception) -> None:
         self._first.refused(error)
@@ -127,7 +127,7 @@ class _Part:
         return next(iter(self.owners))
 
 
-class _Line:
+class _Waiting:
     """What waits of one session, and why it cannot be recorded, if it was tried."""
 
     __slots__ = ("error", "key", "parts")
@@ -160,9 +160,9 @@ class Queue:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._lines: dict[Key, _Line] = {}
-        self._sending: dict[Key, _Line] = {}
-        self._failed: list[_Line] = []  # by a write that came first; the next flush names them
+        self._lines: dict[Key, _Waiting] = {}
+        self._sending: dict[Key, _Waiting] = {}
+        self._failed: list[_Waiting] = []  # by a write that came first; the next flush names them
         self._events = self._bytes = 0  # of all three
         self._lock = asyncio.Lock()  # one at a time: the order of a session's events
         self._roused: list[Writes] = []  # by what was recorded; their turn comes without the lock
@@ -186,7 +186,7 @@ class Queue:
             raise QueueFull("bytes of events", self._bytes, QUEUED_BYTES_MAX)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = _Line(key)
+            line = self._lines[key] = _Waiting(key)
         part = line.parts[-1] if line.parts else None
         if part is None or not part.takes(writes, size):
             part = _Part(writes)
@@ -259,7 +259,7 @@ class Queue:
             with suppress(LimpetError):
                 await self._roused.pop(0).rouse()
 
-    def _check(self, lines: Sequence[_Line]) -> None:
+    def _check(self, lines: Sequence[_Waiting]) -> None:
         """Raise why one of these was not recorded."""
         failed = [line for line in lines if line.error is not None]
         for line in failed:
@@ -273,7 +273,7 @@ class Queue:
         flush = _inside.get()
         return flush is not None and flush.of is self and not flush.over
 
-    async def _drain(self, keys: Sequence[Key]) -> list[_Line]:
+    async def _drain(self, keys: Sequence[Key]) -> list[_Waiting]:
         """Send what waits of these sessions; a line that could not be recorded has an error.
 
         If this is interrupted, what is not known to be recorded is back in the queue.
@@ -305,7 +305,7 @@ class Queue:
             flush.over = True  # a task that was begun inside may live on
             _inside.reset(token)
 
-    async def _send_group(self, lines: Sequence[_Line]) -> None:
+    async def _send_group(self, lines: Sequence[_Waiting]) -> None:
         """Send the first part of each line in one commit; one by one, if that is refused."""
         commits = [line.parts[0].proposed() for line in lines]
         if len(lines) == 1 or None in commits:
@@ -326,7 +326,7 @@ class Queue:
             for line, answer in zip(lines, answers, strict=True):
                 self._recorded(line, answer)
 
-    async def _send_alone(self, line: _Line, commit: Commit | None) -> None:
+    async def _send_alone(self, line: _Waiting, commit: Commit | None) -> None:
         part = line.parts[0]
         answers: tuple[Committed, ...] = ()
         try:
@@ -340,7 +340,7 @@ class Queue:
         else:
             self._recorded(line, *answers)
 
-    def _recorded(self, line: _Line, *answers: Committed) -> None:
+    def _recorded(self, line: _Waiting, *answers: Committed) -> None:
         part = line.parts.popleft()
         self._forget([part])
         for answer in answers:
@@ -352,7 +352,7 @@ class Queue:
             self._events -= len(part.drafts)
             self._bytes -= part.size
 
-    def _put_back(self, line: _Line) -> None:
+    def _put_back(self, line: _Waiting) -> None:
         """To the front of its session's line: events may have been queued since."""
         line.parts[0].again()
         since = self._lines.get(line.key)
@@ -371,9 +371,9 @@ async def _all(work: Sequence[Awaitable[None]]) -> None:
             raise result
 
 
-def _groups(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
+def _groups(lines: Iterable[_Waiting]) -> Iterator[list[_Waiting]]:
     """Lines whose first parts are sent in one commit."""
-    group: list[_Line] = []
+    group: list[_Waiting] = []
     events = size = 0
     for line in lines:
         part = line.parts[0]

@@ -24,7 +24,7 @@ from limpet.session.logs import SESSION, lease_lost
 from limpet.store.protocol import Committed, Loaded
 
 if TYPE_CHECKING:
-    from limpet.session.typing.upgrade import Forward
+    from limpet.session.typing.upgrade import Upgrade
 
 MIGRATOR: Final = "system:migrations"  # who brings state forward when no actor is bound
 
@@ -39,7 +39,7 @@ class Loading:
 
     async def load(
         self,
-        forward: Forward | None,
+        upgrade: Upgrade | None,
         *,
         tail: int,
         since_us: int | None = None,
@@ -56,17 +56,17 @@ class Loading:
             loaded = await store.load(
                 self._key, tail=tail, since_us=since_us, scopes=scopes, at_least=at_least
             )
-            if forward is None or not forward.way(loaded.head.schema_version):
+            if upgrade is None or not upgrade.way(loaded.head.schema_version):
                 return loaded, None
             if not verified:  # once: what is written meanwhile was not read back from a disk
                 await self._verify()
                 verified = True
-            prepared = self._proposed(forward, loaded)
+            prepared = self._proposed(upgrade, loaded)
             try:
                 committed = await self._record(prepared, loaded)
                 text = "state migrated: session=%s from=%s to=%s version=%d"
                 stored, version = loaded.head.schema_version, committed.head.version
-                SESSION.info(text, self._key, stored, forward.code, version)
+                SESSION.info(text, self._key, stored, upgrade.code, version)
                 return loaded, committed
             except SessionConflict:  # somebody wrote, or migrated it, meanwhile
                 if tries == UPDATE_TRIES_MAX - 1:
@@ -78,23 +78,23 @@ class Loading:
             SESSION.debug("migration retried: session=%s tries=%d", self._key, tries + 1)
         raise AssertionError("the last try returns or raises")
 
-    def _proposed(self, forward: Forward, loaded: Loaded) -> Prepared:
+    def _proposed(self, upgrade: Upgrade, loaded: Loaded) -> Prepared:
         try:
-            return self.propose(forward, loaded)
+            return self.propose(upgrade, loaded)
         except LimpetError as error:
             text = "state migration failed: session=%s from=%s to=%s code=%s"
             stored = loaded.head.schema_version
-            SESSION.warning(text, self._key, stored, forward.code, error.code)
+            SESSION.warning(text, self._key, stored, upgrade.code, error.code)
             raise
 
-    def propose(self, forward: Forward, loaded: Loaded) -> Prepared:
+    def propose(self, upgrade: Upgrade, loaded: Loaded) -> Prepared:
         """What would be recorded, whole and checked; there must be a way.
 
         Raises MigrationError, SchemaViolation, SessionCorrupt.
         """
         if loaded.damaged:
             raise SessionCorrupt(self._key, f"event {loaded.damaged[0]} cannot be read")
-        draft = forward.migration(loaded.head, loaded.fields)
+        draft = upgrade.migration(loaded.head, loaded.fields)
         assert draft is not None
         try:
             actor = MIGRATOR if self._actor is None else self._actor
@@ -102,7 +102,7 @@ class Loading:
         except EventTooLarge as error:
             stored, step = str(loaded.head.schema_version), tuple(draft.data["steps"][-1])
             reason = f"changes too much for one event ({error.size_bytes:,} bytes)"
-            raise SessionMigrationFailed(stored, str(forward.code), step, reason) from error
+            raise SessionMigrationFailed(stored, str(upgrade.code), step, reason) from error
 
     async def _verify(self) -> None:
         """Integrity first, before any function runs: a migration must not build on damage."""

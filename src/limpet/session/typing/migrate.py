@@ -38,7 +38,7 @@ from limpet.model.state.migrations import MigrationRegistry, check_registry
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
 from limpet.session.typing.loading import Loading
-from limpet.session.typing.upgrade import Forward
+from limpet.session.typing.upgrade import Upgrade
 from limpet.store.protocol import Progress, Query
 
 # What becomes of a session:
@@ -172,14 +172,14 @@ class Migrating:
     def __init__(
         self,
         journal: Journal,
-        forward: Forward,
+        upgrade: Upgrade,
         *,
         app: str | None,
         apply: bool,
         actor: str | None = None,
         failure: Failure | None = None,
     ) -> None:
-        self._journal, self._forward, self._app, self._apply = journal, forward, app, apply
+        self._journal, self._upgrade, self._app, self._apply = journal, upgrade, app, apply
         self._actor = actor
         self._ways: dict[str, str | MigrationError] = {}  # by stored version
         self._tally = _Tally(failure)
@@ -194,7 +194,7 @@ class Migrating:
                     progress(self._tally.done, max(total, self._tally.done))
         if progress is not None:
             progress(self._tally.done, self._tally.done)
-        target, outcomes = str(self._forward.code), self._tally.outcomes()
+        target, outcomes = str(self._upgrade.code), self._tally.outcomes()
         plan = MigrationPlan(target, self._apply, outcomes, self._tally.leftovers)
         if self._apply:
             stuck = sum(outcome.sessions for outcome in outcomes if not outcome.ok)
@@ -223,7 +223,7 @@ class Migrating:
         """The way from a version in words; empty if there is nothing to do."""
         if version not in self._ways:
             try:
-                way = self._forward.way(version)
+                way = self._upgrade.way(version)
                 stops = (version, *(str(step.target) for step in way)) if way else ()
                 self._ways[version] = " → ".join(stops)
             except MigrationError as error:
@@ -255,16 +255,16 @@ class Migrating:
 
     async def _migrate(self, key: Key) -> bool:
         loading = Loading(self._journal, key, self._actor)
-        _, moved = await loading.load(self._forward, tail=0, scopes=False)
+        _, moved = await loading.load(self._upgrade, tail=0, scopes=False)
         return moved is not None
 
     async def _try(self, key: Key) -> bool:
         """Everything that comes before the commit, but for the verification of the whole log."""
         loaded = await self._journal.store.load(key, tail=0, scopes=False)
-        if not self._forward.way(loaded.head.schema_version):
+        if not self._upgrade.way(loaded.head.schema_version):
             return False
-        prepared = Loading(self._journal, key, self._actor).propose(self._forward, loaded)
-        for name in self._forward.undeclared(apply(loaded.fields, prepared.plain_ops)):
+        prepared = Loading(self._journal, key, self._actor).propose(self._upgrade, loaded)
+        for name in self._upgrade.undeclared(apply(loaded.fields, prepared.plain_ops)):
             self._tally.leftovers[name] = self._tally.leftovers.get(name, 0) + 1
         return True
 
@@ -281,7 +281,7 @@ async def _pages(journal: Journal, app: str | None) -> AsyncIterator[tuple[Head,
         await asyncio.sleep(0)  # a store in a file answers at once: let others run
 
 
-def forward_of(migrations: MigrationRegistry, state_type: type | None) -> Forward:
+def upgrade_of(migrations: MigrationRegistry, state_type: type | None) -> Upgrade:
     """Where the migrations lead: to the class, or to the newest version that one of them makes."""
     check_registry(migrations)
     if state_type is not None:
@@ -294,7 +294,7 @@ def forward_of(migrations: MigrationRegistry, state_type: type | None) -> Forwar
             "or give the State class too."
         )
     # Without a class no code is named that could not read a newer minor: that is left alone.
-    return Forward(max(step.target for step in migrations.migrations), migrations, "keep")
+    return Upgrade(max(step.target for step in migrations.migrations), migrations, "keep")
 
 
 def _reason(error: LimpetError) -> str:

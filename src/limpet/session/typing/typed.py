@@ -1,7 +1,7 @@
 """Typed sessions: a session's own fields, seen and changed through a State class.
 
 Stands between a session and the pure parts (state, update): says how the stored schema version
-stands to the class's. How state is brought forward it has from `forward`. pydantic is imported
+stands to the class's. How state is brought forward it has from `upgrade`. pydantic is imported
 here, so nothing that runs without typed state may import this module at its top.
 """
 
@@ -18,12 +18,12 @@ from limpet.model.state.semver import SchemaVersion, relation
 from limpet.model.state.state import Record, State, decode_fields, encode_fields
 from limpet.model.state.update import Planned, plan_update, rests_on
 from limpet.session.known import own_ops
-from limpet.session.typing.upgrade import Forward, misfit
+from limpet.session.typing.upgrade import Upgrade, misfit
 
 S = TypeVar("S", bound=State)
 
 
-class Typed(Forward, Generic[S]):
+class Typed(Upgrade, Generic[S]):
     """One State class over one session. Holds the last view, so that reading twice costs once."""
 
     __slots__ = ("_proven", "_seen", "of")

@@ -1,4 +1,4 @@
-"""Forward: the schema version that state is brought to, and the event that brings it there.
+"""Upgrade: the schema version that state is brought to, and the event that brings it there.
 
 What a load and a migration of the whole store have in common. It reads and writes nothing itself.
 Without a State class it needs no pydantic; `typed` adds the class, and with it a check of what
@@ -26,7 +26,7 @@ from limpet.model.state.migrations import Migrated, MigrationRegistry, Way, chec
 from limpet.model.state.semver import NewerMinor, SchemaVersion
 
 
-class Forward:
+class Upgrade:
     """A version to bring state to, and the migrations that lead there."""
 
     __slots__ = ("_fitting", "code", "migrations", "newer_minor")

@@ -12,7 +12,7 @@ from typing import Any
 from limpet.errors import InvalidInput, LimpetError
 
 
-def named(option: str, text: str) -> Any:
+def imported_object(option: str, text: str) -> Any:
     """The object at `module:name`, imported from the working directory as `python -m` does.
 
     Raises InvalidInput with advice. A LimpetError from the module passes through.

@@ -11,7 +11,7 @@ from limpet import Key, MigrationRegistry, SchemaVersion, errors
 from limpet.model.events import Draft
 from limpet.model.head import blank
 from limpet.model.values import freeze
-from limpet.session.typing.upgrade import Forward
+from limpet.session.typing.upgrade import Upgrade
 
 
 def migrated(before: dict[str, Any], after: dict[str, Any]) -> Draft | None:
@@ -20,7 +20,7 @@ def migrated(before: dict[str, Any], after: dict[str, Any]) -> Draft | None:
     head = structs.replace(
         blank(Key("a", "u", "i"), "uid", 0), facts=freeze({"schema_version": "1.0.0"})
     )
-    return Forward(SchemaVersion.parse("2.0.0"), registry).migration(head, freeze(before))
+    return Upgrade(SchemaVersion.parse("2.0.0"), registry).migration(head, freeze(before))
 
 
 @pytest.mark.parametrize("name", ["apps:b", "App:x", "app:b", "user:b", "temp:b", ""])
