@@ -71,7 +71,7 @@ class Block(Reservation):
     async def __aenter__(self) -> Reservation:
         if self._of is None:
             return self
-        turn, number = self._turn, self._turn.records.occurrence("reserve", "")
+        turn, number = self._turn, self._turn.records.occurrence("reserve", "block")
         tries = 0
         self._id = identity(turn.id, "reserve", number, tries)
         while (before := turn.records.reserved.get(self._id)) == "cut":  # made again, paid again

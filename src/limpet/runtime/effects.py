@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import EffectFailed, EffectUnknown, Interrupted, InvalidInput, TurnMisused
-from limpet.model import Draft, Event, settle
+from limpet.model import NAME_CHARS_MAX, Draft, Event, settle, unfit
 from limpet.model.facts.running import (
     Amount,
     budgets,
@@ -79,13 +80,19 @@ class Effect(msgspec.Struct):
             raise InvalidInput(f"on_unknown is 'ask' or 'retry', not {self.on_unknown!r}")
         if not callable(self.fn) or type(self.retries) is not int or self.retries < 0:
             raise InvalidInput("an effect takes a function, and retries is a number from 0")
+        if self.key is not None and (why := unfit(self.key, NAME_CHARS_MAX)):
+            raise InvalidInput(f"the key of an effect {why}.")
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
+            raise InvalidInput("the timeout of an effect is a number of seconds above 0")
         if not isinstance(self.compensate, (str, type(None))):
             raise InvalidInput("compensate is the name of a function, not the function itself")
 
     @property
     def seconds(self) -> float | None:
         given = self.timeout
-        return given.total_seconds() if isinstance(given, timedelta) else given
+        if isinstance(given, timedelta):
+            return given.total_seconds()
+        return given if given is None or type(given) in (int, float) else -1.0
 
 
 class Performing:

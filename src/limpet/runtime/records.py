@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput, TurnMismatch
-from limpet.model import Event, canonical
+from limpet.model import NAME_CHARS_MAX, Event, canonical, unfit
 from limpet.model.events import CHILD_ENDED
 from limpet.model.facts.running.budgets import RESERVED, SETTLED
 from limpet.model.facts.running.children import CHILD_CREATED
@@ -59,7 +59,12 @@ class Records:
             self.add(event)
 
     def occurrence(self, kind: str, name: str) -> int:
-        """The number of this call among those of its kind and name in this run, from 1."""
+        """The number of this call among those of its kind and name in this run, from 1.
+
+        Raises InvalidInput for what cannot be a name.
+        """
+        if why := unfit(name, NAME_CHARS_MAX):
+            raise InvalidInput(f"turn.{kind} takes a name first, and it {why}.")
         self._counts[kind, name] += 1
         return self._counts[kind, name]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -18,6 +18,7 @@ from limpet.runtime.records import args_hash, identity
 from limpet.runtime.under_way import UnderWay
 
 Otherwise: TypeAlias = Literal["allow", "deny"]
+DEADLINE_MAX: Final = timedelta(days=3_650)
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -37,7 +38,9 @@ async def approve(
     """Ask whether this may be done; pause until somebody says, or the deadline does."""
     if otherwise not in (None, "allow", "deny"):
         raise InvalidInput(f"otherwise is 'allow' or 'deny', not {otherwise!r}")
-    if deadline is None and otherwise is not None:
+    if deadline is not None:
+        check_deadline(deadline)
+    elif otherwise is not None:
         raise InvalidInput("otherwise is what counts after a deadline: pass a deadline too")
     occurrence = turn.records.occurrence("approve", name)
     id = identity(turn.id, "approve", name, occurrence)
@@ -46,6 +49,13 @@ async def approve(
     allowed = data.get("allow") is True
     answered(turn, id, data, output={"allow": allowed, "note": data.get("note")})
     return Approval(allowed, data.get("note"), turn.records.asked[id].data["input"])
+
+
+def check_deadline(deadline: timedelta) -> None:
+    """Raise InvalidInput if nobody could wait as long."""
+    if not isinstance(deadline, timedelta) or not timedelta(0) < deadline <= DEADLINE_MAX:
+        days = DEADLINE_MAX.days
+        raise InvalidInput(f"a deadline is a timedelta above 0 and up to {days:,} days.")
 
 
 async def ask(turn: UnderWay, name: str, input: Any) -> Any:

@@ -530,3 +530,79 @@ async def test_what_outlives_its_turn_acts_no_more(world: World) -> None:
     go.set()
     await asyncio.gather(*tasks)
     assert (len(refused), done) == (1, [])
+
+
+@pytest.mark.parametrize("name", ["", "x" * 257, 5, "a\x00b", None], ids=repr)
+@pytest.mark.parametrize("verb", ["step", "stream", "effect", "approve", "ask"])
+async def test_a_call_has_a_name(world: World, verb: str, name: Any) -> None:
+    """It is what its record is found by; anything else is refused before anything is done."""
+    done = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        what: Any = [] if verb == "stream" else lambda: done.append(1)
+        await getattr(turn, verb)(name, {} if verb in ("approve", "ask") else what)
+
+    await world.begin("hi")
+    (woken,) = await world.work(harness, retries=0)
+    assert isinstance(woken.error, limpet.InvalidInput)
+    assert done == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "how"),
+    [
+        ("effect", {"key": ""}),
+        ("effect", {"key": 5}),
+        ("effect", {"timeout": -1}),
+        ("effect", {"timeout": timedelta(0)}),
+        ("effect", {"timeout": "x"}),
+        ("effect", {"timeout": float("nan")}),
+        ("effect", {"retries": -1}),
+        ("effect", {"on_unknown": "hope"}),
+        ("effect", {"max_cost": -1}),
+        ("approve", {"deadline": 5}),
+        ("approve", {"deadline": timedelta(0)}),
+        ("approve", {"deadline": timedelta.max}),
+        ("approve", {"otherwise": "deny"}),
+        ("approve", {"deadline": timedelta(1), "otherwise": "perhaps"}),
+    ],
+    ids=str,
+)
+async def test_what_a_call_cannot_mean_is_refused_before_it_is_recorded(
+    world: World, verb: str, how: dict[str, Any]
+) -> None:
+    """Nothing is done and nothing is asked."""
+    done = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        what: Any = {} if verb == "approve" else lambda: done.append(1)
+        await getattr(turn, verb)("pay", what, **how)
+
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness, retries=0)
+    assert isinstance(woken.error, limpet.InvalidInput)
+    assert (done, session.blocked_on) == ([], ())
+    assert not {"effect.intended", "agent.tool_use"} & set(await world.types())
+
+
+async def test_an_interrupt_leaves_a_dead_letter_one(world: World) -> None:
+    """It is held, and says so, until it is requeued; then the interrupt ends its turn."""
+
+    async def broken(turn: limpet.Turn) -> None:
+        raise ValueError("no")
+
+    async def echo(turn: limpet.Turn) -> None:
+        for message in turn.inputs:
+            await turn.say(message.data["text"])
+
+    session = await world.begin("bad")
+    await world.work(broken, retries=0)
+    await session.interrupt("stop", actor="user:ada")
+    assert session.stop_reason == "retries_exhausted"
+    await world.send("good")
+    assert not await world.work(echo)
+    await world.lp.requeue(session.key)
+    world.later(1)
+    await world.work(echo)
+    assert await world.said() == ["good"]
+    assert (await world.lp.dead_letters(app="support")).items == ()

@@ -287,7 +287,8 @@ def fold_requeued(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 def fold_interrupt(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     """Blocks are cleared and revisits dropped at once, also if no worker is alive."""
     changes: dict[str, Any] = {"paused": None, "deadline_us": None, "retry_us": None}
-    if (turn := turn_in(facts)) is not None and turn["span"] is None:
+    turn = turn_in(facts)
+    if turn is not None and turn["span"] is None and not is_dead(facts):
         changes["stop"] = "interrupted"
     run = _run(facts, interrupt=at.seq, **changes)
     if data.get("by") == "parent" and (works_for := children.delegation(facts)) is not None:
