@@ -8,6 +8,7 @@ fail. Whatever happens, the sum over each tree stays what was granted, and nothi
 from __future__ import annotations
 
 import asyncio
+import random
 from datetime import timedelta
 from typing import Any
 
@@ -130,6 +131,7 @@ async def simulate(seed: int, steps: int = 120) -> None:
     """One schedule; raises what does not hold."""
     clock = FakeClock()
     store = GatedStore(clock)
+    random.seed(seed)
     wakes.LISTEN_AFTER_SECONDS = 0.0 if seed % 2 else 3_600.0
     async with limpet.Limpet("memory://", store=store) as lp:
         lp._journal.now_us = lambda: clock.now_us  # type: ignore[method-assign]

@@ -344,6 +344,7 @@ async def simulate(seed: int, steps: int = 120) -> None:
     """One schedule; raises what does not hold."""
     clock = FakeClock()
     store = GatedStore(clock)
+    random.seed(seed)  # of the runtime's own dice, which spread retries
     # Every other schedule has workers that hear of interrupts while they run; the rest never do.
     wakes.LISTEN_AFTER_SECONDS = 0.0 if seed % 2 else 3_600.0
     async with limpet.Limpet("memory://", store=store) as lp:

@@ -164,8 +164,13 @@ class Compensations:
         undo.state = state
 
     def _id(self, what: str, undo: _Undo) -> str:
-        """Of the record of one try: a lost answer is asked for again, not recorded twice."""
-        return identity(self._session.head.uid, "undo", what, undo.effect.key, undo.tries)
+        """Of the record of one try: a lost answer is asked for again, not recorded twice.
+
+        Of this wake alone: under an id that the next worker has recorded, a worker whose lease is
+        lost would be told that its intent is there, and would act.
+        """
+        of = (self._session.head.uid, "undo", what, undo.effect.key, undo.tries)
+        return identity(*of, self._log.wake_id)
 
 
 def undos_of(events: Iterable[Event]) -> list[_Undo]:

@@ -648,3 +648,41 @@ async def test_a_guard_that_keeps_a_child_alive_does_not_keep_its_parent(world: 
     assert child.phase == "active"
     assert not await world.session.children()
     assert not await world.lp.claim("w", app=APP)
+
+
+async def test_a_worker_whose_lease_is_lost_undoes_nothing_that_another_has_undone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands still just before it records its second intent; when it goes on, it is refused."""
+    undone: list[str] = []
+
+    async def undo(session: limpet.Session[Any], effect: limpet.PastEffect) -> None:
+        undone.append(effect.key)
+
+    async def pays(turn: limpet.Turn) -> None:
+        for _ in range(2):
+            await turn.effect("pay", lambda: 1, compensate="undo")
+
+    world.lp.lifecycle("support", compensations={"undo": undo})
+    session = await world.begin("hi")
+    await world.work(pays)
+    await session.terminate("enough", actor="user:ada")
+    stands, goes_on, commit = asyncio.Event(), asyncio.Event(), world.store.commit
+
+    async def slow(commits: Any) -> Any:
+        types = [draft.type for each in commits for draft in each.drafts]
+        if types == ["effect.compensating"] and not stands.is_set():
+            stands.set()
+            await goes_on.wait()
+        return await commit(commits)
+
+    monkeypatch.setattr(world.store, "commit", slow)
+    (lease,) = await world.lp.claim("slow", lease_seconds=30, app="support")
+    first = asyncio.ensure_future(Wake(world.lp, lease, manner_of(pays)).run())
+    async with asyncio.timeout(20):
+        await stands.wait()
+        world.later()
+        await world.work(pays)
+        goes_on.set()
+        assert (await first).reason == "lease_lost"
+    assert len(undone) == len(set(undone)) == 2
