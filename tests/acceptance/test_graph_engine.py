@@ -597,6 +597,21 @@ async def test_an_observer_that_raises_harms_nobody(caplog: pytest.LogCaptureFix
     assert "secret" not in caplog.text
 
 
+async def test_an_observer_whose_own_task_was_cancelled_harms_nobody() -> None:
+    """It waited for something that was cancelled; the delivery was not."""
+
+    async def broken(event: Any) -> None:
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        gone.cancel()
+        await gone
+
+    heard = Heard()
+    graph = line(Count, up=up).compile()
+    await graph.invoke(observers=[broken, heard])
+    drained = await graph.drain()
+    assert (drained.undelivered, len(heard.events)) == (0, 2)
+
+
 async def test_the_run_does_not_wait_for_observers_and_drain_has_a_bound() -> None:
     """A slow observer delays nothing; drain says what it left."""
     go = asyncio.Event()

@@ -338,6 +338,70 @@ async def test_a_suspension_in_a_branch_that_is_a_subgraph_continues_there(
     assert final.log == ["first", "last"]
 
 
+class Level(State):
+    """The state of every graph below: what goes in, the signal, and what comes out."""
+
+    x: int = 0
+    ok: bool | None = None
+    told: Annotated[list[str], append] = []
+    gathered: Annotated[list[str], concat_flatten] = []
+
+
+async def hand_on(s: Level) -> dict[str, Any]:
+    return {"told": s.gathered}
+
+
+def around(kind: str, inner: Any) -> Any:
+    """A graph that has `inner` as its first node, of this kind."""
+    builder = GraphBuilder(Level).add_node("hand_on", hand_on)
+    if kind == "subgraph":
+        builder.add_subgraph_node("in", inner, inputs={"x": "x"}, outputs={"told": "told"})
+    elif kind == "branch":
+        branch = Branch(subgraph=inner, inputs={"x": "x"}, outputs={"told": "told"})
+        builder.add_parallel_branches_node("in", branches={"only": branch})
+    else:
+        builder.add_fan_out_node(
+            "in",
+            subgraph=inner,
+            count=1,
+            inputs={"x": "x"},
+            collect_field="told",
+            target_field="gathered",
+        )
+    return builder.add_edge("in", "hand_on").add_edge("hand_on", END).set_entry("in")
+
+
+KINDS = ["subgraph", "branch", "fan_out"]
+
+
+@pytest.mark.parametrize("completed", [True, False])
+@pytest.mark.parametrize("outer", KINDS)
+@pytest.mark.parametrize("inner", KINDS)
+async def test_a_first_node_that_suspends_keeps_what_went_in(
+    checkpointer: Any, inner: str, outer: str, completed: bool
+) -> None:
+    """Two graphs deep, and nothing was completed in either: the run goes on in there all the same,
+    on the state that was projected into it. It does so twice."""
+
+    async def ask(s: Level) -> dict[str, Any]:
+        if s.ok is None:
+            await suspend("ok?", mark_node_completed=completed)
+        return {}
+
+    async def tell(s: Level) -> dict[str, Any]:
+        return {"told": [f"{s.x} {s.ok}"]}
+
+    asks = line(Level, ask=ask, tell=tell).compile()
+    graph = around(outer, around(inner, asks).compile()).with_checkpointer(checkpointer).compile()
+    outcome = await graph.invoke(Level(x=7), invocation_id="i")
+    assert (outcome.namespace, outcome.state) == (("in", "in", "ask"), Level(x=7))
+    if not completed:
+        outcome = await graph.invoke(resume_invocation="i", signal_payload={"x": 8})
+        assert isinstance(outcome, Suspended)
+    final = await graph.invoke(resume_invocation="i", signal_payload={"ok": True})
+    assert final.told == ["7 True" if completed else "8 True"]
+
+
 # --- where it cannot ------------------------------------------------------------------------------
 
 
@@ -417,7 +481,17 @@ async def test_suspending_where_it_cannot_be_kept_is_an_error(where: Any) -> Non
     assert info.value.category == "suspension_in_unsupported_context"
 
 
-@pytest.mark.parametrize("descriptor", ["", None, 3, SuspensionDescriptor("")])
+@pytest.mark.parametrize(
+    "descriptor",
+    [
+        SuspensionDescriptor(3),
+        SuspensionDescriptor("x", [1]),
+        "",
+        None,
+        3,
+        SuspensionDescriptor(""),
+    ],
+)
 async def test_a_descriptor_has_a_signal_id(descriptor: Any) -> None:
     """Anything else is a misuse, in the node that did it."""
 
@@ -427,6 +501,45 @@ async def test_a_descriptor_has_a_signal_id(descriptor: Any) -> None:
     with pytest.raises(limpet.NodeException) as info:
         await line(Order, a=node).with_checkpointer(PlainCheckpointer()).compile().invoke()
     assert isinstance(info.value.__cause__, limpet.GraphMisused)
+
+
+async def test_metadata_that_could_not_be_stored_is_refused_in_its_node() -> None:
+    """Not when the run ends, where nobody could tell which node it was."""
+
+    async def node(s: Order) -> dict[str, Any]:
+        await suspend(SuspensionDescriptor("x", {"at": object()}))
+
+    with pytest.raises(limpet.NodeException, match="metadata") as info:
+        await line(Order, a=node).with_checkpointer(PlainCheckpointer()).compile().invoke()
+    assert info.value.node == "a"
+
+
+async def test_a_task_of_a_node_may_suspend_it(checkpointer: Any) -> None:
+    """In a task group or beside others in gather. One that fails makes the node fail."""
+
+    async def fails() -> None:
+        raise ValueError("down")
+
+    async def grouped(s: Order) -> dict[str, Any]:
+        async with asyncio.TaskGroup() as tasks, asyncio.TaskGroup() as inner:
+            inner.create_task(suspend("in a group"))
+            if s.item == "broken":
+                tasks.create_task(fails())
+        return {}
+
+    async def gathered(s: Order) -> dict[str, Any]:
+        await asyncio.gather(suspend("in gather"), asyncio.sleep(0))
+        return {}
+
+    graph = line(Order, a=grouped, b=gathered).with_checkpointer(checkpointer).compile()
+    outcome = await graph.invoke(invocation_id="i")
+    assert (outcome.descriptor.signal_id, outcome.node_name) == ("in a group", "a")
+    outcome = await graph.invoke(resume_invocation="i", signal_payload={})
+    assert (outcome.descriptor.signal_id, outcome.node_name) == ("in gather", "b")
+    assert isinstance(await graph.invoke(resume_invocation="i", signal_payload={}), Order)
+    with pytest.raises(limpet.NodeException) as info:
+        await graph.invoke(Order(item="broken"))
+    assert isinstance(info.value.__cause__, ExceptionGroup)
 
 
 async def test_without_a_checkpointer_nothing_can_be_suspended() -> None:

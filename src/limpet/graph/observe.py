@@ -128,12 +128,17 @@ async def _tell(observer: Observer, event: NodeEvent) -> None:
         answer = observer(event)
         if inspect.isawaitable(answer):
             await answer
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:
+        # Something that an observer waits for may be cancelled: that is its failure. Only if the
+        # delivery is cancelled, at the end of the loop, does it stop.
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
         what = (event.node_name, event.phase, raised(error))
         _LOG.error("observer failed: node=%s phase=%s error=%s", *what)
 
 
-def raised(error: Exception) -> str:
+def raised(error: BaseException) -> str:
     """For the log: the type of an error, file and line; not its text, which may quote state."""
     frame = extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at={PurePath(frame.filename).name}:{frame.lineno}"

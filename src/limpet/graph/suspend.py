@@ -12,7 +12,10 @@ from typing import Any, NoReturn
 import msgspec
 
 from limpet.errors import GraphMisused, SuspensionInUnsupportedContext
+from limpet.graph.arguments import exact
 from limpet.graph.context import CURRENT
+from limpet.graph.engine.track import LiveFrame
+from limpet.model import described
 
 
 class SuspensionDescriptor(msgspec.Struct, frozen=True):
@@ -47,10 +50,11 @@ class SuspendSignal(BaseException):
         completed: bool,
         node_name: str,
         namespace: tuple[str, ...],
+        frame: LiveFrame | None,
     ) -> None:
         super().__init__(descriptor.signal_id)
         self.descriptor, self.completed = descriptor, completed
-        self.node_name, self.namespace = node_name, namespace
+        self.node_name, self.namespace, self.frame = node_name, namespace, frame
         self.slots: list[str] = []  # the instances and branches around the node
 
     def document(self) -> dict[str, Any]:
@@ -75,8 +79,7 @@ async def suspend(
     """
     if isinstance(descriptor, str):
         descriptor = SuspensionDescriptor(descriptor)
-    if not isinstance(descriptor, SuspensionDescriptor) or not descriptor.signal_id:
-        raise GraphMisused("suspend takes a SuspensionDescriptor or a signal id. Pass one of them.")
+    _check(descriptor)
     scope = CURRENT.get()
     if scope is None:
         raise SuspensionInUnsupportedContext("", "no graph is running")
@@ -90,4 +93,26 @@ async def suspend(
         completed=mark_node_completed,
         node_name=scope.node,
         namespace=(*scope.parents, scope.node),
+        frame=scope.frame or (None if scope.outer is None else scope.outer.frame),
     )
+
+
+def _check(descriptor: Any) -> None:
+    """Refuse in the node what could not be stored when the run ends."""
+    known = isinstance(descriptor, SuspensionDescriptor)
+    if not known or not isinstance(descriptor.signal_id, str) or not descriptor.signal_id:
+        raise GraphMisused("suspend takes a SuspensionDescriptor or a signal id. Pass one of them.")
+    if not isinstance(descriptor.metadata, dict):
+        raise GraphMisused(f"the metadata is {described(descriptor.metadata)}. Pass a dict.")
+    exact(descriptor.metadata, "the metadata")
+
+
+def outcome_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What the errors of a node's own task group mean: it suspends, unless one of them failed."""
+    signals, others = group.split(SuspendSignal)
+    if signals is None or others is not None:
+        return group if others is None else others
+    found: BaseException = signals
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

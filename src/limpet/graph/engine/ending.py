@@ -98,7 +98,7 @@ async def suspended(scope: Scope, signal: SuspendSignal) -> Suspended:
             Position(node=signal.node_name, step=run.step, parents=signal.namespace[:-1])
         )
     await tracker.settled()
-    record = tracker.suspended(signal.document())
+    record = tracker.suspended(signal.document(), signal.frame)
     try:
         await _keep(run, tracker.checkpointer, record, state)
     except Exception as error:

@@ -187,8 +187,7 @@ def _into(
             last = _overlaid(graph, last, values, next=last.node)
             slot = Slot(done=True, result={}) if completed else Slot()
         else:
-            found_frames = slot.frames or (Frame(node=inner.entry, state={}),)
-            slot = Slot(frames=_into(inner, found_frames, slots[1:], values, completed=completed))
+            slot = Slot(frames=_into(inner, slot.frames, slots[1:], values, completed=completed))
         held = {**progress.slots, slots[0]: slot}
         progress = msgspec.structs.replace(progress, slots=held)
         return (*frames[:-1], msgspec.structs.replace(last, progress=progress))

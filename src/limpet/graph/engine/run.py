@@ -15,7 +15,7 @@ from limpet.errors import CheckpointSaveFailed, GraphError, NodeException, Suspe
 from limpet.errors.graph import said
 from limpet.graph.checkpoint import Position
 from limpet.graph.context import CURRENT, Scope
-from limpet.graph.suspend import SuspendSignal
+from limpet.graph.suspend import SuspendSignal, outcome_of
 
 Next: TypeAlias = Callable[[Any], Awaitable[Mapping[str, Any]]]
 Middleware: TypeAlias = Callable[[Any, Next], Awaitable[Mapping[str, Any]]]
@@ -133,9 +133,9 @@ class _Attempts:
         wrapped, scope.body = scope.body, step.fn is not None
         try:
             if tracer is None:
-                return await step.run(scope, state)
+                return await _ran(step, scope, state)
             with scope.run.span("node", step.name, scope):
-                return await step.run(scope, state)
+                return await _ran(step, scope, state)
         except SuspendSignal:
             self._open = False
             scope.emit("suspended", self._number, state)
@@ -151,6 +151,14 @@ class _Attempts:
         if self._open:
             self._open = False
             self._scope.emit("completed", self._number, self._pre, post, error)
+
+
+async def _ran(step: Step, scope: Scope, state: Any) -> Any:
+    """What the node gives. A task group of its own may have wrapped a suspension."""
+    try:
+        return await step.run(scope, state)
+    except BaseExceptionGroup as group:
+        raise outcome_of(group) from None
 
 
 def chained(middleware: tuple[Middleware, ...], inner: Next) -> Next:

@@ -266,9 +266,15 @@ class Tracker:
         self.status = "running"
         await self.save()
 
-    def suspended(self, document: dict[str, Any]) -> CheckpointRecord:
-        """The record of the invocation, suspended. The caller saves it."""
+    def suspended(self, document: dict[str, Any], frame: LiveFrame | None) -> CheckpointRecord:
+        """The record of the invocation, suspended in a node of `frame`. The caller saves it.
+
+        The frames around that node are kept even if nothing was completed in them: the signal
+        belongs to their state, and the node may not begin again.
+        """
         self.status, self.suspension = "suspended", document
+        if frame is not None:
+            self._store(frame.box)
         self.revision += 1
         self._whole = True
         return self.whole()
