@@ -722,6 +722,34 @@ async def test_a_checkpoint_is_migrated_when_it_is_resumed(checkpointer: Any) ->
     assert await new.compile().invoke(resume_invocation="i") == V2(first="Ada", log=["b"])
 
 
+async def test_a_record_without_a_cursor_is_migrated_before_its_edge_is_evaluated() -> None:
+    """The edge is the new graph's, so it sees state of the new version."""
+    checkpointer = PlainCheckpointer()
+    await checkpointer.save(
+        CheckpointRecord(
+            invocation_id="i",
+            correlation_id="c",
+            state={"name": "Ada"},
+            schema_version="v1",
+            completed_positions=(Position(node="a", step=1),),
+        )
+    )
+    graph = (
+        GraphBuilder(V2)
+        .add_node("a", gives())
+        .add_node("ada", gives(log=["ada"]))
+        .add_node("other", gives(log=["other"]))
+        .add_conditional_edge("a", lambda s: "ada" if s.first == "Ada" else "other")
+        .add_edge("ada", END)
+        .add_edge("other", END)
+        .set_entry("a")
+        .with_checkpointer(checkpointer)
+        .with_state_migration("v1", "v2", renamed)
+        .compile()
+    )
+    assert await graph.invoke(resume_invocation="i") == V2(first="Ada", log=["ada"])
+
+
 def broken(fields: dict[str, Any]) -> dict[str, Any]:
     raise KeyError("lost")
 

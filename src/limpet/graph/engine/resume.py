@@ -76,12 +76,8 @@ def start_of(graph: GraphPlan[Any], record: CheckpointRecord, initial: Any, payl
     if record.graph and record.graph != graph.name:
         reason = f"it belongs to the graph {record.graph!r}, and this is {graph.name!r}"
         raise CheckpointRecordInvalid(record.invocation_id, reason)
+    record = _migrated(graph, record)
     frames = _cursor(graph, record)
-    if record.schema_version != graph.plan.version:
-        migrated = graph.migrations.migrate(
-            dict(frames[0].state), record.schema_version, graph.plan.version
-        )
-        frames = (msgspec.structs.replace(frames[0], state=migrated), *frames[1:])
     where = f"the state of invocation {record.invocation_id!r}"
     if record.status == "completed":
         base = graph.plan.load(frames[0].state, where)
@@ -103,6 +99,25 @@ async def _loaded(checkpointer: Checkpointer, invocation_id: str) -> Any:
 
 
 # --- where it stood -------------------------------------------------------------------------------
+
+
+def _migrated(graph: GraphPlan[Any], record: CheckpointRecord) -> CheckpointRecord:
+    """The record with its outermost state in the graph's version, before anything reads it."""
+    wanted = graph.plan.version
+    if record.schema_version == wanted:
+        return record
+
+    def migrate(state: dict[str, Any]) -> dict[str, Any]:
+        return graph.migrations.migrate(dict(state), record.schema_version, wanted)
+
+    replace = msgspec.structs.replace
+    if record.cursor:
+        root, *inside = record.cursor
+        return replace(record, cursor=(replace(root, state=migrate(root.state)), *inside))
+    if record.parent_states:
+        root_state, *states = record.parent_states
+        return replace(record, parent_states=(migrate(root_state), *states))
+    return replace(record, state=migrate(record.state))
 
 
 def _cursor(graph: GraphPlan[Any], record: CheckpointRecord) -> tuple[Frame, ...]:
