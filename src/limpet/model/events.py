@@ -185,6 +185,11 @@ def decode_body(raw: bytes) -> Body:
     return _frozen(_decode_body(raw))
 
 
+def path_opening(name: str) -> bytes:
+    """How the path of every operation on a name begins in an encoded body. Data may have it too."""
+    return b"[" + encode(name)
+
+
 def _frozen(body: Body) -> Body:
     _freeze_ops(body.ops)
     msgspec.structs.force_setattr(body, "data", freeze(body.data))  # ours: just decoded

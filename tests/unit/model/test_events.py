@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -20,12 +20,14 @@ from limpet.errors import (
     LimpetError,
     ReservedType,
 )
+from limpet.model import ops as op
 from limpet.model.events import (
     Body,
     Draft,
     Fact,
     Prepared,
     decode_body,
+    path_opening,
     prepare,
     prepare_plain,
     to_time,
@@ -420,6 +422,21 @@ def test_a_plain_fact_is_prepared_as_any_other() -> None:
         short = prepare_plain(fact, id="e", actor="worker:w")
         assert short == prepare(fact, id="e", actor="worker:w")
         assert {type(value) for value in short.data.values()} <= {str, int, bool, FrozenList}
+
+
+@pytest.mark.parametrize("name", ["total", 'a "quoted" é', "user:plan", "back\\slash"])
+def test_the_path_of_every_operation_on_a_name_begins_alike_in_a_body(name: str) -> None:
+    """Stores look for those bytes; a name that stands elsewhere in the data does not have them."""
+    path, data = (name, "x", 0), {"d": {"e": 1}}
+    every = [op.Set(path, 1), op.Delete(path), op.Add(path, [1]), op.Insert(path, 0, [1])]
+    every += [op.Merge(path, {}), op.Inc(path, 1), op.Cut(path, 0, 1)]
+    every += [op.SetRef(path, ("d",)), op.AddRef(path, ("d",)), op.MergeRef(path, ("d",))]
+    assert {type(each) for each in every} == set(get_args(op.Op))
+    for each in every:
+        made = prepare(Draft(type="a.b", data=data, ops=[each]), id="e", actor="a")
+        assert path_opening(name) in made.raw
+    other = prepare(Draft(type="a.b", data={name: name, "x": ["y", name]}), id="e", actor="a")
+    assert path_opening(name) not in other.raw
 
 
 def test_a_plain_fact_that_cannot_be_stored_is_refused_like_any_other() -> None:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
-
-from limpet.model import READ_PAGE_BYTES_MAX, Event, Key, ScopeKey, ScopeValue, scope_of
+from limpet.model import (
+    READ_PAGE_BYTES_MAX,
+    Event,
+    Key,
+    ScopeKey,
+    ScopeValue,
+    path_opening,
+    scope_of,
+)
 from limpet.store.postgres import rows
 from limpet.store.postgres.reading.lineage import events as history
 from limpet.store.postgres.reading.lineage import inherited_event, time_at
@@ -24,7 +30,7 @@ async def events_naming(
 ) -> list[tuple[Event, int]]:
     """A page of the history between seqs, descending, with all events that name a field."""
     before, after = between
-    asked = (before, limit, READ_PAGE_BYTES_MAX, msgspec.json.encode(name), after)
+    asked = (before, limit, READ_PAGE_BYTES_MAX, path_opening(name), after)
     found = await conn.fetch(SQL["naming"], key.app, key.user, key.id, *asked)
     if not found:
         raise await reader.gone(conn, key)

@@ -7,9 +7,7 @@ from contextlib import closing
 from itertools import islice
 from typing import Any
 
-import msgspec
-
-from limpet.model import Event, Head, Key, ScopeKey, scope_of
+from limpet.model import Event, Head, Key, ScopeKey, path_opening, scope_of
 from limpet.store.paging import Room, bare, within
 from limpet.store.protocol import NameSince
 from limpet.store.sqlite import rows
@@ -22,7 +20,7 @@ def events_naming(
     reader: Reader, key: Key, name: str, before: int, after: int, limit: int
 ) -> tuple[Event, ...]:
     """A page of the history before a seq, descending, with all events that name a field."""
-    needle, room, found = msgspec.json.encode(name), Room(), list[Event]()
+    needle, room, found = path_opening(name), Room(), list[Event]()
     with reader.instant():
         sid, head = reader.living(key)
         for part in lineage.segments(reader, sid, head):

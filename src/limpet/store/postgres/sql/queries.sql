@@ -238,7 +238,7 @@ WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
 ORDER BY e.seq DESC
 
 -- name: naming
--- Events before seq $4, from there back, whose bodies have the name $7, and those whose bodies cannot be
+-- Events before seq $4, from there back, whose bodies have the beginning of a path $7, and those whose bodies cannot be
 -- looked into: compressed or sealed. At most $5 that fit a page of $6 bytes.
 SELECT s.sid, e.of_uid AS uid, e.floors, e.begans, e.seq, e.id, e.type, e.actor, e.at_us, e.cause,
        e.invocation_id, e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,

@@ -52,7 +52,7 @@ SELECT {event} FROM events e WHERE e.sid = ? AND e.seq > ? AND e.seq <= ? AND ({
 SELECT {event} FROM events e WHERE e.sid = ? AND e.seq < ? AND e.seq > ? AND ({types}) ORDER BY e.seq DESC LIMIT ?
 
 -- name: events_naming
--- Those whose bodies have the name, and those whose bodies cannot be looked into: compressed or sealed.
+-- Those whose bodies have the beginning of a path with the name, and those whose bodies cannot be looked into: compressed or sealed.
 SELECT {event} FROM events e WHERE e.sid = ? AND e.seq < ? AND e.seq > ?
   AND (e.flags & 3 OR instr(e.body, ?) > 0) ORDER BY e.seq DESC LIMIT ?
 
