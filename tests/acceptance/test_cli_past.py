@@ -75,6 +75,9 @@ def test_blame_and_bisect_find_the_event(here: Path) -> None:
     assert found["event"]["seq"] == 5
     assert found["asked"] <= 4
     assert answer(here, "bisect", "--command", "true")["event"] is None
+    for broken in ("no-such-command", "kill -9 $$", "exit 126"):
+        refused = run(here, "bisect", "shop.db", *KEY, "--command", broken)
+        assert (refused.returncode, "the command ended with" in refused.stderr) == (2, True)
 
 
 def test_fork_rewind_and_merge_record_events(here: Path) -> None:

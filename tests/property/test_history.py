@@ -20,8 +20,10 @@ from limpet import LimpetError
 from limpet.model.canonical import canonical
 from limpet.model.fold import Fold, replay
 from limpet.model.head import blank
+from limpet.store.postgres.writing import snapshots as postgres_snapshots
 from limpet.store.sqlite import snapshots
 from tests.property.strategies import drafts, values
+from tests.support import postgres
 from tests.support.examples import examples
 
 logs = st.lists(drafts(temp=False), min_size=1, max_size=12)
@@ -48,8 +50,8 @@ def run(kind: str, law: Callable[[limpet.Limpet], Awaitable[None]]) -> None:
     asyncio.run(within())
 
 
-async def recorded(lp: limpet.Limpet, log: list[dict[str, Any]], id: str = "1") -> Made:
-    s = await lp.create("shop", "ada", id, actor="test:history")
+async def recorded(lp: limpet.Limpet, log: list[dict[str, Any]]) -> Made:
+    s = await lp.create("shop", "ada", actor="test:history")
     for number, draft in enumerate(log):
         draft = {**draft, "id": f"e{number}"}
         try:
@@ -63,6 +65,86 @@ def same(one: Any, other: Any) -> bool:
     return canonical(one) == canonical(other)
 
 
+# --- the laws ------------------------------------------------------------------------------------
+
+
+async def states_of_then(lp: limpet.Limpet, log: list[dict[str, Any]]) -> None:
+    s = await recorded(lp, log)
+    fold = Fold(blank(s.key, s.head.uid, s.head.created_us))
+    for event in await s.read():
+        fold = replay(fold, event)
+        assert same(await s.state_at(event.seq), fold.fields)
+    assert same(fold.fields, s.writer.known.fields)
+
+
+async def rewinds(lp: limpet.Limpet, log: list[dict[str, Any]], back: int) -> None:
+    s = await recorded(lp, log)
+    last = s.version
+    then, now = await s.state_at(min(back, last)), await s.state_at(last)
+    await s.rewind(min(back, last))
+    assert same(s.writer.known.fields, then)
+    assert (await s.rewind(min(back, last))).event is None
+    await s.rewind(last)
+    assert same(s.writer.known.fields, now)
+    assert same((await lp.get(s.key)).writer.known.fields, now)
+
+
+async def merges(
+    lp: limpet.Limpet, log: list[dict[str, Any]], one: Any, other: Any, at: int
+) -> None:
+    s = await recorded(lp, log)
+    place = min(at, s.version)
+    left, right = await s.fork(place), await s.fork(place)
+    assert (await left.merge(right)).event is None
+    await left.append("agent.did", set={f"l{name}": v for name, v in one.items()})
+    await right.append("agent.did", set={f"r{name}": v for name, v in other.items()})
+    first, second = await s.fork(place), await s.fork(place)
+    await first.merge(left)
+    await first.merge(right)
+    await second.merge(right)
+    await second.merge(left)
+    assert same(first.writer.known.fields, second.writer.known.fields)
+
+
+async def bisects(lp: limpet.Limpet, length: int, planted: int) -> None:
+    s = await lp.create("shop", "ada", actor="test:history", state={"total": 0})
+    for number in range(1, length + 1):
+        await s.append("agent.did", set={"total": -1 if number >= planted else number})
+    asked: list[Any] = []
+    found = await s.bisect(lambda state: asked.append(state) or state["total"] >= 0)  # type: ignore[func-returns-value]
+    assert len(asked) <= math.ceil(math.log2(length + 1)) + 1
+    assert (found and found.seq) == (planted + 1 if planted <= length else None)
+
+
+async def forks(
+    lp: limpet.Limpet, log: list[dict[str, Any]], ats: list[int], *, keep: bool
+) -> None:
+    line = [await recorded(lp, log)]
+    for at in ats:
+        line.append(await line[-1].fork(min(at, line[-1].version)))
+        await line[-1].append("agent.did", set={"n": at})
+    states = {s.key: (s.version, s.writer.known.fields) for s in line}
+    assert (await lp.verify()).ok
+    for s in line[:-1]:
+        if keep:
+            await lp._journal.store.erase(s.key, forks="keep")
+        else:
+            await lp.delete(s.key)
+        left = await lp.get(line[-1].key)
+        version, fields = states[left.key]
+        assert (left.version, same(left.writer.known.fields, fields)) == (version, True)
+        assert len(await left.read()) == version
+
+
+async def blames(lp: limpet.Limpet, log: list[dict[str, Any]], name: str) -> None:
+    s = await recorded(lp, log)
+    events = [e for e in await s.read() if any(op.path[0] == name for op in e.ops)]
+    found = dict.fromkeys([each.event.seq for each in await s.blame((name,))])
+    assert list(found) == [event.seq for event in reversed(events)]
+
+
+# --- on every store ------------------------------------------------------------------------------
+
 STORES = pytest.mark.parametrize("kind", ["memory", "sqlite"])
 
 
@@ -74,15 +156,7 @@ def test_a_state_of_then_is_the_fold_of_the_first_events(
 ) -> None:
     """For every event; after the last it is the state."""
 
-    async def law(lp: limpet.Limpet) -> None:
-        s = await recorded(lp, log)
-        fold = Fold(blank(s.key, s.head.uid, s.head.created_us))
-        for event in await s.read():
-            fold = replay(fold, event)
-            assert same(await s.state_at(event.seq), fold.fields)
-        assert same(fold.fields, s.writer.known.fields)
-
-    run(kind, law)
+    run(kind, lambda lp: states_of_then(lp, log))
 
 
 @STORES
@@ -93,18 +167,7 @@ def test_a_rewind_restores_exactly_and_can_be_rewound(
 ) -> None:
     """To any event and back, by canonical bytes; shared names of one session go along."""
 
-    async def law(lp: limpet.Limpet) -> None:
-        s = await recorded(lp, log)
-        last = s.version
-        then, now = await s.state_at(min(back, last)), await s.state_at(last)
-        await s.rewind(min(back, last))
-        assert same(s.writer.known.fields, then)
-        assert (await s.rewind(min(back, last))).event is None
-        await s.rewind(last)
-        assert same(s.writer.known.fields, now)
-        assert same((await lp.get(s.key)).writer.known.fields, now)
-
-    run(kind, law)
+    run(kind, lambda lp: rewinds(lp, log, back))
 
 
 @examples(60)
@@ -114,21 +177,7 @@ def test_disjoint_merges_commute_and_nothing_changes_nothing(
 ) -> None:
     """In either order two forks give one state; a fork without changes records nothing."""
 
-    async def law(lp: limpet.Limpet) -> None:
-        s = await recorded(lp, log)
-        place = min(at, s.version)
-        left, right = await s.fork(place), await s.fork(place)
-        assert (await left.merge(right)).event is None
-        await left.append("agent.did", set={f"l{name}": v for name, v in one.items()})
-        await right.append("agent.did", set={f"r{name}": v for name, v in other.items()})
-        first, second = await s.fork(place), await s.fork(place)
-        await first.merge(left)
-        await first.merge(right)
-        await second.merge(right)
-        await second.merge(left)
-        assert same(first.writer.known.fields, second.writer.known.fields)
-
-    run("memory", law)
+    run("memory", lambda lp: merges(lp, log, one, other, at))
 
 
 @examples(60)
@@ -136,16 +185,7 @@ def test_disjoint_merges_commute_and_nothing_changes_nothing(
 def test_bisect_finds_a_planted_bug(length: int, planted: int) -> None:
     """The very event, in at most ceil(log2 n) + 1 states."""
 
-    async def law(lp: limpet.Limpet) -> None:
-        s = await lp.create("shop", "ada", actor="test:history", state={"total": 0})
-        for number in range(1, length + 1):
-            await s.append("agent.did", set={"total": -1 if number >= planted else number})
-        asked: list[Any] = []
-        found = await s.bisect(lambda state: asked.append(state) or state["total"] >= 0)  # type: ignore[func-returns-value]
-        assert len(asked) <= math.ceil(math.log2(length + 1)) + 1
-        assert (found and found.seq) == (planted + 1 if planted <= length else None)
-
-    run("memory", law)
+    run("memory", lambda lp: bisects(lp, length, planted))
 
 
 @STORES
@@ -156,37 +196,50 @@ def test_forks_of_forks_outlive_their_parents(
 ) -> None:
     """Deleting the parents, or erasing them and keeping forks, never changes a fork's state."""
 
-    async def law(lp: limpet.Limpet) -> None:
-        line = [await recorded(lp, log)]
-        for at in ats:
-            line.append(await line[-1].fork(min(at, line[-1].version)))
-            await line[-1].append("agent.did", set={"n": at})
-        states = {s.key: (s.version, s.writer.known.fields) for s in line}
-        assert (await lp.verify()).ok
-        for s in line[:-1]:
-            if keep:
-                await lp._journal.store.erase(s.key, forks="keep")
-            else:
-                await lp.delete(s.key)
-            left = await lp.get(line[-1].key)
-            version, fields = states[left.key]
-            assert (left.version, same(left.writer.known.fields, fields)) == (version, True)
-            assert len(await left.read()) == version
-
-    run(kind, law)
+    run(kind, lambda lp: forks(lp, log, ats, keep=keep))
 
 
+@STORES
 @examples(60)
 @given(log=logs, name=st.sampled_from(["a", "b", "list", "dict", "n"]))
 def test_blame_of_a_field_is_every_event_with_an_operation_on_it(
-    log: list[dict[str, Any]], name: str
+    kind: str, log: list[dict[str, Any]], name: str
 ) -> None:
     """The newest first, back to the beginning, over deletions too."""
 
-    async def law(lp: limpet.Limpet) -> None:
-        s = await recorded(lp, log)
-        events = [e for e in await s.read() if any(op.path[0] == name for op in e.ops)]
-        found = dict.fromkeys([each.event.seq for each in await s.blame((name,))])
-        assert list(found) == [event.seq for event in reversed(events)]
+    run(kind, lambda lp: blames(lp, log, name))
 
-    run("memory", law)
+
+@examples(4)
+@given(
+    log=logs,
+    one=changes,
+    other=changes,
+    ats=st.lists(st.integers(1, 12), min_size=1, max_size=3),
+    keep=st.booleans(),
+    name=st.sampled_from(["a", "b", "list", "dict", "n"]),
+)
+def test_the_same_laws_hold_on_postgresql(
+    any_postgres: postgres.Server | postgres.Elsewhere,
+    log: list[dict[str, Any]],
+    one: dict[str, Any],
+    other: dict[str, Any],
+    ats: list[int],
+    keep: bool,
+    name: str,
+) -> None:
+    """On a server, which writes a snapshot after every event, too."""
+
+    async def within() -> None:
+        await postgres.cleared(any_postgres.url)
+        async with limpet.open(any_postgres.url) as lp:
+            await rewinds(lp, log, ats[0])
+            await states_of_then(lp, log)
+            await merges(lp, log, one, other, ats[0])
+            await bisects(lp, len(log), ats[0])
+            await forks(lp, log, ats, keep=keep)
+            await blames(lp, log, name)
+            assert (await lp.verify()).findings == ()
+
+    with mock.patch.object(postgres_snapshots, "SNAPSHOT_FLOOR_BYTES", 1):
+        asyncio.run(within())

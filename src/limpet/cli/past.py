@@ -32,6 +32,7 @@ Actor = Annotated[
 ]
 Place: TypeAlias = str
 _SEQ = "A seq (12), a time (2026-05-01T10:00:00Z) or a checkpoint (#3)."
+_NOT_RUN = 126  # from this exit code on, a command was not run or did not end by itself
 Made = limpet.Session[Any]
 
 
@@ -150,7 +151,7 @@ def bisect(
         typer.Option(
             "--command",
             metavar="COMMAND",
-            help="Gets the state as JSON on its input; exits with 0 if the state is good.",
+            help="Gets the state as JSON; exits with 0 if it is good, 1 to 125 if bad.",
         ),
     ],
     app_name: App,
@@ -167,11 +168,7 @@ def bisect(
 
     def good(state: Any) -> bool:
         asked.append(1)
-        raw = msgspec.json.encode(state)
-        done = subprocess.run(
-            command, shell=True, input=raw, capture_output=True, check=False
-        )  # the caller's own command
-        return done.returncode == 0
+        return _passes(command, msgspec.json.encode(state))
 
     async def run(s: Made) -> limpet.Event | None:
         return await s.bisect(good)
@@ -385,6 +382,19 @@ async def _checkpoint(s: Made, number: int) -> limpet.CheckpointRef:
     if not page.items or page.items[0].number != number:
         raise NoCheckpoint(s.key, number)
     return page.items[0].ref
+
+
+def _passes(command: str, raw: bytes) -> bool:
+    """Run the caller's own command on a state. A command that did not run says nothing about it:
+    the shell exits with 126 or 127 then, and above that if a signal ended it."""
+    done = subprocess.run(command, shell=True, input=raw, capture_output=True, check=False)
+    if not 0 <= done.returncode < _NOT_RUN:
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise InvalidInput(
+            f"the command ended with {done.returncode}: {said or 'no message'}. Pass one that "
+            "exits with 0 for a good state and 1 to 125 for a bad one."
+        )
+    return done.returncode == 0
 
 
 def _actor(given: str | None) -> str:
