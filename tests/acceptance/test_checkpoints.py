@@ -101,7 +101,7 @@ async def test_a_checkpoint_is_of_the_newest_state(lp: limpet.Limpet, *, full: b
 async def test_wrong_arguments_are_refused(lp: limpet.Limpet) -> None:
     """Nothing is recorded then."""
     s = await session(lp)
-    bad: list[dict[str, Any]] = [{"trigger": ""}, {"trigger": 3}, {"full": "yes"}, {"full": 2}]
+    bad: list[dict[str, Any]] = [{"trigger": ""}, {"trigger": 3}, {"full": "yes"}, {"full": 1}]
     for wrong in bad:
         with pytest.raises(InvalidInput):
             await s.checkpoint(**wrong)

@@ -11,6 +11,7 @@ import pytest
 
 import limpet
 from limpet import CheckpointIntegrity, Draft
+from limpet.session.history.keeping import keeping_of
 from limpet.store.coding import codec
 from tests.support.examples import tries
 from tests.support.processes import Child, spin
@@ -210,8 +211,11 @@ async def test_nothing_is_left_of_the_segments_of_an_ended_session(path: Path) -
 async def test_a_process_killed_in_fork_restore_or_compaction_loses_nothing(
     path: Path,
 ) -> None:
-    """Between any two steps: what it had said is there, and everything verifies."""
+    """Between any two steps: what it had said is there, and everything verifies; a checkpoint that
+    is listed has its file, whole."""
     chance, said = random.Random(seed("history")), 0
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await lp.checkpointing("shop", limpet.CheckpointPolicy(tier=f"file://{path}-tier"))
     for _ in range(tries(4, 40)):
         with Child("tests.support.historian", path) as child:
             for _ in range(chance.randrange(1, 30)):
@@ -227,8 +231,10 @@ async def test_a_process_killed_in_fork_restore_or_compaction_loses_nothing(
             s = await lp.get(KEY)
             assert await s.read_ids([f"e{said}"])
             assert [event.seq for event in await everything(s)] == [*range(1, s.version + 1)]
+            tiers = keeping_of(s.writer.journal).tiers
             for each in (await s.checkpoints()).items:
-                await s.state_at(each.ref)
+                assert each.place is not None
+                assert await tiers.fields(each.place) == await s.state_at(each.ref)
 
 
 async def everything(s: Made) -> list[limpet.Event]:

@@ -54,7 +54,7 @@ async def checkpoint(writer: Writer, asked: Asked) -> CheckpointRef:
     """Record a checkpoint of the newest state."""
     if not isinstance(asked.trigger, str) or not 0 < len(asked.trigger) <= _TRIGGER_CHARS_MAX:
         raise InvalidInput("trigger says in a few words what the checkpoint is for.")
-    if asked.full not in (None, True, False):
+    if asked.full is not None and type(asked.full) is not bool:
         raise InvalidInput("full is True, False, or None: as the policy of the app says.")
     known = writer.known
     state = None
