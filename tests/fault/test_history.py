@@ -13,6 +13,7 @@ import limpet
 from limpet import CheckpointIntegrity, Draft
 from limpet.session.history.keeping import keeping_of
 from limpet.store.coding import codec
+from limpet.store.sqlite.reading.reader import Reader
 from tests.support.examples import tries
 from tests.support.processes import Child, spin
 from tests.support.seeds import seed
@@ -127,23 +128,36 @@ async def test_restoring_reads_the_state_and_a_few_deltas(
                 [Draft(type="agent.did", data={"text": "z" * 50}) for _ in range(per_delta)]
             )
             refs.append(await s.checkpoint())
-    read = [0]
-    unpack = codec.Codec.unpack
+    read: list[int] = []  # the sizes of all bodies
+    unpack, sized = codec.Codec.unpack, Reader._sized
 
-    def counted(self: codec.Codec, *args: Any, **named: Any) -> bytes:
-        raw = unpack(self, *args, **named)
-        read[0] += len(raw)
-        return raw
+    def unpacked(*args: Any, **named: Any) -> bytes:
+        read.append(len(unpack(*args, **named)))
+        return unpack(*args, **named)
 
-    monkeypatch.setattr(codec.Codec, "unpack", counted)
+    def paged(*args: Any, **named: Any) -> Any:
+        page = sized(*args, **named)
+        read.extend([size for _, size in page])  # of events, which are too short to be packed
+        return page
+
+    monkeypatch.setattr(codec.Codec, "unpack", unpacked)
+    monkeypatch.setattr(Reader, "_sized", paged)
     async with limpet.open(f"sqlite:///{path}") as lp:
-        s = lp.session(KEY)
-        for ref in refs[5:]:
-            read[0] = 0
-            await s.state_at(ref)
-            load = read[0]  # of the newest head, which asks for its state too
-            await s.state_at(refs[-1])
-            assert load <= 2 * (3_400 + (every - 1) * per_delta * 90)
+        store = lp.session(KEY).writer.journal.store
+        state = max([await taken(store, ref, read) for ref in refs[::every]])  # full ones
+        one = await taken(store, refs[1], read) - await taken(store, refs[0], read)
+        assert 3_000 < state < 4_000
+        assert per_delta * 50 < one < per_delta * 100
+        for place, ref in enumerate(refs):
+            assert await taken(store, ref, read) <= state + (every - 1) * one
+            assert await taken(store, ref, read) <= state + place % every * one  # of the nearest
+
+
+async def taken(store: Any, ref: limpet.CheckpointRef, read: list[int]) -> int:
+    """How many bytes are read for the state at a checkpoint."""
+    read.clear()
+    await store.fold_at(ref.key, ref.seq)
+    return sum(read)
 
 
 # --- segments ------------------------------------------------------------------------------------
