@@ -112,11 +112,10 @@ class OnServer:
             await each.close()
 
 
-class TestPostgres(
+class WithoutPartials(
     OnServer,
     StoreContract,
     FeedLaws,
-    LiveLaws,
     WorkLaws,
     DeadlineLaws,
     SetBackLaws,
@@ -131,6 +130,10 @@ class TestPostgres(
     DurableMarkLaws,
     SharedMarkLaws,
 ):
+    """Every law but those of the live channel."""
+
+
+class TestPostgres(WithoutPartials, LiveLaws):
     pass
 
 

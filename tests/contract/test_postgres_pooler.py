@@ -1,10 +1,13 @@
 """PostgreSQL behind a pooler in transaction mode against the contract.
 
-The laws about repeats, races, the feed and work are in the suite; all of them in the torture tier.
+Through a relay of our own, and through PgBouncer where it is installed. The laws about repeats,
+races, the feed and work are in the suite; all of them in the torture tier, but for those about
+partials, which need a LISTEN that a pooler does not give.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 
 import pytest
@@ -19,15 +22,28 @@ from tests.support import pooler, postgres
 class ThroughPooler(straight.OnServer):
     """What the laws ask for, by way of a relay that swaps the server's sessions."""
 
+    way = staticmethod(pooler.relaying)
+
     @pytest.fixture
     async def url(  # type: ignore[override]  # it has an end
         self, direct: str, any_postgres: postgres.Server | postgres.Elsewhere
     ) -> AsyncIterator[str]:
         if isinstance(any_postgres, postgres.Elsewhere):
             pytest.skip(f"{postgres.ENVIRONMENT} names a server whose socket is not ours")
-        async with pooler.relaying(any_postgres) as through:
+        async with self.way(any_postgres) as through:
             yield through
             assert await pooler.left_behind(through) == set()
+
+
+class ThroughPgBouncer(ThroughPooler):
+    """The same, by way of PgBouncer itself."""
+
+    way = staticmethod(pooler.bouncing)
+
+    @pytest.fixture(autouse=True)
+    def installed(self) -> None:
+        if shutil.which("pgbouncer") is None:
+            pytest.skip("pgbouncer is not installed: only the relay stands in for it")
 
 
 class TestPostgresPooler(ThroughPooler, RepeatLaws, RaceLaws, FeedLaws, SharedLaws, SharedWorkLaws):
@@ -35,5 +51,14 @@ class TestPostgresPooler(ThroughPooler, RepeatLaws, RaceLaws, FeedLaws, SharedLa
 
 
 @pytest.mark.torture
-class TestPostgresPoolerWhole(ThroughPooler, straight.TestPostgres):
+class TestPostgresPoolerWhole(ThroughPooler, straight.WithoutPartials):
+    pass
+
+
+class TestPgBouncer(ThroughPgBouncer, RaceLaws):
+    pass
+
+
+@pytest.mark.torture
+class TestPgBouncerWhole(ThroughPgBouncer, straight.WithoutPartials):
     pass

@@ -217,3 +217,21 @@ async def test_a_pooler_has_no_other_mode(value: str) -> None:
     with pytest.raises(InvalidURL, match="pooler is transaction, not"):
         async with limpet.open(f"postgresql://ada@127.0.0.1:1/db?pooler={value}"):
             pass
+
+
+async def test_partials_stay_in_their_process_and_recorded_events_do_not(through: str) -> None:
+    """Nothing can LISTEN behind a pooler; a follower elsewhere has the final event all the same."""
+    async with limpet.open(through) as lp, limpet.open(through) as other:
+        session = await lp.create("shop", "ada", actor="agent:main")
+        here, there = session.follow(after=1), (await other.get(session.key)).follow(after=1)
+        first = asyncio.ensure_future(anext(there))
+        near = asyncio.ensure_future(anext(here))
+        await asyncio.sleep(0)  # both follow
+        await session.append("agent.message", {"text": "h"}, partial=True, id="final")
+        async with asyncio.timeout(20):
+            assert (await near).partial
+            await session.append("agent.message", {"text": "hello"}, id="final")
+            found = await first
+        assert (found.seq, found.data) == (2, {"text": "hello"})
+        await here.aclose()
+        await there.aclose()
