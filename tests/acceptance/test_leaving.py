@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import limpet
 from limpet.session.runs.leaving import leave
+from limpet.store.protocol import KeyOwner
+from tests.support.seal import FixedKeySeal
 
 ADA = "user:ada"
 Ways = Callable[[limpet.Limpet, limpet.Key], Awaitable[Any]]
@@ -138,3 +141,25 @@ async def test_erasing_a_user_erases_parents_and_children_of_the_app(lp: limpet.
     await lp.wake(s.key, delegates)
     assert len((await lp.erase_user("support", "ada")).sessions) == 2
     assert await lp.claim("w", app="support") == ()
+
+
+class Unreachable(FixedKeySeal):
+    """A seal whose keys cannot be fetched. What keeps them can still destroy them."""
+
+    async def ready(self, owners: Sequence[KeyOwner]) -> None:
+        raise ConnectionError("the key service does not answer")
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_session_ends_without_the_keys_of_its_bodies(tmp_path: Path, way: str) -> None:
+    """Nothing of it is opened to find whether another session waits for it."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    async with limpet.open(url, seal=FixedKeySeal()) as lp:
+        s = await lp.create("support", "ada", "c", state={"secret": 1}, actor=ADA)
+        await s.append("note.made", {"text": "sealed"})
+    async with limpet.open(url, seal=Unreachable()) as lp:
+        with pytest.raises(limpet.SealUnavailable):
+            await lp.get(s.key)
+        await WAYS[way](lp, s.key)
+        with pytest.raises((limpet.SessionDeleted, limpet.SessionErased)):
+            await lp.get(s.key)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from limpet.errors import (
     BackupRefused,
     InvalidInput,
-    SessionDeleted,
-    SessionErased,
-    SessionNotFound,
 )
 from limpet.model import PAGE_MAX, Head, Key, described
 from limpet.session.arguments import (
@@ -25,7 +21,7 @@ from limpet.session.arguments import (
     pydantic_needed,
 )
 from limpet.session.door import Door
-from limpet.session.runs.leaving import leave, parent_of
+from limpet.session.runs.leaving import head_of, leave, parent_of
 from limpet.store.open import refuse_uncopied
 from limpet.store.protocol import (
     Backups,
@@ -134,9 +130,9 @@ class Care(Door):
         """What is erased has no copy in the archive either."""
         from limpet.session.life.archiving import remove_archived
 
-        with suppress(SessionNotFound, SessionDeleted, SessionErased):
-            loaded = await self._journal.store.load(key, tail=0, scopes=False)
-            await remove_archived(self._journal, loaded.head)
+        head = await head_of(self._journal, key)
+        if head is not None:
+            await remove_archived(self._journal, head)
 
     async def erase_user(self, app: str, user: str) -> Erasures:
         """Forget a user of an app: every session, deleted ones too, and every user: name.

@@ -11,7 +11,6 @@ from typing import Final
 
 from limpet.errors import (
     SessionConflict,
-    SessionCorrupt,
     SessionDeleted,
     SessionEnded,
     SessionErased,
@@ -21,6 +20,7 @@ from limpet.model import UPDATE_TRIES_MAX, Commit, Draft, Head, Key
 from limpet.model.facts.running import budgets, children
 from limpet.model.facts.running.endings import is_untold
 from limpet.session.journal import Journal
+from limpet.store.protocol import Query
 
 _BY: Final = "system:operator"
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
@@ -29,15 +29,22 @@ _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 async def leave(journal: Journal, key: Key) -> None:
     """Tell the parent of this session that it ends, if one waits for it."""
     for left in reversed(range(UPDATE_TRIES_MAX)):
-        try:
-            head = (await journal.store.load(key, tail=0, scopes=False)).head
-        except (*_GONE, SessionCorrupt):  # what cannot be read can still be deleted
+        head = await head_of(journal, key)
+        if head is None:  # it is gone, or cannot be read: it can still be deleted
             return
         try:
             return await leave_at(journal, head)
         except SessionConflict:  # it went on meanwhile; perhaps it has told its parent itself
             if not left:
                 raise
+
+
+async def head_of(journal: Journal, key: Key) -> Head | None:
+    """The head of a living session, or None. Nothing is opened for it: a sealed session can be
+    deleted and erased while the keys of its bodies are out of reach, or gone."""
+    query = Query(app=key.app, user=key.user, order="key", reverse=False, prefix=key.id)
+    found = (await journal.store.heads(query, cursor=None, limit=1)).items
+    return found[0] if found and found[0].key == key else None
 
 
 async def leave_at(journal: Journal, head: Head) -> None:
