@@ -64,8 +64,9 @@ class SessionHasForks(SessionError):
     def __init__(self, key: object, forks: tuple[object, ...]) -> None:
         self.key, self.forks = key, forks
         named = ", ".join(str(fork) for fork in forks[:5]) + (", …" if len(forks) > 5 else "")
+        count = "a fork" if len(forks) == 1 else f"{len(forks)} forks"
         super().__init__(
-            f"session {key} has {len(forks)} forks: {named}. Erase them too with forks='erase', or "
+            f"session {key} has {count}: {named}. Erase them too with forks='erase', or "
             "let them keep the state they began on with forks='keep'."
         )
 
