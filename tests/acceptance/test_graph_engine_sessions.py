@@ -20,6 +20,7 @@ from limpet.graph import (
     append,
     current_session_id,
     save_session,
+    suspend,
 )
 from tests.support.graphs import gives, line
 
@@ -223,6 +224,30 @@ async def test_a_wrong_pending_update_saves_nothing() -> None:
     graph = line(Chat, saves=saves).with_session_store(store, auto_save=False).compile()
     await graph.invoke(session_id="s")
     assert await store.load("s") is None
+
+
+async def test_a_task_that_outlives_its_run_cannot_save_over_the_end() -> None:
+    """Nor suspend what has ended: the state it knows is an older one."""
+    store, ended = InMemorySessionStore(), asyncio.Event()
+    left: list[asyncio.Task[None]] = []
+
+    async def late(call: Any) -> None:
+        await ended.wait()
+        await call
+
+    async def node(s: Chat) -> dict[str, Any]:
+        left.append(asyncio.create_task(late(save_session({"messages": ["late"]}))))
+        left.append(asyncio.create_task(late(suspend("late"))))
+        return {"messages": ["end"]}
+
+    await line(Chat, node=node).with_session_store(store).compile().invoke(session_id="s")
+    ended.set()
+    saved, suspended = await asyncio.gather(*left, return_exceptions=True)
+    assert isinstance(saved, limpet.GraphMisused)
+    assert isinstance(suspended, limpet.SuspensionInUnsupportedContext)
+    found = await store.load("s")
+    assert found is not None
+    assert found.state["messages"] == ["end"]
 
 
 async def test_saving_without_a_session_does_nothing() -> None:

@@ -221,6 +221,11 @@ class GraphBuilder(Generic[S]):
                 f"{described(store)} is not a session store. Pass an object with the coroutines "
                 "load, save, delete and list."
             )
+        if projection is not None and session_state is None:
+            raise GraphInvalid(
+                "projection was given without session_state: the whole state is stored then. Pass "
+                "the class whose fields are stored, or leave both out."
+            )
         if conflicts not in ("overwrite", "raise"):
             raise GraphInvalid(f"conflicts is {conflicts!r}. Pass 'overwrite' or 'raise'.")
         self._session = {

@@ -28,6 +28,7 @@ class Invocation(RunIds):
         "binding",
         "deliveries",
         "delivery",
+        "ended",
         "metadata",
         "observers",
         "step",
@@ -44,7 +45,7 @@ class Invocation(RunIds):
     ) -> None:
         super().__init__(invocation_id, correlation_id, session_id)
         self.metadata: Mapping[str, Any] = MappingProxyType(dict(metadata or {}))
-        self.step = 0
+        self.step, self.ended = 0, False
         self.observers: tuple[Observer, ...] = ()
         self.delivery: Delivery | None = None
         self.deliveries: set[Delivery] = set()  # of the graph that was invoked
@@ -203,11 +204,16 @@ async def save_session(pending_update: Mapping[str, Any] | None = None) -> None:
 
     With `pending_update` the saved state has it folded in, as the node's own result will. Without a
     session it does nothing. Raises SessionSaveFailed, and GraphMisused inside a subgraph, a fan-out
-    or a branch.
+    or a branch, and in a task that outlived its invocation.
     """
     scope = CURRENT.get()
     if scope is None or scope.run.binding is None:
         return
+    if scope.run.ended:
+        raise GraphMisused(
+            "save_session was called in a task that outlived its invocation: it would replace what "
+            "was saved at the end. Wait for the task in its node."
+        )
     if scope.outer is not None:
         raise GraphMisused(
             "save_session was called inside a subgraph, a fan-out or a branch, which do not see "

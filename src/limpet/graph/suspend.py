@@ -81,7 +81,7 @@ async def suspend(
         descriptor = SuspensionDescriptor(descriptor)
     _check(descriptor)
     scope = CURRENT.get()
-    if scope is None:
+    if scope is None or scope.run.ended:
         raise SuspensionInUnsupportedContext("", "no graph is running")
     if not scope.body:
         raise SuspensionInUnsupportedContext(scope.node, "middleware called suspend")

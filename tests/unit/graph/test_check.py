@@ -240,6 +240,11 @@ CASES: list[tuple[str, str, Any]] = [
     ("version that is a field", "graph_invalid", lambda: GraphBuilder(versioned())),
     ("type that is not defined", "graph_invalid", lambda: GraphBuilder(Unfinished)),
     (
+        "projection of the whole state",
+        "graph_invalid",
+        lambda: _sessions(projection=ExplicitMapping({"a": "b"})),
+    ),
+    (
         "version that is a number",
         "graph_invalid",
         lambda: GraphBuilder(type("Odd", (State,), {"schema_version": 3})),

@@ -96,6 +96,7 @@ async def invoke(graph: GraphPlan[Any], call: Call, ran: Ran) -> Any:
         with run.span("invocation", graph.name):
             return await _run(scope, call, ran, record)
     finally:
+        run.ended = True  # tasks that nodes left behind still see it
         CURRENT.reset(token)
 
 
