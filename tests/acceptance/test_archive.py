@@ -154,6 +154,9 @@ async def test_archiving_what_is_archived_is_no_transition(lp: limpet.Limpet) ->
             await each.append("user.message", {"text": "x"})
     with pytest.raises(limpet.InvalidTransition):
         await lp.resume(s.key)
+    with pytest.raises(limpet.SessionArchived):
+        async with lp.commit() as c:
+            c.append(s, "user.message", {"text": "x"})
     assert (await lp.verify()).ok
 
 

@@ -328,6 +328,11 @@ class CommitBuilder:
             leases = [s.lease for s in self._sessions if s.key == error.key and s.lease]
             lease_lost(error, leases[0] if leases else None, "commit")
             raise
+        except SessionDeleted as error:
+            for session in self._sessions:
+                if session.key == error.key:
+                    await session._refuse_archived()
+            raise
         self.token = answers[-1].token
         events: dict[int, Event] = {}
         for places, answer in zip(by_key.values(), answers[: len(by_key)], strict=True):
