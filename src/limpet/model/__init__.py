@@ -6,6 +6,7 @@ from limpet.model.chain import SALT_BYTES, genesis
 from limpet.model.commit import Base, Commit
 from limpet.model.due import (
     Deadline,
+    activity_moves,
     deadline_us,
     deadlines,
     due_us,
@@ -223,6 +224,7 @@ __all__ = [
     "ScopeValue",
     "ScopeWrite",
     "Set",
+    "activity_moves",
     "admits",
     "adopted",
     "apply",

@@ -97,6 +97,20 @@ def moves_with_activity(facts: Facts) -> bool:
     return "timeouts" in facts
 
 
+def activity_moves(before: Head, after: Head) -> bool:
+    """Whether activity between two heads with the same facts moved the deadline.
+
+    Most appends do not: this is all that a timeout costs them.
+    """
+    facts = after.facts
+    spans = facts.get("timeouts")
+    if spans is None or "phase" in facts or (idle_us := spans.get("idle_us")) is None:
+        return False
+    since_us = facts.get("durations", EMPTY).get("since_us", after.created_us)
+    was_us, is_us = max(before.active_us, since_us), max(after.active_us, since_us)
+    return was_us != is_us and quantized(was_us, idle_us) != quantized(is_us, idle_us)
+
+
 def quantized(since_us: int, span_us: int) -> int:
     """`span_us` after `since_us`, rounded up by at most a sixteenth of the span.
 

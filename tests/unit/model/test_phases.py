@@ -7,9 +7,12 @@ from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
 
 from limpet.errors import InvalidEvent, InvalidTransition, SessionEnded, SessionSuspended
-from limpet.model.due import deadline_us, deadlines, due_us
+from limpet.model.due import activity_moves, deadline_us, deadlines, due_us
 from limpet.model.facts.phases import EVENTS, PHASES, TABLE, TERMINAL, rule, transition
 from limpet.model.facts.timeouts import Timeouts, timeouts_data, timeouts_in, unusual
 from limpet.model.facts.writes import check_write
@@ -62,8 +65,6 @@ def test_every_pair_leads_where_the_table_says_or_is_refused(phase: Any, event: 
 
 
 def with_facts(facts: Any) -> Head:
-    from msgspec import structs
-
     return structs.replace(blank(KEY, "u", 0), facts=facts)
 
 
@@ -229,3 +230,15 @@ def test_unusual_timeouts_are_named() -> None:
         idle=timedelta(seconds=5), absolute=timedelta(days=31), grace=timedelta(days=1)
     )
     assert unusual(freeze({"timeouts": timeouts_data(given)})) == ("idle", "absolute")
+
+
+@given(st.integers(0, 2_000), st.integers(0, 2_000), st.integers(1, 400), st.booleans())
+def test_activity_moves_a_deadline_just_when_the_deadline_differs(
+    was_us: int, more_us: int, idle_us: int, timed: bool
+) -> None:
+    """The shortcut that appends take says what the whole computation says."""
+    spans = {"idle_us": idle_us, "absolute_us": 9_000} if timed else {"absolute_us": 9_000}
+    for facts in ({"timeouts": spans}, {"timeouts": spans, "durations": {"since_us": 900}}, {}):
+        before = structs.replace(with_facts(freeze(facts)), active_us=was_us)
+        after = structs.replace(before, active_us=was_us + more_us)
+        assert activity_moves(before, after) == (deadlines(before) != deadlines(after))

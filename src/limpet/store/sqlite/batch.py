@@ -19,7 +19,7 @@ from limpet.model import (
     Key,
     ScopeKey,
     ScopeWrite,
-    moves_with_activity,
+    activity_moves,
 )
 from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.coding import bodies
@@ -161,7 +161,7 @@ class _Heads:
             self._moved.append((*times, slot, sid))
         if before.facts is not after.facts:
             self._facts(sid, before, after)
-        elif moves_with_activity(after.facts):
+        elif activity_moves(before, after):
             self._due(sid, before, after)
         if leased:
             self._rare.append(("set_lease", rows.lease_row(sid, after)))
