@@ -6,11 +6,11 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limpet.errors import LimpetError
-from limpet.model import Draft, Fold, Key, blank, is_run, record, record_run
+from limpet.model import Draft, Fold, FrozenDict, Key, blank, is_run, record, record_run
 from limpet.model import events as model
 
 ID = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -92,17 +92,35 @@ steps = st.builds(
 )
 
 
-@given(st.lists(steps, max_size=4), st.lists(steps, min_size=1, max_size=5), st.integers(0, 9))
+plain_steps = st.builds(
+    Draft,
+    type=st.sampled_from(["a.b", "agent.said"]),
+    data=st.dictionaries(st.sampled_from("xy"), st.integers(0, 3), max_size=2),
+    set=st.dictionaries(st.sampled_from("abc"), st.integers(0, 3), max_size=3),
+)
+
+
+def begun(drafts: list[Draft]) -> Fold:
+    """A session with these events, and one before them."""
+    fold = Fold(blank(Key("a", "u", "s"), "u", 1))
+    for draft in (Draft(type="a.b"), *drafts):
+        if not isinstance(found := prepared(draft), str):
+            fold, _ = record(fold, found, 5, SALT)
+    return fold
+
+
+@given(
+    st.lists(steps, max_size=3), st.lists(plain_steps, min_size=1, max_size=5), st.integers(0, 9)
+)
+@example([], [Draft(type="a.b"), Draft(type="a.b", set={"b": 1, "a": 1})], 9)  # no activity
+@example([], [Draft(type="agent.said", set={"a": 1}), Draft(type="a.b", set={"a": 2})], 9)
 def test_a_run_is_recorded_as_one_after_the_other(
     before: list[Draft], many: list[Draft], now_us: int
 ) -> None:
     """Events, links, state and head, whatever the session was before; else it is not a run."""
-    fold = Fold(blank(Key("a", "u", "s"), "u", 1))
-    for draft in before:
-        if not isinstance(found := prepared(draft), str):
-            fold, _ = record(fold, found, 5, SALT)
-    run = [found for draft in many if not isinstance(found := prepared(draft), str)]
-    if not run or not is_run(fold, run):
+    fold, run = begun(before), [prepared(draft) for draft in many]
+    if not is_run(fold, run):
+        assert "inputs" in fold.head.facts
         return
     salts = [bytes([number]) * 16 for number in range(len(run))]
     after, recorded = record_run(fold, run, now_us, iter(salts).__next__)
@@ -116,7 +134,7 @@ def test_a_run_is_recorded_as_one_after_the_other(
 @given(st.lists(steps, min_size=1, max_size=5))
 def test_events_that_do_more_than_set_names_are_no_run(many: list[Draft]) -> None:
     """Inputs, chosen ids, other operations, and types that facts follow from."""
-    fold, _ = record(Fold(blank(Key("a", "u", "s"), "u", 1)), prepared(Draft(type="a.b")), 5, SALT)
+    fold = begun([])
     run = [found for draft in many if not isinstance(found := prepared(draft), str)]
     plain = [
         draft.type in ("a.b", "agent.said") and not (draft.input or draft.id or draft.inc)
@@ -124,6 +142,15 @@ def test_events_that_do_more_than_set_names_are_no_run(many: list[Draft]) -> Non
         if not isinstance(prepared(draft), str)
     ]
     assert is_run(fold, run) == all(plain)
+
+
+def test_a_run_is_not_the_beginning_and_no_phase_refuses_it() -> None:
+    """The first event says when the session was created, and each is held against its phase."""
+    run, fold = [prepared(Draft(type="a.b"))], begun([])
+    assert is_run(fold, run)
+    assert not is_run(Fold(blank(Key("a", "u", "s"), "u", 1)), run)
+    facts = FrozenDict({"phase": "suspended"})
+    assert not is_run(Fold(msgspec.structs.replace(fold.head, facts=facts)), run)
 
 
 def test_a_caller_that_changes_its_data_later_changes_nothing() -> None:
