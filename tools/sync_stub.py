@@ -70,6 +70,7 @@ from limpet.session.life.retrieval import Retrieve
 from limpet.session.life.sweep import Swept
 from limpet.session.life.tools import ToolRegistry
 from limpet.session.metrics import Hook
+from limpet.session.move.mirror import Mirrored
 from limpet.session.move.transfer import Copied
 from limpet.session.runs.buffers import BufferInfo, Note
 from limpet.session.runs.family import Kin

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from limpet.session.life.sweep import Swept, Unswept
     from limpet.session.life.tools import Tool, ToolRegistry
     from limpet.session.metrics import Metric
+    from limpet.session.move.mirror import Mirrored
     from limpet.session.move.transfer import Copied, Refused
     from limpet.session.runs.buffers import Buffer, BufferInfo, Note
     from limpet.session.runs.family import Kin
@@ -154,6 +155,7 @@ __all__ = [
     "MigrationOutcome",
     "MigrationPlan",
     "MigrationRegistry",
+    "Mirrored",
     "Note",
     "Outcome",
     "Page",
@@ -260,6 +262,7 @@ _LATER = {
     "MigrationPlan": "session.typing.migrate",
     "Context": "session.conversing.context",
     "Copied": "session.move.transfer",
+    "Mirrored": "session.move.mirror",
     "Remembered": "session.life.memory",
     "Briefing": "session.life.briefing",
     "Resumption": "session.life.report",

@@ -135,3 +135,12 @@ def test_erase_user_forgets_a_user(here: Path) -> None:
     assert done.stdout == "ok: the user ada of support erased: 0 sessions, 0 user: names.\n"
     assert sessions(here, "support.db") == {B}
     assert run(here, "erase-user", "missing.db", *user, "--yes").returncode == 4
+
+
+def test_mirror_writes_files_that_people_read(here: Path) -> None:
+    """Everything, an app, or one session; the answer counts."""
+    done = run(here, "mirror", "support.db", "out")
+    assert done.stdout == "ok: 2 sessions, 4 events written to out. Bodies are in plain text.\n"
+    assert (here / "out" / "support" / "ada" / "c1" / "events.jsonl").exists()
+    code, told = answer(here, "mirror", "support.db", "one", *NAMED)
+    assert (code, told["sessions"], told["events"]) == (0, 1, 2)

@@ -328,7 +328,8 @@ def _listed(apps: list[str]) -> str:
     return ", ".join(apps[:_APPS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
-for verb in (moving.copy, moving.erase, moving.export, running.work, running.trace):
+verbs = (moving.copy, moving.erase, moving.export, moving.mirror, running.work, running.trace)
+for verb in verbs:
     app.command()(verb)
 for of_past in (*past.COMMANDS, *life.COMMANDS, *agents.COMMANDS):
     app.command()(of_past)

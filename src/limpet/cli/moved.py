@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from limpet.cli.show import Screen
 from limpet.model import Key, to_time
+from limpet.session.move.mirror import Mirrored
 from limpet.session.move.transfer import Copied, Refused
 from limpet.session.wire import key_form
 from limpet.store.doctor import plural, size
@@ -49,6 +52,13 @@ def show_exported(screen: Screen, key: Key, file: Path) -> None:
     told = {"ok": True, "session": key_form(key), "file": str(file), "bytes": held}
     with screen.answer(told) as say:
         say(f"ok: {key} exported to {file} ({size(held)}). Its bodies are in plain text.", "ok")
+
+
+def show_mirrored(screen: Screen, written: Mirrored, place: Path) -> None:
+    told = {"ok": True, "directory": str(place), **msgspec.to_builtins(written)}
+    with screen.answer(told) as say:
+        what = f"{plural(written.sessions, 'session')}, {plural(written.events, 'event')}"
+        say(f"ok: {what} written to {place}. Bodies are in plain text.", "ok")
 
 
 def show_imported(screen: Screen, key: Key, version: int) -> None:

@@ -1,4 +1,4 @@
-"""The commands that move and forget sessions: copy, export, import, erase, erase-user."""
+"""The commands that move and forget sessions: copy, export, mirror, import, erase, erase-user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ import typer
 import limpet
 from limpet.cli.address import store_url
 from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on
-from limpet.cli.moved import show_copied, show_erased, show_exported, show_forgotten, show_imported
+from limpet.cli.moved import (
+    show_copied,
+    show_erased,
+    show_exported,
+    show_forgotten,
+    show_imported,
+    show_mirrored,
+)
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput, SessionNotFound
 from limpet.model import is_reserved
@@ -100,6 +107,37 @@ def export(
 
         on(url, run, looking=True)
         show_exported(screen, key, target)
+
+
+def mirror(
+    url: Url,
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="Where to write; made if need be.")
+    ],
+    *,
+    app_name: MaybeApp = None,
+    user: MaybeUser = None,
+    id_: MaybeId = None,
+    as_json: Json = False,
+) -> None:
+    """Write sessions as files that people read: a directory for each.
+
+    Each has session.json, events.jsonl, wake-queue.jsonl and runtime/, in plain text. They are only
+    written: change the session, and run it again.
+    """
+    screen = Screen(as_json=as_json)
+    with screen.errors():
+        whole = user is None and id_ is None
+        key = None if whole else key_given(app_name, user, id_)
+        target = file_path(directory)
+
+        async def run(lp: limpet.Limpet) -> limpet.Mirrored:
+            with named_by_options():
+                if key is not None:
+                    return await lp.mirror(target, key)
+                return await lp.mirror(target, app=app_name)
+
+        show_mirrored(screen, on(url, run, looking=True), target)
 
 
 def import_(

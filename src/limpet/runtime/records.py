@@ -14,14 +14,19 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput, TurnMismatch
-from limpet.model import NAME_CHARS_MAX, Event, canonical, unfit
-from limpet.model.events import CHILD_ENDED
-from limpet.model.facts.running.budgets import RESERVED, SETTLED
-from limpet.model.facts.running.children import CHILD_CREATED
-from limpet.model.facts.running.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_USE
-from limpet.model.facts.running.runs import ERROR
-from limpet.model.facts.running.steps import INTENDED, OUTCOMES, STEP
-from limpet.model.values import settle
+from limpet.model import CHILD_ENDED, NAME_CHARS_MAX, Event, canonical, settle, unfit
+from limpet.model.facts.running import (
+    ANSWERS,
+    CHILD_CREATED,
+    CUSTOM_TOOL_USE,
+    ERROR,
+    INTENDED,
+    OUTCOMES,
+    RESERVED,
+    SETTLED,
+    STEP,
+    TOOL_USE,
+)
 
 EffectState: TypeAlias = Literal["intended", "succeeded", "failed", "unknown"]
 _DIGITS: Final = 32

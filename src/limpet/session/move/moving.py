@@ -14,6 +14,7 @@ from limpet.store.protocol import Progress
 
 if TYPE_CHECKING:
     from limpet.session.move.adopter import Adopter, CopyTarget
+    from limpet.session.move.mirror import Mirrored
     from limpet.session.move.transfer import Copied
 
 
@@ -85,6 +86,28 @@ class Moving(Door):
         if key is not None:
             return await transfer.one(key_of(key, user, id, reserved=True))
         return await transfer.all(check_app(app))
+
+    async def mirror(
+        self,
+        directory: str | Path,
+        key: AnyKey | str | None = None,
+        user: str | None = None,
+        id: str | None = None,
+        *,
+        app: str | None = None,
+    ) -> Mirrored:
+        """Write one session, an app, or everything as files that people read, for each a directory
+        with session.json, events.jsonl, wake-queue.jsonl and runtime/.
+
+        Files are replaced, each at once, and never read back. Bodies are in plain text.
+        """
+        from limpet.session.move.files import check_path
+        from limpet.session.move.mirror import mirror
+
+        if key is not None and app is not None:
+            raise InvalidInput("mirror takes a key or an app. Leave one out for the other.")
+        named = None if key is None else key_of(key, user, id)
+        return await mirror(self._journal, check_path(directory), named, check_app(app))
 
     @property
     def adopter(self) -> Adopter:

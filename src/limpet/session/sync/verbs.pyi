@@ -49,6 +49,7 @@ from limpet.session.life.retrieval import Retrieve
 from limpet.session.life.sweep import Swept
 from limpet.session.life.tools import ToolRegistry
 from limpet.session.metrics import Hook
+from limpet.session.move.mirror import Mirrored
 from limpet.session.move.transfer import Copied
 from limpet.session.runs.buffers import BufferInfo, Note
 from limpet.session.runs.family import Kin
@@ -952,6 +953,15 @@ class SyncLimpet:
         to: SyncLimpet,
         progress: Progress | None = None,
     ) -> Copied: ...
+    def mirror(
+        self,
+        directory: str | Path,
+        key: AnyKey | str | None = None,
+        user: str | None = None,
+        id: str | None = None,
+        *,
+        app: str | None = None,
+    ) -> Mirrored: ...
     def wake(self, key: AnyKey | str, *then: Any, lease_seconds: float = 30, **how: Any) -> Any: ...
     def dead_letters(self, *, app: str, limit: int = 50, cursor: str | None = None) -> Page: ...
     def requeue(

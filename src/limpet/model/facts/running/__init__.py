@@ -1,7 +1,9 @@
 """Facts of running: wakes, steps, effects, requests, revisits, children, budgets."""
 
 from limpet.model.facts.running.budgets import (
+    RESERVED,
     RETURNED,
+    SETTLED,
     Amount,
     Budget,
     BudgetView,
@@ -10,7 +12,7 @@ from limpet.model.facts.running.budgets import (
     reservations,
     settled,
 )
-from limpet.model.facts.running.children import CHILD_RELEASED, children_in
+from limpet.model.facts.running.children import CHILD_CREATED, CHILD_RELEASED, children_in
 from limpet.model.facts.running.requests import (
     ANSWERS,
     CONFIRMATION,
@@ -33,6 +35,7 @@ from limpet.model.facts.running.revisits import (
     timers_taken,
 )
 from limpet.model.facts.running.runs import (
+    ERROR,
     INTERRUPT,
     REQUEUED,
     Status,
@@ -54,17 +57,21 @@ from limpet.model.facts.running.steps import (
 
 __all__ = [
     "ANSWERS",
+    "CHILD_CREATED",
     "CHILD_RELEASED",
     "CONFIRMATION",
     "CUSTOM_RESULT",
     "CUSTOM_TOOL_USE",
+    "ERROR",
     "FAILED",
     "INTENDED",
     "INTERRUPT",
     "OUTCOMES",
     "REQUEUED",
+    "RESERVED",
     "RETURNED",
     "REVISIT_SET",
+    "SETTLED",
     "STEP",
     "SUCCEEDED",
     "TIMERS_TAKEN",

@@ -1,0 +1,226 @@
+"""A mirror: sessions as files that people and their tools read, a directory for each.
+
+    DIRECTORY/.limpet-runtime/session-relations.json    who works for whom
+    DIRECTORY/app/user/id/session.json                  what it is and where it stands
+                          events.jsonl                  the log, a line for each event
+                          wake-queue.jsonl              when it wants to be woken, and why
+                          runtime/checkpoint.json       its newest checkpoint
+                          runtime/session-state.md      the notes it keeps between runs
+                          runtime/working-buffer.md
+
+It is only written, never read back: the store alone says what a session is. Each file appears
+complete or not at all, readable by this user only, since bodies are in plain text.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from limpet.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
+from limpet.model import PAGE_MAX, Head, Key
+from limpet.model.facts.running import children, revisits_of
+from limpet.session.journal import Journal
+from limpet.session.session import Session
+from limpet.session.wire import event_form, head_form, key_form, time_form
+from limpet.store.protocol import Query
+from limpet.store.threads import in_thread
+
+RELATIONS: Final = Path(".limpet-runtime", "session-relations.json")
+_NAME_CHARS_MAX: Final = 200  # of a directory; a longer one is named by its hash
+_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+
+
+class Mirrored(msgspec.Struct, frozen=True):
+    """What was written."""
+
+    sessions: int = 0
+    events: int = 0
+
+
+async def mirror(journal: Journal, directory: Path, key: Key | None, app: str | None) -> Mirrored:
+    """Write one session, an app, or everything. Raises InvalidInput if it cannot be written."""
+    sessions = events = 0
+    related: dict[str, Any] = {}
+    try:
+        async for session in _sessions(journal, key, app):
+            place = directory.joinpath(*[_name(part) for part in _parts(session.key)])
+            events += await _log(session, place)
+            await _rest(session, place)
+            related |= _relation(session)
+            sessions += 1
+        whole = key is None and app is None
+        await in_thread(lambda: _relate(directory / RELATIONS, related, whole=whole))
+    except OSError as error:
+        raise InvalidInput(f"{directory} cannot be written: {error}.") from error
+    return Mirrored(sessions, events)
+
+
+async def _sessions(
+    journal: Journal, key: Key | None, app: str | None
+) -> AsyncIterator[Session[Any]]:
+    if key is not None:
+        yield await _loaded(journal, key)
+        return
+    cursor: str | None = None
+    while True:
+        page = await journal.store.heads(Query(app=app), cursor=cursor, limit=PAGE_MAX)
+        for head in page.items:
+            try:
+                session = await _loaded(journal, head.key)
+            except _GONE:  # meanwhile
+                continue
+            yield session
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+async def _loaded(journal: Journal, key: Key) -> Session[Any]:
+    session: Session[Any] = Session(journal, key, untyped=True)
+    await session.refresh(tail=0)
+    return session
+
+
+async def _log(session: Session[Any], place: Path) -> int:
+    """events.jsonl, a page at a time; how many there are."""
+    after, lines, version = session.head.floor, 0, session.version
+    with _Written(place / "events.jsonl") as file:
+        while after < version and (page := await session.read(after=after, limit=PAGE_MAX)):
+            some = [event for event in page if event.seq <= version]
+            await in_thread(lambda some=some: file.lines(map(event_form, some)))  # type: ignore[misc]  # bound now
+            after, lines = page[-1].seq, lines + len(some)
+    return lines
+
+
+async def _rest(session: Session[Any], place: Path) -> None:
+    head = session.head
+    notes = {name: await getattr(session.memory, name).read() for name in _NOTES}
+    last = await session.checkpoints(limit=1)
+    newest = [_checkpoint(each) for each in last.items]
+    timers = [_timer(name, timer) for name, timer in head.facts.get("timers", {}).items()]
+
+    def write() -> None:
+        _json(place / "session.json", _summary(session, head))
+        with _Written(place / "wake-queue.jsonl") as file:
+            file.lines(sorted(timers, key=lambda timer: str(timer["at"])))
+        _json(place / "runtime" / "checkpoint.json", newest[0] if newest else None)
+        for name, note in notes.items():
+            with _Written(place / "runtime" / _NOTES[name]) as file:
+                file.text("" if note is None else _shown(note.value))
+
+    await in_thread(write)
+
+
+_NOTES: Final = {"session_state": "session-state.md", "working_buffer": "working-buffer.md"}
+
+
+def _summary(session: Session[Any], head: Head) -> dict[str, Any]:
+    setup, works_for = session.setup, children.delegation(head.facts)
+    return {
+        **head_form(head),
+        "agent": setup.agent,
+        "environment": setup.environment,
+        "resources": setup.resources,
+        "vaults": setup.vaults,
+        "status": session.status,
+        "stop_reason": session.stop_reason,
+        "blocked_on": msgspec.to_builtins(session.blocked_on),
+        "usage": msgspec.to_builtins(session.usage),
+        "parent": None if works_for is None else _parent(works_for),
+        "state": session.writer.known.fields,
+    }
+
+
+def _checkpoint(found: Any) -> dict[str, Any]:
+    ref = found.ref
+    shown = {"number": ref.number, "seq": ref.seq, "checksum": ref.checksum}
+    return {**shown, "trigger": found.trigger, "at": found.at.isoformat()}
+
+
+def _timer(name: str, timer: Mapping[str, Any]) -> dict[str, Any]:
+    (revisit,) = revisits_of({"timers": {name: timer}}, [name])  # type: ignore[arg-type]  # read only
+    shown = {"name": name, "key": revisit.key, "at": time_form(revisit.at_us)}
+    return {**shown, "kind": timer["kind"], "reason": revisit.reason, "priority": revisit.priority}
+
+
+def _relation(session: Session[Any]) -> dict[str, Any]:
+    """Whom this session works for, by its own name."""
+    works_for = children.delegation(session.head.facts)
+    if works_for is None:
+        return {}
+    relation = {"parent": _parent(works_for), "child": key_form(session.key)}
+    ended = bool(works_for.get("ended"))
+    return {str(session.key): relation | {"depth": works_for["depth"], "ended": ended}}
+
+
+def _parent(works_for: Mapping[str, Any]) -> dict[str, str]:
+    return {name: works_for[name] for name in ("app", "user", "id")}
+
+
+def _relate(path: Path, related: dict[str, Any], *, whole: bool) -> None:
+    """One session, or one app, keeps what is known of the others."""
+    before: list[Any] = []
+    if not whole and path.exists():
+        before = msgspec.json.decode(path.read_bytes())
+    named = {"/".join(each["child"].values()): each for each in before} | related
+    _json(path, [named[name] for name in sorted(named)])
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.format(_encode(value)).decode()
+
+
+def _parts(key: Key) -> tuple[str, str, str]:
+    return (key.app, key.user, key.id)
+
+
+def _name(part: str) -> str:
+    """A part of a key as the name of a directory: none leads out of its place."""
+    named = quote(part, safe=" @+=,")
+    if named.startswith("."):
+        named = f"%2E{named[1:]}"
+    if len(named) > _NAME_CHARS_MAX:
+        named = f"{named[: _NAME_CHARS_MAX - 17]}-{sha256(part.encode()).hexdigest()[:16]}"
+    return named
+
+
+def _json(path: Path, value: Any) -> None:
+    with _Written(path) as file:
+        file.text(msgspec.json.format(_encode(value)).decode() + "\n")
+
+
+_encode: Final = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class _Written:
+    """A file that takes its place when it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._part = path, path.with_name(f"{path.name}.part")
+
+    def __enter__(self) -> _Written:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        self._file = os.fdopen(os.open(self._part, flags, 0o600), "wb")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._file.close()
+        if kind is None:
+            self._part.replace(self._path)
+        else:
+            self._part.unlink(missing_ok=True)
+
+    def text(self, text: str) -> None:
+        self._file.write(text.encode())
+
+    def lines(self, values: Iterable[Any]) -> None:
+        for value in values:
+            self._file.write(_encode(value) + b"\n")

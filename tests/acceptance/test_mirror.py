@@ -1,0 +1,120 @@
+"""A mirror: sessions as files, a directory for each, in the layout that people know."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+
+ADA = "user:ada"
+LAYOUT = [
+    "events.jsonl",
+    "runtime",
+    "runtime/checkpoint.json",
+    "runtime/session-state.md",
+    "runtime/working-buffer.md",
+    "session.json",
+    "wake-queue.jsonl",
+]
+
+
+async def works(turn: limpet.Turn) -> None:
+    turn.revisit(timedelta(hours=1), "check delivery", key="delivery", priority="high")
+    await turn.delegate("research", "find it")
+    await turn.ask("rate", {"pair": "EURUSD"})
+
+
+async def worked(lp: limpet.Limpet) -> limpet.Session[Any]:
+    """A session that waits, has notes, a checkpoint, a timer and a child."""
+    s = await lp.create("support", "ada", "order-7", state={"n": 1, "user:lang": "en"}, actor=ADA)
+    await s.append("user.message", {"text": "hi"}, actor=ADA)
+    await s.set_timer("daily", datetime(2040, 1, 1, tzinfo=UTC), actor=ADA)
+    await s.memory.session_state.write("- paid\n- shipped\n", actor=ADA)
+    await s.checkpoint()
+    await lp.wake(s.key, works)
+    return await s.refresh()
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+async def test_a_session_is_written_in_the_layout(lp: limpet.Limpet, tmp_path: Path) -> None:
+    """session.json, events.jsonl, wake-queue.jsonl and runtime/, as the store has them."""
+    s = await worked(lp)
+    written = await lp.mirror(tmp_path, s.key)
+    place = tmp_path / "support" / "ada" / "order-7"
+    assert sorted([str(p.relative_to(place)) for p in place.rglob("*")]) == LAYOUT
+    assert (written.sessions, written.events) == (1, s.version)
+    lines = [json.loads(line) for line in (place / "events.jsonl").read_text().splitlines()]
+    assert [line["seq"] for line in lines] == list(range(1, s.version + 1))
+    assert [line["id"] for line in lines] == [e.id for e in await s.read(limit=100)]
+    shown = read(place / "session.json")
+    assert (shown["status"], shown["stop_reason"]) == ("idle", "requires_action")
+    assert (shown["state"], shown["blocked_on"][0]["name"]) == ({"n": 1}, "rate")
+    (timer,) = [json.loads(line) for line in (place / "wake-queue.jsonl").read_text().splitlines()]
+    assert (timer["name"], timer["at"]) == ("daily", "2040-01-01T00:00:00+00:00")
+    assert (place / "runtime" / "session-state.md").read_text() == "- paid\n- shipped\n"
+    assert read(place / "runtime" / "checkpoint.json")["number"] == 1
+
+
+async def test_relations_are_mirrored_and_revisits_queued(
+    lp: limpet.Limpet, tmp_path: Path
+) -> None:
+    """One file says who works for whom; one session leaves what is known of the others."""
+    s = await worked(lp)
+    (child,) = await s.children()
+    await lp.mirror(tmp_path)
+    relations = tmp_path / ".limpet-runtime" / "session-relations.json"
+    (edge,) = read(relations)
+    assert (edge["parent"]["id"], edge["child"]["id"], edge["ended"]) == (
+        "order-7",
+        child.id,
+        False,
+    )
+    await s.answer(s.blocked_on[0].id, 1.1, actor=ADA)
+    await lp.wake(s.key, works)
+    await lp.mirror(tmp_path, s.key)
+    assert read(relations) == [edge]
+    queue = (tmp_path / "support" / "ada" / "order-7" / "wake-queue.jsonl").read_text()
+    (revisit, _) = [json.loads(line) for line in queue.splitlines()]
+    assert (revisit["key"], revisit["reason"], revisit["priority"]) == (
+        "delivery",
+        "check delivery",
+        "high",
+    )
+    assert read(tmp_path / "research" / "ada" / child.id / "session.json")["parent"] == {
+        "app": "support",
+        "user": "ada",
+        "id": "order-7",
+    }
+
+
+async def test_no_key_leads_out_of_the_directory(lp: limpet.Limpet, tmp_path: Path) -> None:
+    """Names are escaped, and long ones cut; files are this user's alone, none is left half."""
+    for id in ("..", ".", "a/b", "../../x", "ä" * 250, "ä" * 249 + "b"):
+        await lp.create("support", "..", id)
+    inside = tmp_path / "inside"
+    assert (await lp.mirror(inside, app="support")).sessions == 6
+    kinds = (".json", ".jsonl", ".md", ".part")
+    found = [path for path in tmp_path.rglob("*") if path.suffix in kinds]
+    assert all(inside in path.parents for path in found)
+    assert len([path for path in found if path.name == "session.json"]) == 6
+    assert not [path for path in found if path.name.endswith(".part")]
+    assert all((path.stat().st_mode & 0o077) == 0 for path in found)
+
+
+async def test_a_mirror_that_cannot_be_written_says_so(lp: limpet.Limpet, tmp_path: Path) -> None:
+    """A file in the way, a key and an app at once, a session that is not there."""
+    s = await lp.create("support", "ada", "one")
+    (tmp_path / "file").write_text("")
+    for how in ({"directory": tmp_path / "file"}, {"directory": tmp_path, "app": "support"}):
+        with pytest.raises(limpet.InvalidInput):
+            await lp.mirror(key=s.key, **how)
+    with pytest.raises(limpet.SessionNotFound):
+        await lp.mirror(tmp_path, "support", "ada", "none")
