@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 import apsw
 import msgspec
@@ -19,6 +20,7 @@ import limpet
 from limpet import Key, Limpet
 from limpet.model.facts.names import names_key
 from limpet.session.move import adopter, transfer
+from limpet.store.coding import codec
 from limpet.store.protocol import Query
 from limpet.testing.histories import fork, recorded
 from tests.support.seal import FixedKeySeal
@@ -371,14 +373,20 @@ async def test_an_ended_session_is_not_brought_back(pair: tuple[Limpet, Limpet])
         await source.copy(B, to=target)
 
 
-async def test_a_damaged_session_is_named_and_the_others_are_copied(tmp_path: Path) -> None:
-    """What cannot be read is never skipped in silence, nor copied in part without a word."""
+@pytest.mark.parametrize("rot", [True, False])
+async def test_a_damaged_session_is_named_and_the_others_are_copied(
+    tmp_path: Path, rot: bool
+) -> None:
+    """What cannot be read is never skipped in silence, nor copied in part without a word; also if
+    the checksum of the bytes is right."""
     path = tmp_path / "damaged.db"
     async with limpet.open(f"sqlite:///{path}") as source:
         await filled(source, A)
         await filled(source, B)
     conn = apsw.Connection(str(path))
-    conn.execute("UPDATE events SET body = x'00' WHERE sid = 1 AND seq = 4")
+    ((pos,),) = conn.execute("SELECT pos FROM events WHERE sid = 1 AND seq = 4")
+    crc = 0 if rot else crc32(b"x") ^ pos
+    conn.execute("UPDATE events SET body = x'78', crc = ? WHERE pos = ?", (crc, pos))
     conn.close()
     async with limpet.open(f"sqlite:///{path}") as source, limpet.open("memory://") as target:
         copied = await source.copy(to=target)
@@ -408,6 +416,31 @@ async def test_a_sealed_store_is_copied_into_one_with_another_seal(tmp_path: Pat
         copied = await source.copy(to=target)
         assert {each.code for each in copied.refused} == {"session.corrupt", "name.not_copied"}
         assert await target.import_(tmp_path / "open.limpet") == A
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+async def test_a_compressed_body_is_copied_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sealed: bool
+) -> None:
+    """It is not compressed again, unless it is sealed on the way; then it is, with its salt."""
+    compressed: list[bytes] = []
+
+    def counted(raw: bytes, compress: Callable[[bytes], bytes] = codec._compressed) -> bytes:
+        compressed.append(raw)
+        return compress(raw)
+
+    seal = FixedKeySeal() if sealed else None
+    async with (
+        limpet.open(f"sqlite:///{tmp_path}/one.db") as one,
+        limpet.open(f"sqlite:///{tmp_path}/two.db", seal=seal) as two,
+    ):
+        s = await one.create("shop", "ada", "long", actor="user:ada")
+        await s.append("note.made", {"text": "long " * 999})
+        monkeypatch.setattr(codec, "_compressed", counted)
+        assert (await one.copy(to=two)).events == 2
+        assert len(compressed) == sealed
+        assert (await (await two.get(s.key)).read()) == await s.read()
+        assert (await two.verify()).findings == ()
 
 
 async def test_a_copy_counts_its_events_as_it_goes(two: tuple[Limpet, Limpet]) -> None:

@@ -14,8 +14,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from limpet.errors import InvalidInput, SessionConflict, SessionCorrupt, SessionNotFound
-from limpet.model import Base, Commit, Key, ScopeValue
+from limpet.model import Base, Commit, Key, Prepared, ScopeValue
 from limpet.model.adopt import adopted
+from limpet.model.chain import body_digest
 from limpet.model.facts.creation import created
 from limpet.model.facts.names import copied, names_key
 from limpet.session.journal import Journal
@@ -124,13 +125,15 @@ def piece(key: Key, records: Iterable[Record], base: Base | None = None) -> Comm
 
     Raises SessionCorrupt if a body is not one, though its checksum is right.
     """
+    return Commit(key, tuple([_draft(key, each) for each in records]), base=base)
+
+
+def _draft(key: Key, each: Record) -> Prepared:
+    assert each.raw is not None, "the caller has looked"
     try:
-        drafts = [
-            adopted(r.event, r.raw, r.salt, r.compressed) for r in records if r.raw is not None
-        ]
+        return adopted(each.event, each.raw, each.salt, each.compressed)
     except msgspec.MsgspecError as error:
-        raise SessionCorrupt(key, f"an event cannot be read ({error})") from error
-    return Commit(key, tuple(drafts), base=base)
+        raise SessionCorrupt(key, f"event {each.event.seq} cannot be read ({error})") from error
 
 
 def records_in(journal: Journal) -> Records:
@@ -159,3 +162,11 @@ def check_whole(key: Key, records: tuple[Record, ...], after: int) -> None:
         if each.raw is None:
             reason = "was removed" if each.event.removed else each.event.damage
             raise SessionCorrupt(key, f"event {seq} {reason or 'cannot be read'}")
+
+
+def check_bodies(key: Key, records: tuple[Record, ...]) -> None:
+    """Raise SessionCorrupt unless each body is the one that was recorded: a file that holds another
+    could be imported nowhere. Whoever adopts them sees it by their links."""
+    for each in records:
+        if each.raw is not None and body_digest(each.salt, each.raw) != each.digest:
+            raise SessionCorrupt(key, f"event {each.event.seq} has another body than was recorded")

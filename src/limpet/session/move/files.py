@@ -24,6 +24,7 @@ from limpet.session.move.adopter import (
     PIECE_EVENTS,
     Adopter,
     Newest,
+    check_bodies,
     check_whole,
     records_in,
 )
@@ -69,6 +70,7 @@ async def export_session(journal: Journal, key: Key, path: Path) -> None:
             limit = 1 if first else min(PIECE_EVENTS, head.version - after)
             found = await source.records(key, after=after, limit=limit)
             check_whole(key, found, after)
+            check_bodies(key, found)
             after = found[-1].event.seq
             await in_thread(lambda some=found: writer.add(some))  # type: ignore[misc]  # bound now
             if first:
