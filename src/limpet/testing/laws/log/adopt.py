@@ -12,7 +12,18 @@ from limpet.model import Commit, Origin, Prepared
 from limpet.model.adopt import adopted
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Query, Record
-from limpet.testing.commits import add, addition, create, creation, draft, key, load, log, refused
+from limpet.testing.commits import (
+    ALL,
+    add,
+    addition,
+    create,
+    creation,
+    draft,
+    key,
+    load,
+    log,
+    refused,
+)
 from limpet.testing.histories import RecordStore, adoption, fork, opened, plain, recorded
 from limpet.testing.laws.log.facts import processed, timer
 
@@ -51,7 +62,7 @@ class AdoptLaws:
     async def test_a_log_is_adopted_without_being_decoded(self, store: RecordStore) -> None:
         """Its events are whole for whoever reads them, and for a retry beside it."""
         source = await elsewhere()
-        await add(source, A, draft("note.long", {"text": "long " * 999}))
+        await add(source, A, draft("note.long", {"text": "long " * 999}), draft(data={"short": 1}))
         found = await source.records(A, after=0, limit=99)
         drafts = [adopted(r.event, r.raw or b"", r.salt, r.compressed) for r in found]
         assert None in [made.data for made in drafts]
@@ -59,7 +70,8 @@ class AdoptLaws:
         _, repeat = await store.commit([Commit(A, tuple(drafts)), again])
         assert repeat.repeated == len(drafts)
         assert plain(repeat.events) == plain(await log(source, A))
-        assert (await load(store, A)).events == (await load(source, A)).events
+        for tail in (1, ALL):
+            assert (await load(store, A, tail)).events == (await load(source, A, tail)).events
         assert await log(store, A) == await log(source, A)
         assert (await store.verify(None)).findings == ()
 
