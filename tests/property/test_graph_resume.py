@@ -54,24 +54,34 @@ class World:
         self.started = 0
         self.completed: Counter[str] = Counter()
 
+    async def run(self, name: str, *, waits: bool = False) -> None:
+        """What every node does: it may fail or suspend, and is counted if it does not."""
+        self.started += 1
+        number = self.started
+        for _ in range(number % 4 if waits else 0):
+            await asyncio.sleep(0)
+        if number in self.failures:
+            raise RuntimeError(name)
+        if number in self.suspensions:
+            await suspend("go", mark_node_completed=False)
+        self.completed[name] += 1
+
     def leaf(self, path: str, *, waits: bool) -> Any:
         async def node(s: Work) -> dict[str, Any]:
-            self.started += 1
-            number, name = self.started, f"{path}{s.trail}"
-            for _ in range(number % 4 if waits else 0):
-                await asyncio.sleep(0)
-            if number in self.failures:
-                raise RuntimeError(name)
-            if number in self.suspensions:
-                await suspend("go", mark_node_completed=False)
-            self.completed[name] += 1
+            name = f"{path}{s.trail}"
+            await self.run(name, waits=waits)
             return {"log": [name]}
 
         return node
 
+    def enter(self, path: str) -> Any:
+        """The first node of a graph: it has nothing but what was projected into it."""
 
-async def _enter(s: Work) -> dict[str, Any]:
-    return {"trail": f"{s.trail}/{s.x}"}
+        async def node(s: Work) -> dict[str, Any]:
+            await self.run(f"enter {path}{s.trail}/{s.x}")
+            return {"trail": f"{s.trail}/{s.x}"}
+
+        return node
 
 
 async def _gather(s: Work) -> dict[str, Any]:
@@ -80,7 +90,8 @@ async def _gather(s: Work) -> dict[str, Any]:
 
 def built(world: World, spec: list[Any], path: str) -> GraphBuilder[Work]:
     """The graph of a list of nodes, between one that marks where it is and one that gathers."""
-    builder = GraphBuilder(Work, name="g").add_node("enter", _enter).set_entry("enter")
+    builder = GraphBuilder(Work, name="g").add_node("enter", world.enter(path))
+    builder.set_entry("enter")
     before = "enter"
     inputs = {"trail": "trail"}
     for at, node in enumerate(spec):
