@@ -120,10 +120,10 @@ def mirror(
     id_: MaybeId = None,
     as_json: Json = False,
 ) -> None:
-    """Write sessions as files that people read: a directory for each.
+    """Write sessions as files that people read.
 
-    Each has session.json, events.jsonl, wake-queue.jsonl and runtime/, in plain text. They are only
-    written: change the session, and run it again.
+    Each has a directory with session.json, events.jsonl, wake-queue.jsonl and runtime/. They are
+    only written, in plain text: change the session, and run it again.
     """
     screen = Screen(as_json=as_json)
     with screen.errors():
