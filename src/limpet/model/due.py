@@ -21,6 +21,8 @@ from limpet.model.values import EMPTY
 
 # Why a sweep has something to do. `input`: it came to a session that was suspended for idleness.
 Deadline: TypeAlias = Literal["deadline", "absolute", "idle", "grace", "input", "archive", "expiry"]
+# Members of the facts that never say when: many sessions have no others, and logs of checkpoints.
+_TIMELESS: Final = frozenset(("checkpoint", "labels", "schema_version"))
 _STEPS: Final = 16  # an idle time is rounded up by at most one part in so many
 
 
@@ -31,7 +33,7 @@ def due_us(facts: Facts) -> int | None:
     request's deadline; after a failure, at the time of the next attempt. One that has ended is due
     for what its end leaves to be done.
     """
-    if not facts:
+    if facts.keys() <= _TIMELESS:
         return None
     if "phase" in facts:
         return endings.due_us(facts)
@@ -49,7 +51,7 @@ def runnable_us(head: Head) -> int | None:
 
 def deadline_us(head: Head) -> int | None:
     """When a sweep has something to do here, in microseconds, or None: see `deadlines`."""
-    if not head.facts:
+    if head.facts.keys() <= _TIMELESS:
         return None
     return min([at_us for _, at_us in deadlines(head)], default=None)
 
