@@ -73,12 +73,12 @@ async def test_every_part_of_a_run_has_its_span_inside_the_span_around_it() -> N
         (2, "subgraph", "sub", ("sub",), None, None),
         (3, "node", "make", ("sub", "make"), None, None),
         (1, "node", "fan", ("fan",), None, None),
-        (2, "fan_out_instance", "fan", ("fan", "fan"), 0, None),
+        (2, "fan_out_instance", "fan", ("fan",), 0, None),
         (3, "node", "make", ("fan", "make"), 0, None),
-        (2, "fan_out_instance", "fan", ("fan", "fan"), 1, None),
+        (2, "fan_out_instance", "fan", ("fan",), 1, None),
         (3, "node", "make", ("fan", "make"), 1, None),
         (1, "node", "split", ("split",), None, None),
-        (2, "branch", "left", ("split", "left"), None, "left"),
+        (2, "branch", "left", ("split",), None, "left"),
     ]
     ids = {(one.invocation_id, one.correlation_id, one.session_id) for _, one in recorder.asked}
     assert ids == {("i", "c", "s")}

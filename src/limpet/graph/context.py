@@ -65,12 +65,20 @@ class Invocation(RunIds):
             invocation_id=self.invocation_id,
             correlation_id=self.correlation_id,
             session_id=self.session_id,
-            namespace=() if scope is None else (*scope.parents, name),
+            namespace=_place(kind, name, scope),
             attempt_index=0 if scope is None else scope.attempt,
             fan_out_index=None if scope is None else scope.fan_out_index,
             branch_name=None if scope is None else scope.branch_name,
         )
         return self.tracer.span(span)
+
+
+def _place(kind: SpanKind, name: str, scope: Scope | None) -> tuple[str, ...]:
+    """The nodes down to this part. An instance or branch is a part of its node, not one inside."""
+    if scope is None:
+        return ()
+    inside = kind in ("fan_out_instance", "branch")
+    return scope.parents if inside else (*scope.parents, name)
 
 
 class Scope:
