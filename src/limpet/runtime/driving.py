@@ -76,6 +76,7 @@ class Driver:
         if not inspect.isawaitable(running):
             return TurnMisused("a harness is an async function. Define it with `async def`.")
         task = self._task = asyncio.ensure_future(self._main(running))
+        task.add_done_callback(lambda _: _let_go(running))
         task.add_done_callback(self._end)
         if self.stopped is not None:
             self._cancel(task)
@@ -144,3 +145,10 @@ class Driver:
             close = getattr(steps, "close", None)
             if close is not None:
                 close()
+
+
+def _let_go(running: Awaitable[Any]) -> None:
+    """Of a harness that was stopped before its first step, nobody else does."""
+    close = getattr(running, "close", None)
+    if close is not None:
+        close()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
 
 import limpet
+from limpet.runtime.driving import Driver
 from tests.support.agents import World, a_world
 
 
@@ -51,3 +53,20 @@ async def test_an_error_that_a_harness_does_not_catch_is_its_own(world: World) -
     (woken,) = await world.work(harness)
     assert isinstance(woken.error, ValueError)
     assert cleaned == ["up"]
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_harness_that_is_stopped_before_its_first_step_is_let_go() -> None:
+    """Its coroutine is closed: none is left that was never awaited."""
+    began = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        began.append(1)
+
+    driver = Driver("key")
+    running = asyncio.ensure_future(driver.run(harness, None))
+    await asyncio.sleep(0)
+    driver.stop("stopped")
+    assert await running is None
+    gc.collect()
+    assert began == []
