@@ -29,6 +29,11 @@ class Homed:
     _thread: threading.Thread | None = None
 
     def _take(self, store: Limpet | str, seal: Seal | None = None) -> None:
+        if not isinstance(store, (str, Limpet)):
+            raise InvalidInput(
+                f"{type(store).__name__} is not a store. Pass a URL, such as sqlite:///chat.db, or "
+                "an open Limpet."
+            )
         self._owned = isinstance(store, str)
         self._lp = open_limpet(store, seal=seal) if isinstance(store, str) else store
         if not self._owned:  # it is open, so its loop is the one that runs

@@ -14,7 +14,7 @@ from limpet.adapters.langgraph.lists import Growth
 from limpet.adapters.langgraph.node import Broken, Node, Told
 from limpet.adapters.langgraph.thread import Thread
 from limpet.adapters.langgraph.values import Values
-from limpet.errors import SessionCorrupt, SessionDeleted, SessionNotFound
+from limpet.errors import InvalidInput, SessionCorrupt, SessionDeleted, SessionNotFound
 
 SEEN: Final = "__limpet_seen"  # in a config: the log of the thread as its reader knew it
 ACTOR: Final = "langgraph"
@@ -88,7 +88,9 @@ async def append(session: Session[Any], type: str, told: Told) -> Event:
 
 
 def place_of(config: RunnableConfig) -> Place:
-    given = config["configurable"]
+    given = config.get("configurable") or {}
+    if given.get("thread_id") is None:
+        raise InvalidInput('no thread is named. Pass config={"configurable": {"thread_id": …}}.')
     uid, _, seen = str(given.get(SEEN) or "").partition(":")
     id = given.get("checkpoint_id") or None
     ns = given.get("checkpoint_ns") or ""

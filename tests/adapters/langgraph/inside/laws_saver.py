@@ -24,7 +24,7 @@ from langgraph.types import Command, Interrupt, Overwrite, Send
 from pydantic import BaseModel
 
 import limpet
-from limpet.adapters.langgraph import Codec, LimpetSaver
+from limpet.adapters.langgraph import Codec, LimpetSaver, LimpetStore
 
 Config = dict[str, Any]
 
@@ -352,6 +352,28 @@ async def test_deleted_runs_and_pruned_checkpoints_take_no_late_writes(saver: Li
         await put(saver, first, 3, a=3)
     with pytest.raises(limpet.SessionError):
         await saver.aput_writes(first, [("a", 3)], "task")
+
+
+@pytest.mark.parametrize("config", [{}, {"configurable": {}}])
+async def test_a_config_without_a_thread_is_refused(config: Any) -> None:
+    """The error names what is missing, at every door."""
+    async with LimpetSaver.from_url("memory://") as saver:
+        for call in (
+            saver.aget_tuple(config),
+            saver.aput(config, checkpoint(a=1), {}, {"a": 1}),
+            saver.aput_writes(config, [("a", 1)], "task"),
+            saver.aget_delta_channel_history(config=config, channels=["a"]),
+        ):
+            with pytest.raises(limpet.InvalidInput, match="thread_id"):
+                await call
+
+
+@pytest.mark.parametrize("made", [LimpetSaver, LimpetStore])
+def test_what_is_no_store_is_refused_at_once(made: Any) -> None:
+    """Not by whatever fails first later."""
+    for store in (None, 5, Path("chat.db")):
+        with pytest.raises(limpet.InvalidInput, match="Pass a URL"):
+            made(store)
 
 
 async def test_a_sync_call_on_the_loop_of_the_store_is_refused(saver: LimpetSaver) -> None:
