@@ -196,7 +196,11 @@ def _tooled(part: Mapping[str, Any], otherwise: str) -> Iterator[tuple[str, dict
 
 def _actor(event: Mapping[str, Any], user: str) -> str:
     author = str(event.get("author") or "").strip()
-    return f"user:{user}" if author == "user" else f"agent:{author or 'adk'}"
+    if author == "user":
+        return f"user:{user}"
+    if not author.isprintable() or len(author) > _ID_CHARS:  # ADK's own stays within the event
+        author = "".join([c if c.isprintable() else "?" for c in author[:_ID_CHARS]]).strip()
+    return f"agent:{author or 'adk'}"
 
 
 def _fit(id: Any) -> str | None:

@@ -114,7 +114,44 @@ def everything() -> list[Event]:
         ),
         said(actions=EventActions(rewind_before_invocation_id="i0"), author="user"),
         said(output={"rows": [1, None]}, node_info={"path": "wf/a@1", "output_for": ["wf/a@1"]}),
+        *spoken_live(),
     ]
+
+
+def spoken_live() -> list[Event]:
+    """What a live conversation and newer parts of ADK add to an event."""
+    return [
+        said(
+            "live",
+            cache_metadata={"fingerprint": "f", "contents_count": 2},
+            citation_metadata={"citations": [{"uri": "https://a.example", "end_index": 3}]},
+            environment_id="e",
+            go_away={"time_left": "10s"},
+            interaction_id="n",
+            interaction_status="completed",
+            isolation_scope="scope",
+            live_session_id="l",
+            live_session_resumption_update={"new_handle": "h", "resumable": True},
+            logprobs_result={"log_probability_sum": -1.25},
+            output_transcription={"text": "said", "finished": False},
+            turn_complete_reason="RESPONSE_REJECTED",
+            voice_activity={"audio_offset": "1.5s"},
+            actions=EventActions(
+                render_ui_widgets=[{"id": "w", "provider": "p", "payload": {"x": None}}],
+                set_model_response={"answer": [1, None]},
+                transfer_reason="because",
+            ),
+        )
+    ]
+
+
+def test_the_events_that_are_tried_use_every_field_of_adk() -> None:
+    """So that a field that a later ADK brings is tried too."""
+    events = everything()
+    used = {name for event in events for name in event.model_fields_set}
+    acted = {name for event in events for name in event.actions.model_fields_set}
+    assert set(Event.model_fields) - used <= {"id", "timestamp", "partial"}
+    assert set(EventActions.model_fields) - acted <= {"state_delta"}
 
 
 async def test_every_event_comes_back_as_it_was(
@@ -131,6 +168,16 @@ async def test_every_event_comes_back_as_it_was(
         assert back == event
         assert back.model_dump(mode="json") == event.model_dump(mode="json")
     assert session.events == events
+
+
+@pytest.mark.parametrize("author", ["", " ", "bot\nof two lines", "b" * 400, "\ud800", "a\u200bb"])
+async def test_any_author_is_kept(author: str) -> None:
+    """An actor of ours has fewer forms than an author of ADK, who comes back as it was."""
+    async with LimpetSessionService("memory://") as service:
+        session = await service.create_session(**ADA, session_id="s")
+        event = said("hi", author=author)
+        await service.append_event(session, event)
+        assert (await got(service)).events == [event]
 
 
 async def test_an_event_larger_than_the_limit_comes_back(

@@ -1,4 +1,4 @@
-"""`adk web` on a Limpet store, through the services.py that docs/adk.md shows."""
+"""`adk web` and `adk run` on a Limpet store, through the services.py that docs/adk.md shows."""
 
 from __future__ import annotations
 
@@ -36,13 +36,20 @@ def recipe() -> str:
 
 
 @pytest.fixture
-def web(tmp_path: Path) -> Iterator[str]:
-    """The address of a running `adk web`."""
+def agents(tmp_path: Path) -> Path:
+    """The agents directory, with services.py where `adk web` and where `adk run` looks for it."""
     agents = tmp_path / "agents"
     (agents / "support").mkdir(parents=True)
-    (agents / "services.py").write_text(recipe())
+    for place in (agents, agents / "support"):
+        (place / "services.py").write_text(recipe())
     (agents / "support" / "__init__.py").write_text("from . import agent\n")
     (agents / "support" / "agent.py").write_text(AGENT)
+    return agents
+
+
+@pytest.fixture
+def web(agents: Path, tmp_path: Path) -> Iterator[str]:
+    """The address of a running `adk web`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -98,3 +105,21 @@ async def test_adk_web_keeps_its_sessions_in_limpet(web: str, tmp_path: Path) ->
         ]
         assert (kept.values["total"], kept.head.pending) == (3, 0)
         assert (await lp.verify()).ok
+
+
+def ran(agent: Path, typed: str) -> str:
+    """What `adk run` says to what is typed, in the directory above the agents."""
+    command = [sys.executable, "-m", "google.adk.cli", "run"]
+    command += ["--session_service_uri=limpet+sqlite:///x.db", str(agent)]
+    how: dict[str, Any] = {"cwd": agent.parents[1], "capture_output": True, "text": True}
+    done = subprocess.run(command, input=typed, check=False, **how)
+    return f"{done.stdout}{done.stderr}"
+
+
+async def test_adk_run_keeps_its_sessions_in_limpet(agents: Path, tmp_path: Path) -> None:
+    """A conversation on the terminal is one of ours in x.db."""
+    assert "the total is 2" in ran(agents / "support", "add 2\nexit\n")
+    async with limpet.open(f"sqlite:///{tmp_path}/x.db") as lp:
+        (head,) = (await lp.list(app="support")).items
+        spoken = await lp.session(head.key).messages()
+        assert [message.role for message in spoken] == ["user", "assistant", "tool", "assistant"]
