@@ -245,10 +245,10 @@ def mold_of(value: Any) -> Callable[[], Any] | None:
         return None
     if kind is dict:
         parts = _parts(value.items())
-        return lambda: _filled(value.copy(), parts)
+        return (lambda: _filled(value.copy(), parts)) if parts else value.copy
     if kind is list:
         items = _parts(enumerate(value))
-        return lambda: _filled(value.copy(), items)
+        return (lambda: _filled(value.copy(), items)) if items else value.copy
     if isinstance(value, BaseModel):
         return _model_mold(value)
     return lambda: copy.deepcopy(value)
@@ -261,7 +261,10 @@ def _model_mold(model: BaseModel) -> Callable[[], Any]:
 
     def make() -> Any:
         new = object.__new__(kind)
-        _put(new, "__dict__", _filled(fields.copy(), parts))
+        mine = fields.copy()
+        for name, mold in parts:  # as _filled does: this is most of the work
+            mine[name] = mold()
+        _put(new, "__dict__", mine)
         _put(new, "__pydantic_fields_set__", given.copy())
         _put(new, "__pydantic_extra__", extra and extra())
         _put(new, "__pydantic_private__", private and private())
