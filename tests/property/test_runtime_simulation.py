@@ -6,6 +6,7 @@ import pytest
 
 from limpet.runtime import wake
 from tests.support import families, seeds, simulation
+from tests.support.examples import schedules
 
 SHORT, LONG = 100, 10_000
 FEW_FAMILIES, MANY_FAMILIES = 30, 5_000
@@ -22,7 +23,7 @@ def listening(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_no_schedule_breaks_the_runtime() -> None:
     """Workers, leases, messages, interrupts, answers and crashes in any order: the laws hold."""
     first = seeds.seed("runtime")
-    for seed in range(first, first + (LONG if seeds.fresh() else SHORT)):
+    for seed in range(first, first + schedules(SHORT, LONG)):
         try:
             await simulation.simulate(seed)
         except BaseException:
@@ -36,7 +37,7 @@ async def test_no_schedule_breaks_a_family() -> None:
     """Children, budgets, deadlines, interrupts, terminations and crashes: the sum over each tree
     stays what was granted, and nobody waits for good."""
     first = seeds.seed("families")
-    for seed in range(first, first + (MANY_FAMILIES if seeds.fresh() else FEW_FAMILIES)):
+    for seed in range(first, first + schedules(FEW_FAMILIES, MANY_FAMILIES)):
         try:
             await families.simulate(seed)
         except BaseException:

@@ -10,8 +10,9 @@ import pytest
 
 from limpet import ops
 from limpet.errors import InvalidOp, LimpetError, OpPathUnknown, OpTypeMismatch, ScopeUnknown
+from limpet.model.events import Draft, prepare
 from limpet.model.limits import INT_MAX, INT_MIN
-from limpet.model.ops import Op, apply, check, inverse, kind, resolve, scope_of, show
+from limpet.model.ops import Op, apply, check, check_name, inverse, kind, resolve, scope_of, show
 from limpet.model.values import FrozenDict, freeze
 
 STATE = freeze(
@@ -350,3 +351,29 @@ def test_an_increment_keeps_the_kind_of_number() -> None:
 def test_an_operation_is_frozen_and_stored_as_a_list(of: type[msgspec.Struct]) -> None:
     """Events hand out the operations that they keep; their stored form is the golden one."""
     assert (of.__struct_config__.frozen, of.__struct_config__.array_like) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("op", "verb"),
+    [
+        (ops.Add(("n",), [1]), "add"),
+        (ops.Insert(("n",), 0, [1]), "insert"),
+        (ops.Merge(("n",), {"a": 1}), "merge"),
+        (ops.Cut(("n",), 0, 1), "cut"),
+    ],
+    ids=repr,
+)
+def test_a_mismatch_names_the_operation_the_place_and_both_types(op: Any, verb: str) -> None:
+    """As fields of the error too, for whoever handles it by program."""
+    with pytest.raises(OpTypeMismatch, match=rf"^{verb} at n needs a \w+ but found ") as caught:
+        after(op)
+    assert (caught.value.op, caught.value.path) == (verb, "n")
+
+
+def test_a_name_is_refused_for_its_prefix_unless_it_is_to_be_deleted() -> None:
+    """Earlier releases allowed any prefix, so that such a name can still be removed."""
+    with pytest.raises(ScopeUnknown):
+        check_name("nope:x")
+    with pytest.raises(ScopeUnknown):
+        prepare(Draft(type="a.b", set={"nope:x": 1}), id="1", actor="x")
+    assert check_name("nope:x", deleted=True) == "nope:x"
