@@ -275,6 +275,25 @@ async def test_erasing_a_user_erases_the_files(lp: limpet.Limpet, cold: Path) ->
     await other.archive()
     await lp.erase(other.key)
     assert not list(cold.rglob("*.limpet"))
+    third = await lp.create("support", "bob", id="three", actor="user:bob")
+    await third.complete()
+    await third.archive()
+    await lp.delete(third.key)
+    assert not list(cold.rglob("*.limpet"))
+
+
+async def test_a_file_that_a_race_left_behind_goes_with_its_session(
+    lp: limpet.Limpet, cold: Path
+) -> None:
+    """All files of one key are in one place, and erasing it removes them all."""
+    s = await ended(lp)
+    await s.archive()
+    (file,) = cold.rglob("*.limpet")
+    (file.parent / "older.limpet").write_bytes(file.read_bytes())
+    await lp.unarchive(s.key)
+    assert len(list(cold.rglob("*.limpet"))) == 1
+    await lp.erase(s.key)
+    assert not list(cold.rglob("*.limpet"))
 
 
 async def test_a_file_that_was_changed_is_refused(lp: limpet.Limpet, cold: Path) -> None:

@@ -55,6 +55,7 @@ class Care(Door):
 
         key = key_of(key, user, id)
         await self._finish_moving(key)
+        await self._forget_archived(key)
         await leave(self._journal, key)
         await self._forget_files(key)
         await forget_memory(self._journal, key)
@@ -88,7 +89,7 @@ class Care(Door):
         check_forks(forks)
         store, hub = self._journal.store, self._journal.hub
         await self._finish_moving(key)
-        await self._forget_archived(key)
+        await self._forget_archived(key, erasing=True)
         children = () if forks == "keep" else await store.forks(key)
         gone = await self._below(key) if forks == "erase" else [] if children else [key]
         if gone:  # else it is refused
@@ -126,13 +127,13 @@ class Care(Door):
         for key in keys:
             await keeping_of(self._journal).tiers.forget(key.app, key.user, key.id)
 
-    async def _forget_archived(self, key: Key) -> None:
-        """What is erased has no copy in the archive either."""
+    async def _forget_archived(self, key: Key, *, erasing: bool = False) -> None:
+        """What is deleted or erased has no copy in the archive either."""
         from limpet.session.life.archiving import remove_archived
 
         head = await head_of(self._journal, key)
         if head is not None:
-            await remove_archived(self._journal, head)
+            await remove_archived(self._journal, head, erasing=erasing)
 
     async def erase_user(self, app: str, user: str) -> Erasures:
         """Forget a user of an app: every session, deleted ones too, and every user: name.

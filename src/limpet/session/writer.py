@@ -151,7 +151,10 @@ class Writer:
             await self._owner._refuse_archived()
         except SessionArchived:
             there = structs.replace(commit, uid=None, expect=None, fence=None)
-            return (await self.journal.commit((there,)))[0].events
+            try:
+                return (await self.journal.commit((there,)))[0].events
+            except SessionDeleted:  # between the two: there is nothing to decide it
+                raise SessionArchived(self.known.key) from None
         raise error
 
     # --- for the queue: see `queueing.queue` ---------------------------------------------------

@@ -115,8 +115,13 @@ def name_of(key: Key, uid: str, version: int) -> str:
     A session that is archived again has another file, so that whoever still removes the first one
     does not take the second.
     """
-    own = sha256(canonical([key.id, uid, version])).hexdigest()[:32]
-    return f"{folder_of(key.app, key.user)}/{own}{_SUFFIX}"
+    own = sha256(canonical([uid, version])).hexdigest()[:32]
+    return f"{home_of(key)}/{own}{_SUFFIX}"
+
+
+def home_of(key: Key) -> str:
+    """Where all files of one key are: also one that a move left behind when another was faster."""
+    return f"{folder_of(key.app, key.user)}/{sha256(canonical(key.id)).hexdigest()[:32]}"
 
 
 def _put(target: Path, path: Path) -> None:
@@ -138,11 +143,11 @@ def _put(target: Path, path: Path) -> None:
 def _make(folder: Path) -> list[Path]:
     """Make a folder; those that hold a new name, which must survive a power cut as the file does.
 
-    Another process may have made it a moment ago and not be done yet, so the one above always does.
+    Another process may have made it a moment ago and not be done yet, so those above always do.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    return [folder.parent, *[each.parent for each in missing[1:]]]
+    return [folder.parent, folder.parent.parent, *[each.parent for each in missing[2:]]]
 
 
 def _remove_all(folder: Path) -> None:

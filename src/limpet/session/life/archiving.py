@@ -37,7 +37,7 @@ from limpet.session.documents import Documents, Put
 from limpet.session.handle import Handle
 from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
-from limpet.session.life.archives import Archive, name_of
+from limpet.session.life.archives import Archive, home_of, name_of
 from limpet.session.life.digests import digest_of
 from limpet.session.life.mover import NOBODY, Mover
 from limpet.session.life.policy import Transition
@@ -106,8 +106,8 @@ def _begun(journal: Journal, head: Head, actor: str) -> Put:
 async def _move_rows(journal: Journal, archive: Archive, key: Key, actor: str) -> None:
     """Put an archived session's log into the archive, and a stub in the place of its rows."""
     while True:
-        head = (await journal.store.load(key, tail=0, scopes=False)).head
-        if facts.place(head.facts) is not None:
+        head = await _head(journal, key)
+        if head is None or facts.place(head.facts) is not None:  # another does it
             return
         place = await _stored(journal, archive, head)
         newest = await _newest(journal, key)
@@ -210,12 +210,13 @@ async def fetched(journal: Journal, place: Any) -> AsyncIterator[_File]:
         yield _File(path, (await proved(path)).pins)
 
 
-async def remove_archived(journal: Journal, head: Head) -> None:
-    """Remove the file of an archived session, if it has one. Raises if the archive is not open."""
-    place = facts.place(head.facts)
-    if place is None:
-        return
-    await _archive_of(journal).remove(place["place"])
+async def remove_archived(journal: Journal, head: Head, *, erasing: bool = False) -> None:
+    """Remove the files of an archived session. Raises if the archive is not open.
+
+    If it is erased, also a file that a race has left behind of one that is not archived.
+    """
+    if facts.place(head.facts) is not None or (erasing and journal.archive is not None):
+        await _archive_of(journal).remove_all(home_of(head.key))
 
 
 async def read_archived(journal: Journal, head: Head) -> Journal:
