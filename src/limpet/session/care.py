@@ -89,10 +89,10 @@ class Care(Door):
         check_forks(forks)
         store, hub = self._journal.store, self._journal.hub
         await self._finish_moving(key)
-        await self._forget_archived(key, erasing=True)
         children = () if forks == "keep" else await store.forks(key)
         gone = await self._below(key) if forks == "erase" else [] if children else [key]
         if gone:  # else it is refused
+            await self._forget_archived(key, erasing=True)
             await leave(self._journal, key)
         await self._forget_files(*gone)
         for each in gone:
