@@ -14,12 +14,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import limpet
-from tests.support import postgres, processes, seeds, tiers
+from tests.support import examples, postgres, processes, seeds, tiers
 
 processes.heed_interrupts()
 
 settings.register_profile(
     "limpet",
+    max_examples=examples.count(),
     deadline=None,
     derandomize=not seeds.fresh(),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -34,6 +35,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     for item in items:
         item.add_marker(tiers.tier(item))
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("deeper")
     if dropped := [*tiers.repeated_arguments(items), *tiers.left_to_torture(items)]:
         config.hook.pytest_deselected(items=dropped)
         gone = set(dropped)

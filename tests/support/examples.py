@@ -22,9 +22,9 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def examples(count: int) -> Callable[[F], F]:
+def examples(worth: int) -> Callable[[F], F]:
     """The decorator of a property that is worth so many examples."""
-    tried = settings(max_examples=_count(count))
+    tried = settings(max_examples=count(worth))
     return lambda test: pytest.mark.deeper(tried(test))
 
 
@@ -43,9 +43,10 @@ def in_a_hurry() -> bool:
     return bool(os.environ.get(VARIABLE)) and not seeds.fresh()
 
 
-def _count(count: int) -> int:
+def count(worth: int = 100) -> int:
+    """How many of so many examples are tried; a property that says nothing is worth a hundred."""
     if seeds.fresh():
-        return count * 3
+        return worth * 3
     if in_a_hurry():
-        return max(_LEAST, count // 20)
-    return max(min(count, 4 * _LEAST), count // 5)
+        return max(_LEAST, worth // 20)
+    return max(min(worth, 4 * _LEAST), worth // 5)

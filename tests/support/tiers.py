@@ -29,6 +29,7 @@ _WORLD_FILES: Final = (
     "test_typing",
 )
 _STORE_FOLDERS: Final = ("golden", "sqlite", "postgres")
+_SOURCE_FILES: Final = ("test_cycles", "test_house")  # they parse every file of the package
 _STORE_WORDS: Final = ("sqlite", "postgres")
 _STORE_FIXTURES: Final = frozenset(("tmp_path", "tmp_path_factory", "any_postgres", "server"))
 
@@ -40,6 +41,8 @@ def tier(item: pytest.Item) -> str:
         return "torture"
     if any(part in folders for part in _WORLD_FOLDERS) or file.startswith(_WORLD_FILES):
         return "world"
+    if file.startswith(_SOURCE_FILES):
+        return "stores"
     if any(part in folders for part in _STORE_FOLDERS) or _needs_store(item):
         return "stores"
     return "quick"
