@@ -88,6 +88,32 @@ async def test_an_object_of_an_archived_session_says_that_it_is_archived(
         await s.refresh()
 
 
+async def test_a_write_to_an_archived_session_never_reaches_another_under_its_key(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleted and created again between the look at what stands for it and the write."""
+    s = await ended(lp)
+    old = await lp.get(s.key)
+    await s.archive()
+    load, looked = lp._journal.store.load, False
+
+    async def load_then_replace(key: limpet.Key, **how: Any) -> Any:
+        nonlocal looked
+        found, first = await load(key, **how), not looked
+        looked = True
+        if first:
+            await lp.delete(key)
+            await lp.create("support", "ada", id="one", actor="user:bob", reuse_deleted=True)
+        return found
+
+    monkeypatch.setattr(lp._journal.store, "load", load_then_replace)
+    with pytest.raises(limpet.SessionDeleted):
+        await old.append("user.message", {"text": "x"}, actor="user:ada", set={"n": 9})
+    new = await lp.get(s.key)
+    assert looked
+    assert (new.version, dict(new.values)) == (1, {})
+
+
 async def test_the_hot_rows_are_gone(lp: limpet.Limpet, tmp_path: Path) -> None:
     """Nothing of the log is left in the store: only the file has it."""
     s = await ended(lp)

@@ -118,3 +118,37 @@ async def test_a_mirror_that_cannot_be_written_says_so(lp: limpet.Limpet, tmp_pa
             await lp.mirror(key=s.key, **how)
     with pytest.raises(limpet.SessionNotFound):
         await lp.mirror(tmp_path, "support", "ada", "none")
+
+
+async def test_a_session_that_is_deleted_meanwhile_is_passed_over(
+    lp: limpet.Limpet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are written; the one that was asked for by its key raises."""
+    gone, kept = [await lp.create("support", "ada", id) for id in ("gone", "kept")]
+    read = limpet.Session.read
+
+    async def deleted_first(session: limpet.Session[Any], **how: Any) -> Any:
+        if session.key == gone.key:
+            await lp.delete(gone.key)
+        return await read(session, **how)
+
+    monkeypatch.setattr(limpet.Session, "read", deleted_first)
+    assert (await lp.mirror(tmp_path)).sessions == 1
+    assert [path.parent.name for path in tmp_path.rglob("session.json")] == [kept.id]
+    gone = await lp.create("support", "ada", "gone", reuse_deleted=True)
+    with pytest.raises(limpet.SessionDeleted):
+        await lp.mirror(tmp_path, gone.key)
+
+
+async def test_a_file_of_relations_that_is_not_one_is_named(
+    lp: limpet.Limpet, tmp_path: Path
+) -> None:
+    """One app keeps what is known of the others, so it has to be read; everything replaces it."""
+    await lp.create("support", "ada", "one")
+    relations = tmp_path / ".limpet-runtime" / "session-relations.json"
+    relations.parent.mkdir()
+    relations.write_text("[")
+    with pytest.raises(limpet.InvalidInput):
+        await lp.mirror(tmp_path, app="support")
+    await lp.mirror(tmp_path)
+    assert read(relations) == []

@@ -19,13 +19,12 @@ from limpet.errors import (
     OpPathUnknown,
     OpTypeMismatch,
     SchemaViolation,
-    SessionArchived,
     SessionConflict,
     SessionCorrupt,
     SessionDeleted,
     SessionFenced,
 )
-from limpet.model import UPDATE_TRIES_MAX, Commit, Draft, Event, Fact, Lease, Prepared, Reads
+from limpet.model import UPDATE_TRIES_MAX, Commit, Draft, Event, Fact, Head, Lease, Prepared, Reads
 from limpet.session.documents import Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import Known, changes_fields
@@ -56,6 +55,10 @@ class Owner(Protocol):
 
     async def _refuse_archived(self) -> None:
         """Raise SessionArchived if the log of this very session is in the archive."""
+        ...
+
+    async def _stub(self) -> Head | None:
+        """What stands in the store for this session while its log is in the archive."""
         ...
 
 
@@ -147,15 +150,16 @@ class Writer:
 
         Raises the error if the session was deleted, SessionEnded if it is archived.
         """
+        stub = await self._owner._stub()
+        if stub is None:
+            await self._owner._refuse_archived()  # it may be on its way
+            raise error
+        there = structs.replace(commit, uid=stub.uid, expect=None, fence=None)
         try:
+            return (await self.journal.commit((there,)))[0].events
+        except SessionDeleted:  # the stub is gone: deleted, or the session comes back
             await self._owner._refuse_archived()
-        except SessionArchived:
-            there = structs.replace(commit, uid=None, expect=None, fence=None)
-            try:
-                return (await self.journal.commit((there,)))[0].events
-            except SessionDeleted:  # between the two: there is nothing to decide it
-                raise SessionArchived(self.known.key) from None
-        raise error
+            return (await self.journal.commit((commit,)))[0].events
 
     # --- for the queue: see `queueing.queue` ---------------------------------------------------
 

@@ -241,11 +241,16 @@ async def is_under_way(journal: Journal, key: Key) -> bool:
 
 async def is_archived(journal: Journal, key: Key, uid: str | None) -> bool:
     """Whether the log of this very session is in the archive, or on its way to or from there."""
-    with suppress(SessionDeleted, SessionNotFound):
-        head = (await journal.store.load(key, tail=0, scopes=False)).head
-        place = facts.place(head.facts)
-        return place is not None and uid in (None, place["uid"])
-    return await is_under_way(journal, key)
+    if await stub_of(journal, key, uid) is not None:
+        return True
+    return await _head(journal, key) is None and await is_under_way(journal, key)
+
+
+async def stub_of(journal: Journal, key: Key, uid: str | None) -> Head | None:
+    """What stands in the store for this very session while its log is in the archive."""
+    head = await _head(journal, key)
+    place = None if head is None else facts.place(head.facts)
+    return None if place is None or uid not in (None, place["uid"]) else head
 
 
 async def finish_all(

@@ -204,6 +204,12 @@ class Life:
         if await is_archived(self.writer.journal, self.key, self.writer.known.uid):
             raise SessionArchived(self.key)
 
+    async def _stub(self) -> Head | None:
+        """What stands in the store for this session while its log is in the archive."""
+        from limpet.session.life.archiving import stub_of
+
+        return await stub_of(self.writer.journal, self.key, self.writer.known.uid)
+
     async def _rouse(self) -> None:
         """Input came that ends its suspension: resume it, by an object of its own."""
         from limpet.session.life.mover import resume_on_input

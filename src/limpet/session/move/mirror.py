@@ -47,17 +47,20 @@ class Mirrored(msgspec.Struct, frozen=True):
 async def mirror(journal: Journal, directory: Path, key: Key | None, app: str | None) -> Mirrored:
     """Write one session, an app, or everything. Raises InvalidInput if it cannot be written."""
     sessions = events = 0
-    related: dict[str, Any] = {}
+    related: dict[Key, Any] = {}
     try:
         async for session in _sessions(journal, key, app):
-            place = directory.joinpath(*[_name(part) for part in _parts(session.key)])
-            events += await _log(session, place)
-            await _rest(session, place)
+            try:
+                events += await _write(session, directory)
+            except _GONE:  # meanwhile
+                if key is not None:
+                    raise
+                continue
             related |= _relation(session)
             sessions += 1
         whole = key is None and app is None
         await in_thread(lambda: _relate(directory / RELATIONS, related, whole=whole))
-    except OSError as error:
+    except (OSError, msgspec.DecodeError) as error:
         raise InvalidInput(f"{directory} cannot be written: {error}.") from error
     return Mirrored(sessions, events)
 
@@ -86,6 +89,14 @@ async def _loaded(journal: Journal, key: Key) -> Session[Any]:
     session: Session[Any] = Session(journal, key, untyped=True)
     await session.refresh(tail=0)
     return session
+
+
+async def _write(session: Session[Any], directory: Path) -> int:
+    """The files of one session; how many events are in them."""
+    place = directory.joinpath(*[_name(part) for part in _parts(session.key)])
+    lines = await _log(session, place)
+    await _rest(session, place)
+    return lines
 
 
 async def _log(session: Session[Any], place: Path) -> int:
@@ -150,27 +161,27 @@ def _timer(name: str, timer: Mapping[str, Any]) -> dict[str, Any]:
     return {**shown, "kind": timer["kind"], "reason": revisit.reason, "priority": revisit.priority}
 
 
-def _relation(session: Session[Any]) -> dict[str, Any]:
-    """Whom this session works for, by its own name."""
+def _relation(session: Session[Any]) -> dict[Key, Any]:
+    """Whom this session works for, by its own key."""
     works_for = children.delegation(session.head.facts)
     if works_for is None:
         return {}
     relation = {"parent": _parent(works_for), "child": key_form(session.key)}
     ended = bool(works_for.get("ended"))
-    return {str(session.key): relation | {"depth": works_for["depth"], "ended": ended}}
+    return {session.key: relation | {"depth": works_for["depth"], "ended": ended}}
 
 
 def _parent(works_for: Mapping[str, Any]) -> dict[str, str]:
     return {name: works_for[name] for name in ("app", "user", "id")}
 
 
-def _relate(path: Path, related: dict[str, Any], *, whole: bool) -> None:
+def _relate(path: Path, related: dict[Key, Any], *, whole: bool) -> None:
     """One session, or one app, keeps what is known of the others."""
-    before: list[Any] = []
+    before: list[dict[str, Any]] = []
     if not whole and path.exists():
-        before = msgspec.json.decode(path.read_bytes())
-    named = {"/".join(each["child"].values()): each for each in before} | related
-    _json(path, [named[name] for name in sorted(named)])
+        before = msgspec.json.decode(path.read_bytes(), type=list[dict[str, Any]])
+    known = {Key(**each["child"]): each for each in before} | related
+    _json(path, [known[child] for child in sorted(known, key=_parts)])
 
 
 def _shown(value: Any) -> str:
