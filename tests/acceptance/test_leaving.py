@@ -155,7 +155,8 @@ async def test_a_session_ends_without_the_keys_of_its_bodies(tmp_path: Path, way
     """Nothing of it is opened to find whether another session waits for it."""
     url = f"sqlite:///{tmp_path}/store.db"
     async with limpet.open(url, seal=FixedKeySeal()) as lp:
-        s = await lp.create("support", "ada", "c", state={"secret": 1}, actor=ADA)
+        state = {"secret": 1, "app:motd": "sealed, too, and it stays"}
+        s = await lp.create("support", "ada", "c", state=state, actor=ADA)
         await s.append("note.made", {"text": "sealed"})
     async with limpet.open(url, seal=Unreachable()) as lp:
         with pytest.raises(limpet.SealUnavailable):
@@ -163,3 +164,4 @@ async def test_a_session_ends_without_the_keys_of_its_bodies(tmp_path: Path, way
         await WAYS[way](lp, s.key)
         with pytest.raises((limpet.SessionDeleted, limpet.SessionErased)):
             await lp.get(s.key)
+        assert await lp.get_many([s.key, ("support", "ada", "never")]) == (None, None)

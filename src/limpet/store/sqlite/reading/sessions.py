@@ -40,39 +40,42 @@ class Sessions:
     def load(self, key: Key, tail: int, since_us: int | None, *, scopes: bool) -> Loaded:
         reader = self._reader
         with reader.instant():
+            found = reader.living(key)  # first: what is gone needs no keys of its names
             names = reader.scopes.all(key.app, key.user) if scopes else Scopes()
             checkpoint = reader.checkpoint(key) if scopes else None
-            return self._loaded(key, tail, since_us, names, checkpoint)
+            return self._loaded(*found, tail, since_us, names, checkpoint)
 
     def load_many(self, keys: Sequence[Key], tail: int) -> list[Loaded | None]:
         """All from one instant; the names of an owner are read once."""
         reader, names = self._reader, dict[Owner, Scopes]()
-        found: list[Loaded | None] = []
+        done: list[Loaded | None] = []
         with reader.instant():
             has_any = reader.has_checkpoints()
             for key in keys:
+                try:
+                    found = reader.living(key)
+                except (SessionNotFound, SessionDeleted, SessionErased):
+                    done.append(None)
+                    continue
                 owner = (key.app, key.user)
                 if owner not in names:
                     names[owner] = reader.scopes.all(*owner)
                 last = reader.checkpoint(key) if has_any else NO_CHECKPOINT
-                try:
-                    found.append(self._loaded(key, tail, None, names[owner], last))
-                except (SessionNotFound, SessionDeleted, SessionErased):
-                    found.append(None)
-        return found
+                done.append(self._loaded(*found, tail, None, names[owner], last))
+        return done
 
     def _loaded(
         self,
-        key: Key,
+        sid: int,
+        head: Head,
         tail: int,
         since_us: int | None,
         names: Scopes,
         checkpoint: LastCheckpoint | None,
     ) -> Loaded:
-        sid, head = self._reader.living(key)
         fold, events, damaged = self._fold(sid, head, tail)
         if len(events) < min(tail, head.version - head.floor):
-            events = self._newest(sid, key, head, tail, since_us)
+            events = self._newest(sid, head.key, head, tail, since_us)
         if head.floor and len(events) < tail:
             events = self._with_parents(sid, head, events, tail)
         events = newest_since(events[len(events) - min(tail, len(events)) :], since_us)
