@@ -65,7 +65,8 @@ def pack_id(id: str | None) -> bytes | str | None:
         packed = bytes.fromhex(digits)
     except ValueError:
         return id
-    return packed if packed.hex() == digits else id  # capitals, say, would be lost
+    # Capitals, say, or more dashes would be lost.
+    return packed if len(packed) == 16 and packed.hex() == digits else id
 
 
 _pack_name: Final = lru_cache(maxsize=256)(pack_id)  # those of a turn are in all of its events

@@ -33,6 +33,17 @@ class RepeatLaws:
         assert (again.head, again.fields) == (first.head, {"n": 1})
         assert await log(store, A) == (*(await log(store, A))[:1], *first.events)
 
+    async def test_ids_that_look_alike_are_different_ids(self, store: Store) -> None:
+        """Also those that are nearly a UUID, which a store may keep in fewer bytes."""
+        uuid = "01890a5d-ac96-774b-bcce-b302099a80ab"
+        dashes = [f"--{uuid[2:]}", f"{uuid[2:8]}--{uuid[8:]}", f"-{uuid[2:8]}-{uuid[8:]}"]
+        spaces = [f"{uuid[:2]} {uuid[4:8]} {uuid[8:]}"[:36], f"{uuid[:30]}é{uuid[31:]}"]
+        ids = [uuid, uuid.upper(), uuid.replace("-", ""), f"{uuid[:-1]}g", *dashes, *spaces]
+        await create(store, A)
+        answer = await add(store, A, *[draft(id=id, cause=id) for id in ids])
+        assert answer.repeated == 0
+        assert [(e.id, e.cause) for e in (await log(store, A))[1:]] == [(id, id) for id in ids]
+
     async def test_a_whole_batch_may_be_repeated(self, store: Store) -> None:
         """A retried batch returns the same answer and changes nothing."""
         await create(store, A)
