@@ -137,29 +137,27 @@ class Writer:
         except SessionFenced as error:
             lease_lost(error, lease, "commit")
             raise
-        except SessionDeleted as error:
-            return await self._commit_archived(commit, error)
+        except SessionDeleted:
+            return await self._commit_archived(commit)
         known.absorb(committed, drafts)
         roused = bool(committed.head.facts) and is_roused(committed.head)
         if roused and not self.journal.queue.rouses_later(self):
             await self.rouse()
         return committed.events
 
-    async def _commit_archived(self, commit: Commit, error: SessionDeleted) -> tuple[Event, ...]:
+    async def _commit_archived(self, commit: Commit) -> tuple[Event, ...]:
         """What stands in the store for an archived session decides: how it is kept may be said.
 
-        Raises the error if the session was deleted, SessionEnded if it is archived.
+        Raises SessionDeleted if it was deleted, SessionEnded if it is archived, SessionArchived if
+        it is on its way.
         """
         stub = await self._owner._stub()
-        if stub is None:
-            await self._owner._refuse_archived()  # it may be on its way
-            raise error
-        there = structs.replace(commit, uid=stub.uid, expect=None, fence=None)
-        try:
-            return (await self.journal.commit((there,)))[0].events
-        except SessionDeleted:  # the stub is gone: deleted, or the session comes back
-            await self._owner._refuse_archived()
-            return (await self.journal.commit((commit,)))[0].events
+        if stub is not None:
+            there = structs.replace(commit, uid=stub.uid, expect=None, fence=None)
+            with suppress(SessionDeleted):  # or else the stub is gone by now
+                return (await self.journal.commit((there,)))[0].events
+        await self._owner._refuse_archived()
+        return (await self.journal.commit((commit,)))[0].events  # it was deleted, or is back
 
     # --- for the queue: see `queueing.queue` ---------------------------------------------------
 
