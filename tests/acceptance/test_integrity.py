@@ -12,6 +12,8 @@ import pytest
 
 import limpet
 from limpet import Budget, State, Tool, ToolRegistry
+from limpet.session.documents import commit_puts
+from limpet.session.life.memory import as_of
 
 ADA = "user:ada"
 
@@ -163,6 +165,19 @@ async def test_session_memory_comes_back_as_of_the_checkpoint(damaged: limpet.Li
     session, _ = await damaged.resume(KEY, fallback=True, actor=ADA)
     found = {each.name: each.value for each in await session.memory.session.list()}
     assert found == {"a": "old"}
+
+
+async def test_memory_goes_back_over_any_number_of_versions(lp: limpet.Limpet) -> None:
+    """What was written often since the checkpoint is taken back, not deleted."""
+    s = await lp.create("support", "ada", actor=ADA)
+    await s.memory.session.put("a", "old")
+    await s.checkpoint()
+    at = (await s.checkpoints()).items[0].at
+    for number in range(101):
+        await s.memory.session.put("a", number)
+    (put,), newer = await as_of(s.memory.session, at)
+    _, (document,) = await commit_puts(s.writer.journal, (), (put,))
+    assert (document.value, newer) == ("old", ())
 
 
 async def test_a_fallback_that_fails_later_leaves_the_session_suspended(

@@ -326,12 +326,23 @@ async def as_of(layer: Layer, at: datetime) -> tuple[tuple[Put, ...], tuple[str,
     newer: list[str] = []
     for each in await layer.list():
         name = layer._prefix + each.name
-        past = [d for d in await layer._documents.history(name) if d.at <= at]
-        if not past or past[0].deleted:
+        past = await _version_at(layer._documents, name, at)
+        if past is None or past.deleted:
             newer.append(name)
-        elif past[0].version != each.version:
-            puts.append(Put(layer._documents, name, past[0].value, actor=_ACTOR))
+        elif past.version != each.version:
+            puts.append(Put(layer._documents, name, past.value, actor=_ACTOR))
     return tuple(puts), tuple(newer)
+
+
+async def _version_at(documents: Documents, name: str, at: datetime) -> Document | None:
+    """The newest version of a document at a time, however many there are since."""
+    before: int | None = None
+    while page := await documents.history(name, before=before):
+        for each in page:
+            if each.at <= at:
+                return each
+        before = page[-1].version
+    return None
 
 
 async def remove_newer(layer: Layer, names: Iterable[str]) -> None:
