@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import tempfile
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,8 @@ import pytest
 import limpet
 from limpet import ArchiveFailed, CheckpointPolicy, StoreBusy
 from limpet.model import Commit
+from limpet.session.history.keeping import keeping_of
+from limpet.session.history.refs import Place
 
 Made = limpet.Session[Any]
 KEY = limpet.Key("shop", "ada", "1")
@@ -136,6 +141,59 @@ async def test_a_checkpoint_that_is_not_recorded_leaves_no_file(
     assert len(files(tier)) == 2
     await grown(s, 1)
     assert [each.number for each in (await s.checkpoints()).items] == [3, 2, 1]
+
+
+async def test_checkpoints_made_at_once_have_numbers_and_files_of_their_own(
+    s: Made, tier: Path
+) -> None:
+    """While one of them writes its file, another is recorded."""
+    await grown(s, 1)
+    refs = await asyncio.gather(*[s.checkpoint(full=False) for _ in range(4)])
+    assert sorted([ref.number for ref in refs]) == [2, 3, 4, 5]
+    kept = (await s.checkpoints()).items
+    assert sorted([each.ref for each in kept[:4]], key=lambda ref: ref.number) == sorted(
+        refs, key=lambda ref: ref.number
+    )
+    places = {tier / each.place.file for each in kept if each.place is not None}
+    assert (len(places), places) == (5, set(files(tier)))
+
+
+async def test_an_event_is_recorded_whatever_becomes_of_the_checkpoint_after_it(
+    lp: limpet.Limpet, s: Made, tier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if there is no room for a temporary file: who appended must not append again."""
+    policy = CheckpointPolicy(tier=f"file://{tier}", events=("agent.did",))
+    await lp.checkpointing("shop", policy)
+    monkeypatch.setattr(tempfile, "tempdir", str(tier / "missing"))
+    assert (await s.append("agent.did")).seq == 2
+    with pytest.raises(ArchiveFailed):
+        await s.checkpoint()
+    assert (await s.checkpoints()).items == ()
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_an_imported_session_reaches_no_files_of_others(
+    s: Made, lp: limpet.Limpet, tier: Path, tmp_path: Path, named: bool
+) -> None:
+    """Its log names places. Only those are read and removed that a policy here has named too."""
+    await s.append("agent.did", inc={"n": 1})
+    ref = await s.checkpoint()
+    await lp.export(s.key, tmp_path / "one.limpet")
+    async with limpet.open("memory://") as other:
+        if named:
+            await other.checkpointing("shop", CheckpointPolicy(tier=f"file://{tier}"))
+        await other.import_(tmp_path / "one.limpet")
+        copy = await other.get(s.key, actor="agent:main")
+        tiers = keeping_of(copy.writer.journal).tiers
+        (kept,) = (await copy.checkpoints()).items
+        assert kept.place is not None
+        elsewhere = Place(kept.tier, f"{kept.place.file}/../../../other")
+        with pytest.raises(ArchiveFailed):
+            await tiers.fields(s.key, elsewhere)
+        with pytest.raises(ArchiveFailed) if not named else nullcontext():
+            assert await tiers.fields(s.key, kept.place) == copy.values
+        await copy.unpin(ref)
+    assert len(files(tier)) == (0 if named else 1)
 
 
 @pytest.mark.parametrize("wrong", ["archive", "ftp://x/y", "file://relative", "", None, 7])

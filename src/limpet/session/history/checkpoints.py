@@ -146,7 +146,7 @@ async def _in_tier(writer: Writer, kept: Checkpoint, place: Place, reason: str) 
     """The session at a checkpoint as its file has it, if that is what the checkpoint names."""
     key, number = writer.known.key, kept.number
     try:
-        fields = await keeping_of(writer.journal).tiers.fields(place)
+        fields = await keeping_of(writer.journal).tiers.fields(key, place)
     except LimpetError as error:
         why = f"{reason}; and its file in {kept.tier} cannot be read ({error.code})"
         raise CheckpointIntegrity(key, number, why) from error

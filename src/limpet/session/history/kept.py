@@ -121,19 +121,20 @@ class Kept:
             await self.read(taken.uid)
         for left in reversed(range(UPDATE_TRIES_MAX)):
             made, dropped = self._next(taken, asked, policy)
-            if policy.tier != STORE:
+            begun, version = self._begun(taken.uid), self._version
+            if policy.tier != STORE:  # others may record meanwhile: it is decided on this version
                 made = await self._placed(made, taken, policy.tier)
-            facts_ = [*self._begun(taken.uid), facts.recorded(_row(made), _numbers(dropped))]
+            new = [*begun, facts.recorded(_row(made), _numbers(dropped))]
             pin = made.number if made.full else None
             at = taken.seq if made.full or taken.newest else None
             session = Commit(self.key, (), at, uid=taken.uid, pin=pin)
             try:
-                done = await self._commit(facts_, session, asked.actor, last=not left)
+                after = await self._commit(version, new, session, asked.actor, last=not left)
             except (SessionError, InvalidInput):  # and nothing else: it may have been recorded
                 await self._discard(made)
                 raise
-            if done:
-                await self._let_go(dropped)
+            if after is not None:
+                await self._let_go(dropped, after)
                 return made
             await self._discard(made)
             await self.read(taken.uid)
@@ -146,15 +147,18 @@ class Kept:
             session = Commit(self.key, (), uid=uid)
             if not gone:
                 return
-            if await self._commit([facts.unpinned(_numbers(gone))], session, actor, last=not left):
-                await self._let_go(gone)
-                return
+            new, last = [facts.unpinned(_numbers(gone))], not left
+            after = await self._commit(self._version, new, session, actor, last=last)
+            if after is not None:
+                return await self._let_go(gone, after)
 
     def _shown(self, uid: str) -> tuple[Checkpoint, ...]:
-        if self._state.get(facts.OF) != uid:  # those of another session that had this key
-            return ()
-        kept = self._state[facts.KEPT].items()
-        return tuple([self._checkpoint(int(n), row) for n, row in sorted(kept, key=_number)])
+        # Those of another session that had this key are not shown.
+        return self._in(self._state) if self._same(uid) else ()
+
+    def _in(self, state: FrozenDict) -> tuple[Checkpoint, ...]:
+        kept = sorted(state[facts.KEPT].items(), key=_number)
+        return tuple([self._checkpoint(int(number), row) for number, row in kept])
 
     def _checkpoint(self, number: int, row: FrozenDict) -> Checkpoint:
         ref = CheckpointRef(self.key, number, row["seq"], row["checksum"])
@@ -208,7 +212,7 @@ class Kept:
     async def _discard(self, made: Checkpoint) -> None:
         """Remove the file of one that was not recorded."""
         if made.place is not None:
-            await self._tiers.remove(made.place.tier, [made.place.file])
+            await self._tiers.remove(self.key, made.place.tier, [made.place.file])
 
     def _same(self, uid: str) -> bool:
         return bool(self._state.get(facts.OF) == uid)
@@ -220,39 +224,38 @@ class Kept:
         return [] if self._same(uid) else [facts.begun_again(uid)]
 
     async def _commit(
-        self, new: Sequence[Fact], session: Commit, actor: str | None, *, last: bool
-    ) -> bool:
-        """Record facts of the log, if the session is there. False if another was faster."""
+        self, version: int, new: Sequence[Fact], session: Commit, actor: str | None, *, last: bool
+    ) -> FrozenDict | None:
+        """Record facts of the log at this version, if the session is there; the state of the log
+        then. None if another was faster."""
         drafts = tuple([self._journal.prepare_plain(fact, actor or SYSTEM) for fact in new])
-        mine = Commit(self._log, drafts, self._version, reuse=not self._version)
+        mine = Commit(self._log, drafts, version, reuse=not version)
         try:
             _, answer = await self._journal.commit((session, mine))
         except (SessionConflict, SessionExists, SessionNotFound, SessionDeleted) as error:
             if error.key != self._log or last:
                 raise
-            return False
+            return None
         self._version, self._state = answer.head.version, answer.fields
-        return True
+        return self._state
 
-    async def _let_go(self, gone: Sequence[Checkpoint]) -> None:
-        """Free their snapshots and files. If this is not reached they only take space."""
-        await self._remove_files([each.place for each in gone if each.place is not None])
-        if not any([each.full for each in gone]):
-            return
-        still = {each.seq for each in self._shown(self._state[facts.OF]) if each.full}
+    async def _let_go(self, gone: Sequence[Checkpoint], after: FrozenDict) -> None:
+        """Free their snapshots and files, as far as those that are kept `after` it do not need
+        them. If this is not reached they only take space."""
+        kept = self._in(after) if gone else ()
+        await self._remove_files([each.place for each in gone if each.place is not None], kept)
+        still = {each.seq for each in kept if each.full}
         seqs = [each.seq for each in gone if each.full and each.seq not in still]
         if seqs:
             await self._journal.store.unpin(self.key, seqs)
 
-    async def _remove_files(self, gone: Sequence[Place]) -> None:
+    async def _remove_files(self, gone: Sequence[Place], kept: Sequence[Checkpoint]) -> None:
         """Remove the files of those that were let go, and the ones that only they needed."""
-        if not gone:
-            return
-        kept = [each.place for each in self._shown(self._state[facts.OF])]
-        used = {file for place in kept if place is not None for file in (place.file, place.base)}
+        places = [each.place for each in kept if each.place is not None]
+        used = {file for place in places for file in (place.file, place.base)}
         for place in gone:
             files = [file for file in (place.file, place.base) if file and file not in used]
-            await self._tiers.remove(place.tier, files)
+            await self._tiers.remove(self.key, place.tier, files)
 
 
 def _row(made: Checkpoint) -> dict[str, object]:

@@ -3,8 +3,11 @@
 Each checkpoint then has a file there: its state as an envelope, or, of an incremental one, the diff
 from the full one before it. A file is durable before its checkpoint is recorded, and its name is
 never used again. It is read where the store cannot give the state that a checkpoint names. Files go
-with their checkpoints, and with their session and its user. Most stores have none, so what makes
-and reads files is imported when it is first needed.
+with their checkpoints, and with their session and its user. The log of an imported session says
+where its files are, and whoever made it may have written anything there: only what lies in the
+session's own folder, in a tier that a policy of this store has named, is read or removed.
+
+Most stores have no tiers, so what makes and reads files is imported when it is first needed.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from limpet.errors import DocumentNotFound, LimpetError
+from limpet.errors import ArchiveFailed, DocumentNotFound, LimpetError
 from limpet.model import FrozenDict, Key, canonical
 from limpet.session.documents import Documents
 from limpet.session.history.policy import COLLECTION, STORE
@@ -31,6 +34,7 @@ class Tiers:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._open: dict[str, Archive] = {}
+        self._named: dict[str, set[str]] = {}  # by the policies of an app, now or before
 
     async def put(
         self,
@@ -52,19 +56,23 @@ class Tiers:
         await put_bytes(self._archive(tier), name, raw)
         return Place(tier, name, None if base is None else base[0], state[1])
 
-    async def fields(self, place: Place) -> FrozenDict:
+    async def fields(self, key: Key, place: Place) -> FrozenDict:
         """The state in a file. Raises ArchiveFailed, and what a damaged file raises."""
         from limpet.session.history.payloads import fields_in
         from limpet.session.life.archives import fetch_bytes
 
-        base = None if place.base is None else await self.fields(Place(place.tier, place.base))
+        if not await self._is_ours(key, place.tier, place.file):
+            reason = f"no policy of {key.app} has named it for this session"
+            raise ArchiveFailed(place.tier, "read", reason)
+        base = None if place.base is None else await self.fields(key, Place(place.tier, place.base))
         return fields_in(await fetch_bytes(self._archive(place.tier), place.file), base)
 
-    async def remove(self, tier: str, files: Iterable[str]) -> None:
+    async def remove(self, key: Key, tier: str, files: Iterable[str]) -> None:
         """Remove files that nobody needs. What cannot be removed only takes space."""
         for file in files:
             try:
-                await self._archive(tier).remove(file)
+                if await self._is_ours(key, tier, file):
+                    await self._archive(tier).remove(file)
             except LimpetError as error:
                 text = "checkpoint file not removed: error=%s tier=%s file=%s"
                 SESSION.warning(text, error.code, tier, file)
@@ -76,6 +84,16 @@ class Tiers:
             folders = [_folder(Key(app, user, id)) for id in ids] or [_of_user(app, user)]
             for folder in folders:
                 await self._archive(tier).remove_all(folder)
+
+    async def _is_ours(self, key: Key, tier: str, file: str) -> bool:
+        """Whether the file is one that this store may have put there for this session."""
+        folder, _, name = file.rpartition("/")
+        if folder != _folder(key) or name in ("", ".", ".."):
+            return False
+        named = self._named.setdefault(key.app, set())
+        if tier not in named:
+            named.update(await self._ever(key.app))
+        return tier in named
 
     async def _ever(self, app: str) -> list[str]:
         """The tiers that the policy of an app names, or has named."""

@@ -89,19 +89,25 @@ def open_archive(url: str | None) -> Archive | None:
 
 
 async def put_bytes(archive: Archive, name: str, raw: bytes) -> None:
-    """Store a small file with these bytes."""
-    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
-        made = Path(folder) / "made"
-        await in_thread(lambda: made.write_bytes(raw))
-        await archive.put(name, made)
+    """Store a small file with these bytes. Raises ArchiveFailed."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
+            made = Path(folder) / "made"
+            await in_thread(lambda: made.write_bytes(raw))
+            await archive.put(name, made)
+    except OSError as error:  # of the temporary file
+        raise ArchiveFailed(archive.url, "written", error.strerror or str(error)) from error
 
 
 async def fetch_bytes(archive: Archive, name: str) -> bytes:
-    """The bytes of a small file."""
-    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
-        found = Path(folder) / "found"
-        await archive.fetch(name, found)
-        return await in_thread(found.read_bytes)
+    """The bytes of a small file. Raises ArchiveFailed."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
+            found = Path(folder) / "found"
+            await archive.fetch(name, found)
+            return await in_thread(found.read_bytes)
+    except OSError as error:
+        raise ArchiveFailed(archive.url, "read", error.strerror or str(error)) from error
 
 
 def folder_of(app: str, user: str) -> str:
