@@ -37,7 +37,9 @@ drafts = st.builds(
     set=st.dictionaries(names, values, max_size=3),
     inc=st.sampled_from([{}, {"n": 1}]),
     delete=st.sampled_from([(), ("a",)]),
-    cause=st.sampled_from([None, "c"]),
+    id=st.sampled_from([None, "chosen", 'a "quoted" \\ one', "", " padded", "\ud800"]),
+    cause=st.sampled_from([None, "c", ""]),
+    wake_id=st.sampled_from([None, "ä"]),
     input=st.booleans(),
 )
 
@@ -155,9 +157,11 @@ def test_a_run_is_not_the_beginning_and_no_phase_refuses_it() -> None:
 
 def test_a_caller_that_changes_its_data_later_changes_nothing() -> None:
     """Neither dicts nor lists inside are shared with what is recorded."""
-    data: dict[str, Any] = {"n": 1, "in": {"n": 1}, "list": [1]}
+    data: dict[str, Any] = {"n": 1, "in": {"n": 1}, "list": [1, {"n": 1}, [1]]}
     found = prepared(Draft(type="a.b", data=data, set={"x": 1}))
     assert found.sets == {"x": 1}
     data["n"], data["in"]["n"] = 2, 2
+    data["list"][1]["n"] = 2
+    data["list"][2].append(2)
     data["list"].append(2)
-    assert found.data == {"n": 1, "in": {"n": 1}, "list": [1]}
+    assert found.data == {"n": 1, "in": {"n": 1}, "list": [1, {"n": 1}, [1]]}

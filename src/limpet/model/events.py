@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -60,9 +60,10 @@ RESERVED: Final = (
     "document.",
 )
 CHILD_ENDED: Final = "session.child_ended"
+_Ids: TypeAlias = tuple[str | None, str | None, str | None, str | None, str | None]
 _INPUTS: Final = ("user.", "system.")
 _IDS: Final = ("id", "cause", "invocation_id", "correlation_id", "wake_id")
-_NO_IDS: Final = (None,) * len(_IDS)
+_NO_IDS: Final[_Ids] = (None, None, None, None, None)
 _DOTTED: Final = re.compile(r"[^.*\s]+(\.[^.*\s]+)+").fullmatch
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -288,14 +289,10 @@ def _prepare_flat(draft: Draft, id: str, actor: str | None) -> Prepared | None:
         type(data) is not dict
         or type(type_) is not str
         or type(actor) is not str
-        or draft.id is not None
         or draft.input is not False
         or not sets_only(draft)
         or (names := _names(type_, actor)) is None
-        or draft.cause is not None
-        or draft.invocation_id is not None
-        or draft.correlation_id is not None
-        or draft.wake_id is not None
+        or (ids := _plain_ids(draft)) is None
         or (copy := frozen_copy(data) if data else EMPTY) is None
     ):
         return None
@@ -305,16 +302,19 @@ def _prepare_flat(draft: Draft, id: str, actor: str | None) -> Prepared | None:
     if ops is None or raw is None or len(raw) > EVENT_BYTES_MAX:
         return None
     tail, input = names
-    header = header_of(id, tail)
+    chosen = draft.id is not None
+    id = id if draft.id is None else draft.id
+    named = ids is not _NO_IDS
+    header = header_digest((id, type_, actor, *ids[1:])) if named else header_of(id, tail)
     return Prepared(
         id,
-        False,
+        chosen,
         type_,
         actor,
-        None,
-        None,
-        None,
-        None,
+        ids[1],
+        ids[2],
+        ids[3],
+        ids[4],
         copy,
         ops,
         ops,
@@ -327,6 +327,17 @@ def _prepare_flat(draft: Draft, id: str, actor: str | None) -> Prepared | None:
         None,
         sets or None,
     )
+
+
+def _plain_ids(draft: Draft) -> _Ids | None:
+    """The ids that a draft names; None if one of them needs a closer look."""
+    ids = (draft.id, draft.cause, draft.invocation_id, draft.correlation_id, draft.wake_id)
+    if ids == _NO_IDS:
+        return _NO_IDS
+    for id in ids:
+        if id is not None and (type(id) is not str or unfit(id, ID_CHARS_MAX)):
+            return None
+    return ids
 
 
 @lru_cache(maxsize=4_096)  # the same few types and actors come again and again

@@ -26,6 +26,7 @@ encode: Final = msgspec.json.Encoder().encode
 # expression over the same bytes takes eight times as long.
 _DIGITS_TO_ZERO: Final = bytes.maketrans(b"0123456789", b"0" * 10)
 _LONG_NUMBER: Final = b"0" * 19
+_COPIED_DEPTH: Final = 8
 _COPIED_MAX: Final = 32  # values of a container up to which a walk is faster than a round trip
 _decode_any: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
 
@@ -144,7 +145,7 @@ def is_exact(value: Any) -> bool:
     return kind is float and value - value == 0.0  # finite
 
 
-def frozen_copy(value: dict[str, Any], depth_left: int = 2) -> FrozenDict | None:
+def frozen_copy(value: dict[str, Any], depth_left: int = _COPIED_DEPTH) -> FrozenDict | None:
     """The read-only form of a small dict of plain values, which reads back as the same; None if it
     is large or deep, or if a value or a name in it needs a closer look.
 
@@ -163,9 +164,8 @@ def frozen_copy(value: dict[str, Any], depth_left: int = 2) -> FrozenDict | None
             continue
         if kind is dict and depth_left:
             inside: Any = frozen_copy(inner, depth_left - 1)
-        elif kind is list and len(inner) <= _COPIED_MAX:
-            inside = FrozenList(inner)
-            inside = inside if all(map(is_exact, inside)) else None
+        elif kind is list and depth_left:
+            inside = _frozen_items(inner, depth_left - 1)
         elif is_exact(inner):
             continue
         else:
@@ -173,6 +173,26 @@ def frozen_copy(value: dict[str, Any], depth_left: int = 2) -> FrozenDict | None
         if inside is None:
             return None
         dict.__setitem__(copy, name, inside)  # ours until it is returned; its names stay
+    return copy
+
+
+def _frozen_items(items: list[Any], depth_left: int) -> FrozenList | None:
+    """The same of a list."""
+    copy = FrozenList(items)
+    if len(copy) > _COPIED_MAX:
+        return None
+    for place, inner in enumerate(copy):
+        kind = type(inner)
+        if kind is str or is_exact(inner):
+            continue
+        inside: Any = None
+        if kind is dict and depth_left:
+            inside = frozen_copy(inner, depth_left - 1)
+        elif kind is list and depth_left:
+            inside = _frozen_items(inner, depth_left - 1)
+        if inside is None:
+            return None
+        list.__setitem__(copy, place, inside)
     return copy
 
 
