@@ -165,3 +165,10 @@ def test_a_caller_that_changes_its_data_later_changes_nothing() -> None:
     data["list"][2].append(2)
     data["list"].append(2)
     assert found.data == {"n": 1, "in": {"n": 1}, "list": [1, {"n": 1}, [1]]}
+
+
+def test_a_list_that_contains_itself_many_times_is_refused_at_once() -> None:
+    """The short way looks at so many values and no more; the long way names the place."""
+    around: list[Any] = []
+    around.extend([around] * 32)
+    assert "contains itself" in prepared(Draft(type="a.b", data={"a": around}))

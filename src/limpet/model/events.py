@@ -282,8 +282,8 @@ def prepare_plain(fact: Fact, *, id: str, actor: str) -> Prepared:
 
 
 def _prepare_flat(draft: Draft, id: str, actor: str | None) -> Prepared | None:
-    """The common case on the hot path: small plain data, an id of ours, names of the session that
-    are set to plain values, nothing else. None: the usual way decides, and finds what is wrong."""
+    """The common case on the hot path: small plain data, plain ids, names of the session that are
+    set to plain values, nothing else. None: the usual way decides, and finds what is wrong."""
     type_, data = draft.type, draft.data
     if (
         type(data) is not dict

@@ -27,7 +27,7 @@ encode: Final = msgspec.json.Encoder().encode
 _DIGITS_TO_ZERO: Final = bytes.maketrans(b"0123456789", b"0" * 10)
 _LONG_NUMBER: Final = b"0" * 19
 _COPIED_DEPTH: Final = 8
-_COPIED_MAX: Final = 32  # values of a container up to which a walk is faster than a round trip
+_COPIED_TOTAL: Final = 96  # values up to which a walk is faster than a round trip
 _decode_any: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
 
 
@@ -145,14 +145,20 @@ def is_exact(value: Any) -> bool:
     return kind is float and value - value == 0.0  # finite
 
 
-def frozen_copy(value: dict[str, Any], depth_left: int = _COPIED_DEPTH) -> FrozenDict | None:
+def frozen_copy(value: dict[str, Any]) -> FrozenDict | None:
     """The read-only form of a small dict of plain values, which reads back as the same; None if it
     is large or deep, or if a value or a name in it needs a closer look.
 
     The copy is what is looked at: a caller that changes its dict meanwhile changes nothing.
     """
+    return _frozen_dict(value, _COPIED_DEPTH, [_COPIED_TOTAL])
+
+
+def _frozen_dict(value: dict[str, Any], depth_left: int, room: list[int]) -> FrozenDict | None:
+    """`room` is how many values are still looked at, in all: a list may contain itself."""
     copy = FrozenDict(value)
-    if len(copy) > _COPIED_MAX:
+    room[0] -= len(copy)
+    if room[0] < 0:
         return None
     for name, inner in copy.items():
         if type(name) is not str:
@@ -163,9 +169,9 @@ def frozen_copy(value: dict[str, Any], depth_left: int = _COPIED_DEPTH) -> Froze
         if kind is float and inner - inner == 0.0:  # finite: most numbers need no call
             continue
         if kind is dict and depth_left:
-            inside: Any = frozen_copy(inner, depth_left - 1)
+            inside: Any = _frozen_dict(inner, depth_left - 1, room)
         elif kind is list and depth_left:
-            inside = _frozen_items(inner, depth_left - 1)
+            inside = _frozen_list(inner, depth_left - 1, room)
         elif is_exact(inner):
             continue
         else:
@@ -176,10 +182,11 @@ def frozen_copy(value: dict[str, Any], depth_left: int = _COPIED_DEPTH) -> Froze
     return copy
 
 
-def _frozen_items(items: list[Any], depth_left: int) -> FrozenList | None:
+def _frozen_list(value: list[Any], depth_left: int, room: list[int]) -> FrozenList | None:
     """The same of a list."""
-    copy = FrozenList(items)
-    if len(copy) > _COPIED_MAX:
+    copy = FrozenList(value)
+    room[0] -= len(copy) + 1  # an empty one counts, too
+    if room[0] < 0:
         return None
     for place, inner in enumerate(copy):
         kind = type(inner)
@@ -187,9 +194,9 @@ def _frozen_items(items: list[Any], depth_left: int) -> FrozenList | None:
             continue
         inside: Any = None
         if kind is dict and depth_left:
-            inside = frozen_copy(inner, depth_left - 1)
+            inside = _frozen_dict(inner, depth_left - 1, room)
         elif kind is list and depth_left:
-            inside = _frozen_items(inner, depth_left - 1)
+            inside = _frozen_list(inner, depth_left - 1, room)
         if inside is None:
             return None
         list.__setitem__(copy, place, inside)
