@@ -75,6 +75,10 @@ async def test_an_object_of_an_archived_session_says_that_it_is_archived(
     for each in (s, other):
         with pytest.raises(limpet.SessionArchived):
             await each.refresh()
+        each.append_soon("user.message", {"text": "x"}, actor="user:ada")
+        with pytest.raises(limpet.FlushFailed) as caught:
+            await lp.flush()
+        assert isinstance(caught.value.unrecorded[0].error, limpet.SessionEnded)
     await lp.unarchive(s.key)
     assert (await s.refresh()).values["n"] == 4
     await lp.delete(s.key)

@@ -25,6 +25,7 @@ from limpet.errors import (
     InvalidInput,
     LimpetError,
     QueueFull,
+    SessionDeleted,
     StoreBusy,
     StoreClosed,
     StoreForked,
@@ -330,10 +331,11 @@ class Queue:
         part = line.parts[0]
         answers: tuple[Committed, ...] = ()
         try:
-            if commit is None:
+            if commit is not None:
+                with suppress(SessionDeleted):  # or it is archived, which the writer finds out
+                    answers = await self._send((commit,))
+            if not answers:
                 await part.decide()
-            else:
-                answers = await self._send((commit,))
         except Exception as error:
             line.error = error
             part.refuse(error)
