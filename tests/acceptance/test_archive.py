@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -12,6 +13,7 @@ import pytest
 
 import limpet
 from limpet.session.life.archives import DirectoryArchive
+from limpet.session.move.adopter import Adopter
 
 NOW = timedelta(microseconds=1)  # over by the time that anybody looks
 
@@ -148,6 +150,42 @@ async def test_unarchiving_brings_back_the_phase_before(lp: limpet.Limpet, cold:
     await back.archive()
     await lp.unarchive(s.key)
     assert (await lp.get(s.key)).phase == "completed"
+
+
+async def test_blobs_come_back_though_the_first_try_ended_before_them(
+    lp: limpet.Limpet, cold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file stays until they are in the store: the log alone is not the session."""
+    s = await ended(lp)
+    big = await lp.create("support", "ada", id="two", actor="user:ada")
+    blobs = [b"x" * (2**20 + n) for n in range(3)]
+    refs = [await big.put_blob(blob, "text/plain") for blob in blobs]
+    await big.complete()
+    for each in (s, big):
+        await each.archive()
+    put = Adopter.put_chunk
+    left = 2
+
+    async def stopped(self: Adopter, *given: Any) -> str:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise asyncio.CancelledError
+        return await put(self, *given)
+
+    monkeypatch.setattr(Adopter, "put_chunk", stopped)
+    for each in (big, s):
+        with pytest.raises(asyncio.CancelledError):
+            await lp.unarchive(each.key)
+    assert len(list(cold.rglob("*.limpet"))) == 2
+    monkeypatch.setattr(Adopter, "put_chunk", put)
+    await lp.unarchive(big.key)
+    await lp.sweep()  # finishes what was left of the other
+    back = await lp.get(big.key)
+    assert [await back.get_blob(ref) for ref in refs] == blobs
+    assert (await lp.get(s.key)).phase == "completed"
+    assert not list(cold.rglob("*.limpet"))
+    assert (await lp.verify()).ok
 
 
 async def test_a_terminated_session_comes_back_terminated(lp: limpet.Limpet) -> None:

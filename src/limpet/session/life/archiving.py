@@ -182,13 +182,17 @@ async def _bring_back(session: Handle, move: Any, actor: str) -> None:
 
 
 def _is_missing(head: Head | None, move: Any) -> bool:
-    """Whether the log, or a part of it, is still in the file alone."""
+    """Whether a part of the log, or a blob, may still be in the file alone.
+
+    Blobs come after the log: until the phase says that all is done, they may be missing.
+    """
     if head is None:
         return True
     place = facts.place(head.facts)
     if place is not None:  # else it was archived once more, into another file
         return bool(place["place"] == move["place"])
-    return bool(head.uid == move["uid"] and head.version < move["version"])
+    unfinished = head.version < move["version"] or head.phase == ARCHIVED
+    return bool(head.uid == move["uid"] and unfinished)
 
 
 async def _reopen(session: Handle, actor: str) -> None:

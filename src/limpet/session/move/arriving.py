@@ -40,11 +40,22 @@ async def adopt(journal: Journal, path: Path, pins: Mapping[int, int]) -> Key:
         await arriving.end()
     finally:
         await in_thread(reader.close)
+    if arriving.has_blobs:
+        await _put_blobs(adopter, path)
+    return reader.opening.key
+
+
+async def _put_blobs(adopter: Adopter, path: Path) -> None:
+    """Go through the file once more: a blob may be larger than memory, and needs its session."""
+    reader = await in_thread(lambda: BundleReader(path))
     upload, key = "", reader.opening.key
-    for chunk in arriving.chunks:  # one that is there already is dropped
-        given = (chunk.blob, chunk.number, chunk.data)
-        upload = await adopter.put_chunk(key, upload if chunk.number else "", *given)
-    return key
+    try:
+        while found := await in_thread(lambda: reader.read(*_PIECE)):
+            for chunk in [each for each in found if isinstance(each, Chunk)]:
+                given = (chunk.blob, chunk.number, chunk.data)  # one that is there is dropped
+                upload = await adopter.put_chunk(key, upload if chunk.number else "", *given)
+    finally:
+        await in_thread(reader.close)
 
 
 class _Arriving:
@@ -56,12 +67,12 @@ class _Arriving:
         self._records: list[Record] = []
         self._log: list[Record] = []
         self._first = True
-        self.chunks: list[Chunk] = []
+        self.has_blobs = False
 
     async def add(self, found: list[Entry]) -> None:
         self._records += [each for each in found if isinstance(each, Record)]
         self._log += [each.record for each in found if isinstance(each, Checkpointed)]
-        self.chunks += [each for each in found if isinstance(each, Chunk)]
+        self.has_blobs |= any([isinstance(each, Chunk) for each in found])
         size = sum(len(each.raw or b"") for each in self._records)
         many = len(self._records) > DRAFTS_PER_COMMIT_MAX - 2 * _PIECE[0]
         if many or size > COMMIT_BYTES_MAX // 2:
