@@ -16,6 +16,14 @@ from limpet.model.values import described
 from limpet.session.commit import CommitBuilder
 from tests.support.views import shown, stored
 
+
+class Array:
+    """As some libraries have them: asking whether it is empty is an error."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth value of an array is ambiguous")
+
+
 # Kinds of arguments, and what is wrong for each. Where None is wrong it comes first.
 OBJECT = object()
 HUGE = 10**5_000  # which Python refuses to print
@@ -24,7 +32,7 @@ UNFIT: list[Any] = ["", " x", "a\x00b", "\ud800", "x" * 5_000]
 TEXT = [*NO_TEXT, *UNFIT]
 NUMBER = [None, "1", 1.5, math.nan, math.inf, True, -1, 10**30, HUGE, OBJECT, [1], b"1"]
 SECONDS = [None, "1", math.nan, math.inf, -math.inf, True, 0, -1, HUGE, OBJECT, [1], 1e-9]
-MAPPING = [5, "x", b"x", OBJECT, ["x"], [("a", "b")], True]
+MAPPING = [5, "x", b"x", OBJECT, ["x"], [("a", "b")], True, Array()]
 TEXTS = [{5: "x"}, {"": "x"}, {"a": 5}, {"a": ["b"]}, {"a": "\x00"}, {None: "x"}]
 LABELS = [*MAPPING, 0, "", [], *TEXTS]
 TIME = ["2030-01-01", 5, 1.5, True, OBJECT, datetime(2030, 1, 1), datetime(2030, 1, 1).date()]  # noqa: DTZ001  # wrong on purpose

@@ -335,7 +335,9 @@ class Writer:
             return await self._try_apply(update, draft, expect=known.version)
         reads = Reads(known.values)
         changes = change(reads)
-        if changes is None or (isinstance(draft, Fact) and not changes):
+        if changes is None:
+            return None
+        if isinstance(draft, Fact) and isinstance(changes, Mapping) and not changes:
             return None
         prepared = self.journal.prepare(structs.replace(draft, set=changes), None)
         seen = reads.names.union(changes, (known.scopes or ()) if reads.all else ())
