@@ -52,9 +52,11 @@ class Fact(Draft, frozen=True, gc=False, kw_only=True):
 def sets_only(draft: Draft) -> bool:
     """Whether the draft changes state by nothing but `set`."""
     merge, add, inc = draft.merge, draft.add, draft.inc
-    if not type(draft.set) is type(merge) is type(add) is type(inc) is dict:
-        return False  # looked at first: an array, say, is neither true nor false
-    return not (merge or add or inc) and draft.delete == () and draft.ops == ()
+    if (
+        type(draft.set) is dict and type(merge) is dict and type(add) is dict and type(inc) is dict
+    ):  # looked at first: an array, say, is neither true nor false
+        return not (merge or add or inc) and draft.delete == () and draft.ops == ()
+    return False
 
 
 def set_all(
