@@ -585,6 +585,11 @@ WORDS: dict[str, tuple[str, Make]] = {
         "entry.position",
         lambda lp, s, _: anext(lp.watch(after="1.2.3")),
     ),
+    # Not for everybody's: what is beside a key must not be passed over.
+    "copy a user": ("pass app, user and id", lambda lp, s, _: lp.copy(user="ada", to=lp)),
+    "mirror a user": ("pass app, user and id", lambda lp, s, _: lp.mirror(".", user="ada")),
+    "mirror an id": ("pass app, user and id", lambda lp, s, _: lp.mirror(".", app="a", id="one")),
+    "compact a user": ("pass app, user and id", lambda lp, s, _: lp.compact(user="ada")),
     "another app": ("not of the app 'x'", lambda lp, s, _: lp.watch(app="x", key=K)),
     "since": ("since is a datetime", lambda lp, s, _: lp.get(K, since=5)),  # type: ignore[call-overload]  # wrong on purpose
 }

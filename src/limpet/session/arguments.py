@@ -69,6 +69,16 @@ def key_of(
     return found
 
 
+def one_or_all(
+    key: AnyKey | str | None, user: str | None, id: str | None, *, reserved: bool = False
+) -> Key | None:
+    """The key, or None for everything, if nothing at all was given. Raises as `key_of` does: a user
+    alone must not be taken for all of them."""
+    if key is None and user is None and id is None:
+        return None
+    return key_of(key, user, id, reserved=reserved)
+
+
 def check_sessions(app: str | None) -> str | None:
     """An app of sessions, or None for all of them. Raises ReservedApp, InvalidQuery."""
     if check_app(app) is not None and is_reserved(str(app)):

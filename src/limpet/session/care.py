@@ -18,6 +18,7 @@ from limpet.session.arguments import (
     check_progress,
     check_sessions,
     key_of,
+    one_or_all,
     pydantic_needed,
 )
 from limpet.session.door import Door
@@ -184,11 +185,7 @@ class Care(Door):
         progress: Progress | None = None,
     ) -> Report:
         """Read one session (or, without a key, everything) back and check it against its chain."""
-        one = (
-            None
-            if key is None and user is None and id is None
-            else key_of(key, user, id, reserved=True)
-        )
+        one = one_or_all(key, user, id, reserved=True)
         return await self._journal.store.verify(one, check_progress(progress))
 
     async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:

@@ -10,7 +10,7 @@ from limpet.session.arguments import (
     check_actor,
     check_progress,
     check_sessions,
-    key_of,
+    one_or_all,
 )
 from limpet.session.documents import Documents
 from limpet.session.door import Door
@@ -95,7 +95,7 @@ class Policies(Door):
         """
         from limpet.session.history.retention import compact
 
-        one = None if key is None else key_of(key, user, id)
+        one = one_or_all(key, user, id)
         return await compact(self._journal, one, check_progress(progress))
 
     def on_metric(self, hook: Hook) -> None:

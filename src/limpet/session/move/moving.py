@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from limpet.errors import InvalidInput
 from limpet.model import Key, described
-from limpet.session.arguments import AnyKey, check_progress, key_and, key_of
+from limpet.session.arguments import AnyKey, check_progress, key_and, one_or_all
 from limpet.session.door import Door
 from limpet.store.paging.cursor import check_app
 from limpet.store.protocol import Progress
@@ -77,15 +77,14 @@ class Moving(Door):
             raise InvalidInput("copy takes a key or an app, not both. Leave one out for the other.")
         if isinstance(key, str) and user is None and id is None:
             raise InvalidInput(f"copy takes a key, not {described(key)}. Name an app by app=….")
+        one = one_or_all(key, user, id, reserved=True)
         if not isinstance(to, (Moving, Adopter)) or getattr(to, "of", to) is self:
             raise InvalidInput(
                 f"copy needs another store to copy to, not {described(to)}. Open one and pass it: "
                 "await lp.copy(to=other)."
             )
         transfer = Transfer(self._journal, to.adopter, check_progress(progress))
-        if key is not None:
-            return await transfer.one(key_of(key, user, id, reserved=True))
-        return await transfer.all(check_app(app))
+        return await (transfer.all(check_app(app)) if one is None else transfer.one(one))
 
     async def mirror(
         self,
@@ -106,8 +105,8 @@ class Moving(Door):
 
         if key is not None and app is not None:
             raise InvalidInput("mirror takes a key or an app. Leave one out for the other.")
-        named = None if key is None else key_of(key, user, id)
-        return await mirror(self._journal, check_path(directory), named, check_app(app))
+        one = one_or_all(key, user, id)
+        return await mirror(self._journal, check_path(directory), one, check_app(app))
 
     @property
     def adopter(self) -> Adopter:
