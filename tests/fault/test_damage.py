@@ -347,6 +347,23 @@ async def first(lp: Limpet, count: int) -> AsyncIterator[Any]:
         yield await anext(feed)
 
 
+@pytest.mark.parametrize("facts", [b'{"a":"\xff"}', b"[1]", b'{"checkpoint":5}'])
+async def test_a_damaged_log_of_checkpoints_costs_no_session(tmp_path: Path, facts: bytes) -> None:
+    """Which one is the newest is not known then: the session itself is read."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    async with limpet.open(url) as lp:
+        s = await lp.create("shop", "ada", "one", state={"n": 1}, actor="user:ada")
+        await s.checkpoint()
+    conn = apsw.Connection(str(tmp_path / "store.db"))
+    change = "UPDATE sessions SET facts = CAST(? AS TEXT) WHERE app = '$$checkpoints'"
+    conn.execute(change, (facts,))
+    conn.close()
+    async with limpet.open(url) as lp:
+        (many,) = await lp.get_many([s.key])
+        assert many is not None
+        assert (await lp.get(s.key)).values == many.values == {"n": 1}
+
+
 async def test_nothing_is_computed_from_a_state_with_a_hole(specimen: Specimen) -> None:
     """Neither an update nor an envelope; an append, which looks at nothing, is recorded."""
     path = specimen.changed("UPDATE events SET crc = crc + 1 WHERE id = 'my-own-id'")

@@ -118,10 +118,10 @@ class Reader:
         """The newest checkpoint of a session, from the head of their log; None if that cannot be
         read, which is no reason not to read the session."""
         log = checkpoints_of(key)
-        row = self.conn.execute(SQL["facts"], (log.app, log.user, log.id)).fetchone()
         try:
+            row = self.conn.execute(SQL["facts"], (log.app, log.user, log.id)).fetchone()
             return NO_CHECKPOINT if row is None else last_checkpoint(rows.facts_from(row[0]))
-        except (msgspec.MsgspecError, LookupError, TypeError):
+        except (msgspec.MsgspecError, LookupError, TypeError, UnicodeDecodeError):
             return None
 
     def erasure(self, key_hash: bytes) -> Erasure | None:
