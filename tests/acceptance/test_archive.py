@@ -411,3 +411,84 @@ async def test_an_archive_is_named_by_a_url() -> None:
     for wrong in ("dir", "ftp://x/y", "file://", "s3:///x"):
         with pytest.raises(limpet.InvalidURL):
             limpet.open("memory://", archive=wrong)
+
+
+# --- what is recorded while the rows are on their way --------------------------------------------
+
+
+@pytest.mark.parametrize("late", ["timeouts", "checkpoint"])
+@pytest.mark.parametrize("step", ["put", "delete"])
+async def test_nothing_is_lost_that_is_recorded_while_the_file_is_written(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch, late: str, step: str
+) -> None:
+    """The rows go only where they are what the file has: else a newer file is made."""
+    s = await ended(lp)
+    other = await lp.get(s.key, actor="user:ada")
+    said: list[str] = []
+
+    async def say() -> None:
+        if not said:
+            said.append(late)
+            if late == "timeouts":
+                await other.set_timeouts(limpet.Timeouts(expiry=timedelta(days=5)))
+            else:
+                await other.checkpoint("late")
+
+    at: Any = DirectoryArchive if step == "put" else s.writer.journal.store
+    does = getattr(at, step)
+
+    async def do(*args: Any, **how: Any) -> Any:
+        await say()
+        return await does(*args, **how)
+
+    monkeypatch.setattr(at, step, do)
+    await s.archive()
+    monkeypatch.undo()
+    await lp.unarchive(s.key)
+    back = await lp.get(s.key)
+    if late == "timeouts":
+        assert back.timeouts == limpet.Timeouts(expiry=timedelta(days=5))
+    else:
+        assert (await back.checkpoints()).items[0].trigger == "late"
+    assert (await lp.verify()).ok
+
+
+async def test_what_is_unarchived_while_its_file_is_written_stays_in_the_store(
+    lp: limpet.Limpet, cold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are those of a completed session by then, and nobody asked to move them."""
+    s = await ended(lp)
+    put = DirectoryArchive.put
+
+    async def late(self: DirectoryArchive, name: str, path: Path) -> None:
+        monkeypatch.undo()
+        await lp.unarchive(s.key)
+        await put(self, name, path)
+
+    monkeypatch.setattr(DirectoryArchive, "put", late)
+    await s.archive()
+    back = await lp.get(s.key)
+    assert (back.phase, back.values["n"]) == ("completed", 4)
+    assert list(cold.rglob("*.limpet")) == []
+    assert await lp.sweep() == limpet.Swept()
+
+
+async def test_timeouts_said_while_it_comes_back_hold_on(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were said to what stands for it in the store, which goes."""
+    s = await ended(lp)
+    await s.archive()
+    fetch = DirectoryArchive.fetch
+    week = limpet.Timeouts(expiry=timedelta(days=7))
+    times: list[int] = []
+
+    async def late(self: DirectoryArchive, name: str, path: Path) -> None:
+        times.append(1)
+        if len(times) == 2:  # after what is under way was recorded
+            await s.set_timeouts(week)
+        await fetch(self, name, path)
+
+    monkeypatch.setattr(DirectoryArchive, "fetch", late)
+    await lp.unarchive(s.key)
+    assert (await lp.get(s.key)).timeouts == week

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -19,6 +19,14 @@ Severity: TypeAlias = Literal["ok", "skipped", "warning", "problem"]  # skipped:
 KeyOwner: TypeAlias = str
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 Owner: TypeAlias = tuple[str, str]  # of shared names: an app and a user, or "" for the app's own
+
+
+class Standing(NamedTuple):
+    """Where a session stands: to remove it there, and not what was recorded since."""
+
+    uid: str
+    version: int
+    checkpoints: int | None = None  # the version of their log, 0 without one; None: any
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):

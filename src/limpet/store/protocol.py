@@ -50,6 +50,7 @@ from limpet.store.answers import (
     Report,
     Restored,
     Severity,
+    Standing,
 )
 
 __all__ = [
@@ -87,6 +88,7 @@ __all__ = [
     "Restored",
     "Seal",
     "Severity",
+    "Standing",
     "Store",
     "Touched",
     "scope_fields",
@@ -258,8 +260,11 @@ class Store(Protocol):
         """
         ...
 
-    async def delete(self, key: Key, *, ending: Ending = "deleted") -> bool:
-        """Remove the session's log, leaving a tombstone. False if there was nothing to delete.
+    async def delete(
+        self, key: Key, *, ending: Ending = "deleted", at: Standing | None = None
+    ) -> bool:
+        """Remove the session's log, leaving a tombstone. False if there was nothing to delete, or
+        if the session does not stand `at` this place: then nothing is removed.
 
         Durable when it returns, and atomic: a racing commit is recorded before or is refused.
         What it wrote to app: and user: stays. So do its events up to the highest floor of living

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from limpet.errors import ArchiveFailed, InvalidURL
 from limpet.model import Key, canonical
+from limpet.store.protocol import Standing
 from limpet.store.sqlite.file.locks import part_beside
 from limpet.store.threads import in_thread
 
@@ -115,13 +116,13 @@ def folder_of(app: str, user: str) -> str:
     return sha256(canonical([app, user])).hexdigest()[:32]
 
 
-def name_of(key: Key, uid: str, version: int) -> str:
-    """The name of one session's file at a version. It says nothing about the user.
+def name_of(key: Key, at: Standing) -> str:
+    """The name of one session's file where it stands. It says nothing about the user.
 
-    A session that is archived again has another file, so that whoever still removes the first one
-    does not take the second.
+    A session that is archived again, or has one more checkpoint, has another file: whoever still
+    writes or removes the first one does not touch the second.
     """
-    own = sha256(canonical([uid, version])).hexdigest()[:32]
+    own = sha256(canonical([*at])).hexdigest()[:32]
     return f"{home_of(key)}/{own}{_SUFFIX}"
 
 

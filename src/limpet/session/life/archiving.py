@@ -17,6 +17,7 @@ from limpet.errors import (
     ArchiveFailed,
     InvalidInput,
     SessionArchived,
+    SessionConflict,
     SessionDeleted,
     SessionExists,
     SessionNotFound,
@@ -33,7 +34,7 @@ from limpet.model.facts import ARCHIVED, Timeouts, timeouts_set
 from limpet.model.facts import archive as facts
 from limpet.model.facts.phases import rule
 from limpet.model.facts.timeouts import timeouts_in
-from limpet.session.documents import Documents, Put
+from limpet.session.documents import Documents, Put, commit_puts
 from limpet.session.handle import Handle
 from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
@@ -42,9 +43,10 @@ from limpet.session.life.digests import digest_of
 from limpet.session.life.mover import NOBODY, Mover
 from limpet.session.life.policy import Transition
 from limpet.session.move.arriving import adopt
+from limpet.session.move.checkpoints import load_log
 from limpet.session.move.files import export_session, proved
 from limpet.store.memory import MemoryStore
-from limpet.store.protocol import Committed, Query
+from limpet.store.protocol import Committed, Query, Standing
 from limpet.store.threads import in_thread
 
 UNDER_WAY: Final = "archiving"
@@ -104,41 +106,59 @@ def _begun(journal: Journal, head: Head, actor: str) -> Put:
 
 
 async def _move_rows(journal: Journal, archive: Archive, key: Key, actor: str) -> None:
-    """Put an archived session's log into the archive, and a stub in the place of its rows."""
+    """Put an archived session's log into the archive, and a stub in the place of its rows.
+
+    Until they go, how it is kept may be said, a checkpoint made, and it may even be unarchived:
+    the rows go only where they are what the file has.
+    """
     while True:
         head = await _head(journal, key)
         if head is None or facts.place(head.facts) is not None:  # another does it
             return
-        place = await _stored(journal, archive, head)
-        newest = await _newest(journal, key)
-        if newest == (head.uid, head.version):
-            move = {"to": "archive", "owner": [key.app, key.user], **place}
-            await _intents(journal, key).put(key.id, move, actor=actor)
-            await _replace(journal, head, place)
+        if head.phase != ARCHIVED:  # another has unarchived it
+            return
+        log = await load_log(journal.store, key)
+        at = Standing(head.uid, head.version, 0 if log is None else log.head.version)
+        place = await _stored(journal, archive, key, at)
+        if await _is_replaced(journal, head, at, place, actor):
             await _intents(journal, key).purge(key.id)
             return
-        if newest is not None and newest[0] == head.uid:  # something was recorded: a newer file
+        if await _uid(journal, key) == head.uid:  # something was recorded: a newer file
             await archive.remove(place["place"])
 
 
-async def _stored(journal: Journal, archive: Archive, head: Head) -> dict[str, Any]:
+async def _stored(journal: Journal, archive: Archive, key: Key, at: Standing) -> dict[str, Any]:
     """Put the session's file into the archive, read it back and prove it; where it is."""
-    name = name_of(head.key, head.uid, head.version)
+    name = name_of(key, at)
     with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
         made, back = Path(folder) / "made", Path(folder) / "back"
-        await export_session(journal, head.key, made)
+        await export_session(journal, key, made)
         await archive.put(name, made)
         await archive.fetch(name, back)
         await _check_same(archive, made, back)
         size, digest = await in_thread(lambda: digest_of(back))
-    return {"place": name, "uid": head.uid, "bytes": size, "sha256": digest}
+    return {"place": name, "uid": at.uid, "bytes": size, "sha256": digest}
 
 
-async def _replace(journal: Journal, head: Head, place: Any) -> None:
-    """Remove the hot rows, and put the stub in their place."""
+async def _is_replaced(journal: Journal, head: Head, at: Standing, place: Any, actor: str) -> bool:
+    """Replace the hot rows by the stub. False, and nothing is removed, if they went on since."""
+    key = head.key
+    move = {"to": "archive", "owner": [key.app, key.user], **place}
+    put = Put(_intents(journal, key), key.id, move, actor=actor)
+    try:
+        await commit_puts(journal, (Commit(key, (), at.version, uid=at.uid),), (put,))
+    except (SessionConflict, SessionDeleted, SessionNotFound):
+        return False
+    if not await _is_buried(journal, key, at):
+        return False
+    await _add_stub(journal, head, place)
+    return True
+
+
+async def _add_stub(journal: Journal, head: Head, place: Any) -> None:
+    """Put the stub in the place of the rows, which are gone."""
     fact = facts.stub(head, place["place"], place["bytes"], place["sha256"])
     stub = journal.prepare(fact, NOBODY)
-    await _bury(journal, head.key, head.uid)
     with suppress(SessionExists):  # another was faster
         await journal.commit((Commit(head.key, (stub,), 0, reuse=True),))
 
@@ -166,11 +186,9 @@ async def unarchive_session(session: Handle, actor: str) -> None:
 async def _bring_back(session: Handle, move: Any, actor: str) -> None:
     """Do what is left of unarchiving: the log, the phase, and the file, which goes last."""
     journal, key = session.writer.journal, session.key
-    head = await _head(journal, key)
-    if _is_missing(head, move):
+    if _is_missing(await _head(journal, key), move):
         async with fetched(journal, move) as file:
-            if head is not None and facts.place(head.facts) is not None:
-                await _bury(journal, key, head.uid)
+            move = await _lifted(journal, key, move, actor)
             await adopt(journal, file.path, file.pins)  # what is here already is only a repeat
     await session.writer.load(tail=1)
     head = session.writer.known.head
@@ -181,6 +199,18 @@ async def _bring_back(session: Handle, move: Any, actor: str) -> None:
     await _intents(journal, key).purge(key.id)
 
 
+async def _lifted(journal: Journal, key: Key, move: Any, actor: str) -> Any:
+    """Remove the stub. How long the session is kept may be said to it until then."""
+    while (head := await _head(journal, key)) is not None and _place(head) == move["place"]:
+        timeouts = dict(head.facts.get("timeouts", EMPTY))
+        if timeouts != move["timeouts"]:
+            move = {**move, "timeouts": timeouts}
+            await _intents(journal, key).put(key.id, move, actor=actor)
+        if await _is_buried(journal, key, Standing(head.uid, head.version)):
+            break
+    return move
+
+
 def _is_missing(head: Head | None, move: Any) -> bool:
     """Whether a part of the log, or a blob, may still be in the file alone.
 
@@ -188,11 +218,17 @@ def _is_missing(head: Head | None, move: Any) -> bool:
     """
     if head is None:
         return True
-    place = facts.place(head.facts)
+    place = _place(head)
     if place is not None:  # else it was archived once more, into another file
-        return bool(place["place"] == move["place"])
+        return bool(place == move["place"])
     unfinished = head.version < move["version"] or head.phase == ARCHIVED
     return bool(head.uid == move["uid"] and unfinished)
+
+
+def _place(head: Head) -> str | None:
+    """Where the log is that a stub stands for; None if it is here."""
+    found = facts.place(head.facts)
+    return None if found is None else str(found["place"])
 
 
 async def _reopen(session: Handle, actor: str) -> None:
@@ -305,7 +341,7 @@ async def _finish_archiving(journal: Journal, move: Any) -> None:
     """The file is whole in the archive: what is left of the log here goes, the stub comes."""
     async with fetched(journal, move) as file:
         head = await _head_in(journal, file)
-    await _replace(journal, head, move)
+    await _add_stub(journal, head, move)
 
 
 async def _keep_timeouts(journal: Journal, head: Head, move: Any) -> None:
@@ -368,22 +404,17 @@ async def _head(journal: Journal, key: Key) -> Head | None:
         return None
 
 
-async def _newest(journal: Journal, key: Key) -> tuple[str, int] | None:
-    """Which session has this key now, and its version."""
-    head = await _head(journal, key)
-    return None if head is None else (head.uid, head.version)
-
-
 async def _uid(journal: Journal, key: Key) -> str | None:
-    found = await _newest(journal, key)
-    return None if found is None else found[0]
+    head = await _head(journal, key)
+    return None if head is None else head.uid
 
 
-async def _bury(journal: Journal, key: Key, uid: str) -> None:
-    """Remove the rows of this very session."""
-    if await _uid(journal, key) == uid:
-        await journal.store.delete(key, ending="moved")
+async def _is_buried(journal: Journal, key: Key, at: Standing) -> bool:
+    """Remove the rows of this very session. False if it does not stand there any more."""
+    buried: bool = await journal.store.delete(key, ending="moved", at=at)
+    if buried:
         journal.hub.touch(key)
+    return buried
 
 
 async def _check_same(archive: Archive, made: Path, back: Path) -> None:

@@ -66,6 +66,7 @@ from limpet.store.protocol import (
     Query,
     Record,
     Report,
+    Standing,
     Touched,
     scope_fields,
 )
@@ -244,8 +245,12 @@ class MemoryStore(Leasing, Naming):
         self._check_open()
         return cursors.write_position(len(self._feed))
 
-    async def delete(self, key: Key, *, ending: Ending = "deleted") -> bool:
+    async def delete(
+        self, key: Key, *, ending: Ending = "deleted", at: Standing | None = None
+    ) -> bool:
         self._check_open()
+        if at is not None and not self._stands(key, at):
+            return False
         kept = self._kept.pop(key, None)
         self._forget_partials(key)
         if kept is None:
@@ -256,6 +261,12 @@ class MemoryStore(Leasing, Naming):
         if not is_reserved(key.app):
             await self.delete(checkpoints_of(key), ending=ending)
         return True
+
+    def _stands(self, key: Key, at: Standing) -> bool:
+        found, log = self._kept.get(key), self._kept.get(checkpoints_of(key))
+        here = None if found is None else (found.fold.head.uid, found.fold.head.version)
+        checkpoints = 0 if log is None else log.fold.head.version
+        return here == at[:2] and at.checkpoints in (None, checkpoints)
 
     async def compact(self, key: Key, *, upto: int) -> Compacted:
         kept = self._living(key)

@@ -22,19 +22,28 @@ from limpet.store.postgres import ledger, rows
 from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner
+from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner, Standing
 
 KEYS_AT_ONCE: Final = 1_000  # of a user who is erased, by one round of statements
 
 
-async def delete(conn: Connection, key: Key, ending: Ending) -> bool:
-    """Leave a tombstone of the session. False if there is no such session."""
+async def delete(conn: Connection, key: Key, ending: Ending, at: Standing | None) -> bool:
+    """Leave a tombstone of the session. False if there is no such session, or not there."""
     await ledger.begin(conn)
     await _lock_around(conn, _with_checkpoints([key]))
+    if at is not None and not await _stands(conn, key, at):
+        return False
     deleted = await _delete(conn, key, ending)
     if deleted and not is_reserved(key.app):
         await _delete(conn, checkpoints_of(key), ending)
     return deleted
+
+
+async def _stands(conn: Connection, key: Key, at: Standing) -> bool:
+    found = await conn.fetchrow(SQL["standing"], *_names(key))
+    log = await conn.fetchrow(SQL["standing"], *_names(checkpoints_of(key)))
+    here = None if found is None else (found["uid"], found["version"])
+    return here == at[:2] and at.checkpoints in (None, 0 if log is None else log["version"])
 
 
 async def _delete(conn: Connection, key: Key, ending: Ending) -> bool:

@@ -74,6 +74,7 @@ from limpet.store.protocol import (
     Record,
     Report,
     Seal,
+    Standing,
     Touched,
 )
 
@@ -135,9 +136,11 @@ class PostgresStore:
         self._pools.check()
         return await self._committer.commit(commits)
 
-    async def delete(self, key: Key, *, ending: Ending = "deleted") -> bool:
+    async def delete(
+        self, key: Key, *, ending: Ending = "deleted", at: Standing | None = None
+    ) -> bool:
         deleted: bool = await self._pools.in_transaction(
-            lambda conn: erasure.delete(conn, key, ending)
+            lambda conn: erasure.delete(conn, key, ending, at)
         )
         self._committer.cache.forget(key)
         return deleted

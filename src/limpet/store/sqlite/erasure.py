@@ -16,7 +16,7 @@ from limpet.model import Head, Key, checkpoints_of, is_reserved, owner_of
 from limpet.model import buried as tombstone
 from limpet.store.coding import erasure_crc, scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
-from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner
+from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner, Standing
 from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.reading import feed
 from limpet.store.sqlite.sql import SQL
@@ -33,9 +33,13 @@ class _Ended(NamedTuple):
     tomb_crc: int | None
 
 
-def delete(writes: WriteConnection, key: Key, now_us: int, ending: Ending) -> bool:
-    """Turn a living session into a tombstone. Durable when it returns."""
+def delete(
+    writes: WriteConnection, key: Key, now_us: int, ending: Ending, at: Standing | None
+) -> bool:
+    """Turn a living session into a tombstone, if it stands there. Durable when it returns."""
     with writes.transaction():
+        if at is not None and not _stands(writes, key, at):
+            return False
         deleted = _delete(writes, key, now_us, ending)
         if deleted and not is_reserved(key.app):
             _delete(writes, checkpoints_of(key), now_us, ending)
@@ -43,11 +47,21 @@ def delete(writes: WriteConnection, key: Key, now_us: int, ending: Ending) -> bo
     return deleted
 
 
-def _delete(writes: WriteConnection, key: Key, now_us: int, ending: Ending) -> bool:
+def _stands(writes: WriteConnection, key: Key, at: Standing) -> bool:
+    found, log = _living(writes, key), _living(writes, checkpoints_of(key))
+    here = None if found is None else (found[1].uid, found[1].version)
+    return here == at[:2] and at.checkpoints in (None, 0 if log is None else log[1].version)
+
+
+def _living(writes: WriteConnection, key: Key) -> tuple[int, Head] | None:
     try:
-        found = writes.reader.head(key)
+        return writes.reader.head(key)
     except (SessionDeleted, SessionErased):
-        return False
+        return None
+
+
+def _delete(writes: WriteConnection, key: Key, now_us: int, ending: Ending) -> bool:
+    found = _living(writes, key)
     if found is None:
         return False
     sid, head = found

@@ -53,6 +53,7 @@ from limpet.store.protocol import (
     Record,
     Report,
     Seal,
+    Standing,
     Touched,
 )
 from limpet.store.sqlite import erasure
@@ -149,9 +150,11 @@ class SQLiteStore:
         live = self._peek(key)
         return None if live is None else live.fold.head.uid
 
-    async def delete(self, key: Key, *, ending: Ending = "deleted") -> bool:
+    async def delete(
+        self, key: Key, *, ending: Ending = "deleted", at: Standing | None = None
+    ) -> bool:
         now_us = self._clock()
-        deleted = await self._run(lambda writes: erasure.delete(writes, key, now_us, ending))
+        deleted = await self._run(lambda writes: erasure.delete(writes, key, now_us, ending, at))
         await self._forget_partials(key)
         return deleted
 

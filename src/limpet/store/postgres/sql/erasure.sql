@@ -16,6 +16,9 @@ WITH RECURSIVE up (sid, parent) AS (
 )
 SELECT DISTINCT s.app, s.owner, s.id FROM up JOIN limpet.sessions s ON s.sid = up.parent
 
+-- name: standing
+SELECT uid, version FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3
+
 -- name: unmake
 DELETE FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3
 RETURNING sid, uid, version, link, created_us, updated_us, active_us, floor, parent, limpet.now_us() AS now_us

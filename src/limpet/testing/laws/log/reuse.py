@@ -11,8 +11,8 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
-from limpet.model import Commit, FrozenDict, Head, Key
-from limpet.store.protocol import Committed, Query, Store
+from limpet.model import Commit, FrozenDict, Head, Key, checkpoints_of
+from limpet.store.protocol import Committed, Query, Standing, Store
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log, refused
 
 A, B = key("a"), key("b")
@@ -149,6 +149,25 @@ class ReuseLaws:
         assert page.items == ()
         async with refused(store, SessionErased):
             await store.commit([reusing()])
+        assert (await store.verify(None)).findings == ()
+
+    async def test_what_went_on_is_not_removed_at_an_older_place(self, store: Store) -> None:
+        """Nor are its checkpoints, nor another session: nothing is lost that was recorded since."""
+        first = (await create(store, A)).head
+        await add(store, A)
+        other = msgspec.structs.replace(creation(checkpoints_of(A)), reuse=True)
+        await store.commit([other])
+        wrong = [Standing(first.uid, 1), Standing(first.uid, 2, 0), Standing(first.uid, 2, 2)]
+        for place in (*wrong, Standing(other.drafts[0].id, 2)):
+            assert await store.delete(A, ending="moved", at=place) is False
+        assert await store.delete(B, at=Standing(first.uid, 2)) is False
+        assert (await load(store, A)).head.version == 2
+        assert await store.delete(A, ending="moved", at=Standing(first.uid, 2, 1)) is True
+        assert await store.delete(A, ending="moved", at=Standing(first.uid, 2)) is False
+        for each in (A, checkpoints_of(A)):
+            async with refused(store, SessionDeleted):
+                await add(store, each)
+        await store.commit([reusing()])
         assert (await store.verify(None)).findings == ()
 
     async def test_what_moved_away_is_deleted_here(self, store: Store) -> None:
