@@ -223,12 +223,18 @@ class StateValidationError(GraphRunError):
     status = 422
 
     def __init__(
-        self, where: str, fields: tuple[str, ...], reason: str, recoverable_state: Any = None
+        self,
+        where: str,
+        fields: tuple[str, ...],
+        reason: str,
+        recoverable_state: Any = None,
+        node: str = "",
     ) -> None:
         self.where, self.fields, self.reason = where, fields, reason
         super().__init__(
             f"{where} is not a valid state, see {', '.join(fields) or 'the whole state'}: "
             f"{reason}. Correct these fields.",
+            node=node,
             recoverable_state=recoverable_state,
         )
 

@@ -281,10 +281,10 @@ class StatePlan(Generic[S]):
         try:
             new: S = self.of.__pydantic_validator__.validate_python(values, by_name=True)
         except ValidationError as error:
-            raise invalid(f"the state after node {node!r}", error, state) from error
+            raise invalid(f"the state after node {node!r}", error, state, node=node) from error
         except Exception as error:
             where = f"the state after node {node!r}"
-            raise StateValidationError(where, (), said(error), state) from error
+            raise StateValidationError(where, (), said(error), state, node) from error
         _set(new, "__pydantic_fields_set__", set(state.__pydantic_fields_set__))
         return new
 
@@ -292,15 +292,15 @@ class StatePlan(Generic[S]):
         if isinstance(update, Mapping):
             return dict(update)
         reason = f"the node returned {described(update)}, not a dict of fields"
-        raise StateValidationError(f"the update of node {node!r}", (), reason, state)
+        raise StateValidationError(f"the update of node {node!r}", (), reason, state, node)
 
     def _refused(self, error: Exception, name: Any, node: str, state: S) -> Exception:
         where = f"the update of node {node!r}"
         if not isinstance(name, str) or name not in self.fields:
             reason = f"{self.name} does not declare this field"
-            return StateValidationError(where, (str(name),), reason, state)
+            return StateValidationError(where, (str(name),), reason, state, node)
         if isinstance(error, ValidationError):
-            return invalid(where, error, state, name)
+            return invalid(where, error, state, name, node)
         return ReducerError(node, name, said(error), state)
 
 
@@ -334,7 +334,7 @@ def _check_class(of: type[State]) -> None:
 
 
 def invalid(
-    where: str, error: ValidationError, state: Any = None, field: str = ""
+    where: str, error: ValidationError, state: Any = None, field: str = "", node: str = ""
 ) -> StateValidationError:
     """A validation error of pydantic, in our words: which fields, and why."""
     places, reasons = [], []
@@ -342,7 +342,7 @@ def invalid(
         way = ([field] if field else []) + [str(step) for step in item["loc"]]
         places.append(".".join(way))
         reasons.append(item["msg"])
-    return StateValidationError(where, tuple(places), "; ".join(reasons), state)
+    return StateValidationError(where, tuple(places), "; ".join(reasons), state, node)
 
 
 def _reducer(of: type[BaseModel], name: str) -> Reducer:

@@ -107,11 +107,12 @@ def test_a_reducer_folds_updates_in(field: str, updates: list[Any], expected: An
 def test_a_wrong_update_names_its_field_and_changes_nothing(
     update: Any, error: type[Exception], fields: Any
 ) -> None:
-    """The error has the state from before, and which fields are wrong."""
+    """The error has the state from before, the node, and which fields are wrong."""
     before = Board(words=["a"])
     with pytest.raises(error) as info:
         PLAN.apply(before, update, "node")
     assert info.value.recoverable_state is before  # type: ignore[attr-defined]
+    assert info.value.node == "node"  # type: ignore[attr-defined]
     if fields is not None:
         assert info.value.fields == fields  # type: ignore[attr-defined]
     assert before == Board(words=["a"])
