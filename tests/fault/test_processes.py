@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,6 +31,27 @@ def workers(path: Path, *roles: tuple[str, str, int]) -> Iterator[list[Child]]:
         for child in children:
             child.tell("go")
         yield children
+
+
+def test_a_process_has_the_environment_of_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of the test which needed a process first."""
+    told = "import os; print(os.environ['LIMPET_MARK'], flush=True)"
+    for mark in ("one", "two"):
+        monkeypatch.setenv("LIMPET_MARK", mark)
+        with Child("timeit", "-n1", "-r1", told) as child:
+            child.expect(mark)
+
+
+def test_a_process_that_is_killed_at_once_leaves_nothing_open() -> None:
+    """It had no time to take its streams."""
+    folder = Path("/proc/self/fd")
+    with Child("tests.support.worker"):
+        before = len(list(folder.iterdir()))
+    for _ in range(5):
+        with Child("tests.support.worker"):
+            pass
+    gc.collect()
+    assert len(list(folder.iterdir())) <= before
 
 
 async def prepared(path: Path) -> None:

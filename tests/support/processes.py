@@ -20,7 +20,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from multiprocessing.reduction import DupFd
+from multiprocessing import reduction
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -73,8 +73,8 @@ class Child:
         self._errors.close()
 
     def _start(self, module: str, args: list[str], streams: Streams) -> None:
-        given = tuple([DupFd(each) for each in streams])
-        self._process = _FORKS.Process(target=_run, args=(module, args, given))
+        given = (module, args, _Handed(streams), dict(os.environ))
+        self._process = _FORKS.Process(target=_run, args=given)
         self._process.start()
         self.pid = self._process.pid or 0
 
@@ -148,12 +148,33 @@ class Interpreter(Child):
         return self._process.wait(self._patience)
 
 
-def _run(module: str, args: list[str], streams: tuple[Any, ...]) -> None:
-    """Be `python -m module args`, in the process that was forked for it."""
-    for number, stream in enumerate(streams):
-        given = stream.detach()
+class _Handed:
+    """Streams that go to the server with the request for a process: nobody has to fetch them.
+
+    One that is killed before it begins leaves none of them open here.
+    """
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _taken, tuple([reduction.DupFd(each) for each in self._streams])
+
+
+def _taken(*streams: Any) -> list[int]:
+    return [stream.detach() for stream in streams]
+
+
+def _run(module: str, args: list[str], streams: list[int], environment: dict[str, str]) -> None:
+    """Be `python -m module args`, in the process that was forked for it.
+
+    The server has the environment of the test that needed it first.
+    """
+    for number, given in enumerate(streams):
         os.dup2(given, number)
         os.close(given)
+    os.environ.clear()
+    os.environ.update(environment)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115  # for as long as the process lives
     os.chdir(ROOT)
     warnings.simplefilter("error")
