@@ -346,6 +346,9 @@ async def test_a_filter_that_is_none_is_refused(store: Any, wrong: Any) -> None:
         SessionRecord(session_id="s", state={"n": float("nan")}),
         SessionRecord(session_id="s", state={"n": object()}),
         SessionRecord(session_id="s", state={1: 2}),  # type: ignore[dict-item]
+        SessionRecord(session_id="s", state={"app:n": 1}),
+        SessionRecord(session_id="s", state={" n": 1}),
+        SessionRecord(session_id="s", state={}, schema_version="v" * 300),
     ],
 )
 async def test_a_record_that_is_none_is_refused(store: Any, wrong: Any) -> None:

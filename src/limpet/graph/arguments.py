@@ -10,8 +10,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from limpet.errors import InvalidInput, InvalidQuery
+from limpet.errors import InvalidInput, InvalidQuery, InvalidValue
 from limpet.model import STATE_DEPTH_MAX, Key, described
+from limpet.model.ops import check_name
 from limpet.model.values import round_trip, settle
 from limpet.session.arguments import moment_us
 
@@ -25,6 +26,13 @@ def session_key(session_id: Any) -> str:
     if not isinstance(session_id, str) or not session_id:
         raise InvalidInput(f"a session id is a text that is not empty, not {session_id!r}")
     return Key("graph", "sessions", session_id).id
+
+
+def own_name(name: Any) -> str:
+    """The name of a field of a session's own state. Raises InvalidOp or InvalidValue."""
+    if isinstance(name, str) and ":" in name:
+        raise InvalidValue("the state", f"has the name {name!r}; names have no colon")
+    return check_name(name)
 
 
 def filter_of(given: F | None, kind: type[F]) -> F:

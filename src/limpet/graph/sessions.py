@@ -14,7 +14,8 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from limpet.errors import InvalidCursor, InvalidInput, SessionWriteConflict
-from limpet.graph.arguments import exact, filter_of, session_key
+from limpet.graph.arguments import exact, filter_of, own_name, session_key
+from limpet.graph.stores.labels import schema_label
 from limpet.model import described
 
 T = TypeVar("T")
@@ -171,11 +172,14 @@ class InMemorySessionStore:
 
 
 def checked_record(record: Any) -> SessionRecord:
-    """The record, if a store can keep one like it. Raises InvalidInput."""
+    """The record, if a store can keep one like it. Raises InvalidInput, or what is wrong in it."""
     if not isinstance(record, SessionRecord):
         raise InvalidInput(f"{described(record)} is not a SessionRecord. Pass one.")
     if not isinstance(record.state, dict) or not isinstance(record.schema_version, str):
         raise InvalidInput("a session record has a dict as its state and a text as schema_version.")
+    for name in record.state:
+        own_name(name)
+    schema_label(record.schema_version)
     return record
 
 

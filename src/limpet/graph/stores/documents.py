@@ -13,7 +13,6 @@ from typing import Any, Final, TypeAlias
 
 from limpet import facts
 from limpet.errors import (
-    InvalidValue,
     SessionConflict,
     SessionCorrupt,
     SessionDeleted,
@@ -63,7 +62,7 @@ class Moved(Exception):
 
 
 class Documents:
-    """The documents of one app and user."""
+    """The documents of one app and user. No name of a field has a colon: that is another scope."""
 
     def __init__(self, source: Source, app: str, user: str) -> None:
         Key(app, user, "id")  # raises InvalidKey
@@ -137,9 +136,9 @@ class Documents:
         """
         if session is None:
             return c.create(self.app, self.user, id, **_begin(fields, labels))
-        checked = _checked(fields)
         check_whole(session)
-        c.append(session, SAVED, ops=ops_between(own(session), checked), expect=session.version)
+        ops = ops_between(own(session), dict(fields))
+        c.append(session, SAVED, ops=ops, expect=session.version)
         if changed := changed_labels(session, labels):
             c.record(session, facts.labeled(changed))
         return session
@@ -227,15 +226,7 @@ def _begin(fields: Fields, labels: Labels) -> dict[str, Any]:
     """How the session of a new document is created, also under the key of a deleted one."""
     given = {name: text for name, text in labels.items() if text is not None}
     how: dict[str, Any] = {"actor": _ACTOR, "untyped": True, "reuse_deleted": True}
-    return {"state": _checked(fields), "labels": given, **how}
-
-
-def _checked(fields: Fields) -> dict[str, Any]:
-    """The fields, if all of them are the document's own. Raises InvalidValue."""
-    for name in fields:
-        if isinstance(name, str) and ":" in name:
-            raise InvalidValue("the state", f"has the name {name!r}; names have no colon")
-    return dict(fields)
+    return {"state": dict(fields), "labels": given, **how}
 
 
 def ops_between(before: Fields, after: Fields) -> tuple[PlainOp, ...]:
