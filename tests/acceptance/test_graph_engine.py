@@ -27,6 +27,7 @@ from limpet.graph import (
     current_node,
     current_session_id,
     full_jitter,
+    suspend,
 )
 from tests.support.graphs import Heard, gives, line
 
@@ -610,6 +611,26 @@ async def test_an_observer_whose_own_task_was_cancelled_harms_nobody() -> None:
     await graph.invoke(observers=[broken, heard])
     drained = await graph.drain()
     assert (drained.undelivered, len(heard.events)) == (0, 2)
+
+
+async def test_an_observer_that_tries_to_suspend_harms_nobody() -> None:
+    """It is not a node: the run goes on, and whoever comes after it is told everything."""
+
+    told = asyncio.Event()
+
+    async def suspends(event: Any) -> None:
+        told.set()
+        await suspend("o")
+
+    async def node(s: Count) -> dict[str, Any]:
+        await told.wait()  # it is in its body when the observer runs
+        return {}
+
+    heard = Heard()
+    graph = line(Count, node=node).compile()
+    await graph.invoke(observers=[suspends, heard])
+    await graph.drain()
+    assert heard.phases == [("node", "started"), ("node", "completed")]
 
 
 async def test_the_run_does_not_wait_for_observers_and_drain_has_a_bound() -> None:

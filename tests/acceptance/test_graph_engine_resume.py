@@ -591,6 +591,25 @@ async def test_a_record_of_another_session_is_refused(checkpointer: Any) -> None
             await graph.invoke(invocation_id="j", session_id="ada")
 
 
+async def test_a_run_without_a_session_does_not_replace_the_state_of_one(
+    checkpointer: Any,
+) -> None:
+    """It has never seen that state. In a session that is new it goes on."""
+    made = nodes("a", "b", broken="b")
+    store = InMemorySessionStore()
+    builder = line(Log, **made).with_checkpointer(checkpointer)
+    graph = builder.with_session_store(store).compile()
+    with pytest.raises(limpet.NodeException):
+        await graph.invoke(invocation_id="i")
+    await store.save("ada", SessionRecord(session_id="ada", state={"log": ["history"]}))
+    with pytest.raises(limpet.CheckpointRecordInvalid, match="no session"):
+        await graph.invoke(resume_invocation="i", session_id="ada")
+    found = await store.load("ada")
+    assert found is not None
+    assert found.state["log"] == ["history"]
+    assert (await graph.invoke(resume_invocation="i", session_id="new")).log == ["a", "b"]
+
+
 async def test_an_id_that_an_invocation_has_already_is_refused(checkpointer: Any) -> None:
     """Its record would be lost. Resuming it under its own id is what the caller may mean."""
     made = nodes("a", "b", broken="b")

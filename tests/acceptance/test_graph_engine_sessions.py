@@ -250,6 +250,36 @@ async def test_a_task_that_outlives_its_run_cannot_save_over_the_end() -> None:
     assert found.state["messages"] == ["end"]
 
 
+@pytest.mark.parametrize("conflicts", ["overwrite", "raise"])
+async def test_a_save_under_way_at_the_end_of_its_run_takes_effect_before_it(
+    conflicts: Any,
+) -> None:
+    """The end waits for it, and neither replaces it nor conflicts with it."""
+    left: list[asyncio.Task[None]] = []
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(InMemorySessionStore):
+        async def save(self, id: str, record: SessionRecord, /, **how: Any) -> int:
+            if not begun.is_set():
+                begun.set()
+                await go_on.wait()
+            return await super().save(id, record, **how)
+
+    async def node(s: Chat) -> dict[str, Any]:
+        left.append(asyncio.create_task(save_session({"messages": ["late"]})))
+        await begun.wait()
+        asyncio.get_running_loop().call_soon(go_on.set)
+        return {"messages": ["end"]}
+
+    store = Slow()
+    graph = line(Chat, node=node).with_session_store(store, conflicts=conflicts).compile()
+    await graph.invoke(session_id="s")
+    await asyncio.gather(*left)
+    found = await store.load("s")
+    assert found is not None
+    assert found.state["messages"] == ["end"]
+
+
 async def test_saving_without_a_session_does_nothing() -> None:
     """A node need not know whether its invocation has a session."""
     store = Tiny()

@@ -542,10 +542,97 @@ async def test_a_task_of_a_node_may_suspend_it(checkpointer: Any) -> None:
     assert isinstance(info.value.__cause__, ExceptionGroup)
 
 
-async def test_without_a_checkpointer_nothing_can_be_suspended() -> None:
+async def in_group(call: Any) -> Any:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(call)
+    return task.result()
+
+
+async def ask_in_group(s: Order) -> dict[str, Any]:
+    return await in_group(ask_until_known(s))
+
+
+async def run_in_group(state: Any, call: Any) -> Any:
+    return await in_group(call(state))
+
+
+async def test_a_call_may_suspend_its_branch_in_a_task_group(checkpointer: Any) -> None:
+    """The record knows which branch it was, so the others run as well."""
+    branches = {"ask": Branch(call=ask_in_group), "pack": Branch(call=logs("pack"))}
+    builder = GraphBuilder(Order).add_parallel_branches_node("both", branches=branches)
+    builder = builder.add_edge("both", END).set_entry("both").with_checkpointer(checkpointer)
+    graph = builder.compile()
+    assert isinstance(await graph.invoke(invocation_id="i"), Suspended)
+    assert (await checkpointer.load("i")).suspension["slots"] == ["ask"]
+    final = await graph.invoke(resume_invocation="i", signal_payload={"approved": True})
+    assert final.log == ["asked: True", "pack"]
+
+
+@pytest.mark.parametrize("around", ["node", "branch", "instance"])
+async def test_middleware_may_run_what_suspends_in_a_task_group(
+    checkpointer: Any, around: str
+) -> None:
+    """As one does that watches the time: the signal still finds the state it belongs to."""
+    how: Any = {"middleware": (run_in_group,)}
+    inner = line(Order, ask=ask_until_known).compile()
+    builder = GraphBuilder(Order)
+    if around == "node":
+        builder = builder.add_node("n", ask_until_known, **how)
+    elif around == "branch":
+        one = Branch(subgraph=inner, inputs={}, outputs={"log": "log"}, **how)
+        builder = builder.add_parallel_branches_node("n", branches={"one": one})
+    else:
+        builder = builder.add_fan_out_node(
+            "n",
+            subgraph=inner,
+            count=1,
+            collect_field="item",
+            target_field="log",
+            instance_middleware=(run_in_group,),
+        )
+    builder = builder.add_edge("n", END).set_entry("n").with_checkpointer(checkpointer)
+    graph = builder.compile()
+    assert isinstance(await graph.invoke(invocation_id="i"), Suspended)
+    final = await graph.invoke(resume_invocation="i", signal_payload={"approved": True})
+    assert final.log == (["book"] if around == "instance" else ["asked: True"])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_group_of_errors_keeps_its_cause(kept: bool) -> None:
+    """A node may have raised one of its own, which says nothing of a suspension."""
+
+    async def node(s: Order) -> dict[str, Any]:
+        raise ExceptionGroup("mine", [ValueError("down")]) from KeyError("cause")
+
+    builder = line(Order, node=node)
+    graph = (builder.with_checkpointer(PlainCheckpointer()) if kept else builder).compile()
+    with pytest.raises(limpet.NodeException) as info:
+        await graph.invoke()
+    assert isinstance(info.value.__cause__, ExceptionGroup)
+    assert isinstance(info.value.__cause__.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("asks", [ask, ask_in_group])
+async def test_without_a_checkpointer_nothing_can_be_suspended(asks: Any) -> None:
     """The caller learns that nothing would resume it."""
     with pytest.raises(limpet.SuspensionPersistenceFailed, match="no checkpointer"):
-        await line(Order, ask=ask).compile().invoke()
+        await line(Order, ask=asks).compile().invoke()
+
+
+async def test_a_suspended_record_that_cannot_be_claimed_is_an_error_of_ours() -> None:
+    """The store was down: nothing ran, and the record is as it was."""
+
+    class Down(InMemoryCheckpointer):
+        async def claim(self, record: CheckpointRecord, revision: int, /) -> bool:
+            raise OSError("down")
+
+    checkpointer = Down()
+    graph = shop(checkpointer).compile()
+    await graph.invoke(invocation_id="i")
+    before = await checkpointer.load("i")
+    with pytest.raises(limpet.CheckpointSaveFailed, match="down"):
+        await graph.invoke(resume_invocation="i", signal_payload={})
+    assert await checkpointer.load("i") == before
 
 
 # --- signals that do not fit ----------------------------------------------------------------------

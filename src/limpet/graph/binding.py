@@ -7,6 +7,7 @@ nothing. With a SessionState only its fields are stored; all others belong to on
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -78,6 +79,7 @@ class Binding:
         self._config, self.session_id = config, session_id
         self._held: Any = None  # what was loaded, as the class that is stored
         self._version: int | None = 0
+        self._saving = asyncio.Lock()  # saves take effect in the order of their calls
 
     async def load(self) -> bool:
         """Load the session and migrate it; False if there is none. Nothing has run if it raises."""
@@ -125,6 +127,15 @@ class Binding:
 
     async def save(self, state: Any, *, result: Any = None) -> None:
         """Save the session once: a store that refuses or fails is not asked again."""
+        async with self._saving:
+            await self._save(state, result)
+
+    async def settled(self) -> None:
+        """Wait until no save is under way, nor waits for another."""
+        async with self._saving:
+            pass
+
+    async def _save(self, state: Any, result: Any) -> None:
         try:
             record = self.record(state)
             self._check_versions()

@@ -128,9 +128,11 @@ async def _tell(observer: Observer, event: NodeEvent) -> None:
         answer = observer(event)
         if inspect.isawaitable(answer):
             await answer
-    except (Exception, asyncio.CancelledError) as error:
-        # Something that an observer waits for may be cancelled: that is its failure. Only if the
-        # delivery is cancelled, at the end of the loop, does it stop.
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        # Something that an observer waits for may be cancelled, or it may try to suspend: that is
+        # its failure. Only if the delivery is cancelled, at the end of the loop, does it stop.
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise

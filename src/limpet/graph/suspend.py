@@ -7,7 +7,8 @@ it and the invocation, which is saved with its session and returns `Suspended`. 
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Awaitable
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -16,6 +17,8 @@ from limpet.graph.arguments import exact
 from limpet.graph.context import CURRENT
 from limpet.graph.engine.track import LiveFrame
 from limpet.model import described
+
+T = TypeVar("T")
 
 
 class SuspensionDescriptor(msgspec.Struct, frozen=True):
@@ -107,12 +110,20 @@ def _check(descriptor: Any) -> None:
     exact(descriptor.metadata, "the metadata")
 
 
-def outcome_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What the errors of a node's own task group mean: it suspends, unless one of them failed."""
+async def unwrapped(call: Awaitable[T]) -> T:
+    """What the call gives. A task group in it, of a node or of middleware, hides no suspension."""
+    try:
+        return await call
+    except BaseExceptionGroup as group:
+        unwrap(group)
+
+
+def unwrap(group: BaseExceptionGroup[BaseException]) -> NoReturn:
+    """Raise what the errors of a task group mean: a suspension, unless another of them failed."""
     signals, others = group.split(SuspendSignal)
-    if signals is None or others is not None:
-        return group if others is None else others
-    found: BaseException = signals
-    while isinstance(found, BaseExceptionGroup):
+    if signals is None:
+        raise group
+    found: BaseException = signals if others is None else others
+    while others is None and isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
-    return found
+    raise found from None

@@ -21,7 +21,7 @@ from limpet.graph.engine.nodes import Edge
 from limpet.graph.engine.run import Middleware, chained, run_graph, together
 from limpet.graph.project import Crossing
 from limpet.graph.state import Contributions, StatePlan
-from limpet.graph.suspend import SuspendSignal
+from limpet.graph.suspend import SuspendSignal, unwrapped
 
 if TYPE_CHECKING:
     from limpet.graph.engine.compiled import CompiledGraph
@@ -85,7 +85,7 @@ class BranchesStep:
     ) -> None:
         """Run one branch and keep its update, or its error."""
         try:
-            result: Any = await self._update(scope, state, name, found)
+            result: Any = await unwrapped(self._update(scope, state, name, found))
         except SuspendSignal as signal:
             signal.slots.insert(0, name)
             raise

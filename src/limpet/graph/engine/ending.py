@@ -54,6 +54,7 @@ async def leave_record(run: Invocation, error: BaseException) -> None:
 
 async def finish(run: Invocation, final: Any) -> None:
     """Save the session and the completed record. Raises SessionSaveFailed with the result."""
+    await _close(run)
     binding, tracker = run.binding, run.tracker
     if binding is not None and binding.auto_save:
         if tracker is not None and tracker.ending == "with session":
@@ -62,6 +63,13 @@ async def finish(run: Invocation, final: Any) -> None:
         await binding.save(final, result=final)
     if tracker is not None:
         await tracker.end()
+
+
+async def _close(run: Invocation) -> None:
+    """Let nothing that a node left behind save the session after the end, or over it."""
+    run.ended = True
+    if run.binding is not None:
+        await run.binding.settled()
 
 
 async def _together(binding: Binding, tracker: Tracker, final: Any) -> None:
@@ -92,6 +100,7 @@ async def suspended(scope: Scope, signal: SuspendSignal) -> Suspended:
     if tracker is None or scope.frame is None:
         reason = "the graph has no checkpointer, so nothing could resume it"
         raise SuspensionPersistenceFailed(run.invocation_id, reason)
+    await _close(run)
     state = scope.frame.state
     if signal.completed:
         tracker.positions.append(

@@ -26,7 +26,7 @@ from limpet.graph.engine.nodes import Edge
 from limpet.graph.engine.run import Middleware, chained, run_graph, together
 from limpet.graph.plan import GraphPlan
 from limpet.graph.project import Crossing
-from limpet.graph.suspend import SuspendSignal
+from limpet.graph.suspend import SuspendSignal, unwrapped
 
 ErrorPolicy: TypeAlias = Literal["fail_fast", "collect"]
 OnEmpty: TypeAlias = Literal["raise", "noop"]
@@ -210,7 +210,8 @@ class _Work:
         item = None if self._items is None else self._items[at]
         found = self._found.get(str(at))
         try:
-            return await self._step.instance(self._scope, self._state, item, at, found)
+            instance = self._step.instance(self._scope, self._state, item, at, found)
+            return await unwrapped(instance)
         except SuspendSignal as signal:
             signal.slots.insert(0, str(at))
             raise

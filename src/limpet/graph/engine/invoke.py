@@ -18,6 +18,7 @@ from limpet.graph.context import CURRENT, Invocation, Scope
 from limpet.graph.engine.ending import ending_of, finish, leave_record, suspended
 from limpet.graph.engine.resume import (
     Start,
+    check_no_session,
     check_session,
     check_unused,
     load_record,
@@ -122,6 +123,8 @@ async def _run(scope: Scope, call: Call, ran: Ran, record: CheckpointRecord | No
     if graph.session is not None and run.session_id is not None:
         run.binding = Binding(graph.session, run.session_id)
         ran.found_session = await run.binding.load()
+        if ran.found_session and record is not None:
+            check_no_session(record, signal=call.signal_payload is not None)
     start = _start(scope, call, record)
     ran.entry_state = start.state
     if graph.checkpointer is not None:

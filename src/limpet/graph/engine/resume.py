@@ -65,10 +65,15 @@ async def check_unused(checkpointer: Checkpointer, invocation_id: str) -> None:
 
 def check_session(record: CheckpointRecord, session_id: str | None, *, signal: bool) -> None:
     """Refuse to resume an invocation of one session in another, whose state it would replace."""
-    if session_id is None or record.session_id in (None, session_id):
-        return
-    kind = SuspensionRecordInvalid if signal else CheckpointRecordInvalid
-    raise kind(record.invocation_id, "it belongs to another session")
+    if session_id is not None and record.session_id not in (None, session_id):
+        raise _refused(record, "it belongs to another session", signal=signal)
+
+
+def check_no_session(record: CheckpointRecord, *, signal: bool) -> None:
+    """Refuse to resume an invocation without a session in one that has a state: it is not in it."""
+    if record.session_id is None:
+        reason = "it belongs to no session, and this session has a state already"
+        raise _refused(record, reason, signal=signal)
 
 
 def start_of(graph: GraphPlan[Any], record: CheckpointRecord, initial: Any, payload: Any) -> Start:
@@ -89,6 +94,11 @@ def start_of(graph: GraphPlan[Any], record: CheckpointRecord, initial: Any, payl
         frames = _signalled(graph, frames, record, payload)
     root = frames[0]
     return Start(graph.plan.load(root.state, where), root.node, (frames[1:], root.progress))
+
+
+def _refused(record: CheckpointRecord, reason: str, *, signal: bool) -> Exception:
+    kind = SuspensionRecordInvalid if signal else CheckpointRecordInvalid
+    return kind(record.invocation_id, reason)
 
 
 async def _loaded(checkpointer: Checkpointer, invocation_id: str) -> Any:

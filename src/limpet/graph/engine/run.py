@@ -15,7 +15,7 @@ from limpet.errors import CheckpointSaveFailed, GraphError, NodeException, Suspe
 from limpet.errors.graph import said
 from limpet.graph.checkpoint import Position
 from limpet.graph.context import CURRENT, Scope
-from limpet.graph.suspend import SuspendSignal, outcome_of
+from limpet.graph.suspend import SuspendSignal, unwrap, unwrapped
 
 Next: TypeAlias = Callable[[Any], Awaitable[Mapping[str, Any]]]
 Middleware: TypeAlias = Callable[[Any, Next], Awaitable[Mapping[str, Any]]]
@@ -53,7 +53,10 @@ async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
                 await asyncio.sleep(0)
             if simple and step.fn is not None and not step.middleware:
                 try:
-                    update = await step.fn(state)
+                    try:
+                        update = await step.fn(state)
+                    except BaseExceptionGroup as group:
+                        unwrap(group)
                 except Exception as error:
                     if passes(step, error):
                         raise
@@ -72,7 +75,8 @@ async def _advance(scope: Scope, step: Step, state: Any, number: int) -> tuple[A
     attempts = _Attempts(scope, step, number)
     scope.body = False  # until the node itself runs
     try:
-        update = await chained(step.middleware, attempts)(state)
+        call = chained(step.middleware, attempts)(state)
+        update = await (unwrapped(call) if step.middleware else call)
     except Exception as error:
         attempts.end(error=error)
         if passes(step, error):
@@ -133,9 +137,9 @@ class _Attempts:
         wrapped, scope.body = scope.body, step.fn is not None
         try:
             if tracer is None:
-                return await _ran(step, scope, state)
+                return await unwrapped(step.run(scope, state))
             with scope.run.span("node", step.name, scope):
-                return await _ran(step, scope, state)
+                return await unwrapped(step.run(scope, state))
         except SuspendSignal:
             self._open = False
             scope.emit("suspended", self._number, state)
@@ -151,14 +155,6 @@ class _Attempts:
         if self._open:
             self._open = False
             self._scope.emit("completed", self._number, self._pre, post, error)
-
-
-async def _ran(step: Step, scope: Scope, state: Any) -> Any:
-    """What the node gives. A task group of its own may have wrapped a suspension."""
-    try:
-        return await step.run(scope, state)
-    except BaseExceptionGroup as group:
-        raise outcome_of(group) from None
 
 
 def chained(middleware: tuple[Middleware, ...], inner: Next) -> Next:

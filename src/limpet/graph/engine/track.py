@@ -288,9 +288,12 @@ class Tracker:
         """Save a resumed invocation in place of the suspended one; False if another was first."""
         self.revision = revision + 1
         record, self._whole = self.whole(), False
-        if isinstance(self.checkpointer, ClaimingCheckpointer):
-            return await self.checkpointer.claim(record, revision)
-        await self.checkpointer.save(record)
+        try:
+            if isinstance(self.checkpointer, ClaimingCheckpointer):
+                return await self.checkpointer.claim(record, revision)
+            await self.checkpointer.save(record)
+        except Exception as error:
+            raise self._unsaved(error) from error
         return True
 
     # --- saving ---------------------------------------------------------------------------------
