@@ -473,12 +473,13 @@ async def test_what_is_unarchived_while_its_file_is_written_stays_in_the_store(
     assert await lp.sweep() == limpet.Swept()
 
 
-async def test_timeouts_said_while_it_comes_back_hold_on(
+async def test_what_is_said_while_it_comes_back_holds_on(
     lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were said to what stands for it in the store, which goes."""
+    """How it is kept was said to what stands for it in the store, which goes."""
     s = await ended(lp)
     await s.archive()
+    await s.retention(events=50)
     fetch = DirectoryArchive.fetch
     week = limpet.Timeouts(expiry=timedelta(days=7))
     times: list[int] = []
@@ -491,4 +492,13 @@ async def test_timeouts_said_while_it_comes_back_hold_on(
 
     monkeypatch.setattr(DirectoryArchive, "fetch", late)
     await lp.unarchive(s.key)
-    assert (await lp.get(s.key)).timeouts == week
+    back = await lp.get(s.key)
+    assert (back.timeouts, back.head.facts["retention"]) == (week, {"events": 50})
+
+
+async def test_what_stands_for_an_archived_session_has_no_checkpoints(lp: limpet.Limpet) -> None:
+    """It would be one of an empty state, and gone when the session comes back."""
+    s = await ended(lp)
+    await s.archive()
+    with pytest.raises(limpet.SessionArchived):
+        await lp.session(s.key, actor="user:ada").checkpoint()

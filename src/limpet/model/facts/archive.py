@@ -15,7 +15,7 @@ from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
 
 _CREATED: Final = "session.created"
-_KEPT: Final = ("labels", "timeouts", "durations", "archived_from", "schema_version")
+_KEPT: Final = ("labels", "timeouts", "retention", "durations", "archived_from", "schema_version")
 
 
 class Stubbed(Protocol):

@@ -13,7 +13,13 @@ from functools import partial
 from hashlib import sha256
 from typing import Final, TypeAlias
 
-from limpet.errors import LimpetError, SessionConflict, SessionCorrupt, SessionDeleted
+from limpet.errors import (
+    LimpetError,
+    SessionArchived,
+    SessionConflict,
+    SessionCorrupt,
+    SessionDeleted,
+)
 from limpet.model import (
     NO_CHECKPOINT,
     UPDATE_TRIES_MAX,
@@ -25,6 +31,7 @@ from limpet.model import (
     canonical,
     is_reserved,
 )
+from limpet.model.facts.archive import place
 from limpet.session.documents import Documents
 from limpet.session.history.bounds import Bounds
 from limpet.session.history.kept import Asked, Checkpoint, Kept, Taken
@@ -195,6 +202,8 @@ class Keeping:
         for left in reversed(range(UPDATE_TRIES_MAX)):
             known = state is not None
             head, fields = state or await self._newest(key, uid)
+            if place(head.facts) is not None:  # what stands here for the session is not its state
+                raise SessionArchived(key)
             taken = _taken(head, fields, newest=newest and known)
             try:
                 made = await self.kept(key).record(taken, asked, policy)

@@ -25,6 +25,7 @@ from limpet.errors import (
 from limpet.model import (
     EMPTY,
     Commit,
+    Fact,
     FrozenDict,
     Head,
     Key,
@@ -33,6 +34,7 @@ from limpet.model import (
 from limpet.model.facts import ARCHIVED, Timeouts, timeouts_set
 from limpet.model.facts import archive as facts
 from limpet.model.facts.phases import rule
+from limpet.model.facts.retention import RETENTION_SET
 from limpet.model.facts.timeouts import timeouts_in
 from limpet.session.documents import Documents, Put, commit_puts
 from limpet.session.handle import Handle
@@ -177,8 +179,7 @@ async def unarchive_session(session: Handle, actor: str) -> None:
         return await _reopen(session, actor)
     async with fetched(journal, place):  # a file that does not prove itself changes nothing
         of = {name: place[name] for name in ("place", "uid", "version", "bytes", "sha256")}
-        of["timeouts"] = dict(head.facts.get("timeouts", EMPTY))
-        move = {"to": "store", "owner": [key.app, key.user], **of}
+        move = {"to": "store", "owner": [key.app, key.user], **of, **_said(head)}
         await _intents(journal, key).put(key.id, move, actor=actor)
     await _bring_back(session, move, actor)
 
@@ -193,18 +194,17 @@ async def _bring_back(session: Handle, move: Any, actor: str) -> None:
     await session.writer.load(tail=1)
     head = session.writer.known.head
     if (head.uid, head.phase) == (move["uid"], ARCHIVED):
-        await _keep_timeouts(journal, head, move)
+        await _keep_said(journal, head, move)
         await _reopen(session, actor)
     await _archive_of(journal).remove(move["place"])
     await _intents(journal, key).purge(key.id)
 
 
 async def _lifted(journal: Journal, key: Key, move: Any, actor: str) -> Any:
-    """Remove the stub. How long the session is kept may be said to it until then."""
+    """Remove the stub. How the session is kept may be said to it until then."""
     while (head := await _head(journal, key)) is not None and _place(head) == move["place"]:
-        timeouts = dict(head.facts.get("timeouts", EMPTY))
-        if timeouts != move["timeouts"]:
-            move = {**move, "timeouts": timeouts}
+        if not _said(head).items() <= move.items():
+            move = {**move, **_said(head)}
             await _intents(journal, key).put(key.id, move, actor=actor)
         if await _is_buried(journal, key, Standing(head.uid, head.version)):
             break
@@ -344,13 +344,22 @@ async def _finish_archiving(journal: Journal, move: Any) -> None:
     await _add_stub(journal, head, move)
 
 
-async def _keep_timeouts(journal: Journal, head: Head, move: Any) -> None:
-    """How long it is kept may have been decided while it was archived: that holds on."""
-    wanted = move["timeouts"]
-    if wanted == head.facts.get("timeouts", EMPTY):
-        return
-    fact = timeouts_set(timeouts_in(FrozenDict(timeouts=wanted)) or Timeouts())
-    await journal.commit((Commit(head.key, (journal.prepare(fact, NOBODY),), uid=head.uid),))
+def _said(head: Head) -> dict[str, Any]:
+    """How a session is kept: what may be said of an archived one."""
+    return {name: dict(head.facts.get(name, EMPTY)) for name in ("timeouts", "retention")}
+
+
+async def _keep_said(journal: Journal, head: Head, move: Any) -> None:
+    """How it is kept may have been decided while it was archived: that holds on."""
+    here, new = _said(head), list[Fact]()
+    if move["timeouts"] != here["timeouts"]:
+        wanted = timeouts_in(FrozenDict(timeouts=move["timeouts"]))
+        new.append(timeouts_set(wanted or Timeouts()))
+    if move.get("retention", here["retention"]) != here["retention"]:
+        new.append(Fact(type=RETENTION_SET, data={"retention": dict(move["retention"])}))
+    if new:
+        drafts = tuple([journal.prepare(fact, NOBODY) for fact in new])
+        await journal.commit((Commit(head.key, drafts, uid=head.uid),))
 
 
 async def _head_in(journal: Journal, file: _File) -> Head:
