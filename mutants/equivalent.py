@@ -38,13 +38,18 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     (
         "limpet.store.planning.plan",
         "Plan._add_plain",
-        "commit.classless and fold.head.schema_version is not None -> fold.head.schema_version is not None",
+        "commit.classless and head.facts and (head.schema_version is not None) -> head.facts and head.schema_version is not None",
     ): "The long way is taken, which ends the same.",
     (
         "limpet.store.planning.plan",
         "Plan._add_plain",
-        "commit.classless and fold.head.schema_version is not None -> commit.classless",
+        "commit.classless and head.facts and (head.schema_version is not None) -> commit.classless and head.facts",
     ): "The long way is taken, which ends the same.",
+    (
+        "limpet.store.planning.plan",
+        "Plan._add_plain",
+        "commit.classless and head.facts and (head.schema_version is not None) -> commit.classless and head.schema_version is not None",
+    ): "Without facts there is no version: asking for it costs time and finds None.",
     (
         "limpet.store.planning.plan",
         "Plan._add",
@@ -53,6 +58,6 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     (
         "limpet.store.planning.plan",
         "Plan._repeat",
-        "event is None or not is_input(event.type) -> event is None",
+        "event is None or event.processed is None -> event is None",
     ): "What is no input is looked for among the processed, and not found.",
 }

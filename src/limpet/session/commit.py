@@ -331,7 +331,7 @@ class CommitBuilder:
         except SessionDeleted as error:
             for session in self._sessions:
                 if session.key == error.key:
-                    await session._refuse_archived()
+                    await session.internals.refuse_archived()
             raise
         self.token = answers[-1].token
         events: dict[int, Event] = {}

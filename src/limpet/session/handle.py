@@ -6,7 +6,19 @@ from typing import Protocol
 
 from limpet.model import Event, Fact, Head, Key
 from limpet.model.facts.phases import Phase
-from limpet.session.writer import Writer
+from limpet.session.writer import Standby, Writer
+
+
+class Holder(Standby, Protocol):
+    """What a session holds only while it works: see `life.verbs`."""
+
+    def begin_memory(self) -> None:
+        """Begin with empty working memory; the other layers stay as they are."""
+        ...
+
+    async def release(self) -> None:
+        """Give back what a session holds only while it works: exclusive tools, working memory."""
+        ...
 
 
 class Handle(Protocol):
@@ -27,12 +39,7 @@ class Handle(Protocol):
     @property
     def phase(self) -> Phase: ...
 
+    @property
+    def internals(self) -> Holder: ...
+
     async def record(self, *facts: Fact, actor: str | None = None) -> tuple[Event, ...]: ...
-
-    def _begin_memory(self) -> None:
-        """Begin with working memory that is empty; the other layers are there as they are."""
-        ...
-
-    async def _let_go(self) -> None:
-        """Give back what a session that does not work any more has no use for."""
-        ...

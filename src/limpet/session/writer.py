@@ -44,22 +44,29 @@ _PAUSE_SECONDS_MAX: Final = 0.002
 _MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch, SessionCorrupt)
 
 
+class Standby(Protocol):
+    """What is asked about a session that is suspended or archived: see `life.verbs`."""
+
+    async def rouse(self) -> None:
+        """Resume the session: input was recorded that ends its suspension."""
+        ...
+
+    async def refuse_archived(self) -> None:
+        """Raise SessionArchived if the log of this very session is in the archive."""
+        ...
+
+    async def stub(self) -> Head | None:
+        """What stands in the store for this session while its log is in the archive."""
+        ...
+
+
 class Owner(Protocol):
     """What a Writer needs of the object that it writes for: a Session."""
 
     actor: str | None  # migrates, if a load has to
 
-    async def _rouse(self) -> None:
-        """Resume the session: input was recorded that ends its suspension."""
-        ...
-
-    async def _refuse_archived(self) -> None:
-        """Raise SessionArchived if the log of this very session is in the archive."""
-        ...
-
-    async def _stub(self) -> Head | None:
-        """What stands in the store for this session while its log is in the archive."""
-        ...
+    @property
+    def internals(self) -> Standby: ...
 
 
 class Writer:
@@ -94,7 +101,7 @@ class Writer:
             loaded, moved = await loading.load(self.typed, **how)  # type: ignore[arg-type]
             self.known.take(loaded)
         except SessionDeleted:
-            await self._owner._refuse_archived()
+            await self._owner.internals.refuse_archived()
             raise
         if moved is not None:
             self.known.absorb(moved, (None,))
@@ -151,12 +158,12 @@ class Writer:
         Raises SessionDeleted if it was deleted, SessionEnded if it is archived, SessionArchived if
         it is on its way.
         """
-        stub = await self._owner._stub()
+        stub = await self._owner.internals.stub()
         if stub is not None:
             there = structs.replace(commit, uid=stub.uid, expect=None, fence=None)
             with suppress(SessionDeleted):  # or else the stub is gone by now
                 return (await self.journal.commit((there,)))[0].events
-        await self._owner._refuse_archived()
+        await self._owner.internals.refuse_archived()
         return (await self.journal.commit((commit,)))[0].events  # it was deleted, or is back
 
     # --- for the queue: see `queueing.queue` ---------------------------------------------------
@@ -179,7 +186,7 @@ class Writer:
 
     async def rouse(self) -> None:
         """Resume the session, which was suspended until input came."""
-        await self._owner._rouse()
+        await self._owner.internals.rouse()
         await self.load(tail=_TAIL)
 
     def refused(self, error: Exception) -> None:

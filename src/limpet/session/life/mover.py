@@ -236,11 +236,11 @@ class Mover:
     async def _after(self, step: Transition) -> None:
         """A hook that fails after the commit undoes nothing; that it failed is recorded."""
         if step.phase not in (INIT, ACTIVE, RESUMED):
-            await self._session._let_go()
+            await self._session.internals.release()
         if step.phase == SUSPENDED:
             self._signal()
         if "initialize_memory" in step.side_effects:
-            self._session._begin_memory()
+            self._session.internals.begin_memory()
         hook = self._policy.after.get((step.before, step.phase))
         if hook is None:
             return

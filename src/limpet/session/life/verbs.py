@@ -185,6 +185,13 @@ class Life:
             self._remembers = Memory(self)
         return self._remembers
 
+    # --- for the rest of the package -----------------------------------------------------------
+
+    @property
+    def internals(self) -> Internals:
+        """What other modules ask of a session and users have no use for."""
+        return Internals(self, self._remembers)
+
     # --- private -------------------------------------------------------------------------------
 
     @property
@@ -197,39 +204,6 @@ class Life:
 
         return check_actor(actor) or self.actor or NOBODY
 
-    async def _refuse_archived(self) -> None:
-        """Raise SessionArchived if what seems deleted is in the archive, or on its way."""
-        from limpet.session.life.archiving import is_archived
-
-        if await is_archived(self.writer.journal, self.key, self.writer.known.uid):
-            raise SessionArchived(self.key)
-
-    async def _stub(self) -> Head | None:
-        """What stands in the store for this session while its log is in the archive."""
-        from limpet.session.life.archiving import stub_of
-
-        return await stub_of(self.writer.journal, self.key, self.writer.known.uid)
-
-    async def _rouse(self) -> None:
-        """Input came that ends its suspension: resume it, by an object of its own."""
-        from limpet.session.life.mover import resume_on_input
-
-        other = type(self)(self.writer.journal, self.key, untyped=True)  # type: ignore[call-arg]  # a Session
-        await resume_on_input(other)
-
-    def _begin_memory(self) -> None:
-        """Begin with working memory that is empty; the other layers are there as they are."""
-        self.memory.working.reset()
-
-    async def _let_go(self) -> None:
-        """What a session that does not work any more gives back: tools, and working memory."""
-        if self._remembers is not None:
-            self._remembers.working.reset()
-        if any(kept.get("exclusive") for kept in self.tools.values()):
-            from limpet.session.life.tools import ToolLocks
-
-            await ToolLocks(self.writer.journal, self).release_all()
-
     async def _move(
         self,
         *events: PhaseEvent,
@@ -241,3 +215,50 @@ class Life:
 
         how: dict[str, Any] = {"reason": reason, "actor": self._doer(actor), "more": more}
         return await Mover(self, events, **how).move()
+
+
+class Internals:
+    """What the package asks of a session and its users do not: when it is suspended or archived,
+    and when it stops working. The modules below know it as `writer.Standby`, `handle.Holder`."""
+
+    __slots__ = ("_memory", "_session")
+
+    def __init__(self, session: Life, memory: Memory | None) -> None:
+        """`memory` is None if this object of the session has not used any."""
+        self._session, self._memory = session, memory
+
+    async def refuse_archived(self) -> None:
+        """Raise SessionArchived if what seems deleted is in the archive, or on its way."""
+        from limpet.session.life.archiving import is_archived
+
+        writer = self._session.writer
+        if await is_archived(writer.journal, self._session.key, writer.known.uid):
+            raise SessionArchived(self._session.key)
+
+    async def stub(self) -> Head | None:
+        """What stands in the store for this session while its log is in the archive."""
+        from limpet.session.life.archiving import stub_of
+
+        writer = self._session.writer
+        return await stub_of(writer.journal, self._session.key, writer.known.uid)
+
+    async def rouse(self) -> None:
+        """Input came that ends its suspension: resume it, by an object of its own."""
+        from limpet.session.life.mover import resume_on_input
+
+        session = self._session
+        other = type(session)(session.writer.journal, session.key, untyped=True)  # type: ignore[call-arg]  # a Session
+        await resume_on_input(other)
+
+    def begin_memory(self) -> None:
+        """Begin with empty working memory; the other layers stay as they are."""
+        self._session.memory.working.reset()
+
+    async def release(self) -> None:
+        """Give back what a session holds only while it works: exclusive tools, working memory."""
+        if self._memory is not None:
+            self._memory.working.reset()
+        if any(kept.get("exclusive") for kept in self._session.tools.values()):
+            from limpet.session.life.tools import ToolLocks
+
+            await ToolLocks(self._session.writer.journal, self._session).release_all()

@@ -19,6 +19,7 @@ from limpet.session.sync.loop import Loop, Stream
 T = TypeVar("T")
 INSIDE: Final = (
     "adopter",
+    "internals",
     "journal",
     "permissions_for",
     "ringing",

@@ -28,6 +28,7 @@ class Through(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
     """A connection that leaves nothing behind in the process that answers it."""
 
     local = ""  # what every transaction begins with, as SQL
+    _server_caps: Any  # asyncpg's
 
     def transaction(
         self, *, isolation: str | None = None, readonly: bool = False, deferrable: bool = False
@@ -62,6 +63,10 @@ class Through(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
         found = nullcontext() if self.is_in_transaction() else self.transaction()
         return found
 
+    def leave_jit_alone(self) -> None:
+        """Asked about arrays, the driver would turn jit off and on again, and leave that behind."""
+        self._server_caps = self._server_caps._replace(jit=False)
+
     async def _begin(self, query: str) -> Any:
         """Begin and set everything in one round trip."""
         try:
@@ -88,8 +93,7 @@ async def ready(conn: Connection, url: str, wanted: Mapping[str, str]) -> None:
     """Bring a new connection to where calls may use it: durable, with the settings it needs."""
     if is_pooled(url):
         conn.local = local_settings(url, wanted)
-        # Asked about arrays, the driver would turn jit off and on again, and leave that behind.
-        conn._server_caps = conn._server_caps._replace(jit=False)
+        conn.leave_jit_alone()
     else:
         await settings.be_durable(conn, url)
 
