@@ -52,6 +52,16 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ): "Without facts there is no version: asking for it costs time and finds None.",
     (
         "limpet.store.planning.plan",
+        "Plan._add_plain",
+        "commit.uid is not None and commit.uid != head.uid -> commit.uid != head.uid",
+    ): "The long way is taken, which ends the same.",
+    (
+        "limpet.store.planning.plan",
+        "Plan._add_plain",
+        "commit.uid is not None and commit.uid != head.uid -> commit.uid is not None",
+    ): "The long way is taken, which ends the same.",
+    (
+        "limpet.store.planning.plan",
         "Plan._add",
         "events[place] is None and draft.caller_chose_id -> events[place] is None",
     ): "An id that was made just now is not among those that callers chose.",

@@ -59,6 +59,7 @@ def test_what_waits_is_counted_and_shown(tmp_path: Path, url: str) -> None:
         ("waiting", "due"),
     ]
     leased, woken, _ = told["shown"]
+    assert (leased["phase"], leased["version"], leased["labels"]) == ("active", 2, {})
     assert (leased["worker"], leased["fence"], leased["pending"]) == ("worker-1", 1, 1)
     end = datetime.fromisoformat(leased["lease_until"])
     assert timedelta(minutes=50) < end - datetime.fromisoformat(told["at"]) < timedelta(minutes=70)

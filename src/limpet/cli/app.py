@@ -17,10 +17,10 @@ import limpet
 from limpet.cli import agents, importing, life, moving, past, running
 from limpet.cli.address import store_url
 from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on
+from limpet.cli.backlog import Backlog, backlog_of
 from limpet.cli.commands import Commands
 from limpet.cli.objects import imported_object
 from limpet.cli.show import Screen
-from limpet.cli.status import Status, status_of
 from limpet.cli.stuck import Stuck
 from limpet.errors import InvalidInput, SessionNotFound
 from limpet.model import PAGE_MAX
@@ -171,10 +171,10 @@ def status(
     """
     screen = Screen(as_json=as_json)
 
-    async def run(lp: limpet.Limpet) -> Status:
+    async def run(lp: limpet.Limpet) -> Backlog:
         if app_name is not None:
             await _refuse_unknown(lp, app_name)
-        return await status_of(lp, app_name, now_us=now_us(), limit=limit)
+        return await backlog_of(lp, app_name, now_us=now_us(), limit=limit)
 
     with screen.errors():
         screen.status(on(url, run, looking=True))

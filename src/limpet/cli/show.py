@@ -28,12 +28,12 @@ from rich.table import Table
 from rich.text import Text
 
 from limpet.cli.ages import timed
-from limpet.cli.status import State, Status, state_of
+from limpet.cli.backlog import Backlog, Readiness, readiness
 from limpet.cli.stuck import Stuck
 from limpet.errors import BackupDamaged, InvalidInput, LimpetError
 from limpet.model import Head, runnable_us, to_time
 from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan
-from limpet.session.wire import error_form, key_form, report_form
+from limpet.session.wire import error_form, head_form, key_form, report_form
 from limpet.store.doctor import damage, finding_line, plural, size
 from limpet.store.protocol import Check, Diagnosis, Report, Restored
 from limpet.store.protocol import Progress as Callback
@@ -143,7 +143,7 @@ class Screen:
         else:
             self._say(f"{plural(len(report.findings), 'finding')}: {read}. {_FINDINGS}", "problem")
 
-    def status(self, found: Status) -> None:
+    def status(self, found: Backlog) -> None:
         if self._json:
             shown = [_waiting(head, found.now_us) for head in found.shown]
             told = {"ok": True, "at": _time(found.now_us), "sessions": found.sessions}
@@ -286,14 +286,14 @@ def _copied(file: Path, report: Report | None, seconds: float) -> dict[str, Any]
     return {"ok": not found, **told, "verify": verify}
 
 
-def _waiting_table(found: Status) -> Table:
+def _waiting_table(found: Backlog) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("state")
     table.add_column("session", overflow="fold")
     table.add_column("pending", justify="right")
     table.add_column("waiting", no_wrap=True)  # a time with its age stays on one line
     for head in found.shown:
-        state = state_of(head, found.now_us)
+        state = readiness(head, found.now_us)
         colour = _COLOURS["warning" if state == "due" else "ok"]
         when, *whose = _waits(head, state, found.now_us)
         session = Text("\n").join([Text(str(head.key)), *[Text(who, "dim") for who in whose]])
@@ -301,15 +301,15 @@ def _waiting_table(found: Status) -> Table:
     return table
 
 
-def _waiting_lines(found: Status) -> Iterator[str]:
+def _waiting_lines(found: Backlog) -> Iterator[str]:
     width = max((len(str(head.key)) for head in found.shown), default=0)
     for head in found.shown:
-        state = state_of(head, found.now_us)
+        state = readiness(head, found.now_us)
         waits = ", ".join((f"{head.pending:,} pending", *_waits(head, state, found.now_us)))
         yield f"{state:<6}  {head.key!s:<{width}}  {waits}"
 
 
-def _waits(head: Head, state: State, now_us: int) -> list[str]:
+def _waits(head: Head, state: Readiness, now_us: int) -> list[str]:
     """Since when or until when a session waits, and who holds or held its lease."""
     at = timed(runnable_us(head) or 0, now_us)
     if state == "leased":
@@ -322,20 +322,11 @@ def _waits(head: Head, state: State, now_us: int) -> list[str]:
 
 
 def _waiting(head: Head, now_us: int) -> dict[str, Any]:
-    return {
-        "session": key_form(head.key),
-        "state": state_of(head, now_us),
-        "pending": head.pending,
-        "priority": head.priority,
-        "due_at": _time(runnable_us(head)),
-        "worker": head.worker,
-        "fence": head.fence,
-        "lease_until": None if head.lease_us is None else _time(head.lease_us),
-    }
+    return {**head_form(head), "state": readiness(head, now_us)}
 
 
-def _time(at_us: int | None) -> str:
-    return to_time(at_us or 0).isoformat(timespec="seconds")
+def _time(at_us: int) -> str:
+    return to_time(at_us).isoformat(timespec="seconds")
 
 
 def _table(checks: tuple[Check, ...]) -> Table:

@@ -55,6 +55,7 @@ def head_form(head: Head) -> dict[str, Any]:
         "session": key_form(head.key),
         "uid": head.uid,
         "version": head.version,
+        "phase": None if head.deleted_us is not None else head.phase,
         "link": head.link.hex(),
         "created_at": time_form(head.created_us),
         "updated_at": time_form(head.updated_us),

@@ -52,6 +52,7 @@ async def test_a_page_is_written_with_its_heads_states_and_cursor() -> None:
     assert "state" not in head
     assert head["session"] == {"app": "support", "user": "ada", "id": "c1"}
     assert (head["version"], head["labels"], head["pending"]) == (s.version, {"plan": "gold"}, 1)
+    assert (head["phase"], head["deleted_at"]) == ("active", None)
     assert head["timers"] == {"t": {"at": AT.isoformat(), "kind": "wake"}}
     assert msgspec.json.decode(msgspec.json.encode(heads)) == heads
 

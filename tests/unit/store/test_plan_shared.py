@@ -112,6 +112,13 @@ def test_a_condition_on_the_schema_alone_is_a_condition(plan: Plan) -> None:
     assert made.head.version == 3
 
 
+def test_a_plain_event_with_a_snapshot_to_keep_keeps_it(plan: Plan) -> None:
+    """The short way for a plain event is not taken: the state after it is what is kept."""
+    (made,) = plan.add([Commit(A, (draft(inc={"n": 1}),), pin=7)])
+    ((of, number, kept),) = plan.pins
+    assert (of, number, kept.head, kept.fields["n"]) == (A, 7, made.head, 1)
+
+
 class Damaged(MemoryStore):
     """Its sessions have an event that could not be read."""
 

@@ -142,7 +142,6 @@ class Plan:
             or commit.guards
             or commit.schema is not msgspec.UNSET
             or draft.type == PROCESSED
-            or draft.origin is not None
             or commit.pin is not None
             or commit.release is not None
         ):

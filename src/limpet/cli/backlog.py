@@ -1,4 +1,4 @@
-"""What a store's sessions are waiting for: counts, and the most urgent sessions.
+"""The backlog of a store: how many sessions wait for a worker, and the most urgent of them.
 
 Reads the heads page by page and keeps only those that are shown, so memory does not depend on the
 size of the store. This machine's clock decides whether a lease has ended.
@@ -16,12 +16,13 @@ from limpet.model import PAGE_MAX, Head, runnable_us
 from limpet.model.lease import is_leased
 from limpet.session.limpet import Limpet
 
-State: TypeAlias = Literal["leased", "due", "held", "idle"]
-_STATES: Final[tuple[State, ...]] = get_args(State)
+Readiness: TypeAlias = Literal["leased", "due", "held", "idle"]
+_ORDER: Final[tuple[Readiness, ...]] = get_args(Readiness)  # leased sessions are shown first
 
 
-class Status(msgspec.Struct):
-    """Counts at one moment. A session is in at most one state; in any state it may have input."""
+class Backlog(msgspec.Struct):
+    """Counts at one moment. A session is leased, due, held or idle; in each case it may have
+    pending input."""
 
     now_us: int
     sessions: int = 0
@@ -29,7 +30,7 @@ class Status(msgspec.Struct):
     due: int = 0  # can be claimed now: input, a wake timer, or an ended lease
     leased: int = 0
     held: int = 0  # released by its worker, to be retried later
-    shown: list[Head] = []  # by state, due ones as they would be claimed
+    shown: list[Head] = []  # leased, due, held; due ones as they would be claimed
 
     @property
     def left_off(self) -> int:
@@ -42,20 +43,20 @@ class Status(msgspec.Struct):
         for head in heads:
             self.sessions += 1
             self.pending += head.pending > 0
-            state = state_of(head, self.now_us)
-            self.leased += state == "leased"
-            self.due += state == "due"
-            self.held += state == "held"
-            if state != "idle":
+            ready = readiness(head, self.now_us)
+            self.leased += ready == "leased"
+            self.due += ready == "due"
+            self.held += ready == "held"
+            if ready != "idle":
                 urgent.append(head)
         self.shown = heapq.nsmallest(limit, urgent, key=self._rank)
 
     def _rank(self, head: Head) -> tuple[int, int, int]:
-        state = _STATES.index(state_of(head, self.now_us))
-        return state, -head.priority, runnable_us(head) or 0
+        order = _ORDER.index(readiness(head, self.now_us))
+        return order, -head.priority, runnable_us(head) or 0
 
 
-def state_of(head: Head, now_us: int) -> State:
+def readiness(head: Head, now_us: int) -> Readiness:
     """Whether the session is leased to a worker, can be claimed now, is held back for a retry, or
     has nothing to do now."""
     if is_leased(head, now_us):
@@ -68,12 +69,12 @@ def state_of(head: Head, now_us: int) -> State:
     return "idle" if head.lease_us is None else "held"
 
 
-async def status_of(lp: Limpet, app: str | None, *, now_us: int, limit: int) -> Status:
-    """The status of a store, or of one app in it."""
-    status, cursor = Status(now_us, shown=[]), None
+async def backlog_of(lp: Limpet, app: str | None, *, now_us: int, limit: int) -> Backlog:
+    """The backlog of a store, or of one app in it."""
+    backlog, cursor = Backlog(now_us, shown=[]), None
     while True:
         page = await lp.list(app=app, reverse=False, limit=PAGE_MAX, cursor=cursor)
-        status.add(page.items, limit=limit)
+        backlog.add(page.items, limit=limit)
         cursor = page.cursor
         if cursor is None:
-            return status
+            return backlog
