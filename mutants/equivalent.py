@@ -63,6 +63,21 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     (
         "limpet.store.planning.plan",
         "Plan._add",
+        "seen = self._scopes(key) if fold is None and (not adopts) else None -> seen = self._scopes(key) if fold is None else None",
+    ): "Shared names are read too, and nobody who adopts asks for them.",
+    (
+        "limpet.store.planning.plan",
+        "Plan._add",
+        "len(events) > 1 and is_run(fold, commit.drafts) -> is_run(fold, commit.drafts)",
+    ): "A run of one event is recorded as that event is: slower.",
+    (
+        "limpet.store.planning.plan",
+        "Plan._add",
+        "len(events) > 1 and is_run(fold, commit.drafts) -> len(events) >= 1 and is_run(fold, commit.drafts)",
+    ): "A run of one event is recorded as that event is: slower.",
+    (
+        "limpet.store.planning.plan",
+        "Plan._add",
         "events[place] is None and draft.caller_chose_id -> events[place] is None",
     ): "An id that was made just now is not among those that callers chose.",
     (

@@ -574,10 +574,10 @@ async def test_a_wrong_argument_is_the_callers_mistake(
 WORDS: dict[str, tuple[str, Make]] = {
     "claim limit": ("1 to 1,000 sessions", lambda lp, s, _: lp.claim("w", limit=0)),
     "claim worker": ("the worker's name", lambda lp, s, _: lp.claim("")),
-    "get tail": ("tail is 0 to 1,000", lambda lp, s, _: lp.get(K, tail=-1)),
+    "get tail": ("tail must be from 0 to 1,000", lambda lp, s, _: lp.get(K, tail=-1)),
     "renew": ("lp.claim or lp.acquire_lock", lambda lp, s, _: lp.renew("x")),  # type: ignore[arg-type]  # wrong on purpose
     "a lease of another session": (
-        "given on this session",
+        "the lease of this session",
         lambda lp, s, _: lp.session(("a", "b", "c"), lease=held(s)),
     ),
     "a position": ("entry.position", lambda lp, s, _: lp.watch(after="nonsense")),
@@ -590,8 +590,8 @@ WORDS: dict[str, tuple[str, Make]] = {
     "mirror a user": ("pass app, user and id", lambda lp, s, _: lp.mirror(".", user="ada")),
     "mirror an id": ("pass app, user and id", lambda lp, s, _: lp.mirror(".", app="a", id="one")),
     "compact a user": ("pass app, user and id", lambda lp, s, _: lp.compact(user="ada")),
-    "another app": ("not of the app 'x'", lambda lp, s, _: lp.watch(app="x", key=K)),
-    "since": ("since is a datetime", lambda lp, s, _: lp.get(K, since=5)),  # type: ignore[call-overload]  # wrong on purpose
+    "another app": ("does not belong to the app 'x'", lambda lp, s, _: lp.watch(app="x", key=K)),
+    "since": ("since must be a datetime", lambda lp, s, _: lp.get(K, since=5)),  # type: ignore[call-overload]  # wrong on purpose
 }
 
 

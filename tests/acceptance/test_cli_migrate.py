@@ -422,7 +422,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("--migrations", "needy:X"), "No module named 'no_such_package' (needy.py, line 1)"),
     (("--migrations", "leaving:X"), "cannot be imported: SystemExit: 0"),
     (("--migrations", "exiting:EXITING"), "called sys.exit"),
-    ((*REGISTRY, "--state", "chats:NUMBER"), "is no State"),
+    ((*REGISTRY, "--state", "chats:NUMBER"), "is not a State class"),
     ((*REGISTRY, "--state", "chats:Chad"), "the module chats has no 'Chad'"),
     ((*REGISTRY, "--app", ""), "the app ''"),
 ]

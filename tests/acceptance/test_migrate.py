@@ -158,7 +158,7 @@ async def test_a_wrong_registry_or_class_is_refused(lp: limpet.Limpet) -> None:
     """Before any session is looked at."""
     with pytest.raises(errors.InvalidInput, match="is not a registry"):
         await lp.migrate({})  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(errors.InvalidInput, match="is no State"):
+    with pytest.raises(errors.InvalidInput, match="is not a State class"):
         await lp.migrate(registry(), dict)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(errors.InvalidInput, match="no version to migrate to"):
         await lp.migrate(MigrationRegistry())

@@ -63,8 +63,8 @@ HALF: dict[str, tuple[tuple[Any, ...], str]] = {
     "app alone": (("support",), "user is missing"),
     "no id": (("support", "ada"), "id is missing"),
     "no user": (("support", None, "one"), "user is missing"),
-    "a key and more": ((Key(*PARTS), "ada"), "form is Key .* and more beside it"),
-    "a tuple and more": ((PARTS, None, "one"), "form is tuple .* and more beside it"),
+    "a key and more": ((Key(*PARTS), "ada"), "form is Key .* with other arguments after it"),
+    "a tuple and more": ((PARTS, None, "one"), "form is tuple .* with other arguments after it"),
     "two of a tuple": ((("support", "ada"),), "neither a limpet.Key nor"),
 }
 
@@ -83,7 +83,7 @@ async def test_half_a_key_is_refused_by_the_part_that_is_missing(
 
 async def test_a_key_without_what_follows_it_is_refused(lp: Limpet, s: Session) -> None:
     """The error says what is missing; a path or a harness is never taken for a part of a key."""
-    for verb, words in ((lp.export, "a key and a path"), (lp.wake, "a key and a harness")):
+    for verb, words in ((lp.export, "a key, then a path"), (lp.wake, "a key, then a harness")):
         for given in ((s.key,), ("support", "ada", "one"), ("support",)):
             with pytest.raises(errors.InvalidInput, match=words):
                 await verb(*given)

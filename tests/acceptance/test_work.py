@@ -220,7 +220,7 @@ async def test_what_makes_no_sense_is_refused(lp: Limpet, waiting: Session) -> N
         await lp.claim("w", limit=0)
     with pytest.raises(errors.InvalidInput):
         await lp.acquire_lock(waiting.key, worker="\x00")
-    with pytest.raises(errors.InvalidInput, match="the lease is of"):
+    with pytest.raises(errors.InvalidInput, match="this is a lease on"):
         lp.session(("support", "ada", "x"), lease=Lease(waiting.key, "w", 1, 1))
     for priority in (1_001, -1_001, 1.5, True, "1"):
         with pytest.raises(errors.InvalidEvent, match="a priority"):

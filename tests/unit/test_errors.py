@@ -250,10 +250,10 @@ class Message(limpet.Record):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (Message, "the class Message is no State but a Record"),
-        (int, "the class int is no State. Derive it from limpet.State"),
-        (limpet.State(), "Pass the class"),
-        (5, "int 5 is no State class"),
+        (Message, "the class Message is a Record, not a State"),
+        (int, "the class int is not a State class. Derive it from limpet.State"),
+        (limpet.State(), "Pass its class"),
+        (5, "int 5 is not a State class"),
     ],
 )
 async def test_what_is_no_state_is_told_by_what_it_is(given: Any, words: str) -> None:

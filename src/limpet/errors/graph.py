@@ -211,8 +211,8 @@ class RoutingError(GraphRunError):
     def __init__(self, node: str, target: str, recoverable_state: Any = None) -> None:
         self.target = target
         super().__init__(
-            f"the edge after node {node!r} led to {target}, where it cannot lead. Return the name "
-            "of a node of this graph, or END; if targets are declared, one of them.",
+            f"the edge after node {node!r} led to {target}, which is not a valid target. Return "
+            "the name of a node of this graph, or END; if targets are declared, one of them.",
             node=node,
             recoverable_state=recoverable_state,
         )
@@ -232,7 +232,7 @@ class StateValidationError(GraphRunError):
     ) -> None:
         self.where, self.fields, self.reason = where, fields, reason
         super().__init__(
-            f"{where} is not a valid state, see {', '.join(fields) or 'the whole state'}: "
+            f"{where} is not a valid state ({', '.join(fields) or 'as a whole'}): "
             f"{reason}. Correct these fields.",
             node=node,
             recoverable_state=recoverable_state,
@@ -362,8 +362,8 @@ class SuspensionRecordInvalid(SuspensionError):
     def __init__(self, invocation_id: str, reason: str) -> None:
         self.invocation_id, self.reason = invocation_id, reason
         super().__init__(
-            f"invocation {invocation_id!r} does not wait for a signal: {reason}. Send a signal "
-            "once, to an invocation that is suspended."
+            f"invocation {invocation_id!r} is not waiting for a signal: {reason}. Send each "
+            "signal once, to an invocation that is suspended."
         )
 
 

@@ -35,7 +35,7 @@ def _without_secrets(url: str) -> str:
 
 _URLS: Final = (
     "Use memory://, sqlite:///relative.db or sqlite:////absolute.db (with ?sync=full or "
-    "?sync=normal if wanted), or postgresql://user@host/database"
+    "?sync=normal), or postgresql://user@host/database"
 )
 
 

@@ -124,15 +124,15 @@ class SessionConflict(SessionError):
         self.expected, self.actual = expected, actual
         if on == "log":
             super().__init__(
-                f"the log of {key} in this store (at version {actual}) differs from the one that "
-                f"was to follow version {expected}: both were written to. Nothing was recorded. "
-                "Keep one of the two: erase the other, or leave it under another key."
+                f"the log of {key} in this store (at version {actual}) and the log to be "
+                f"added after version {expected} have diverged: both were written to. Nothing was "
+                "recorded. Keep one of them: erase the other, or store it under another key."
             )
             return
         super().__init__(
             f"{name or f'the {on}'} of {key} is at version {actual}, not {expected}: another "
-            "writer was first. Refresh, decide again and retry, or leave expect out to let the "
-            "append rebase."
+            "writer committed first. Refresh, decide again and retry, or leave expect out to let "
+            "the append rebase."
         )
 
 
@@ -192,8 +192,8 @@ class SessionEnded(SessionError):
     def __init__(self, key: object, phase: str) -> None:
         self.key, self.phase = key, phase
         super().__init__(
-            f"session {key} is {phase} and accepts no more work. Begin a new session, or fork this "
-            "one to go on from its state."
+            f"session {key} is {phase} and accepts no more work. Create a new session, or fork "
+            "this one to continue from its state."
         )
 
 
@@ -228,7 +228,7 @@ class GuardFailed(SessionError):
         self.phase, self.event, self.reason = phase, event, reason
         super().__init__(
             f"the session stays {phase}: it cannot {event}, because {reason}. Nothing was "
-            "recorded. Settle that, then try again."
+            "recorded. Fix the cause, then try again."
         )
 
 
@@ -239,7 +239,7 @@ class InsufficientTokenBudget(SessionError):
         self.key, self.available, self.needed = key, available, needed
         super().__init__(
             f"session {key} has {available:,} tokens left and needs {needed:,}. Raise its budget, "
-            "or leave more out: pin less, or shorten the newest message."
+            "or leave out more: pin fewer messages, or shorten the newest one."
         )
 
 
@@ -261,8 +261,8 @@ class RequiredToolUnavailable(SessionError):
     def __init__(self, key: object, tool: str) -> None:
         self.key, self.tool = key, tool
         super().__init__(
-            f"session {key} needs the tool {tool!r}, which is not registered in a version that "
-            "fits, nor is a substitute. Register it, or make it optional."
+            f"session {key} needs the tool {tool!r}, but no matching version of it and "
+            "no substitute is registered. Register it, or make it optional."
         )
 
 
@@ -285,8 +285,8 @@ class SessionIntegrity(SessionError):
     def __init__(self, key: object, failures: tuple[str, ...]) -> None:
         self.key, self.failures = key, failures
         super().__init__(
-            f"session {key} is not fit to go on: {'; '.join(failures)}. It stays suspended; settle "
-            "that, then resume it again."
+            f"session {key} cannot be resumed: {'; '.join(failures)}. It stays suspended; fix the "
+            "cause, then resume it again."
         )
 
 
@@ -333,8 +333,8 @@ class DocumentNotFound(SessionError, LookupError):
         self.collection, self.name, self.version = collection, name, version
         found = "does not exist" if version is None else f"has no version {version}"
         super().__init__(
-            f"the document {name!r} in {collection!r} {found}. Look with list() or history(), or "
-            "put it first."
+            f"the document {name!r} in {collection!r} {found}. See list() and history(), or put it "
+            "first."
         )
 
 
@@ -346,10 +346,10 @@ class DocumentConflict(SessionError):
         self.collection, self.name = collection, name
         self.expected, self.actual = expected, actual  # None: it is there, at some version
         found = "exists" if actual is None else f"is at version {actual}" if actual else "is absent"
-        wanted = f"version {expected} was expected" if expected else "it was to be created"
+        wanted = f"version {expected} was expected" if expected else "the call was to create it"
         super().__init__(
-            f"the document {name!r} in {collection!r} {found}, and {wanted}. Get it again, decide "
-            "again and put the result with the version that you read."
+            f"the document {name!r} in {collection!r} {found}, but {wanted}. Get it again, decide "
+            "again, and put the result with the version that you read."
         )
 
 
@@ -360,7 +360,7 @@ class MemoryConflict(SessionError):
     def __init__(self, name: str, expected: int, actual: int) -> None:
         self.name, self.expected, self.actual = name, expected, actual
         super().__init__(
-            f"the {name} of the session is at version {actual}, and version {expected} was "
+            f"the {name} of the session is at version {actual}, but version {expected} was "
             "expected. Read it again, decide again, and write with the version that you read."
         )
 

@@ -68,7 +68,7 @@ class Driver:
         if self.stopped is not None:
             raise asyncio.CancelledError(self.stopped)
         if self._is_over:
-            raise TurnMisused("the turn is over. Await in the harness whatever it begins.")
+            raise TurnMisused("the turn is over. In the harness, await everything that it starts.")
 
     async def run(self, harness: Callable[[Any], Awaitable[Any]], turn: Any) -> Exception | None:
         """Run it to its end, or until it is stopped; the error it raised, if any."""

@@ -93,7 +93,7 @@ def _key_of(key: AnyKey | str | None, user: str | None, id: str | None) -> Key:
                 raise InvalidKey(part, "is missing: pass app, user and id, or one limpet.Key")
         return Key(key, user, id)  # type: ignore[arg-type]  # both are there
     if user is not None or id is not None:
-        given = f"is {described(key)} and more beside it"
+        given = f"is {described(key)} with other arguments after it"
         raise InvalidKey("form", f"{given}: pass app, user and id, or one limpet.Key")
     if isinstance(key, Key):
         return key
@@ -110,7 +110,7 @@ def key_and(given: tuple[Any, ...], last: Any, what: str) -> tuple[Key, Any]:
     if last is None:
         if len(given) not in (2, 4):
             raise InvalidInput(
-                f"pass a key and {what}: one limpet.Key, or app, user and id, first."
+                f"pass a key, then {what}. A key is one limpet.Key, or app, user and id."
             )
         given, last = given[:-1], given[-1]
     return key_of(*given), last
@@ -129,7 +129,7 @@ def check_ids(ids: Iterable[str]) -> tuple[str, ...]:
         raise InvalidQuery("read_ids takes a list of event ids")
     found = tuple(ids)
     if len(found) > PAGE_MAX:
-        raise InvalidQuery(f"{len(found):,} ids at once, more than {PAGE_MAX:,}")
+        raise InvalidQuery(f"it asks for {len(found):,} ids at once; the limit is {PAGE_MAX:,}")
     for each in found:
         if reason := unfit(each, ID_CHARS_MAX):
             raise InvalidQuery(f"the id {described(each)} {reason}")
@@ -139,7 +139,9 @@ def check_ids(ids: Iterable[str]) -> tuple[str, ...]:
 def check_token(token: object) -> str:
     """What `c.token` was: a text, empty where every read sees every commit."""
     if not isinstance(token, str):
-        raise InvalidQuery(f"at_least is the token of a commit, c.token, not {described(token)}")
+        raise InvalidQuery(
+            f"at_least must be the token of a commit, c.token, not {described(token)}"
+        )
     return token
 
 
@@ -196,11 +198,13 @@ def timer_at(at: datetime | timedelta, now_us: int) -> datetime:
     if not isinstance(at, timedelta):
         return at
     if at < timedelta(0):
-        raise InvalidEvent(f"a timer is due after 0 seconds or more, not {at.total_seconds():g}")
+        raise InvalidEvent(f"a timer must be due in 0 seconds or more, not {at.total_seconds():g}")
     try:
         return to_time(now_us) + at
     except OverflowError:
-        raise InvalidEvent(f"a timer of {at.days:,} days is due after the year 9999") from None
+        raise InvalidEvent(
+            f"a timer of {at.days:,} days would be due after the year 9999"
+        ) from None
 
 
 def moment_us(name: str, at: datetime | None) -> int | None:
@@ -209,7 +213,8 @@ def moment_us(name: str, at: datetime | None) -> int | None:
         return None
     if not isinstance(at, datetime) or at.tzinfo is None:
         raise InvalidQuery(
-            f"{name} is a datetime with a time zone, as in datetime.now(UTC), not {described(at)}"
+            f"{name} must be a datetime with a time zone, as in datetime.now(UTC), not "
+            f"{described(at)}"
         )
     return to_us(at)
 
@@ -224,15 +229,15 @@ def tail_of(tail: int | None, since: datetime | None) -> int:
 def check_flag(name: str, flag: object) -> None:
     """Yes or no, and nothing that only counts as one of them."""
     if not isinstance(flag, bool):
-        raise InvalidQuery(f"{name} is True or False, not {described(flag)}")
+        raise InvalidQuery(f"{name} must be True or False, not {described(flag)}")
 
 
 def check_forks(forks: object) -> None:
     """What erase does about the forks of a session."""
     if forks not in ("refuse", "erase", "keep"):
         raise InvalidInput(
-            f"forks is {described(forks)}. Pass 'refuse', 'erase' (them too) or 'keep' (their "
-            "state)."
+            f"forks is {described(forks)}. Pass 'refuse', 'erase' (erase them too) or 'keep' "
+            "(they keep their state)."
         )
 
 
@@ -244,7 +249,9 @@ def check_types(types: object) -> tuple[str, ...] | None:
         raise InvalidQuery("types takes a list, as in types=['user.message', 'agent.*']")
     found = tuple(types)
     if len(found) > QUERY_TYPES_MAX:
-        raise InvalidQuery(f"{len(found)} types at once, more than {QUERY_TYPES_MAX}")
+        raise InvalidQuery(
+            f"it asks for {len(found)} types at once; the limit is {QUERY_TYPES_MAX}"
+        )
     for each in found:
         if reason := unfit(each, TYPE_CHARS_MAX):
             raise InvalidQuery(f"the type {described(each)} {reason}")
@@ -255,7 +262,9 @@ def check_limit(limit: object) -> int:
     """A page size within bounds."""
     if type(limit) is not int or not 1 <= limit <= PAGE_MAX:
         found = described(limit)
-        raise InvalidQuery(f"a page holds 1 to {PAGE_MAX:,}, not {found}; read on by page")
+        raise InvalidQuery(
+            f"limit must be from 1 to {PAGE_MAX:,}, not {found}; read more page by page"
+        )
     return limit
 
 
@@ -263,28 +272,30 @@ def check_tail(tail: object) -> int:
     """How many of the last events are loaded."""
     if type(tail) is not int or not 0 <= tail <= PAGE_MAX:
         found = described(tail)
-        raise InvalidQuery(f"tail is 0 to {PAGE_MAX:,} events, not {found}; read others by page")
+        raise InvalidQuery(
+            f"tail must be from 0 to {PAGE_MAX:,} events, not {found}; read more page by page"
+        )
     return tail
 
 
 def check_before(before: object) -> int | None:
     """A seq to end before, or none."""
     if before is not None and (type(before) is not int or not 1 <= before <= INT_MAX):
-        raise InvalidQuery(f"before is a seq, 1 or more, not {described(before)}")
+        raise InvalidQuery(f"before must be a seq, 1 or more, not {described(before)}")
     return before
 
 
 def check_seq(after: object) -> int:
     """A seq to begin from."""
     if type(after) is not int or not 0 <= after <= INT_MAX:
-        raise InvalidQuery(f"after is a seq, 0 or more, not {described(after)}")
+        raise InvalidQuery(f"after must be a seq, 0 or more, not {described(after)}")
     return after
 
 
 def check_attempt(attempt: object, *, partial: bool = True) -> int:
     """Which attempt a partial event belongs to, from 1."""
     if type(attempt) is not int or not 1 <= attempt <= INT_MAX:
-        raise InvalidInput(f"attempt is a number, 1 or more, not {described(attempt)}")
+        raise InvalidInput(f"attempt must be a number, 1 or more, not {described(attempt)}")
     if not partial:
         raise InvalidInput("attempt belongs to a partial event. Leave it out, or add partial=True.")
     return attempt
@@ -296,8 +307,8 @@ def check_expect(expect: object) -> int | None:
         return None
     if type(expect) is not int or not 0 <= expect <= INT_MAX:
         raise InvalidInput(
-            f"expect is a version, not {described(expect)}. Pass the version that the session was "
-            "read at, or leave it out."
+            f"expect must be a version, not {described(expect)}. Pass the version that you "
+            "read the session at, or leave it out."
         )
     return expect
 
@@ -314,8 +325,8 @@ def check_claim(limit: object) -> int:
     """How many sessions one claim may lease."""
     if type(limit) is not int or not 1 <= limit <= PAGE_MAX:
         raise InvalidInput(
-            f"a claim is on 1 to {PAGE_MAX:,} sessions, not {described(limit)}. Claim again for "
-            "more."
+            f"a claim can be for 1 to {PAGE_MAX:,} sessions, not {described(limit)}. Claim again "
+            "for more."
         )
     return limit
 
@@ -340,7 +351,7 @@ def check_lease_seconds(seconds: float) -> float:
     if type(seconds) not in (int, float) or not 0.000_001 <= seconds <= LEASE_SECONDS_MAX:
         raise InvalidInput(
             f"a lease lasts more than 0 and at most {LEASE_SECONDS_MAX:,} seconds, not "
-            f"{described(seconds)}. Renew it in time for more."
+            f"{described(seconds)}. Renew it before it ends if you need longer."
         )
     return seconds
 
@@ -350,8 +361,8 @@ def check_retry_seconds(seconds: float | None) -> float | None:
         return None
     if type(seconds) not in (int, float) or not 0 <= seconds <= LEASE_SECONDS_MAX:
         raise InvalidInput(
-            f"a retry is from 0 to {LEASE_SECONDS_MAX:,} seconds away, not {described(seconds)}. "
-            "Leave retry_seconds out to have the session due at once."
+            f"retry_seconds must be from 0 to {LEASE_SECONDS_MAX:,}, not {described(seconds)}. "
+            "Leave it out to make the session due at once."
         )
     return seconds
 
@@ -362,7 +373,7 @@ def typed_of(
     """The class that a session is seen by, if one was given; pydantic is imported only then."""
     if state_type is None:
         if migrations is not None:
-            raise InvalidInput("migrations belong to typed state. Give a state_type with them.")
+            raise InvalidInput("migrations need typed state. Pass a state_type with them.")
         return None
     check_untyped(untyped=untyped)
     with pydantic_needed():
@@ -374,7 +385,7 @@ def check_untyped(*, untyped: bool) -> None:
     """Beside a State class, which untyped=True would pass by."""
     if untyped:
         raise InvalidInput(
-            "untyped=True writes past the State class that was given. Leave out one of the two."
+            "untyped=True bypasses the state_type passed with it. Leave out one of the two."
         )
 
 

@@ -99,7 +99,7 @@ def beginning(state: Begin, migrations: MigrationRegistry | None) -> Beginning:
         return Beginning(fields, version, typed)
     if migrations is not None:
         raise InvalidInput(
-            "migrations are of typed state. Create the session without, then load it with "
+            "migrations need typed state. Create the session without them, then load it with "
             "get(key, state_type=MyState, migrations=registry)."
         )
     if isinstance(state, Mapping):

@@ -378,8 +378,7 @@ class Limpet(Agents, Care, Flushes, Leasing, Listing, LongLife, Moving, Policies
         key = key_of(key, user, id)
         if lease is not None and check_lease(lease).key != key:
             raise InvalidInput(
-                f"the lease is of {lease.key}, not of {key}. Pass the lease that was given "
-                "on this session."
+                f"this is a lease on {lease.key}, not on {key}. Pass the lease of this session."
             )
         typed = typed_of(state_type, migrations, untyped=untyped)
         return Session(journal, key, actor=actor, lease=lease, typed=typed, untyped=untyped)

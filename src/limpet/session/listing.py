@@ -38,7 +38,9 @@ class Listing(Door):
             raise InvalidQuery(f"get_many takes a list of keys, not {described(keys)}")
         wanted = [key_of(key) for key in keys]
         if len(wanted) > PAGE_MAX:
-            raise InvalidQuery(f"{len(wanted):,} keys at once, more than {PAGE_MAX:,}")
+            raise InvalidQuery(
+                f"it asks for {len(wanted):,} keys at once; the limit is {PAGE_MAX:,}"
+            )
         found = await self._journal.store.load_many(wanted, tail=check_tail(tail))
         sessions: list[Session[Mapping[str, Any]] | None] = []
         for key, loaded in zip(wanted, found, strict=True):

@@ -63,7 +63,8 @@ class Watching(Door):
         one, app = None if key is None else key_of(key), check_sessions(app)
         if one is not None and app not in (None, one.app):
             raise InvalidInput(
-                f"the session {one} is not of the app {app!r}. Name the app, or the key alone."
+                f"the session {one} does not belong to the app {app!r}. Pass its own app, "
+                "or the key alone."
             )
         return _entries(self._journal.hub, feed, app=app, key=one, after=check_position(after))
 

@@ -204,7 +204,7 @@ class Queue:
             return
         if self._is_inside():
             raise InvalidInput(
-                "flush was called by a function that a flush waits for. Call it afterwards."
+                "flush was called from a function that a flush is waiting for. Call it afterwards."
             )
         taken = list(self._sending.values())  # by another flush, which we wait for
         async with self._lock:

@@ -88,7 +88,8 @@ class Loop:
             raise StoreForked
         if self.is_here():
             raise InvalidInput(
-                "a function called by Limpet cannot wait for Limpet. Do it before or after."
+                "a function that Limpet calls cannot make a blocking call to Limpet. Make the call "
+                "before or after."
             )
 
     def is_here(self) -> bool:

@@ -132,10 +132,9 @@ def encoded(state: object) -> tuple[dict[str, Any], str]:
 def _no_state(of: object) -> str:
     """What was given in the place of a State class."""
     if isinstance(of, State):
-        return f"{type(of).__qualname__}(…) is no State class but an object of one. Pass the class."
+        return f"{type(of).__qualname__}(…) is an object, not a State class. Pass its class."
     if not isinstance(of, type):
-        return f"{described(of)} is no State class. Pass a class derived from limpet.State."
+        return f"{described(of)} is not a State class. Pass a subclass of limpet.State."
     if issubclass(of, Record):
-        part = f"{described(of)} is no State but a Record, which is a part of one"
-        return f"{part}. Pass the State it belongs to."
-    return f"{described(of)} is no State. Derive it from limpet.State, or pass one that is."
+        return f"{described(of)} is a Record, not a State. Pass the State class that contains it."
+    return f"{described(of)} is not a State class. Derive it from limpet.State, or pass another."

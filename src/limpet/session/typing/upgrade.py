@@ -40,8 +40,8 @@ class Upgrade:
         self.code, self.migrations = code, check_registry(migrations)
         if migrations.lifecycle != "session":
             raise InvalidInput(
-                "these migrations are of checkpoints: their registry was made with "
-                "lifecycle='checkpoint'. Pass one of sessions."
+                "these migrations are for checkpoints: their registry was made with "
+                "lifecycle='checkpoint'. Pass a registry for sessions."
             )
         self.newer_minor = newer_minor
         self._fitting: tuple[str, int] | None = None  # a version that needs no step of so many
