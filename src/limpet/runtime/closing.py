@@ -104,8 +104,7 @@ def _drafts(
 
 
 def _left_open(log: TurnLog, opening: Opening, how: Close) -> list[Draft]:
-    """An outcome for whatever the run has left open, unless it waits for an answer. Called once:
-    what has an outcome here has one in the records, too."""
+    """An outcome for whatever the run has left open, unless it waits for an answer."""
     if how.stop_reason == "requires_action":
         return []
     why = how.error or "the turn ended"

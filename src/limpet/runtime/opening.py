@@ -187,7 +187,9 @@ async def _settle(
     records = Records(events)
     if turn["span"] is None:
         return [], records
-    drafts: list[Draft] = list(unknown_effects(turn["id"], records, DIED))
+    drafts = unknown_effects(turn["id"], records, DIED)
+    for _, record in records.dangling():
+        record.state = "unknown"
     drafts += cut_off(session.head.facts, records)
     got_on = any([e.wake_id == turn["span"] and e.type in _PROGRESS for e in events])
     drafts.append(runs.failed("turn.died", DIED, turn["attempt"], counts=not got_on))
@@ -211,7 +213,6 @@ def unknown_effects(turn_id: str, records: Records, why: str) -> list[Draft]:
         # They belong to the wake that began it, so that its trace is whole.
         drafts = (effect_unknown(id, *of, why), end)
         found += [structs.replace(draft, wake_id=record.wake or None) for draft in drafts]
-        record.state = "unknown"
     return found
 
 

@@ -425,9 +425,18 @@ async def test_an_error_whose_text_cannot_be_stored_is_recorded_all_the_same(wor
 
 
 async def test_an_end_that_cannot_be_recorded_is_a_failure_like_any_other(world: World) -> None:
-    """Too many timers for one session: the turn backs off and becomes a dead letter."""
+    """Too many timers for one session: the turn backs off and becomes a dead letter. An effect that
+    it left open has an outcome in the end."""
+    begun, never = asyncio.Event(), asyncio.Event()
+    left: list[asyncio.Task[Any]] = []
+
+    async def pays() -> None:
+        begun.set()
+        await never.wait()
 
     async def harness(turn: limpet.Turn) -> None:
+        left.append(asyncio.ensure_future(turn.effect("pay", pays)))
+        await begun.wait()
         turn.revisit(timedelta(hours=1), "one too many")
 
     session = await world.begin("hi")
@@ -440,7 +449,10 @@ async def test_an_end_that_cannot_be_recorded_is_a_failure_like_any_other(world:
     assert session.head.pending == 1
     types = await world.types()
     assert types.count("session.error") == 1
+    assert types.count("effect.unknown") == types.count("effect.intended") == 1
     assert types.count("span.started") == types.count("span.completed")
+    left[0].cancel()
+    await asyncio.wait(left)
 
 
 @pytest.mark.parametrize(
