@@ -188,6 +188,37 @@ async def test_blobs_come_back_though_the_first_try_ended_before_them(
     assert (await lp.verify()).ok
 
 
+@pytest.mark.parametrize("way", ["archive", "unarchive"])
+async def test_the_file_stays_if_another_session_takes_the_key_on_the_way(
+    lp: limpet.Limpet, cold: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """It is all there is of the session then, which goes on its way when the key is free again."""
+    s = await ended(lp)
+    if way == "unarchive":
+        await s.archive()
+    delete, thieves = lp._journal.store.delete, []
+
+    async def taken(key: limpet.Key, **how: Any) -> bool:
+        deleted = await delete(key, **how)
+        if key == s.key and not thieves:
+            thieves.append(await lp.create("support", "ada", id="one", reuse_deleted=True))
+        return deleted
+
+    monkeypatch.setattr(lp._journal.store, "delete", taken)
+    with pytest.raises((limpet.SessionExists, limpet.SessionConflict)):
+        await (s.archive() if way == "archive" else lp.unarchive(s.key))
+    assert len((await lp.sweep()).failed) == 1
+    assert ((await lp.get(s.key)).version, len(list(cold.rglob("*.limpet")))) == (1, 1)
+    await lp.delete(s.key)
+    await lp.sweep()
+    back = await lp.get(s.key, archived=True)
+    assert (back.head.phase, back.values["n"]) == (
+        "archived" if way == "archive" else "completed",
+        4,
+    )
+    assert (await lp.verify()).ok
+
+
 async def test_a_terminated_session_comes_back_terminated(lp: limpet.Limpet) -> None:
     """The phase before the archiving is kept with it."""
     s = await lp.create("support", "ada", actor="user:ada")

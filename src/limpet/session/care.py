@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from limpet.errors import (
     BackupRefused,
     InvalidInput,
+    SessionExists,
 )
 from limpet.model import PAGE_MAX, Head, Key, described
 from limpet.session.arguments import (
@@ -110,7 +112,8 @@ class Care(Door):
         from limpet.session.session import Session
 
         session: Session[Any] = Session(self._journal, key, untyped=True)
-        await finish(session)
+        with suppress(SessionExists):  # another has its key, and it comes back once that is gone
+            await finish(session)
 
     async def _below(self, key: Key) -> list[Key]:
         """The session, its forks, and theirs."""

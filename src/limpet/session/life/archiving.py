@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -161,8 +161,11 @@ async def _add_stub(journal: Journal, head: Head, place: Any) -> None:
     """Put the stub in the place of the rows, which are gone."""
     fact = facts.stub(head, place["place"], place["bytes"], place["sha256"])
     stub = journal.prepare(fact, NOBODY)
-    with suppress(SessionExists):  # another was faster
+    try:
         await journal.commit((Commit(head.key, (stub,), 0, reuse=True),))
+    except SessionExists:  # another was faster with it, or took the key for another session
+        if await stub_of(journal, head.key, head.uid) is None:
+            raise
 
 
 async def unarchive_session(session: Handle, actor: str) -> None:
@@ -185,9 +188,15 @@ async def unarchive_session(session: Handle, actor: str) -> None:
 
 
 async def _bring_back(session: Handle, move: Any, actor: str) -> None:
-    """Do what is left of unarchiving: the log, the phase, and the file, which goes last."""
+    """Do what is left of unarchiving: the log, the phase, and the file, which goes last.
+
+    Raises SessionExists if another session took the key meanwhile: the file is all there is then.
+    """
     journal, key = session.writer.journal, session.key
-    if _is_missing(await _head(journal, key), move):
+    head = await _head(journal, key)
+    if head is not None and head.uid != move["uid"] and _place(head) is None:
+        raise SessionExists(key)
+    if _is_missing(head, move):
         async with fetched(journal, move) as file:
             move = await _lifted(journal, key, move, actor)
             await adopt(journal, file.path, file.pins)  # what is here already is only a repeat
@@ -331,7 +340,9 @@ async def finish(session: Handle) -> bool:
         return True
     if here == move["uid"]:
         await _move_rows(journal, _archive_of(journal), key, NOBODY)
-    elif here is None and "place" in move:
+    elif "place" in move and await stub_of(journal, key, move["uid"]) is None:
+        if here is not None:  # another session took the key: the file is all there is
+            raise SessionExists(key)
         await _finish_archiving(journal, move)
     await intents.purge(key.id)
     return True
