@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -144,15 +144,20 @@ class Worker:
             await asyncio.sleep(_OUTAGE_SECONDS)
             return 0
         wakes = [Wake(self._lp, lease, self._manner) for lease in leases]
-        await load_all(wakes)
+        try:
+            await load_all(wakes)
+        finally:  # what was claimed is run, also if the worker is cancelled: nobody else can
+            self._start(wakes)
+        self._backlog = len(leases) == free
+        self._show()
+        return len(leases)
+
+    def _start(self, wakes: Iterable[Wake]) -> None:
         for wake in wakes:
             task = asyncio.ensure_future(wake.run())
             self._wakes[task] = wake
             task.add_done_callback(self._ended)
-        self.rates.claimed += len(leases)
-        self._backlog = len(leases) == free
-        self._show()
-        return len(leases)
+            self.rates.claimed += 1
 
     async def _wait(self) -> None:
         with suppress(TimeoutError):

@@ -214,6 +214,25 @@ async def test_where_many_cannot_be_read_together_each_is_read_alone(
     assert rates.turns == 3
 
 
+async def test_a_worker_that_is_cancelled_while_it_reads_runs_what_it_has_claimed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their leases would otherwise keep the sessions from every other worker until they expire."""
+    running: asyncio.Task[limpet.Rates]
+
+    async def cancels(*_: Any, **how: Any) -> Any:
+        running.cancel()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(world.store, "load_many", cancels)
+    for _ in range(2):
+        await world.begin("hi")
+    worker = limpet.Worker(world.lp, echo, app="support", idle_exit=True)
+    running = asyncio.ensure_future(worker.run())
+    await asyncio.wait([running])
+    assert (running.cancelled(), worker.rates.turns) == (True, 2)
+
+
 async def test_an_expired_holder_cannot_commit(world: World) -> None:
     """The fence refuses its writes, whatever it believes."""
 
