@@ -274,6 +274,29 @@ async def test_a_lock_is_held_by_one_at_a_time(store: Any) -> None:
     assert await store.list() == ()
 
 
+async def test_a_lock_that_was_granted_to_a_cancelled_caller_is_free() -> None:
+    """The store had granted it, and the caller never learned of it."""
+    async with limpet.open("memory://") as lp:
+        acquire, granted, go_on = lp.acquire_lock, asyncio.Event(), asyncio.Event()
+
+        async def slow(*args: Any, **how: Any) -> Any:
+            lease = await acquire(*args, **how)
+            granted.set()
+            await go_on.wait()
+            return lease
+
+        store = LimpetSessionStore(lp, "support", "ada")
+        lp.acquire_lock = slow  # type: ignore[method-assign]  # what a slow server does
+        cancelled = asyncio.create_task(store.acquire_lock("s"))
+        await granted.wait()
+        cancelled.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        await asyncio.wait_for(store.acquire_lock("s"), 5)
+        await store.release_lock("s")
+
+
 # --- what a log adds -----------------------------------------------------------------------------
 
 

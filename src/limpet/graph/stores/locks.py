@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-from limpet.errors import SessionFenced, SessionLocked, StoreError
+from limpet.errors import LimpetError, SessionFenced, SessionLocked, StoreError
 from limpet.graph.stores.opened import Source
 from limpet.model import Key, Lease
 from limpet.session.limpet import Limpet
@@ -50,8 +50,7 @@ class Locks:
         worker = f"graph:{uuid4().hex}"  # a name of its own: a second caller here waits as well
         while True:
             with suppress(SessionLocked):
-                seconds = self._lease_seconds
-                lease = await lp.acquire_lock(key, worker=worker, lease_seconds=seconds)
+                lease = await self._take(lp, key, worker)
                 break
             await asyncio.sleep(_PAUSE_SECONDS)
         renewing = asyncio.get_running_loop().create_task(self._renew(lp, lease))
@@ -71,6 +70,21 @@ class Locks:
         """Release whatever this object holds: it is being closed."""
         for id in list(self._held):
             await self.release(id)
+
+    async def _take(self, lp: Limpet, key: Key, worker: str) -> Lease:
+        """A lease on the lock. Raises SessionLocked.
+
+        If the caller is cancelled it is given back: it may be granted all the same, and everybody
+        would wait until it ends.
+        """
+        asked = lp.acquire_lock(key, worker=worker, lease_seconds=self._lease_seconds)
+        taking = asyncio.ensure_future(asked)
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            with suppress(LimpetError):
+                await lp.release(await taking)
+            raise
 
     async def _renew(self, lp: Limpet, lease: Lease) -> None:
         """Keep the lease from ending. An outage that is shorter than the lease does not end it."""
