@@ -363,6 +363,28 @@ async def test_expiry_deletes_the_file_too(lp: limpet.Limpet, cold: Path) -> Non
         await lp.get(s.key)
 
 
+async def test_what_is_expired_is_deleted_once_its_file_can_be_removed(
+    lp: limpet.Limpet, cold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before: the file would bring the session back."""
+    s = await ended(lp, timeouts=limpet.Timeouts(expiry=NOW))
+    await s.archive()
+    remove = DirectoryArchive.remove
+
+    async def refused(self: DirectoryArchive, name: str) -> None:
+        raise limpet.ArchiveFailed(self.url, "removed", "out of reach")
+
+    monkeypatch.setattr(DirectoryArchive, "remove", refused)
+    with pytest.raises(limpet.ArchiveFailed):
+        await lp.unarchive(s.key)
+    swept = await lp.sweep()
+    assert (swept.deleted, bool(swept.failed), await lp.find(s.key) is None) == (0, True, False)
+    monkeypatch.setattr(DirectoryArchive, "remove", remove)
+    assert (await lp.sweep()).deleted == 1
+    assert not list(cold.rglob("*.limpet"))
+    assert await lp.sweep() == limpet.Swept()
+
+
 async def test_erasing_a_user_erases_the_files(lp: limpet.Limpet, cold: Path) -> None:
     """What is forgotten has no copy in the archive."""
     s = await ended(lp)

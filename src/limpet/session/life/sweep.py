@@ -26,7 +26,7 @@ from limpet.model.facts import ACTIVE, PhaseEvent
 from limpet.session.history.bounds import evict
 from limpet.session.history.keeping import keeping_of
 from limpet.session.journal import Journal
-from limpet.session.life.archiving import archive_session, finish_all, remove_archived
+from limpet.session.life.archiving import archive_session, finish, finish_all, remove_archived
 from limpet.session.life.memory import forget_memory
 from limpet.session.life.mover import Mover
 from limpet.session.logs import SESSION
@@ -191,10 +191,11 @@ class Sweep:
 
     async def _delete(self, session: Session[Any]) -> Done:
         key = session.key
-        session.writer.lease = None  # goes with the session
+        await finish(session)  # or a file that could not be removed would bring it back
         await remove_archived(self._journal, session.writer.known.head)
         await keeping_of(self._journal).tiers.forget(key.app, key.user, key.id)
         await forget_memory(self._journal, key)
+        session.writer.lease = None  # goes with the session
         deleted = await self._journal.store.delete(key)
         self._journal.hub.touch(key)
         SESSION.info("session permanently deleted: session=%s", key)
