@@ -214,3 +214,26 @@ async def test_a_fallback_may_stop_at_resumed(damaged: limpet.Limpet) -> None:
     assert (session.phase, dict(session.values)) == ("resumed", {"n": 1})
     session, _ = await damaged.resume(KEY, fallback=True, actor=ADA)
     assert (session.phase, dict(session.values)) == ("active", {"n": 1})
+
+
+async def test_a_resumed_session_falls_back_with_its_memory(tmp_path: Path) -> None:
+    """It was damaged after it had been resumed, and stays resumed: state and memory go together."""
+    url = f"sqlite:///{tmp_path}/resumed.db"
+    async with limpet.open(url) as lp:
+        s = await lp.create("support", "ada", id="one", state={"n": 1}, actor=ADA)
+        await s.memory.session.put("a", "old")
+        await s.checkpoint(full=True)
+        for name in "ab":
+            await s.memory.session.put(name, "new")
+        broken = await s.append("agent.message", {"text": "x"}, set={"n": 2})
+        await s.suspend()
+        await s.resume(activate=False)
+    conn = apsw.Connection(f"{tmp_path}/resumed.db")
+    conn.execute("UPDATE events SET body = x'00' WHERE type = 'agent.message'")
+    conn.execute("DELETE FROM snapshots WHERE seq >= ?", (broken.seq,))
+    conn.close()
+    async with limpet.open(url) as lp:
+        session, _ = await lp.resume(KEY, fallback=True, activate=False, actor=ADA)
+        assert (session.phase, dict(session.values)) == ("resumed", {"n": 1})
+        found = {each.name: each.value for each in await session.memory.session.list()}
+        assert found == {"a": "old"}

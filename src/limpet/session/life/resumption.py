@@ -23,12 +23,12 @@ from limpet.errors import (
     SessionCorrupt,
     SessionIntegrity,
 )
-from limpet.model import PAGE_MAX, checksum, described
+from limpet.model import PAGE_MAX, Fact, checksum, described
 from limpet.model.facts import RESUMED, PhaseEvent, tools_bound, tools_in
 from limpet.model.facts.phases import rule
 from limpet.model.facts.running.budgets import remaining, spent
 from limpet.model.facts.view import Facts
-from limpet.session.documents import Put
+from limpet.session.documents import Put, commit_puts
 from limpet.session.history.at import fields_of, head_now
 from limpet.session.history.checkpoints import Trusted, trusted, verified
 from limpet.session.history.kept import Checkpoint
@@ -264,16 +264,24 @@ class Resuming:
         changed = bound.tools != tools_in(session.head.facts)
         fact = (tools_bound(bound.tools, **how),) if changed else ()
         back = None if self._back is None else (self._back.fold, self._back.data)
-        if not events:  # it is resumed already, and shall stay so
-            if back is not None:
-                await rewind(session.writer, back[0], actor=self._actor, data=back[1], damaged=True)
-            if fact:
-                await session.record(*fact, actor=self._actor)
-            return
-        how = {"actor": self._actor, "more": report.figures, "between": fact, "rewinds": back}
-        how |= {"damaged": back is not None, "verified": True, "puts": self._puts}
-        await Mover(session, events, **how).move()
+        if events:
+            how = {"actor": self._actor, "more": report.figures, "between": fact, "rewinds": back}
+            how |= {"damaged": back is not None, "verified": True, "puts": self._puts}
+            await Mover(session, events, **how).move()
+        else:  # it is resumed already, and shall stay so
+            await self._record_in_place(fact)
         await remove_newer(session.memory.session, self._newer)
+
+    async def _record_in_place(self, facts: tuple[Fact, ...]) -> None:
+        """What has changed, where there is no transition to record it with."""
+        writer, back = self._session.writer, self._back
+        if back is not None:
+            how: dict[str, Any] = {"actor": self._actor, "data": back.data, "damaged": True}
+            await rewind(writer, back.fold, **how)
+            if self._puts:
+                await commit_puts(writer.journal, (), self._puts)
+        if facts:
+            await self._session.record(*facts, actor=self._actor)
 
 
 async def role_of(role: Role | None, session: Session[Any]) -> str | None:
