@@ -82,6 +82,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ): "An id that was made just now is not among those that callers chose.",
     (
         "limpet.store.planning.plan",
+        "Plan._check_retry",
+        "first.caller_chose_id and first.origin is None and self._view.ended(commit.key, first.id) -> first.origin is None and self._view.ended(commit.key, first.id)",
+    ): "No session had an id that was made just now.",
+    (
+        "limpet.store.planning.plan",
         "Plan._repeat",
         "event is None or event.processed is None -> event is None",
     ): "What is no input is looked for among the processed, and not found.",

@@ -15,6 +15,7 @@ from limpet.model.keys import Key
 from limpet.store.memory import MemoryStore
 from limpet.store.planning.plan import Plan
 from limpet.testing.commits import add, addition, create, creation, draft, key, ready
+from limpet.testing.histories import adoption, recorded
 
 A, B, NEW = key("a"), key("b"), key("new")
 
@@ -34,6 +35,12 @@ def planned(plan: Plan) -> tuple[Any, ...]:
     room = {owner: dict(sizes) for owner, sizes in plan.room.planned().items()}
     parts = (plan.folds, plan.by_chosen_id, plan.scopes)
     return (list(plan.records), list(plan.writes), *map(dict, parts), room)
+
+
+def chosen(commit: Commit) -> Commit:
+    """The same commit, sent by a caller who chose the ids: a retry."""
+    drafts = tuple([msgspec.structs.replace(d, caller_chose_id=True) for d in commit.drafts])
+    return msgspec.structs.replace(commit, drafts=drafts)
 
 
 def refusal() -> tuple[Commit, ...]:
@@ -117,6 +124,37 @@ def test_a_plain_event_with_a_snapshot_to_keep_keeps_it(plan: Plan) -> None:
     (made,) = plan.add([Commit(A, (draft(inc={"n": 1}),), pin=7)])
     ((of, number, kept),) = plan.pins
     assert (of, number, kept.head, kept.fields["n"]) == (A, 7, made.head, 1)
+
+
+def test_a_commit_without_events_keeps_a_snapshot_or_looks_for_a_session(plan: Plan) -> None:
+    """On the version it expects, of the session it names; with neither it is a mistake."""
+    (found,) = plan.add([Commit(A, (), pin=7)])
+    plan.add([Commit(A, (), pin=8, expect=2, uid=found.head.uid)])
+    plan.add([Commit(A, (), uid=found.head.uid)])
+    assert [(of, number) for of, number, _ in plan.pins] == [(A, 7), (A, 8)]
+    refused: list[tuple[type[Exception], Commit]] = [
+        (errors.InvalidEvent, Commit(A, ())),
+        (errors.SessionNotFound, Commit(NEW, (), pin=7)),
+        (errors.SessionDeleted, Commit(A, (), pin=7, uid="another")),
+        (errors.SessionConflict, Commit(A, (), pin=7, expect=1)),
+    ]
+    for error, commit in refused:
+        with pytest.raises(error):
+            plan.add([commit])
+    assert len(plan.pins) == 2
+
+
+async def test_a_deleted_session_may_come_back_by_its_log_but_not_by_a_retry() -> None:
+    """From the archive its log is adopted under its old uid; a creation sent again is refused."""
+    store, made = MemoryStore(), creation(A)
+    await store.commit([made])
+    records = await recorded(store, A)
+    await store.delete(A)
+    plan = Plan(store, 2**50, lambda: b"s" * 16)
+    with pytest.raises(errors.SessionDeleted):
+        plan.add([msgspec.structs.replace(chosen(made), reuse=True)])
+    (back,) = plan.add([msgspec.structs.replace(adoption(A, records), reuse=True)])
+    assert (back.head.uid, back.head.version) == (made.drafts[0].id, 1)
 
 
 class Damaged(MemoryStore):
