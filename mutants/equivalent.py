@@ -88,6 +88,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     (
         "limpet.store.planning.plan",
         "Plan._repeat",
+        "fold is None or (origin is not None and origin.seq > fold.head.version) -> fold is None",
+    ): "What is beyond the end of the log is looked for in it, and not found: slower.",
+    (
+        "limpet.store.planning.plan",
+        "Plan._repeat",
         "event is None or event.processed is None -> event is None",
     ): "What is no input is looked for among the processed, and not found.",
 }

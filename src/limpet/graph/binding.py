@@ -42,8 +42,8 @@ class SessionConfig:
     ) -> None:
         self.store, self.auto_save, self.conflicts = store, auto_save, conflicts
         self.plan, self.session, self.migrations = plan, session, migrations
-        self.taken: dict[str, str] = {}  # field of the state ← field of the session
-        self.given: dict[str, str] = {}  # field of the session ← field of the state
+        self.inward: dict[str, str] = {}  # field of the state ← field of the session
+        self.outward: dict[str, str] = {}  # field of the session ← field of the state
         if session is not None:
             self._map(session, projection)
         migrations.check(self.stored.version)
@@ -55,20 +55,20 @@ class SessionConfig:
 
     def _map(self, session: StatePlan[Any], projection: Projection) -> None:
         state, kept = self.plan.fields, session.fields
-        taken = dict(projection.taken(tuple(state), tuple(kept)))
-        given = dict(projection.given(tuple(state), tuple(kept)))
+        inward = dict(projection.inward(tuple(state), tuple(kept)))
+        outward = dict(projection.outward(tuple(state), tuple(kept)))
         if isinstance(projection, ExplicitMapping):  # one direction stands for both
-            given = dict(projection.outputs or {})
-        taken, given = _oriented(taken, state, kept), _oriented(given, kept, state)
+            outward = dict(projection.outputs or {})
+        inward, outward = _oriented(inward, state, kept), _oriented(outward, kept, state)
         declared = hasattr(projection, "in_fields")  # both directions are complete as listed
-        self.taken = taken or ({} if declared else {value: name for name, value in given.items()})
-        self.given = given or ({} if declared else {value: name for name, value in taken.items()})
-        for name, of in self.taken.items():
+        self.inward = inward or ({} if declared else {of: name for name, of in outward.items()})
+        self.outward = outward or ({} if declared else {of: name for name, of in inward.items()})
+        for name, of in self.inward.items():
             _check(name, self.plan, of, session)
-        for name, of in self.given.items():
+        for name, of in self.outward.items():
             _check(of, self.plan, name, session)
         for name in kept:
-            if name not in self.given and not declared:
+            if name not in self.outward and not declared:
                 raise MappingReferencesUndeclaredField("session", name, self.plan.name)
 
 
@@ -108,17 +108,17 @@ class Binding:
             return initial
         if config.session is None:
             return plan.fold_in(held, initial)
-        values = {name: getattr(held, of) for name, of in config.taken.items()}
+        values = {name: getattr(held, of) for name, of in config.inward.items()}
         base = plan.overlay(initial, values, f"the state of session {self.session_id!r}")
-        given = [name for name in values if name in initial.model_fields_set]
-        return plan.apply(base, {n: getattr(initial, n) for n in given}, "the initial state")
+        outward = [name for name in values if name in initial.model_fields_set]
+        return plan.apply(base, {n: getattr(initial, n) for n in outward}, "the initial state")
 
     def record(self, state: Any) -> SessionRecord:
         """The record of a state. Raises StateValidationError if it does not fit the session."""
         config, kept = self._config, state
         if config.session is not None:
             values = {} if self._held is None else dict(self._held.__dict__)
-            values |= {name: getattr(state, of) for name, of in config.given.items()}
+            values |= {name: getattr(state, of) for name, of in config.outward.items()}
             kept = config.session.made(values, f"the state of session {self.session_id!r}")
         plain = config.stored.dump(kept)
         return SessionRecord(

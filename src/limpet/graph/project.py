@@ -1,8 +1,8 @@
 """Projections: which fields cross between a graph and a subgraph, or a graph and its session.
 
-A projection has two directions. `taken` are the inner fields that start with an outer value;
-`given` are the outer fields that are updated with an inner value, through the outer reducers. Both
-are checked when the graph is compiled.
+A projection has two directions. `inward` names the inner fields that start with an outer value;
+`outward` names the outer fields that an inner value updates, through the outer reducers. Both are
+checked when the graph is compiled.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from limpet.graph.state import StatePlan
 class Projection(Protocol):
     """Which inner field corresponds to which outer field."""
 
-    def taken(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
+    def inward(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
         """Inner field → the outer field whose value it starts with."""
         ...
 
-    def given(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
+    def outward(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
         """Outer field → the inner field whose value updates it."""
         ...
 
@@ -34,11 +34,11 @@ class Projection(Protocol):
 class FieldNameMatching:
     """The default: nothing goes in, and fields of the same name come out."""
 
-    def taken(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
+    def inward(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
         """Nothing: a subgraph starts with its defaults."""
         return {}
 
-    def given(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
+    def outward(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
         """Every field that both declare."""
         names = set(inner)
         return {name: name for name in outer if name in names}
@@ -62,15 +62,15 @@ class ExplicitMapping:
         self.inputs = dict(inputs or {})
         self.outputs = None if outputs is None else dict(outputs)
 
-    def taken(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
+    def inward(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
         """As declared."""
         return self.inputs
 
-    def given(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
+    def outward(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
         """As declared, or the fields of the same name."""
         if self.outputs is not None:
             return self.outputs
-        return FieldNameMatching().given(inner, outer)
+        return FieldNameMatching().outward(inner, outer)
 
 
 class DeclaredSameName:
@@ -81,11 +81,11 @@ class DeclaredSameName:
             raise GraphInvalid("in_fields and out_fields take several names. Pass a list of them.")
         self.in_fields, self.out_fields = tuple(in_fields), tuple(out_fields)
 
-    def taken(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
+    def inward(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
         """Each of `in_fields`."""
         return {name: name for name in self.in_fields}
 
-    def given(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
+    def outward(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
         """Each of `out_fields`."""
         return {name: name for name in self.out_fields}
 
@@ -93,28 +93,28 @@ class DeclaredSameName:
 class Crossing:
     """A projection between two State classes, checked: the names that cross, in both directions."""
 
-    __slots__ = ("given", "inner", "outer", "taken")
+    __slots__ = ("inner", "inward", "outer", "outward")
 
     def __init__(
         self, node: str, inner: StatePlan[Any], outer: StatePlan[Any], projection: Projection
     ) -> None:
         self.inner, self.outer = inner, outer
-        self.taken = dict(projection.taken(tuple(inner.fields), tuple(outer.fields)))
-        self.given = dict(projection.given(tuple(inner.fields), tuple(outer.fields)))
-        check_names(node, inner, [*self.taken, *self.given.values()])
-        check_names(node, outer, [*self.given, *self.taken.values()])
+        self.inward = dict(projection.inward(tuple(inner.fields), tuple(outer.fields)))
+        self.outward = dict(projection.outward(tuple(inner.fields), tuple(outer.fields)))
+        check_names(node, inner, [*self.inward, *self.outward.values()])
+        check_names(node, outer, [*self.outward, *self.inward.values()])
 
     def enter(self, state: Any, **more: Any) -> Any:
         """The inner state that an outer one gives. Raises StateValidationError."""
         held = state.__dict__
-        values = {name: held[outer] for name, outer in self.taken.items()}
+        values = {name: held[outer] for name, outer in self.inward.items()}
         values.update(more)
         return self.inner.made(values, "the initial state of the subgraph")
 
     def leave(self, final: Any) -> dict[str, Any]:
         """The outer update that a final inner state gives."""
         held = final.__dict__
-        return {outer: held[name] for outer, name in self.given.items()}
+        return {outer: held[name] for outer, name in self.outward.items()}
 
 
 def projection_of(
@@ -131,8 +131,8 @@ def projection_of(
         return ExplicitMapping(inputs, outputs) if mapped else FieldNameMatching()
     if isinstance(projection, type) or not isinstance(projection, Projection):
         raise GraphInvalid(
-            f"{node!r} has a projection without taken and given. Pass FieldNameMatching(), "
-            "ExplicitMapping(…) or DeclaredSameName(…)."
+            f"{node!r} has a projection without the methods inward and outward. Pass "
+            "FieldNameMatching(), ExplicitMapping(…) or DeclaredSameName(…)."
         )
     forms = ("inputs", "outputs"), ("in_fields", "out_fields")
     if all(any(getattr(projection, name, None) for name in form) for form in forms):

@@ -97,11 +97,11 @@ def collect_ops(draft: Draft) -> list[op.Op]:
     if draft.set:
         ops += [_set(name, value, data) for name, value in draft.set.items()]
     if draft.merge:
-        ops += [op.check(op.Merge(_named(n), value)) for n, value in draft.merge.items()]  # type: ignore[arg-type]
+        ops += [op.check(op.Merge(_path(n), value)) for n, value in draft.merge.items()]  # type: ignore[arg-type]
     for name, items in draft.add.items():
         ops += _add(name, items, data)
     if draft.inc:
-        ops += [op.check(op.Inc(_named(name), by)) for name, by in draft.inc.items()]
+        ops += [op.check(op.Inc(_path(name), by)) for name, by in draft.inc.items()]
     if draft.delete:
         if isinstance(draft.delete, str) or not isinstance(draft.delete, Iterable):
             raise InvalidOp(f"delete takes names, as in delete=[{str(draft.delete)!r}]")
@@ -115,18 +115,18 @@ def collect_ops(draft: Draft) -> list[op.Op]:
     return ops
 
 
-def _named(name: str) -> op.Path:
+def _path(name: str) -> op.Path:
     return (op.check_name(name),)
 
 
 def _set(name: str, value: Any, data: Any) -> op.Op:
     if type(value) in _REFERABLE and (ref := _reference(value, data)) is not None:
-        return op.SetRef(_named(name), ref)
-    return op.Set(_named(name), value)
+        return op.SetRef(_path(name), ref)
+    return op.Set(_path(name), value)
 
 
 def _add(name: str, items: Sequence[Any], data: Any) -> list[op.Op]:
-    path = _named(name)
+    path = _path(name)
     if not isinstance(items, (list, tuple)):
         raise InvalidOp(f"add={{{name!r}: …}} takes a list of items")
     refs = [_reference(item, data) for item in items]

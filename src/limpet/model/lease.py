@@ -17,7 +17,7 @@ from limpet.model.events import to_time
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.limits import LEFT_SECONDS
-from limpet.model.reasons import NONE, Reasons, is_unchanged, reasons_at
+from limpet.model.reasons import NO_REASONS, Reasons, is_unchanged, reasons_at
 
 LEFT_US: Final = round(LEFT_SECONDS * 1_000_000)
 AHEAD_US: Final = 1_000_000  # a lease granted this far ahead of the clock is measured again
@@ -32,7 +32,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     until_us: int
     lease_seconds: float = 30  # the length it was granted for; renewing grants it again
     claimed_us: int = 0  # when it was granted, by the store's clock; renewing keeps it
-    reasons: Reasons = NONE  # what made the session due then
+    reasons: Reasons = NO_REASONS  # what made the session due then
     lock: bool = False  # acquired by key with acquire_lock, due or not
     uid: str = ""  # the session it is of: another one under the same key is not leased by it
 

@@ -27,7 +27,7 @@ class Reasons(msgspec.Struct, frozen=True, gc=False):
     pending_us: int | None = None
 
 
-NONE: Final = Reasons()
+NO_REASONS: Final = Reasons()
 
 
 def due_for(facts: Facts, now_us: int) -> Reasons:

@@ -12,7 +12,7 @@ from limpet.model.facts.timers import Timer
 from limpet.model.head import Head, blank
 from limpet.model.keys import Key
 from limpet.model.lease import LEFT_US, given_back, lease_of, taken
-from limpet.model.reasons import NONE, Reasons, is_unchanged, reasons_at
+from limpet.model.reasons import NO_REASONS, Reasons, is_unchanged, reasons_at
 from limpet.model.values import freeze
 
 FREE = blank(Key("shop", "ada", "1"), "uid", 5)
@@ -40,7 +40,7 @@ def test_reasons_are_due_wake_timers_and_pending_inputs() -> None:
     """The longest due first; neither deadlines nor what is still to come."""
     later = with_facts({**TIMERS, "later": Timer(NOW + 1)}, 1, 3)
     assert reasons_at(later, NOW) == Reasons((("b", 100), ("a", 900)), 1, 3)
-    assert reasons_at(FREE, NOW) == NONE
+    assert reasons_at(FREE, NOW) == NO_REASONS
 
 
 def test_what_was_left_is_unchanged_and_what_is_new_is_not() -> None:
@@ -60,9 +60,9 @@ def test_what_was_left_is_unchanged_and_what_is_new_is_not() -> None:
 
 def test_what_is_not_due_is_not_left() -> None:
     """Nothing to do, or nothing yet: its own time stays."""
-    assert not is_unchanged(NONE, FREE, NOW)
+    assert not is_unchanged(NO_REASONS, FREE, NOW)
     assert not is_unchanged(reasons_at(ASKED, NOW), with_facts(None, 2, NOW + 1), NOW)
-    assert not is_unchanged(NONE, with_facts({"a": Timer(NOW + 1)}), NOW)
+    assert not is_unchanged(NO_REASONS, with_facts({"a": Timer(NOW + 1)}), NOW)
 
 
 def test_a_claim_left_as_found_is_held_back_for_just_the_moment() -> None:

@@ -144,6 +144,14 @@ def test_a_commit_without_events_keeps_a_snapshot_or_looks_for_a_session(plan: P
     assert len(plan.pins) == 2
 
 
+def test_a_snapshot_is_of_what_was_planned_before_it(plan: Plan) -> None:
+    """Not of what the store has: an event of another caller in this plan is in it."""
+    plan.add([addition(A, draft(inc={"n": 1}), expect=2)])
+    plan.add([Commit(A, (), pin=7, expect=3)])
+    ((_, _, kept),) = plan.pins
+    assert (kept.head.version, kept.fields["n"]) == (3, 1)
+
+
 async def test_a_deleted_session_may_come_back_by_its_log_but_not_by_a_retry() -> None:
     """From the archive its log is adopted under its old uid; a creation sent again is refused."""
     store, made = MemoryStore(), creation(A)
@@ -169,8 +177,13 @@ async def test_a_plain_event_says_what_is_missing_below_it() -> None:
     """It is recorded, and its answer names the damage."""
     store = Damaged()
     await create(store, A)
-    (made,) = Plan(store, 2**50, lambda: b"s" * 16).add([addition(A, draft())])
+    await create(store, B)
+    plan = Plan(store, 2**50, lambda: b"s" * 16)
+    (made,) = plan.add([addition(A, draft())])
     assert (made.head.version, made.damaged) == (2, (1,))
+    with pytest.raises(errors.SessionCorrupt):  # a snapshot would hide the damage
+        plan.add([Commit(B, (), pin=7)])
+    assert plan.pins == []
 
 
 def test_a_repeat_in_the_same_plan_is_answered_whatever_it_expects(plan: Plan) -> None:

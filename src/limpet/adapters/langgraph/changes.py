@@ -14,7 +14,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-NONE: Final = object()
+from limpet.model.values import ABSENT
+
 _SHAPE_BYTES_MAX: Final = 16  # a longer text in metadata is rarely the same twice
 _ID_CHARS_MAX: Final = 256
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -83,7 +84,7 @@ def tell_versions(
         del found["versions"]
     saw = {node: list(seen) for node, seen in found.get("seen", {}).items()}
     if saw and all(
-        seen == {n: on.versions.get(n, NONE) for n in seen} for seen in found["seen"].values()
+        seen == {n: on.versions.get(n, ABSENT) for n in seen} for seen in found["seen"].values()
     ):
         shape["saw"] = saw
         del found["seen"]

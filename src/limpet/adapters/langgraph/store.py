@@ -136,7 +136,7 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
         found: list[Document] = []
         for prefix in _prefixes(op.namespace_prefix):
             async for document in _all(documents, prefix):
-                if _is_live(document, now) and _fits(document.value["value"], op.filter):
+                if _is_live(document, now) and _meets(document.value["value"], op.filter):
                     found.append(document)
         found.sort(key=lambda document: document.value["updated"], reverse=True)
         page = found[op.offset : op.offset + op.limit]
@@ -254,7 +254,7 @@ def _matches(namespace: Namespace, conditions: Iterable[MatchCondition]) -> bool
     return True
 
 
-def _fits(value: Any, wanted: Any) -> bool:
+def _meets(value: Any, wanted: Any) -> bool:
     """Whether a value has all that a filter names, with the filter's operators."""
     if not wanted and (wanted is None or isinstance(wanted, dict)):
         return True
@@ -268,7 +268,7 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def _equals(value: Any, wanted: Any) -> bool:
-    return _fits(value, wanted) if isinstance(wanted, dict) and wanted else bool(value == wanted)
+    return _meets(value, wanted) if isinstance(wanted, dict) and wanted else bool(value == wanted)
 
 
 def _holds(value: Any, operator: str, bound: Any) -> bool:

@@ -22,7 +22,6 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
 from limpet import Event
 from limpet.adapters.langgraph.changes import (
-    NONE,
     changed,
     is_id,
     long_time,
@@ -47,6 +46,7 @@ from limpet.adapters.langgraph.node import (
     Write,
 )
 from limpet.adapters.langgraph.values import FORM, Values
+from limpet.model.values import ABSENT
 
 _WRITTEN: Final = "written"  # the form of an item that a write before this checkpoint has already
 _INPUT: Final = "input"  # the form of a write that the input of the graph has already
@@ -220,16 +220,16 @@ class Thread:
         whole: dict[str, Any] = {}
         growths: dict[str, Growth] = {}
         for name, value in values.items():
-            held = on.values.get(name, NONE)
+            held = on.values.get(name, ABSENT)
             is_old = name not in written and on.versions.get(name) == versions.get(name)
-            if held is not NONE and is_old:
+            if held is not ABSENT and is_old:
                 continue
             if type(value) is list:
                 before = held if isinstance(held, List) else List()
                 growths[name] = before.compare(self._codec, value)
                 continue
             new = self._codec.encode(value)
-            if held is NONE or isinstance(held, List) or raw(held) != raw(new):
+            if held is ABSENT or isinstance(held, List) or raw(held) != raw(new):
                 whole[name] = new
         tell(shape, "nulls", [name for name, held in whole.items() if held is None])
         tell(data, "values", {name: held for name, held in whole.items() if held is not None})
@@ -280,7 +280,7 @@ class Thread:
             at = WRITES_IDX_MAP.get(channel, place)
             if at < 0 or (task, at) not in known:
                 data = self._codec.encode(value)
-                if given.get(channel, NONE) is not NONE and raw(given[channel]) == raw(data):
+                if given.get(channel, ABSENT) is not ABSENT and raw(given[channel]) == raw(data):
                     data = {FORM: _INPUT}
                 rows.append([channel, data] if at == len(rows) else [channel, data, at])
         if not rows:

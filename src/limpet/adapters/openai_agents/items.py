@@ -47,7 +47,7 @@ _PLACES: Final[Mapping[str, tuple[Any, ...]]] = {
 def drafted(item: Mapping[str, Any], user: str) -> Draft:
     """The event that records an item, as it is now. Raises InvalidValue if it is not JSON."""
     type = _type_of(item)
-    data = {**_named(type, item), **_said(type, item)}
+    data = {**_request(type, item), **_said(type, item)}
     place = _place_of(type, item, data)
     try:
         text = _json(_with_text(item, _PLACES[place], "") if place else item)
@@ -135,7 +135,7 @@ def _type_of(item: Mapping[str, Any]) -> str:
     return OTHER  # a hosted tool has no call_id: its outcome is within the item
 
 
-def _named(type: str, item: Mapping[str, Any]) -> dict[str, Any]:
+def _request(type: str, item: Mapping[str, Any]) -> dict[str, Any]:
     if type == USE:
         name = item.get("name")
         named = name if isinstance(name, str) and name else str(item["type"])

@@ -96,9 +96,9 @@ def _compare_dicts(
     for name in sorted(names):
         old, new, at = a.get(name, ABSENT), b.get(name, ABSENT), (*path, name)
         if old is ABSENT:
-            found.append(Change(_named(at), Kind.ADD, None, _admitted(at, new)))
+            found.append(Change(_encodable(at), Kind.ADD, None, _admitted(at, new)))
         elif new is ABSENT:
-            found.append(Change(_named(at), Kind.DELETE, _admitted(at, old)))
+            found.append(Change(_encodable(at), Kind.DELETE, _admitted(at, old)))
         else:
             _compare(at, old, new, below, found)
 
@@ -166,7 +166,7 @@ def _admitted(path: Path, value: Any) -> Any:
     return admit(value, _where(path))
 
 
-def _named(path: Path) -> Path:
+def _encodable(path: Path) -> Path:
     """The path, if its last name can be encoded."""
     settle(path[-1], "a name")
     return path

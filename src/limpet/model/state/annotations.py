@@ -61,8 +61,8 @@ def form_of(annotation: Any, where: str) -> Form:
         for item in args[1:]:
             check_discriminator(getattr(item, "discriminator", None), form, where)
         return form
-    if (named := _named(annotation)) is not None:
-        return form_of(named, where)
+    if (aliased := _aliased(annotation)) is not None:
+        return form_of(aliased, where)
     if origin is Literal:
         return _literal(args, where)
     if origin in (Union, types.UnionType):
@@ -100,7 +100,7 @@ def check_discriminator(name: Any, form: Form, where: str) -> None:
             )
 
 
-def _named(annotation: Any) -> Any:
+def _aliased(annotation: Any) -> Any:
     """The type behind a NewType or a type alias; None if it is neither."""
     name = (getattr(annotation, "__module__", ""), getattr(annotation, "__name__", ""))
     if name in _PYDANTIC:

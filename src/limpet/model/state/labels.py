@@ -135,7 +135,7 @@ class LabelRegistry:
             plain = plain_copy(fields, "the state")
         except (InvalidSchema, InvalidValue) as error:
             kind = SchemaIncompatible.of(self.lifecycle)
-            raise kind(_named(source), target, why(error)) from error
+            raise kind(_shortened(source), target, why(error)) from error
         failed = partial(MigrationFailed.of(self.lifecycle), source, target)
         for migration in self.path(source, target):
             plain = applied(migration.fn, migration.step, plain, failed)
@@ -181,6 +181,6 @@ def check_label(version: Any) -> str:
     return version
 
 
-def _named(version: Any) -> str:
+def _shortened(version: Any) -> str:
     """The stored version, shortened for an error."""
     return version[:64] if isinstance(version, str) else type(version).__name__

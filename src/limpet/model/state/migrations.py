@@ -56,7 +56,7 @@ from limpet.model.state.steps import (
 from limpet.model.values import FrozenDict, described, freeze
 
 F = TypeVar("F", bound=Function)
-Line: TypeAlias = tuple[int, int]  # MAJOR and MINOR
+MajorMinor: TypeAlias = tuple[int, int]
 Trail: TypeAlias = tuple["Trail", "Migration"] | None  # a way, last step first
 
 _SHOWN_CHARS: Final = 64
@@ -109,7 +109,7 @@ class MigrationRegistry:
     def __init__(self, description: str = "", *, lifecycle: Lifecycle = "session") -> None:
         MigrationMissing.of(lifecycle)  # raises InvalidInput if it is none
         self.description, self.lifecycle = description, lifecycle
-        self._steps: dict[tuple[Line, Line], Migration] = {}
+        self._steps: dict[tuple[MajorMinor, MajorMinor], Migration] = {}
 
     # --- registering ----------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class MigrationRegistry:
             stored, plain = SchemaVersion.parse(source), plain_copy(fields, "the state")
         except (InvalidSchema, InvalidValue) as error:
             kind = SchemaIncompatible.of(self.lifecycle)
-            raise kind(_named(source), str(wanted), why(error)) from error
+            raise kind(_shortened(source), str(wanted), why(error)) from error
         before = checksum(plain).hex()
         if expected is not None and expected != before:
             raise IntegrityViolation(f"the state of schema {stored}", expected, before)
@@ -256,9 +256,9 @@ class MigrationRegistry:
         """
         onward = self._onward(stored, wanted)
         turn = count()  # decides between equal costs, so that trails are never compared
-        heap: list[tuple[tuple[int, int], int, Line | None, Trail]]
+        heap: list[tuple[tuple[int, int], int, MajorMinor | None, Trail]]
         heap = [((0, 0), next(turn), stored.line, None)]
-        reached: dict[Line | None, list[tuple[int, int]]] = {}
+        reached: dict[MajorMinor | None, list[tuple[int, int]]] = {}
         arrived: list[Way] = []
         while heap:
             cost, _, at, trail = heapq.heappop(heap)
@@ -319,7 +319,7 @@ def _shown(ways: list[Way]) -> tuple[tuple[Step, ...], ...]:
     return tuple(tuple(step.step for step in way) for way in ordered)
 
 
-def _named(version: Any) -> str:
+def _shortened(version: Any) -> str:
     """The stored version, shortened for an error."""
     if isinstance(version, (str, SchemaVersion)):
         return str(version)[:_SHOWN_CHARS]

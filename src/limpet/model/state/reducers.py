@@ -176,11 +176,11 @@ class BoundedAppend(Reducer, frozen=True):
 class Item(dict[str, Any]):
     """An item of an update with only some names given; the others are defaults."""
 
-    __slots__ = ("given",)
+    __slots__ = ("explicit",)
 
-    def __init__(self, names: dict[str, Any], given: Iterable[str]) -> None:
+    def __init__(self, names: dict[str, Any], explicit: Iterable[str]) -> None:
         super().__init__(names)
-        self.given = tuple([name for name in names if name in given])
+        self.explicit = tuple([name for name in names if name in explicit])
 
 
 class Keyed(Reducer, frozen=True):
@@ -330,7 +330,7 @@ def _check_key(reducer: str, key: object) -> None:
 
 
 def _given(item: dict[str, Any]) -> dict[str, Any]:
-    return {name: item[name] for name in item.given} if isinstance(item, Item) else item
+    return {name: item[name] for name in item.explicit} if isinstance(item, Item) else item
 
 
 def _news(old: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:

@@ -240,7 +240,7 @@ def _items(made: Iterable[Any], plain: list[Any]) -> list[Any]:
 
 
 def _is_partial(item: Any) -> bool:
-    return isinstance(item, Item) and len(item.given) < len(item)
+    return isinstance(item, Item) and len(item.explicit) < len(item)
 
 
 def _single(slot: Slot, annotation: Any, rules: tuple[Any, ...]) -> type[Record]:

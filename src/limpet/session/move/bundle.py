@@ -51,7 +51,7 @@ class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
     base: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class _EventLine(msgspec.Struct, frozen=True, omit_defaults=True):
     seq: int
     id: str
     type: str
@@ -68,7 +68,7 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _CheckpointLine(msgspec.Struct, frozen=True):
-    checkpoint: _Line  # of the log of the session's checkpoints
+    checkpoint: _EventLine  # of the log of the session's checkpoints
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class Opening(msgspec.Struct, frozen=True):
 Entry: TypeAlias = Record | Chunk | Checkpointed
 _encode: Final = msgspec.json.Encoder().encode
 _header: Final = msgspec.json.Decoder(_Header).decode
-_line: Final = msgspec.json.Decoder(_Line).decode
+_line: Final = msgspec.json.Decoder(_EventLine).decode
 _part: Final = msgspec.json.Decoder(_Part).decode
 _checkpoint_line: Final = msgspec.json.Decoder(_CheckpointLine).decode
 _trailer: Final = msgspec.json.Decoder(_Trailer).decode
@@ -309,10 +309,10 @@ def refuse_place(target: Path) -> None:
         raise BundleRefused(str(target), reason)
 
 
-def _line_of(record: Record) -> _Line:
+def _line_of(record: Record) -> _EventLine:
     event = record.event
     assert record.raw is not None, "the caller has looked"
-    return _Line(
+    return _EventLine(
         event.seq,
         event.id,
         event.type,

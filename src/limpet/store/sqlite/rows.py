@@ -26,7 +26,7 @@ from limpet.model import (
     due_us,
     freeze,
 )
-from limpet.model.reasons import NONE, due_for
+from limpet.model.reasons import NO_REASONS, due_for
 from limpet.store.coding import REMOVED, SEALED, Codec, Damaged, bodies
 from limpet.store.coding.codec import ADOPTED
 from limpet.store.protocol import Erasure, Place
@@ -317,9 +317,9 @@ def key_of(row: tuple[Any, ...]) -> Key:
 def reasons_from(now_us: int, facts: Any) -> Reasons:
     """What made a session due, read without the rest of its head. A damaged column gives none."""
     try:
-        return NONE if facts is None else due_for(freeze(_facts(facts)), now_us)
+        return NO_REASONS if facts is None else due_for(freeze(_facts(facts)), now_us)
     except (msgspec.MsgspecError, AttributeError, LookupError, TypeError, ValueError):
-        return NONE
+        return NO_REASONS
 
 
 def session_row(head: Head, parent: int | None) -> tuple[Any, ...]:
