@@ -291,6 +291,17 @@ def test_a_number_to_keep_that_is_none_is_refused(keep: Any) -> None:
 
 
 @pytest.mark.arguments
+@pytest.mark.parametrize("id", ["", " i", "i\n", "i" * 300, 5, None])
+async def test_an_invocation_id_that_no_key_holds_is_refused(place: Place, id: Any) -> None:
+    """By every checkpointer, the one in memory too."""
+    async with graph_stores.checkpointer(place) as cp:
+        for call in (cp.save(record(id)), cp.load(id), cp.delete(id)):
+            with pytest.raises(limpet.InvalidKey):
+                await call
+        assert await cp.list() == ()
+
+
+@pytest.mark.arguments
 @pytest.mark.parametrize(
     "wrong",
     [

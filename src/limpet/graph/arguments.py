@@ -28,6 +28,11 @@ def session_key(session_id: Any) -> str:
     return Key("graph", "sessions", session_id).id
 
 
+def invocation_key(invocation_id: Any) -> str:
+    """The id of an invocation: what may be the id in a key. Raises InvalidKey."""
+    return Key("graph", "invocations", invocation_id).id
+
+
 def own_name(name: Any) -> str:
     """The name of a field of a session's own state. Raises InvalidOp or InvalidValue."""
     if isinstance(name, str) and ":" in name:

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from limpet.graph.arguments import exact, filter_of, keep_of
+from limpet.graph.arguments import exact, filter_of, invocation_key, keep_of
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore, page_of
 from limpet.model import PlainOp, freeze, thaw
 from limpet.model.ops import Add, Merge, Set, apply
@@ -258,7 +258,8 @@ class InMemoryCheckpointer:
 
     async def save(self, record: CheckpointRecord, /) -> None:
         """Replace the record."""
-        self._put(record.invocation_id, freeze(exact(record.to_document(), _WHERE)))
+        id = invocation_key(record.invocation_id)
+        self._put(id, freeze(exact(record.to_document(), _WHERE)))
 
     async def save_changes(
         self,
@@ -283,7 +284,7 @@ class InMemoryCheckpointer:
 
     async def load(self, invocation_id: str, /) -> CheckpointRecord | None:
         """The newest record, as a copy."""
-        document = self._documents.get(invocation_id)
+        document = self._documents.get(invocation_key(invocation_id))
         return None if document is None else CheckpointRecord.from_document(thaw(document))
 
     async def latest(
@@ -298,7 +299,7 @@ class InMemoryCheckpointer:
 
     async def delete(self, invocation_id: str, /) -> None:
         """Remove the record, if there is one."""
-        self._documents.pop(invocation_id, None)
+        self._documents.pop(invocation_key(invocation_id), None)
 
     async def list(self, filter: CheckpointFilter | None = None, /) -> Listing[CheckpointSummary]:
         """Summaries in the order of their ids."""

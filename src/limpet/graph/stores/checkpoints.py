@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final, Self, TypeGuard
 
 from limpet.errors import InvalidInput, SessionWriteConflict
-from limpet.graph.arguments import filter_of
+from limpet.graph.arguments import filter_of, invocation_key
 from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary, matches
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore
 from limpet.graph.stores.documents import RACES, Documents, Handle, Moved, own
@@ -44,7 +44,7 @@ class StoredCheckpoints:
 
     async def save(self, record: CheckpointRecord, /) -> None:
         """Replace the record of its invocation, in one commit."""
-        id = record.invocation_id
+        id = invocation_key(record.invocation_id)
         async with self._whole.of(id):
             await self.documents.replace(id, record.to_document(), labels_of(record))
         await self._settle(id, record.status)
