@@ -15,6 +15,7 @@ import pytest
 
 import limpet
 from limpet.session.history.keeping import keeping_of
+from limpet.session.life.archives import open_archive
 from limpet.session.life.s3 import Credentials, signed
 
 SECRET = "wJalrXUtnFEMI"
@@ -190,3 +191,27 @@ async def test_checkpoints_go_to_a_bucket(bucket: dict[str, bytes]) -> None:
         assert await tiers.fields(s.key, newest.place) == {"n": 2}
         await lp.delete(s.key)
         assert bucket == {}
+
+
+async def test_an_answer_that_is_cut_off_is_a_failure_of_the_archive(
+    bucket: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As is an endpoint that is no URL: who waits for a checkpoint there is told so."""
+
+    def cut(self: Bucket, code: int, body: bytes) -> None:
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body) + 10))
+        self.end_headers()
+        self.wfile.write(body)
+
+    archive = open_archive("s3://cold/limpet")
+    assert archive is not None
+    await archive.remove_all("ada")
+    monkeypatch.setattr(Bucket, "_answer", cut)
+    with pytest.raises(limpet.ArchiveFailed):
+        await archive.remove_all("ada")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost")
+    nowhere = open_archive("s3://cold/limpet")
+    assert nowhere is not None
+    with pytest.raises(limpet.ArchiveFailed):
+        await nowhere.remove("ada")

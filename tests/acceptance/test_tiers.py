@@ -101,6 +101,28 @@ async def test_files_go_with_their_session(
     assert (await lp.get(other.key)).checkpoint_seq == 1
 
 
+@pytest.mark.parametrize("end", ["delete", "expire"])
+async def test_a_checkpoint_made_while_its_session_ends_leaves_no_file(
+    lp: limpet.Limpet, s: Made, tier: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Nobody could remove it later but with the user."""
+    store = s.writer.journal.store
+    delete = store.delete
+    other = await lp.get(s.key, actor="agent:main")
+
+    async def late(key: limpet.Key, **how: Any) -> bool:
+        if key == s.key:
+            await other.checkpoint()
+            assert len(files(tier)) == 1
+        return await delete(key, **how)
+
+    await s.set_timeouts(limpet.Timeouts(expiry=timedelta(microseconds=1)))
+    await s.terminate()
+    monkeypatch.setattr(store, "delete", late)
+    await (lp.delete(s.key) if end == "delete" else lp.sweep())
+    assert files(tier) == []
+
+
 async def test_what_cannot_be_written_there_is_no_checkpoint(
     lp: limpet.Limpet, s: Made, tier: Path
 ) -> None:

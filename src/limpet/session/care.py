@@ -63,6 +63,7 @@ class Care(Door):
         await self._forget_files(key)
         await forget_memory(self._journal, key)
         deleted = await self._journal.store.delete(key)
+        await self._forget_files(key)  # of checkpoints that were made meanwhile
         self._journal.hub.touch(key)
         return deleted
 

@@ -13,6 +13,7 @@ import shutil
 from datetime import UTC, datetime
 from hashlib import sha256
 from html import unescape
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 from urllib.error import HTTPError, URLError
@@ -92,12 +93,11 @@ class BucketArchive:
         """One signed request; its answer as text, or written to a file."""
         asked = urlencode(sorted((query or {}).items()), quote_via=quote)
         url = f"{self._base}/{quote(name)}".rstrip("/") + (f"?{asked}" if asked else "")
-        request = Request(url, data=body, method=method)
-        for header, value in signed(method, url, digest, self._keys, datetime.now(UTC)).items():
-            request.add_header(header, value)
+        headers = signed(method, url, digest, self._keys, datetime.now(UTC))
         if body is not None:
-            request.add_header("Content-Length", str(size))
+            headers["Content-Length"] = str(size)
         try:
+            request = Request(url, data=body, headers=headers, method=method)
             with urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
                 if into is not None:
                     shutil.copyfileobj(answer, into)
@@ -109,7 +109,7 @@ class BucketArchive:
             if method == "DELETE" and error.code == 404:
                 return ""
             raise ArchiveFailed(self.url, doing, f"HTTP {error.code}") from error
-        except (URLError, OSError) as error:
+        except (URLError, OSError, HTTPException, ValueError) as error:  # cut off, or not HTTP
             raise ArchiveFailed(self.url, doing, type(error).__name__) from error
 
 

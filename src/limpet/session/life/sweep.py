@@ -197,6 +197,7 @@ class Sweep:
         await forget_memory(self._journal, key)
         session.writer.lease = None  # goes with the session
         deleted = await self._journal.store.delete(key)
+        await keeping_of(self._journal).tiers.forget(key.app, key.user, key.id)  # made meanwhile
         self._journal.hub.touch(key)
         SESSION.info("session permanently deleted: session=%s", key)
         self._journal.metrics.measured("session.permanently_deleted", session=key)
