@@ -165,6 +165,18 @@ async def test_a_deleted_session_may_come_back_by_its_log_but_not_by_a_retry() -
     assert (back.head.uid, back.head.version) == (made.drafts[0].id, 1)
 
 
+async def test_an_event_that_a_log_has_twice_is_refused_though_its_beginning_is_here() -> None:
+    """It is not taken for a repeat: two events of one log never share an id."""
+    source, store = MemoryStore(), MemoryStore()
+    await create(source, A)
+    await add(source, A, draft())
+    first, second = await recorded(source, A)
+    await store.commit([adoption(A, [first])])
+    with pytest.raises(errors.SessionConflict) as info:
+        Plan(store, 2**50, lambda: b"s" * 16).add([adoption(A, [first, second, second])])
+    assert info.value.on == "log"
+
+
 class Damaged(MemoryStore):
     """Its sessions have an event that could not be read."""
 
