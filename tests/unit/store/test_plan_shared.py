@@ -177,6 +177,15 @@ async def test_an_event_that_a_log_has_twice_is_refused_though_its_beginning_is_
     assert info.value.on == "log"
 
 
+def test_a_session_begins_only_where_the_commit_expects_none(plan: Plan) -> None:
+    """A first event alone is not enough: expect=0 says that there is no session yet."""
+    made = creation(NEW)
+    for expect in (None, 1):
+        with pytest.raises(errors.SessionNotFound):
+            plan.add([msgspec.structs.replace(made, expect=expect)])
+    assert plan.add([made])[0].head.version == 1
+
+
 class Damaged(MemoryStore):
     """Its sessions have an event that could not be read."""
 
