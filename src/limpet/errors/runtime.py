@@ -1,4 +1,4 @@
-"""A turn cannot go on, or an answer does not belong to anything that was asked."""
+"""A turn cannot continue, or an answer does not match an open request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from limpet.errors.session import SessionError
 
 
 class TurnError(SessionError):
-    """A turn of an agent cannot go on as it was written."""
+    """A turn of an agent cannot continue."""
 
     code = "turn.error"
 
@@ -21,22 +21,22 @@ class Interrupted(TurnError):
         self.key, self.note = key, note
         said = f" ({note})" if note else ""
         super().__init__(
-            f"the turn of {key} was interrupted{said}. Clean up and return; what the turn still "
-            "records is refused."
+            f"the turn of {key} was interrupted{said}. Clean up and return; the turn can "
+            "record nothing more."
         )
 
 
 class TurnMismatch(TurnError):
-    """A harness that runs again takes another way than it took before."""
+    """A harness that runs again does not make the calls that its turn recorded before."""
 
     code = "turn.mismatch"
 
     def __init__(self, what: str, name: str, occurrence: int, why: str) -> None:
         self.what, self.name, self.occurrence, self.why = what, name, occurrence, why
         super().__init__(
-            f"{what} {name!r} (call {occurrence} of that name in the turn) {why}. Put what is not "
-            "deterministic into turn.step or turn.stream; confirm the request to go on with what "
-            "is recorded."
+            f"{what} {name!r} (call {occurrence} of that name in the turn) {why}. Move "
+            "nondeterministic code into turn.step or turn.stream; confirm the request to continue "
+            "with what is recorded."
         )
 
 
@@ -62,7 +62,7 @@ class EffectFailed(TurnError):
 
 
 class EffectUnknown(TurnError):
-    """Nobody knows whether an effect was performed, and it was decided not to try again."""
+    """It is not known whether an effect was performed, and it is not tried again."""
 
     code = "effect.unknown"
 
@@ -71,7 +71,7 @@ class EffectUnknown(TurnError):
         said = f" ({note})" if note else ""
         super().__init__(
             f"it is not known whether the effect {name!r} was performed, and it was not tried "
-            f"again{said}. Look at the other side, then answer the user."
+            f"again{said}. Check the remote system, then answer the user."
         )
 
 
@@ -83,8 +83,8 @@ class BudgetReached(TurnError):
     def __init__(self, name: str, amount: float, left: float) -> None:
         self.name, self.amount, self.left = name, amount, left
         super().__init__(
-            f"the budget has {left:g} {name} left and {amount:g} was to be reserved. Ask for less, "
-            "or grant the session more."
+            f"the budget has {left:g} {name} left, and the call needs to reserve {amount:g}. "
+            "Ask for less, or grant the session more."
         )
 
 
@@ -103,20 +103,20 @@ class RequestNotFound(TurnError, LookupError):
 
 
 class RequestAnswered(TurnError):
-    """A request takes one answer, and has it."""
+    """The request already has its one answer."""
 
     code = "request.answered"
 
     def __init__(self, key: object, id: str) -> None:
         self.key, self.id = key, id
         super().__init__(
-            f"request {id!r} of session {key} was answered before. The first answer stands; "
-            "refresh to see what came of it."
+            f"request {id!r} of session {key} was already answered. The first answer "
+            "stands; refresh to see its result."
         )
 
 
 class RequestMismatch(TurnError, InvalidInput):
-    """The answer is of another kind than the request."""
+    """The answer does not match the kind of the request."""
 
     code = "request.mismatch"
     exit_code = InvalidInput.exit_code
@@ -124,7 +124,7 @@ class RequestMismatch(TurnError, InvalidInput):
 
     def __init__(self, id: str, kind: str, verb: str) -> None:
         self.id, self.kind, self.verb = id, kind, verb
-        super().__init__(f"request {id!r} is of the kind {kind!r}. Use s.{verb} to answer it.")
+        super().__init__(f"request {id!r} has the kind {kind!r}. Use s.{verb} to answer it.")
 
 
 class ToolDenied(TurnError):
@@ -137,12 +137,12 @@ class ToolDenied(TurnError):
         self.name, self.note = name, note
         said = f" ({note})" if note else ""
         super().__init__(
-            f"the tool {name!r} may not be used{said}. Tell the user, or choose another."
+            f"the tool {name!r} may not be used{said}. Tell the user, or use another tool."
         )
 
 
 class ToolFailed(TurnError):
-    """Who was asked answered with an error."""
+    """The answer to a custom tool call is an error."""
 
     code = "tool.failed"
 

@@ -124,7 +124,7 @@ class SealUnavailable(StoreError):
         done = "read or written" if doing == "provide" else "erased"
         super().__init__(
             f"the seal could not {doing} the keys of {owners[0]}{more} ({reason}), so nothing was "
-            f"{done}. Make what keeps the keys reachable, then try again."
+            f"{done}. Make the key service reachable, then try again."
         )
 
 
@@ -175,7 +175,7 @@ class BundleDamaged(StoreError):
     def __init__(self, where: str, reason: str) -> None:
         self.where, self.reason = where, reason
         super().__init__(
-            f"{where} is not a whole export of a session, and nothing was imported: {reason}. "
+            f"{where} is not a complete export of a session, and nothing was imported: {reason}. "
             "Export the session again, or use another copy of the file."
         )
 
