@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import limpet
+from limpet.session.life import archiving
 from limpet.session.life.archives import DirectoryArchive
 from limpet.session.move.adopter import Adopter
 
@@ -555,3 +557,32 @@ async def test_what_stands_for_an_archived_session_has_no_checkpoints(lp: limpet
     await s.archive()
     with pytest.raises(limpet.SessionArchived):
         await lp.session(s.key, actor="user:ada").checkpoint()
+
+
+async def test_a_move_that_cannot_be_finished_keeps_no_other_waiting(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that cannot be exported fails in every sweep; the next one is archived."""
+    export = archiving.export_session
+
+    async def dies(*_: Any) -> None:
+        raise RuntimeError("the process is killed here")
+
+    async def refuses(journal: Any, key: limpet.Key, path: Path) -> None:
+        if key.id == "a":
+            raise limpet.SessionCorrupt(key, "an event cannot be read")
+        await export(journal, key, path)
+
+    monkeypatch.setattr(archiving, "export_session", dies)
+    for id in "ab":
+        s = await lp.create("support", "ada", id=id, actor="user:ada")
+        await s.complete()
+        with pytest.raises(RuntimeError):
+            await s.archive()
+    monkeypatch.setattr(archiving, "export_session", refuses)
+    journal = s.writer.journal
+    session_of = functools.partial(lp.session, actor="user:ada", untyped=True)
+    ((key, error),) = await archiving.finish_all(journal, session_of, limit=1)
+    assert (key.id, type(error)) == ("a", limpet.SessionCorrupt)
+    assert not await archiving.is_under_way(journal, s.key)
+    assert await archiving.is_under_way(journal, key)

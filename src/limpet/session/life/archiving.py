@@ -24,6 +24,7 @@ from limpet.errors import (
 )
 from limpet.model import (
     EMPTY,
+    PAGE_MAX,
     Commit,
     Fact,
     FrozenDict,
@@ -307,23 +308,38 @@ async def finish_all(
 ) -> list[tuple[Key, Exception]]:
     """Finish what processes that died have left between the store and the archive; what failed.
 
-    Without an archive they are left to a process that has it open.
+    Without an archive they are left to a process that has it open. At most `limit` of them, those
+    not counted that fail by themselves: they would fail each time, and keep the others waiting.
     """
-    if journal.archive is None:
-        return []
-    query = Query(app=f"${UNDER_WAY}", order="key", reverse=False)
-    page = await journal.store.heads(query, cursor=None, limit=limit, states=True)
     failed: list[tuple[Key, Exception]] = []
-    for head in page.items:
-        owner = page.states[head.key]["value"].get("owner")
-        if owner is None:
-            continue
-        key = Key(owner[0], owner[1], head.key.id)
+    for key in [] if journal.archive is None else await _all_under_way(journal):
+        if limit <= 0:
+            break
         try:
             await finish(session_of(key))
         except Exception as error:  # an archive that is out of reach must stop no other work
             failed.append((key, error))
+            limit -= isinstance(error, ArchiveFailed)
+        else:
+            limit -= 1
     return failed
+
+
+async def _all_under_way(journal: Journal) -> list[Key]:
+    """Every session between the store and the archive."""
+    query = Query(app=f"${UNDER_WAY}", order="key", reverse=False)
+    found: list[Key] = []
+    cursor: str | None = None
+    while True:
+        page = await journal.store.heads(query, cursor=cursor, limit=PAGE_MAX, states=True)
+        for head in page.items:
+            move = page.states.get(head.key, EMPTY).get("value", EMPTY)
+            if "owner" in move:
+                app, user = move["owner"]
+                found.append(Key(app, user, head.key.id))
+        cursor = page.cursor
+        if cursor is None:
+            return found
 
 
 async def finish(session: Handle) -> bool:
