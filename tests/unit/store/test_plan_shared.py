@@ -15,7 +15,7 @@ from limpet.model.keys import Key
 from limpet.store.memory import MemoryStore
 from limpet.store.planning.plan import Plan
 from limpet.testing.commits import add, addition, create, creation, draft, key, ready
-from limpet.testing.histories import adoption, recorded
+from limpet.testing.histories import adoption, fork, recorded
 
 A, B, NEW = key("a"), key("b"), key("new")
 
@@ -186,6 +186,18 @@ def test_a_session_begins_only_where_the_commit_expects_none(plan: Plan) -> None
     assert plan.add([made])[0].head.version == 1
 
 
+async def test_a_log_on_a_state_begins_with_the_event_that_names_it(plan: Plan) -> None:
+    """Another event of that log is refused, though its data is not decoded."""
+    source = MemoryStore()
+    await create(source, A, {"n": 0})
+    await fork(source, B, A, 1, draft(data={"text": "x"}))
+    base, (first, second) = await source.base(B), await recorded(source, B)
+    later = [msgspec.structs.replace(d, data=None) for d in adoption(NEW, [second]).drafts]
+    with pytest.raises(errors.InvalidEvent):
+        plan.add([Commit(NEW, tuple(later), base=base)])
+    assert plan.add([adoption(NEW, [first, second], base)])[0].head.version == 3
+
+
 class Damaged(MemoryStore):
     """Its sessions have an event that could not be read."""
 
@@ -202,8 +214,9 @@ async def test_a_plain_event_says_what_is_missing_below_it() -> None:
     plan = Plan(store, 2**50, lambda: b"s" * 16)
     (made,) = plan.add([addition(A, draft())])
     assert (made.head.version, made.damaged) == (2, (1,))
-    with pytest.raises(errors.SessionCorrupt):  # a snapshot would hide the damage
-        plan.add([Commit(B, (), pin=7)])
+    for drafts in ((), (draft(),)):
+        with pytest.raises(errors.SessionCorrupt):  # a snapshot would hide the damage
+            plan.add([Commit(B, drafts, pin=7)])
     assert plan.pins == []
 
 
