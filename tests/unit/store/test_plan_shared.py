@@ -198,6 +198,19 @@ async def test_a_log_on_a_state_begins_with_the_event_that_names_it(plan: Plan) 
     assert plan.add([adoption(NEW, [first, second], base)])[0].head.version == 3
 
 
+async def test_a_fork_is_not_adopted_beside_a_parent_that_is_not_stored_yet() -> None:
+    """The event it begins on cannot be looked up: a copy sends the parent first."""
+    source, store = MemoryStore(), MemoryStore()
+    await create(source, A, {"n": 0})
+    await fork(source, B, A, 1, draft())
+    parent = adoption(A, await recorded(source, A))
+    child = adoption(B, await recorded(source, B), await source.base(B))
+    with pytest.raises(errors.SessionConflict):
+        Plan(store, 2**50, lambda: b"s" * 16).add([parent, child])
+    await store.commit([parent])
+    assert Plan(store, 2**50, lambda: b"s" * 16).add([child])[0].head.version == 3
+
+
 class Damaged(MemoryStore):
     """Its sessions have an event that could not be read."""
 
