@@ -14,6 +14,7 @@ import pytest
 
 import limpet
 from limpet.session.life import archiving
+from limpet.session.life import cold as cold_files
 from limpet.session.life.archives import DirectoryArchive
 from limpet.session.move.adopter import Adopter
 
@@ -563,7 +564,7 @@ async def test_a_move_that_cannot_be_finished_keeps_no_other_waiting(
     lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session that cannot be exported fails in every sweep; the next one is archived."""
-    export = archiving.export_session
+    export = cold_files.export_session
 
     async def dies(*_: Any) -> None:
         raise RuntimeError("the process is killed here")
@@ -573,13 +574,13 @@ async def test_a_move_that_cannot_be_finished_keeps_no_other_waiting(
             raise limpet.SessionCorrupt(key, "an event cannot be read")
         await export(journal, key, path)
 
-    monkeypatch.setattr(archiving, "export_session", dies)
+    monkeypatch.setattr(cold_files, "export_session", dies)
     for id in "ab":
         s = await lp.create("support", "ada", id=id, actor="user:ada")
         await s.complete()
         with pytest.raises(RuntimeError):
             await s.archive()
-    monkeypatch.setattr(archiving, "export_session", refuses)
+    monkeypatch.setattr(cold_files, "export_session", refuses)
     journal = s.writer.journal
     session_of = functools.partial(lp.session, actor="user:ada", untyped=True)
     ((key, error),) = await archiving.finish_all(journal, session_of, limit=1)

@@ -134,7 +134,7 @@ class Care(Door):
 
     async def _forget_archived(self, key: Key, *, erasing: bool = False) -> None:
         """What is deleted or erased has no copy in the archive either."""
-        from limpet.session.life.archiving import remove_archived
+        from limpet.session.life.cold import remove_archived
 
         head = await head_of(self._journal, key)
         if head is not None:
@@ -151,7 +151,7 @@ class Care(Door):
         """
         from limpet.session.history.keeping import keeping_of
         from limpet.session.life.archives import folder_of
-        from limpet.session.life.archiving import remove_archived
+        from limpet.session.life.cold import remove_archived
 
         of = key_of(Key(app, user, "any"))  # refuses what could not be one
         store, hub = self._journal.store, self._journal.hub

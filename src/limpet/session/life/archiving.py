@@ -7,15 +7,11 @@ finishes it: at every moment the session is in the store, or its whole file is i
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from limpet.errors import (
     ArchiveFailed,
-    InvalidInput,
     SessionArchived,
     SessionConflict,
     SessionDeleted,
@@ -41,29 +37,16 @@ from limpet.session.documents import Documents, Put, commit_puts
 from limpet.session.handle import Handle
 from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
-from limpet.session.life.archives import Archive, home_of, name_of
-from limpet.session.life.digests import digest_of
+from limpet.session.life.archives import Archive
+from limpet.session.life.cold import ColdFile, archive_of, fetched, stored
 from limpet.session.life.mover import NOBODY, Mover
 from limpet.session.life.policy import Transition
 from limpet.session.move.arriving import adopt
 from limpet.session.move.checkpoints import load_log
-from limpet.session.move.files import export_session, proved
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed, Query, Standing
-from limpet.store.threads import in_thread
 
 UNDER_WAY: Final = "archiving"
-_NO_ARCHIVE: Final = (
-    "the session is in an archive and none is open. Open the store with "
-    "limpet.open(url, archive='file:///directory')."
-)
-
-
-class _File(NamedTuple):
-    """The file of a session, proved, and where its full checkpoints stand."""
-
-    path: Path
-    pins: Mapping[int, int]
 
 
 async def archive_session(
@@ -122,25 +105,12 @@ async def _move_rows(journal: Journal, archive: Archive, key: Key, actor: str) -
             return
         log = await load_log(journal.store, key)
         at = Standing(head.uid, head.version, 0 if log is None else log.head.version)
-        place = await _stored(journal, archive, key, at)
+        place = await stored(journal, archive, key, at)
         if await _is_replaced(journal, head, at, place, actor):
             await _intents(journal, key).purge(key.id)
             return
         if await _uid(journal, key) == head.uid:  # something was recorded: a newer file
             await archive.remove(place["place"])
-
-
-async def _stored(journal: Journal, archive: Archive, key: Key, at: Standing) -> dict[str, Any]:
-    """Put the session's file into the archive, read it back and prove it; where it is."""
-    name = name_of(key, at)
-    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
-        made, back = Path(folder) / "made", Path(folder) / "back"
-        await export_session(journal, key, made)
-        await archive.put(name, made)
-        await archive.fetch(name, back)
-        await _check_same(archive, made, back)
-        size, digest = await in_thread(lambda: digest_of(back))
-    return {"place": name, "uid": at.uid, "bytes": size, "sha256": digest}
 
 
 async def _is_replaced(journal: Journal, head: Head, at: Standing, place: Any, actor: str) -> bool:
@@ -206,7 +176,7 @@ async def _bring_back(session: Handle, move: Any, actor: str) -> None:
     if (head.uid, head.phase) == (move["uid"], ARCHIVED):
         await _keep_said(journal, head, move)
         await _reopen(session, actor)
-    await _archive_of(journal).remove(move["place"])
+    await archive_of(journal).remove(move["place"])
     await _intents(journal, key).purge(key.id)
 
 
@@ -247,28 +217,6 @@ async def _reopen(session: Handle, actor: str) -> None:
     await Mover(session, ("unarchive",), actor=actor, to=before).move()
 
 
-@asynccontextmanager
-async def fetched(journal: Journal, place: Any) -> AsyncIterator[_File]:
-    """The file of an archived session, for as long as the block lasts, proved. Raises."""
-    archive = _archive_of(journal)
-    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
-        path = Path(folder) / "session.limpet"
-        await archive.fetch(place["place"], path)
-        found = await in_thread(lambda: digest_of(path))
-        if found != (place["bytes"], place["sha256"]):
-            raise ArchiveFailed(archive.url, "read", "the file is not the one that was put there")
-        yield _File(path, (await proved(path)).pins)
-
-
-async def remove_archived(journal: Journal, head: Head, *, erasing: bool = False) -> None:
-    """Remove the files of an archived session. Raises if the archive is not open.
-
-    If it is erased, also a file that a race has left behind of one that is not archived.
-    """
-    if facts.place(head.facts) is not None or (erasing and journal.archive is not None):
-        await _archive_of(journal).remove_all(home_of(head.key))
-
-
 async def read_archived(journal: Journal, head: Head) -> Journal:
     """A store in memory that holds nothing but this session, as its file has it."""
     place = facts.place(head.facts)
@@ -279,6 +227,34 @@ async def read_archived(journal: Journal, head: Head) -> Journal:
         await adopt(apart, file.path, file.pins)
         store.is_read = True
     return apart
+
+
+async def _head_in(journal: Journal, file: ColdFile) -> Head:
+    """The head of the session in a file."""
+    apart = _apart(journal, MemoryStore())
+    try:
+        key = await adopt(apart, file.path, file.pins)
+        return (await apart.store.load(key, tail=0, scopes=False)).head
+    finally:
+        await apart.close()
+
+
+class _Reading(MemoryStore):
+    """The log of an archived session, to be read: what is written here would be lost."""
+
+    is_read = False
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        if self.is_read:
+            raise SessionArchived(commits[0].key)
+        return await super().commit(commits)
+
+
+def _apart(journal: Journal, store: MemoryStore) -> Journal:
+    """A journal on a store of its own in memory."""
+    from limpet.session.following.follow import Hub
+
+    return Journal(store, Hub(store), journal.new_id, journal.now_us, Keeping)
 
 
 # --- what was interrupted -----------------------------------------------------------------------
@@ -355,7 +331,7 @@ async def finish(session: Handle) -> bool:
         await _bring_back(session, move, NOBODY)
         return True
     if here == move["uid"]:
-        await _move_rows(journal, _archive_of(journal), key, NOBODY)
+        await _move_rows(journal, archive_of(journal), key, NOBODY)
     elif "place" in move and await stub_of(journal, key, move["uid"]) is None:
         if here is not None:  # another session took the key: the file is all there is
             raise SessionExists(key)
@@ -389,43 +365,7 @@ async def _keep_said(journal: Journal, head: Head, move: Any) -> None:
         await journal.commit((Commit(head.key, drafts, uid=head.uid),))
 
 
-async def _head_in(journal: Journal, file: _File) -> Head:
-    """The head of the session in a file."""
-    apart = _apart(journal, MemoryStore())
-    try:
-        key = await adopt(apart, file.path, file.pins)
-        return (await apart.store.load(key, tail=0, scopes=False)).head
-    finally:
-        await apart.close()
-
-
-class _Reading(MemoryStore):
-    """The log of an archived session, to be read: what is written here would be lost."""
-
-    is_read = False
-
-    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
-        if self.is_read:
-            raise SessionArchived(commits[0].key)
-        return await super().commit(commits)
-
-
-def _apart(journal: Journal, store: MemoryStore) -> Journal:
-    """A journal on a store of its own in memory."""
-    from limpet.session.following.follow import Hub
-
-    return Journal(store, Hub(store), journal.new_id, journal.now_us, Keeping)
-
-
 # --- private ------------------------------------------------------------------------------------
-
-
-def _archive_of(journal: Journal) -> Archive:
-    """The archive that is open. Raises InvalidInput if none is."""
-    found: Archive | None = journal.archive
-    if found is None:
-        raise InvalidInput(_NO_ARCHIVE)
-    return found
 
 
 def _intents(journal: Journal, key: Key) -> Documents:
@@ -451,11 +391,3 @@ async def _is_buried(journal: Journal, key: Key, at: Standing) -> bool:
     if buried:
         journal.hub.touch(key)
     return buried
-
-
-async def _check_same(archive: Archive, made: Path, back: Path) -> None:
-    """What came back is what was sent, and proves itself."""
-    one, other = await in_thread(lambda: (digest_of(made), digest_of(back)))
-    if one != other:
-        raise ArchiveFailed(archive.url, "verified", "the file that came back differs")
-    await proved(back)

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from datetime import UTC, datetime
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from html import unescape
 from http.client import HTTPException
 from pathlib import Path
@@ -21,7 +21,6 @@ from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 from limpet.errors import ArchiveFailed
-from limpet.session.life.digests import digest_of
 from limpet.store.threads import in_thread
 
 TIMEOUT_SECONDS: Final = 60
@@ -64,8 +63,9 @@ class BucketArchive:
         await in_thread(lambda: self._remove_all(folder))
 
     def _put(self, name: str, path: Path) -> None:
-        size, digest = digest_of(path)
         with path.open("rb") as body:
+            digest, size = file_digest(body, "sha256").hexdigest(), body.tell()
+            body.seek(0)
             self._ask("PUT", self._prefix + name, "written", body=body, size=size, digest=digest)
 
     def _fetch(self, name: str, path: Path) -> None:

@@ -26,7 +26,8 @@ from limpet.model.facts import ACTIVE, PhaseEvent
 from limpet.session.history.bounds import evict
 from limpet.session.history.keeping import keeping_of
 from limpet.session.journal import Journal
-from limpet.session.life.archiving import archive_session, finish, finish_all, remove_archived
+from limpet.session.life.archiving import archive_session, finish, finish_all
+from limpet.session.life.cold import remove_archived
 from limpet.session.life.memory import forget_memory
 from limpet.session.life.mover import Mover
 from limpet.session.logs import SESSION
