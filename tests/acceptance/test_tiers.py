@@ -57,7 +57,16 @@ async def test_each_checkpoint_has_a_file_in_its_tier(s: Made, tier: Path) -> No
         assert each.place.base == full.place.file
         raw = (tier / each.place.file).read_bytes()
         assert limpet.Diff.from_bytes(raw).apply(envelope.fields) == await s.state_at(each.ref)
-    assert not any("ada" in str(path.relative_to(tier)) for path in files(tier))
+
+
+async def test_the_name_of_a_file_says_nothing_about_its_user(
+    lp: limpet.Limpet, s: Made, tier: Path
+) -> None:
+    """Nor about the session. Both have letters here that no hexadecimal number has."""
+    other = await lp.create("shop", "wilma", "trip", actor="agent:main")
+    await other.checkpoint()
+    (path,) = files(tier)
+    assert not any(word in str(path.relative_to(tier)) for word in ("shop", "wilma", "trip"))
 
 
 async def test_files_go_with_their_checkpoints(lp: limpet.Limpet, s: Made, tier: Path) -> None:
