@@ -82,6 +82,16 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ): "An id that was made just now is not among those that callers chose.",
     (
         "limpet.store.planning.plan",
+        "Plan._record",
+        "draft.scoped and origin is None -> origin is None",
+    ): "A draft that is not scoped has no operations on shared names.",
+    (
+        "limpet.store.planning.plan",
+        "Plan._scan",
+        "event.type == PROCESSED and event.data is not None -> event.type == PROCESSED",
+    ): "A new event that processes inputs has its data: the head looks into it.",
+    (
+        "limpet.store.planning.plan",
         "Plan._check_retry",
         "first.caller_chose_id and first.origin is None and self._view.ended(commit.key, first.id) -> first.origin is None and self._view.ended(commit.key, first.id)",
     ): "No session had an id that was made just now.",

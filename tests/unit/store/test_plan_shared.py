@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from limpet import errors
+from limpet import ops as op
 from limpet.model.commit import Commit
 from limpet.model.facts.inputs import processed
 from limpet.model.fold import Fold
@@ -209,6 +210,69 @@ async def test_a_fork_is_not_adopted_beside_a_parent_that_is_not_stored_yet() ->
         Plan(store, 2**50, lambda: b"s" * 16).add([parent, child])
     await store.commit([parent])
     assert Plan(store, 2**50, lambda: b"s" * 16).add([child])[0].head.version == 3
+
+
+async def test_an_adopted_event_writes_no_shared_names_though_its_beginning_is_here() -> None:
+    """They are copied by themselves: a log that comes later must not set them back."""
+    source, store = MemoryStore(), MemoryStore()
+    await create(source, A)
+    await add(source, A, draft(set={"app:n": 1}))
+    records = await recorded(source, A)
+    await store.commit([adoption(A, records[:1])])
+    plan = Plan(store, 2**50, lambda: b"s" * 16)
+    (made,) = plan.add([adoption(A, records)])
+    assert (made.head.version, plan.writes, plan.scopes) == (2, [], {})
+
+
+def test_a_shared_name_that_is_deleted_takes_no_bytes(plan: Plan) -> None:
+    """Nothing is stored in its place."""
+    plan.add([addition(A, draft(ops=[op.Delete(("app:n",))]))])
+    ((_, write),) = plan.writes
+    assert (write.at.deleted, write.whole) == (True, b"")
+
+
+class Lax(MemoryStore):
+    """Believes that every input waits, and that every id is new."""
+
+    def pending(self, key: Key, seq: int) -> bool:
+        return True
+
+    def recorded(self, key: Key, id: str) -> None:
+        return None
+
+
+async def test_a_log_that_processes_what_it_does_not_have_is_not_adopted(plan: Plan) -> None:
+    """Though its chain holds: another program may have made it."""
+    source = Lax()
+    await create(source, NEW)
+    await add(source, NEW, ready(processed([9])))
+    with pytest.raises(errors.NotPending):
+        plan.add([adoption(NEW, await recorded(source, NEW))])
+
+
+async def test_a_log_that_has_an_id_twice_is_not_adopted(plan: Plan) -> None:
+    """Though its chain holds: a retry with this id would have two answers."""
+    source = Lax()
+    await create(source, NEW)
+    for _ in range(2):
+        await add(source, NEW, draft(id="mine"))
+    with pytest.raises(errors.SessionConflict) as info:
+        plan.add([adoption(NEW, await recorded(source, NEW))])
+    assert (info.value.on, info.value.expected, info.value.actual) == ("log", 2, 2)
+
+
+async def test_a_log_that_diverges_is_refused_with_the_version_it_is_at(plan: Plan) -> None:
+    """The first event fits; the second was changed on its way."""
+    source = MemoryStore()
+    await create(source, NEW)
+    await add(source, NEW, draft())
+    first, second = adoption(NEW, await recorded(source, NEW)).drafts
+    assert second.origin is not None
+    changed = msgspec.structs.replace(second.origin, link=b"?" * 32)
+    drafts = (first, msgspec.structs.replace(second, origin=changed))
+    with pytest.raises(errors.SessionConflict) as info:
+        plan.add([Commit(NEW, drafts)])
+    assert (info.value.on, info.value.expected, info.value.actual) == ("log", 1, 1)
 
 
 class Damaged(MemoryStore):
