@@ -275,6 +275,17 @@ async def test_a_log_that_diverges_is_refused_with_the_version_it_is_at(plan: Pl
     assert (info.value.on, info.value.expected, info.value.actual) == ("log", 1, 1)
 
 
+def test_a_new_session_finds_the_shared_names_that_were_planned_for_its_owner(plan: Plan) -> None:
+    """Those of its app and of its user, and no others'."""
+    app, user = NEW.app, NEW.user
+    for others in (Key("x", user, "1"), Key(app, "x", "1")):
+        plan.add([creation(others, {"app:" + others.app: 1, "user:" + others.user: 1})])
+    plan.add([addition(A, draft(set={"user:lang": "en"}))])
+    (made,) = plan.add([creation(NEW)])
+    names = ("app:n", f"app:{app}", "user:lang", "app:x", f"user:{user}", "user:x")
+    assert [name in made.scopes for name in names] == [True] * 3 + [False] * 3
+
+
 class Damaged(MemoryStore):
     """Its sessions have an event that could not be read."""
 
