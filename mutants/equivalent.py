@@ -105,4 +105,19 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "Plan._repeat",
         "event is None or event.processed is None -> event is None",
     ): "What is no input is looked for among the processed, and not found.",
+    (
+        "limpet.model.fold",
+        "record",
+        "data = draft.data or EMPTY -> data = draft.data",
+    ): "Only data that the head does not look into comes undecoded.",
+    (
+        "limpet.model.fold",
+        "is_run",
+        "draft.input or draft.caller_chose_id or (draft.plain_ops and draft.sets is None) -> draft.input or draft.caller_chose_id or draft.sets is None",
+    ): "Recorded one by one, which ends the same: slower.",
+    (
+        "limpet.model.fold",
+        "is_run",
+        "draft.input or draft.caller_chose_id or (draft.plain_ops and draft.sets is None) -> draft.input or draft.caller_chose_id or draft.plain_ops",
+    ): "Recorded one by one, which ends the same: slower.",
 }

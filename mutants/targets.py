@@ -22,6 +22,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
     "limpet.model.fold": (
         f"{_MODEL}/test_fold.py",
         f"{_MODEL}/test_head.py",
+        "tests/property/test_flat.py",
         "tests/property/test_fold.py",
         f"{_STORE}/test_verify.py",
         f"{_STORE}/test_scopes.py",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet import ops
-from limpet.errors import LimpetError, OpPathUnknown, OpTypeMismatch
+from limpet.errors import LimpetError, OpPathUnknown, OpTypeMismatch, SessionCorrupt
 from limpet.model.canonical import canonical
 from limpet.model.events import Event, Fact, Prepared, prepare
 from limpet.model.fold import (
@@ -151,6 +151,15 @@ def test_what_is_not_there_cannot_be_deleted(before: ScopeValue | None) -> None:
     """Neither a name never written nor one already deleted."""
     with pytest.raises(OpPathUnknown):
         scope_next(SCOPE, before, ops.Delete(("app:n",)))
+
+
+def test_a_damaged_scope_name_can_only_be_set_whole() -> None:
+    """Anything else would build on a value that cannot be read."""
+    before = ScopeValue(3, None, damage="cannot be read")
+    assert scope_next(SCOPE, before, ops.Set(("app:n",), 5)) == ScopeValue(4, 5)
+    for op in (ops.Set(("app:n", "x"), 5), ops.Inc(("app:n",), 1), ops.Delete(("app:n",))):
+        with pytest.raises(SessionCorrupt):
+            scope_next(SCOPE, before, op)
 
 
 # --- equality ------------------------------------------------------------------------------------
