@@ -120,4 +120,14 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "is_run",
         "draft.input or draft.caller_chose_id or (draft.plain_ops and draft.sets is None) -> draft.input or draft.caller_chose_id or draft.plain_ops",
     ): "Recorded one by one, which ends the same: slower.",
+    (
+        "limpet.store.coding.bodies",
+        "_Fields",
+        "frozen=True -> frozen=False",
+    ): "It is made to be encoded, or decoded to be read: nothing changes it.",
+    (
+        "limpet.store.coding.bodies",
+        "_Base",
+        "frozen=True -> frozen=False",
+    ): "It is made to be encoded, or decoded to be read: nothing changes it.",
 }

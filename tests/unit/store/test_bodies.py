@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from limpet import ops
 from limpet.model.canonical import checksum
 from limpet.model.commit import Base
-from limpet.model.fold import Fold
+from limpet.model.fold import Fold, ScopeValue, ScopeWrite
 from limpet.model.head import Head, blank, buried
 from limpet.model.keys import Key
 from limpet.model.values import FrozenDict, freeze
@@ -95,3 +96,30 @@ def test_the_checksum_of_a_tombstone_covers_all_it_keeps(change: dict[str, Any])
     """Whatever changes in the row, the checksum is another."""
     tomb = buried(HEAD, 40)
     assert bodies.tomb_crc(tomb) != bodies.tomb_crc(msgspec.structs.replace(tomb, **change))
+
+
+def test_a_shared_name_is_written_whole_until_its_changes_are_smaller() -> None:
+    """Whole up to 512 bytes, and again once the changes since then outweigh it; a deleted one is
+    nothing, and what comes after it is whole."""
+    key, op = ("app", "", "app:n"), ops.Add(("app:n",), ["x"])
+    step = msgspec.json.encode(op)
+
+    def body(size: int, since_base: int, *, deleted: bool = False) -> tuple[int, bytes, int]:
+        at = ScopeValue(2, None, deleted)
+        return bodies.scope_body(ScopeWrite(key, at, op, 3, b"w" * size), since_base)
+
+    assert body(0, 700, deleted=True) == (bodies.DELETED, b"", -1)
+    assert body(5_000, -1) == (bodies.WHOLE, b"w" * 5_000, 0)
+    assert body(512, 0) == (bodies.WHOLE, b"w" * 512, 0)
+    assert body(513, 0) == (bodies.BY_OP, step, len(step))
+    assert body(700 + len(step), 700) == (bodies.WHOLE, b"w" * (700 + len(step)), 0)
+    assert body(701 + len(step), 700) == (bodies.BY_OP, step, 700 + len(step))
+
+
+def test_a_stored_change_reads_back_with_values_that_nobody_can_change() -> None:
+    """Handles share what was read: one of them must not change it for the others."""
+    op = bodies.scope_op_from(msgspec.json.encode(ops.Set(("app:n",), {"list": [1]})))
+    assert isinstance(op, ops.Set)
+    assert op == ops.Set(("app:n",), {"list": [1]})
+    with pytest.raises(TypeError):
+        op.value["list"].append(2)
