@@ -76,7 +76,7 @@ async def test_only_the_sessions_of_the_app_are_listed_watched_and_claimed(
     async with asyncio.timeout(20):
         assert (await anext(support.watch())).key == mine.key
         assert (await anext(support.watch(key=("support", "bob", "c1")))).key.user == "bob"
-    with pytest.raises(errors.InvalidInput, match="not of the app"):
+    with pytest.raises(errors.InvalidInput, match="does not belong to the app"):
         support.watch(key=other.key)
     leases = await support.claim("w", limit=9)
     assert [lease.key for lease in leases] == [mine.key]

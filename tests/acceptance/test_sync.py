@@ -274,7 +274,7 @@ def test_closing_ends_what_other_threads_wait_for(url: str) -> None:
 def test_closing_from_within_a_change_is_refused(lp: Any) -> None:
     """It would wait for itself; Limpet stays open."""
     s = lp.create("a", "u")
-    with pytest.raises(errors.InvalidInput, match="cannot wait"):
+    with pytest.raises(errors.InvalidInput, match="cannot make a blocking call"):
         s.update(lambda state: lp.close(), actor="x")
     assert s.append("a.b", actor="x").seq == 2
 

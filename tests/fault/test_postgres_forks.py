@@ -83,7 +83,7 @@ async def test_a_fork_of_a_session_that_is_being_deleted_is_refused(
     """It waits for the deletion, and then has no parent."""
     await create(store, A)
     made = await forking(store, B, A, 1)
-    async with meanwhile(admin, lambda conn: erasure.delete(conn, A, "deleted")):
+    async with meanwhile(admin, lambda conn: erasure.delete(conn, A, "deleted", None)):
         with pytest.raises(SessionDeleted):
             await store.commit([made])
     assert (await store.verify(None)).ok
@@ -97,7 +97,7 @@ async def test_two_forks_that_end_at_once_leave_nothing_of_their_parent(
     for of in (B, C):
         await fork(store, of, A, 1)
     await store.delete(A)
-    async with meanwhile(admin, lambda conn: erasure.delete(conn, B, "deleted")):
+    async with meanwhile(admin, lambda conn: erasure.delete(conn, B, "deleted", None)):
         assert await store.delete(C)
     assert await admin.fetchval("SELECT count(*) FROM limpet.events") == 0
     assert (await store.verify(None)).ok
@@ -109,7 +109,7 @@ async def test_a_parent_and_its_fork_that_end_at_once_leave_nothing(
     """Whoever is second purges for both."""
     await create(store, A)
     await fork(store, B, A, 1)
-    async with meanwhile(admin, lambda conn: erasure.delete(conn, A, "deleted")):
+    async with meanwhile(admin, lambda conn: erasure.delete(conn, A, "deleted", None)):
         assert await store.delete(B)
     assert await admin.fetchval("SELECT count(*) FROM limpet.events") == 0
 
