@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ class Busy(MemoryStore):
 
     writes = 0
     loads = 0
+    then: Callable[[int], Awaitable[None]] | None = None  # done after a load, by its number
 
     async def load(self, key: Key, **how: Any) -> Loaded:
         loaded = await super().load(key, **how)
@@ -36,6 +38,8 @@ class Busy(MemoryStore):
         if self.writes:
             self.writes -= 1
             await add(self, key, draft())
+        if self.then is not None:
+            await self.then(self.loads)
         return loaded
 
 
@@ -66,4 +70,49 @@ async def test_a_migration_among_writers_who_never_pause_is_a_conflict() -> None
     assert store.loads == UPDATE_TRIES_MAX
     found = await lp.get(KEY)
     assert (found.head.schema_version, found.version) == ("1.0.0", UPDATE_TRIES_MAX + 1)
+    await lp.close()
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_session_that_is_leased_for_the_first_time_meanwhile_is_read_again(
+    late: bool,  # a parameter of the test
+) -> None:
+    """As after any other write: the last try succeeds, and there is none after it."""
+    store, lp = await busy(UPDATE_TRIES_MAX - 2 + late)
+
+    async def lease(load: int) -> None:
+        if load == UPDATE_TRIES_MAX - 1 + late:
+            assert await lp.release(await lp.acquire_lock(KEY, worker="w"))
+
+    store.then = lease
+    if late:
+        with pytest.raises(errors.SessionFenced):
+            await lp.get(KEY, state_type=chats.New, migrations=MIGRATIONS)
+    else:
+        found = await lp.get(KEY, state_type=chats.New, migrations=MIGRATIONS)
+        assert found.head.schema_version == "2.0.0"
+    assert store.loads == UPDATE_TRIES_MAX
+    await lp.close()
+
+
+async def test_a_worker_that_loses_its_lease_migrates_nothing_and_hears_it_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Another runs the session now: trying again could only write under its hands."""
+    store, lp = await busy(0)
+    mine = await lp.acquire_lock(KEY, worker="one")
+    handle = lp.session(KEY, state_type=chats.New, migrations=MIGRATIONS, actor="a", lease=mine)
+
+    async def taken(load: int) -> None:
+        store.then = None
+        assert await lp.release(mine)
+        await lp.acquire_lock(KEY, worker="two")
+
+    store.then, store.loads = taken, 0
+    with pytest.raises(errors.SessionFenced):
+        await handle.refresh()
+    assert store.loads == 1
+    assert "lease taken over" in caplog.text
+    assert "during=migration " in caplog.text
+    assert (await lp.get(KEY)).head.schema_version == "1.0.0"
     await lp.close()
