@@ -54,7 +54,7 @@ async def partial(lp: limpet.Limpet, say: Say) -> None:
     heard = asyncio.ensure_future(anext(following))
     while not heard.done():  # it may be lost, for one before somebody follows
         await session.append("agent.message", {"text": "au rev"}, partial=True, id="m3")
-        await asyncio.sleep(0)
+        await asyncio.wait([heard], timeout=0.01)
     piece = await heard
     await following.aclose()
     stored = await lp.get("support", "ada", "s1")

@@ -6,7 +6,7 @@ from typing import Any
 
 from limpet.model.events import Event
 from limpet.model.keys import Key
-from limpet.model.limits import FINALS_REMEMBERED
+from limpet.model.limits import FINALS_REMEMBERED, PARTIALS_WAITING_MAX
 from limpet.session.following.topic import UNKNOWN, Follower, Topic
 from limpet.store.sqlite.live import ROWS_MAX
 
@@ -104,3 +104,16 @@ def test_an_end_counts_only_while_nothing_was_heard_since() -> None:
     assert not topic.is_end(6, topic.generation)
     topic.read_to(6, topic.generation - 1)
     assert topic.version == UNKNOWN
+
+
+def test_one_that_is_joining_loses_the_oldest_partials_and_is_not_behind() -> None:
+    """It could not read any of them yet; once it reads, one too many disconnects it."""
+    topic, follower = followed()
+    for n in range(PARTIALS_WAITING_MAX + 1):
+        topic.publish(0, partial(f"p{n}"))
+    assert not follower.behind
+    assert follower.partials[0] == (0, partial("p1"))
+    assert len(follower.partials) == PARTIALS_WAITING_MAX
+    follower.joining = False
+    topic.publish(0, partial("more"))
+    assert follower.behind

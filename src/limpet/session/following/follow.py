@@ -166,6 +166,7 @@ class Hub:
                     endings = topic.endings
                     await self._check_same(key, last)
                 page = () if generation == caught_up else await self._read(topic, position)
+                follower.joining = False
                 for event in page:
                     while (
                         partial := topic.due(follower, event.seq - 1, all_read=False)

@@ -20,21 +20,29 @@ UNKNOWN: Final = 2**62
 class Follower:
     """What waits for one follower, and the bell that says so."""
 
-    __slots__ = ("behind", "bell", "partials", "takes_partials", "types")
+    __slots__ = ("behind", "bell", "joining", "partials", "takes_partials", "types")
 
     def __init__(self, types: tuple[str, ...] | None, *, takes_partials: bool) -> None:
         self.types, self.takes_partials = types, takes_partials
         self.bell = asyncio.Event()
         self.partials: deque[tuple[int, Event]] = deque()
         self.behind = False
+        self.joining = True  # until its first page was read
 
     def offer(self, mark: int, partial: Event) -> None:
-        """Queue a partial that comes after the event with seq `mark`."""
+        """Queue a partial that comes after the event with seq `mark`.
+
+        One that is still joining could not read any of them yet: it loses the oldest, as if it had
+        joined a moment later. One that reads too slowly is behind.
+        """
         if not self.takes_partials or not wanted(partial.type, self.types):
             return
         if len(self.partials) >= PARTIALS_WAITING_MAX:
-            self.behind = True
-            self.partials.clear()
+            if self.joining:
+                self.partials.popleft()
+            else:
+                self.behind = True
+                self.partials.clear()
         if not self.behind:
             if self.partials:
                 mark = max(mark, self.partials[-1][0])  # they keep their own order
