@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from limpet.session.sync.facade import INSIDE
+from limpet.session.sync.facade import INSIDE, NAMES
 
 SESSION: Final = Path("src/limpet/session")
 STUB: Final = SESSION / "sync" / "verbs.pyi"
@@ -177,23 +177,6 @@ CLASSES: Final = (
         "S",
     ),
 )
-NAMES: Final = {
-    "Session": "SyncSession",
-    "CommitBuilder": "SyncCommit",
-    "App": "SyncApp",
-    "Documents": "SyncDocuments",
-    "Limpet": "SyncLimpet",
-    "Memory": "SyncMemory",
-    "Layer": "SyncLayer",
-    "Episodes": "SyncEpisodes",
-    "Working": "SyncWorking",
-    "Overlay": "SyncOverlay",
-    "Buffer": "SyncBuffer",
-    "Vaults": "SyncVaults",
-    "Permissions": "SyncPermissions",
-    "CopyTarget": "SyncLimpet",
-    "History": "SyncSession",
-}
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from limpet.session.history.keeping import keeping_of
 from limpet.store.coding import codec
 from limpet.store.sqlite.reading.reader import Reader
 from tests.support.examples import tries
-from tests.support.processes import Child, spin
+from tests.support.processes import Child
 from tests.support.seeds import seed
 
 Made = limpet.Session[Any]
@@ -227,19 +227,12 @@ async def test_a_process_killed_in_fork_restore_or_compaction_loses_nothing(
 ) -> None:
     """Between any two steps: what it had said is there, and everything verifies; a checkpoint that
     is listed has its file, whole."""
-    chance, said = random.Random(seed("history")), 0
+    chance = random.Random(seed("history"))
     async with limpet.open(f"sqlite:///{path}") as lp:
         await lp.checkpointing("shop", limpet.CheckpointPolicy(tier=f"file://{path}-tier"))
     for _ in range(tries(4, 40)):
         with Child("tests.support.historian", path) as child:
-            for _ in range(chance.randrange(1, 30)):
-                line = child.line()
-                assert line is not None, child.complaint()
-                said = int(line)
-            spin(chance.uniform(0, 3_000))
-            child.kill()
-            for line in child.lines():
-                said = int(line)
+            said = int(child.killed_after(chance.randrange(1, 30), chance.uniform(0, 3_000))[-1])
         async with limpet.open(f"sqlite:///{path}") as lp:
             assert (await lp.verify()).findings == ()
             s = await lp.get(KEY)

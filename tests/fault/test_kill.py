@@ -13,7 +13,7 @@ import limpet
 from limpet import Event, Key, Limpet, Session
 from limpet.model.fold import Fold, replay
 from limpet.model.head import blank
-from tests.support.processes import Child, spin
+from tests.support.processes import Child
 from tests.support.seeds import seed
 from tests.support.writer import APP, SHARED, USER, step
 
@@ -57,13 +57,7 @@ def write_and_kill(path: Path, ledger: Ledger, chance: random.Random) -> None:
     wait_for = chance.choice((0, 1, chance.randrange(2, 60)))
     moment = chance.uniform(0, 3_000 if wait_for else 400_000)
     with Child("tests.support.writer", path, ledger.seed, ledger.starts()) as child:
-        for _ in range(wait_for):
-            line = child.line()
-            assert line is not None, child.complaint()
-            ledger.note(line)
-        spin(moment)
-        child.kill()
-        for line in child.lines():  # said before the end, and in the pipe
+        for line in child.killed_after(wait_for, moment):
             ledger.note(line)
         assert child.complaint() == ""
 

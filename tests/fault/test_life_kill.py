@@ -9,7 +9,7 @@ import pytest
 
 import limpet
 from tests.support.examples import tries
-from tests.support.processes import Child, spin
+from tests.support.processes import Child
 from tests.support.seeds import seed
 
 # What a session may be, if this was the last that was acknowledged of it.
@@ -26,15 +26,8 @@ NEXT = {
 def live_and_kill(path: Path, cold: Path, chance: random.Random) -> dict[str, str]:
     """Let it live for a while, then kill it; the last word on each session."""
     said: dict[str, str] = {}
-    lines: list[str] = []
     with Child("tests.support.liver", path, cold) as child:
-        for _ in range(chance.randrange(1, 13)):
-            line = child.line()
-            assert line is not None, child.complaint()
-            lines.append(line)
-        spin(chance.uniform(0, 20_000))
-        child.kill()
-        lines += child.lines()
+        lines = child.killed_after(chance.randrange(1, 13), chance.uniform(0, 20_000))
     for line in lines:
         phase, id = line.split()
         said[id] = phase

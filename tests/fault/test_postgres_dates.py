@@ -37,14 +37,6 @@ async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
     await store.close()
 
 
-@pytest.fixture
-async def admin(store: PostgresStore, postgres_store_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection that is not the store's."""
-    conn = await asyncpg.connect(postgres_store_url)
-    yield conn
-    await conn.close()
-
-
 async def server_us(admin: asyncpg.Connection) -> int:
     return int(await admin.fetchval("SELECT limpet.now_us()"))
 

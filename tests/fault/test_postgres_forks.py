@@ -34,14 +34,6 @@ async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
     await store.close()
 
 
-@pytest.fixture
-async def admin(store: PostgresStore, postgres_store_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection that is not the store's."""
-    conn = await asyncpg.connect(postgres_store_url)
-    yield conn
-    await conn.close()
-
-
 async def forking(store: PostgresStore, of: Key, parent: Key, floor: int) -> Commit:
     """The commit that begins a session on a state of another."""
     fold = await store.fold_at(parent, floor)

@@ -12,7 +12,7 @@ import pytest
 import limpet
 from limpet import CheckpointIntegrity
 from tests.support.examples import tries
-from tests.support.processes import Child, spin
+from tests.support.processes import Child
 from tests.support.seeds import seed
 
 KEY = limpet.Key("shop", "ada", "1")
@@ -106,17 +106,10 @@ async def test_a_client_killed_in_fork_restore_or_compaction_loses_nothing(
 ) -> None:
     """Between any two steps: what it had said is there, and everything verifies."""
     url = postgres_store_url
-    chance, said = random.Random(seed("postgres history")), 0
+    chance = random.Random(seed("postgres history"))
     for _ in range(tries(2, 20)):
         with Child("tests.support.historian", url) as child:
-            for _ in range(chance.randrange(1, 30)):
-                line = child.line()
-                assert line is not None, child.complaint()
-                said = int(line)
-            spin(chance.uniform(0, 3_000))
-            child.kill()
-            for line in child.lines():
-                said = int(line)
+            said = int(child.killed_after(chance.randrange(1, 30), chance.uniform(0, 3_000))[-1])
         async with limpet.open(url) as lp:
             assert (await lp.verify()).findings == ()
             s = await lp.get(KEY)
@@ -136,22 +129,13 @@ async def test_a_killed_client_leaves_each_session_in_one_phase(
     url = postgres_store_url
     chance = random.Random(seed("postgres life"))
     for round in tries(range(1), range(20)):
-        cold, said = tmp_path / f"{round}", dict[str, str]()
+        cold = tmp_path / f"{round}"
         with Child("tests.support.liver", url, cold) as child:
-            for _ in range(chance.randrange(1, 13)):
-                line = child.line()
-                assert line is not None, child.complaint()
-                phase, id = line.split()
-                said[id] = phase
-            spin(chance.uniform(0, 20_000))
-            child.kill()
-            for line in child.lines():
-                phase, id = line.split()
-                said[id] = phase
-        await check(url, cold, said)
+            said = child.killed_after(chance.randrange(1, 13), chance.uniform(0, 20_000))
+        await check(url, cold, {line.split()[1] for line in said})
 
 
-async def check(url: str, cold: Path, said: dict[str, str]) -> None:
+async def check(url: str, cold: Path, said: set[str]) -> None:
     """Each session is there, in one phase, and its log is whole."""
     how: dict[str, Any] = {"archive": f"file://{cold}"}
     async with limpet.open(url, **how) as lp:

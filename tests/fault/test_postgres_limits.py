@@ -26,14 +26,6 @@ A, B = key("a"), key("b")
 
 
 @pytest.fixture
-async def admin(postgres_store_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection that is not the store's."""
-    conn = await asyncpg.connect(postgres_store_url)
-    yield conn
-    await conn.close()
-
-
-@pytest.fixture
 async def store(
     postgres_store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[PostgresStore]:

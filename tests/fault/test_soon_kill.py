@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import limpet
-from tests.support.processes import Child, spin
+from tests.support.processes import Child
 from tests.support.seeds import seed
 from tests.support.soon_writer import APP, EACH, SESSIONS, USER
 
@@ -19,14 +19,9 @@ async def test_what_a_flush_acknowledged_is_there_in_order_and_once(tmp_path: Pa
     path, rounds = tmp_path / "soon.db", 0
     for _ in range(KILLS):
         with Child("tests.support.soon_writer", path, rounds) as child:
-            for _ in range(chance.randrange(1, 8)):
-                child.expect(str(rounds))
-                rounds += 1
-            spin(chance.uniform(0, 5_000))
-            child.kill()
-            for line in child.lines():  # acknowledged before the end, and not yet read
-                assert int(line) == rounds
-                rounds += 1
+            said = child.killed_after(chance.randrange(1, 8), chance.uniform(0, 5_000))
+        assert said == [str(rounds + each) for each in range(len(said))]
+        rounds += len(said)
         await check(path, rounds)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from limpet.runtime import wake
-from tests.support import families, seeds, simulation
+from tests.support import seeds, simulation
 from tests.support.examples import schedules
+from tests.support.families import Families
 
 SHORT, LONG = 100, 10_000
 FEW_FAMILIES, MANY_FAMILIES = 30, 5_000
@@ -39,7 +40,7 @@ async def test_no_schedule_breaks_a_family() -> None:
     first = seeds.seed("families")
     for seed in range(first, first + schedules(FEW_FAMILIES, MANY_FAMILIES)):
         try:
-            await families.simulate(seed)
+            await simulation.simulate(seed, kind=Families)
         except BaseException:
-            print(f"the failing schedule: families.simulate({seed})")
+            print(f"the failing schedule: simulation.simulate({seed}, kind=Families)")
             raise

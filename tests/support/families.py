@@ -8,16 +8,13 @@ fail. Whatever happens, the sum over each tree stays what was granted, and nothi
 from __future__ import annotations
 
 import asyncio
-import random
 from datetime import timedelta
 from typing import Any
 
 import limpet
 from limpet.model.lease import Lease
-from limpet.runtime import wake as wakes
 from limpet.runtime.wake import Wake, manner_of
-from limpet.testing.clock import FakeClock
-from tests.support.simulation import APP, LEASE_SECONDS, GatedStore, Simulation
+from tests.support.simulation import APP, LEASE_SECONDS, Simulation
 
 CHILD = "research"
 GRANTED = 10.0
@@ -125,21 +122,3 @@ class Families(Simulation):
         assert root.budget is not None
         used = sum(s.usage.cost for s in [root, *mine])
         assert round(root.budget.remaining.cost + used, 6) == GRANTED  # type: ignore[operator]
-
-
-async def simulate(seed: int, steps: int = 120) -> None:
-    """One schedule; raises what does not hold."""
-    clock = FakeClock()
-    store = GatedStore(clock)
-    random.seed(seed)
-    wakes.LISTEN_AFTER_SECONDS = 0.0 if seed % 2 else 3_600.0
-    async with limpet.Limpet("memory://", store=store) as lp:
-        lp._journal.now_us = lambda: clock.now_us  # type: ignore[method-assign]
-        simulation = Families(seed, lp, store, clock)
-        try:
-            await simulation.run(steps)
-        finally:
-            left = [*simulation.dead, *simulation.workers]
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)

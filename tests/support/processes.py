@@ -112,6 +112,17 @@ class Child:
         self._process.kill()
         self._wait()
 
+    def killed_after(self, lines: int, microseconds: float) -> list[str]:
+        """Kill it so many lines and a moment later. Every line it said, unread ones included."""
+        said: list[str] = []
+        for _ in range(lines):
+            line = self.line()
+            assert line is not None, self.complaint()
+            said.append(line)
+        spin(microseconds)
+        self.kill()
+        return [*said, *self.lines()]
+
     def interrupt(self) -> None:
         """SIGINT, as Ctrl-C sends it."""
         os.kill(self.pid, signal.SIGINT)

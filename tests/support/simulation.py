@@ -340,7 +340,7 @@ class Simulation:
         return bool(steps) and int(steps[0].data["result"].split("-")[1]) % 2 == 0
 
 
-async def simulate(seed: int, steps: int = 120) -> None:
+async def simulate(seed: int, steps: int = 120, kind: type[Simulation] = Simulation) -> None:
     """One schedule; raises what does not hold."""
     clock = FakeClock()
     store = GatedStore(clock)
@@ -349,7 +349,7 @@ async def simulate(seed: int, steps: int = 120) -> None:
     wakes.LISTEN_AFTER_SECONDS = 0.0 if seed % 2 else 3_600.0
     async with limpet.Limpet("memory://", store=store) as lp:
         lp._journal.now_us = lambda: clock.now_us  # type: ignore[method-assign]
-        simulation = Simulation(seed, lp, store, clock)
+        simulation = kind(seed, lp, store, clock)
         try:
             await simulation.run(steps)
         finally:

@@ -17,7 +17,7 @@ import msgspec
 from limpet.errors import DiffMismatch, InvalidDiff
 from limpet.model.canonical import canonical, same
 from limpet.model.limits import VALUE_DEPTH_MAX
-from limpet.model.ops import Path, show
+from limpet.model.ops import Path, look, put_at, show
 from limpet.model.values import ABSENT, FrozenDict, FrozenList, admit, freeze
 
 Type: TypeAlias = Literal["null", "bool", "int", "float", "text", "list", "dict"]
@@ -118,19 +118,19 @@ def _apply_one(top: FrozenDict, change: Change, ours: dict[int, Any]) -> None:
     holder: Any = top
     *way, last = "", *change.path
     for depth, step in enumerate(way):
-        inner = _look(holder, step)
+        inner = look(holder, step)
         if not isinstance(inner, (dict, list)):
             kind = "a dict" if isinstance((*way, last)[depth + 1], str) else "a list"
             raise DiffMismatch(_place(change.path[:depth]), kind, brief(inner))
         if id(inner) not in ours:
             inner = FrozenDict(inner) if isinstance(inner, dict) else FrozenList(inner)
             ours[id(inner)] = inner
-            _set(holder, step, inner)
+            put_at(holder, step, inner)
         holder = inner
     if change.length is not None:
         _splice(holder, change)
         return
-    before = _look(holder, last)
+    before = look(holder, last)
     if not same(before, ABSENT if change.kind is Kind.ADD else change.old):
         expected = "nothing" if change.kind is Kind.ADD else brief(change.old)
         raise DiffMismatch(_place(change.path), expected, brief(before))
@@ -139,7 +139,7 @@ def _apply_one(top: FrozenDict, change: Change, ours: dict[int, Any]) -> None:
     elif change.kind is Kind.ADD and not isinstance(holder, dict):
         raise DiffMismatch(_place(change.path[:-1]), "a dict", "a list")
     else:
-        _set(holder, last, change.new)
+        put_at(holder, last, change.new)
 
 
 def _splice(holder: Any, change: Change) -> None:
@@ -192,18 +192,3 @@ def _cut(text: str, start: int, chars_max: int) -> str:
 
 def _place(path: Path) -> str:
     return show(path) or "the root"
-
-
-def _look(holder: Any, step: str | int) -> Any:
-    if isinstance(holder, dict):
-        return holder.get(step, ABSENT) if isinstance(step, str) else ABSENT
-    if isinstance(holder, list) and isinstance(step, int) and step < len(holder):
-        return holder[step]
-    return ABSENT
-
-
-def _set(holder: Any, step: Any, value: Any) -> None:
-    if isinstance(holder, dict):
-        dict.__setitem__(holder, step, value)
-    else:
-        list.__setitem__(holder, step, value)

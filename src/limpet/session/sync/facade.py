@@ -25,7 +25,7 @@ INSIDE: Final = (
     "ringing",
     "writer",
 )  # for the rest of the package
-_NAMES: Final = {
+NAMES: Final = {
     "Session": "SyncSession",
     "CommitBuilder": "SyncCommit",
     "App": "SyncApp",
@@ -42,7 +42,7 @@ _NAMES: Final = {
     "Permissions": "SyncPermissions",
     "History": "SyncSession",
 }
-_ANNOTATED: Final = re.compile(rf"\b({'|'.join(_NAMES)})\b")
+_ANNOTATED: Final = re.compile(rf"\b({'|'.join(NAMES)})\b")
 _STREAM: Final = re.compile(r"AsyncGenerator\[(\w+), None\]")
 _WITHOUT_AWAIT: Final = re.compile(r"\b(async with|await) ")
 
@@ -145,7 +145,7 @@ def renamed(annotation: Any) -> Any:
     """An annotation of the async API as it is without await."""
     if not isinstance(annotation, str):
         return annotation
-    return _STREAM.sub(r"Iterator[\1]", _ANNOTATED.sub(lambda found: _NAMES[found[0]], annotation))
+    return _STREAM.sub(r"Iterator[\1]", _ANNOTATED.sub(lambda found: NAMES[found[0]], annotation))
 
 
 def _member(cls: type[Facade[Any]], name: str, found: Any) -> Any:

@@ -8,9 +8,10 @@ parameter. Only pages of heads, whose filters vary, are put together in Python (
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
+
+from limpet.store.statements import statements
 
 STATEMENTS: Final = (
     "queries",
@@ -24,19 +25,10 @@ STATEMENTS: Final = (
     "doctor",
     "schema",
 )
+_FOLDER: Final = Path(__file__).parent
+SQL: Final = statements(_FOLDER, STATEMENTS)
 
 
 def script(name: str) -> str:
     """The text of one file."""
-    return Path(__file__).with_name(f"{name}.sql").read_text()
-
-
-def _load() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in STATEMENTS:
-        blocks = re.split(r"^-- name: (\w+)\n", script(name), flags=re.MULTILINE)[1:]
-        found |= dict(zip(blocks[::2], map(str.strip, blocks[1::2]), strict=True))
-    return found
-
-
-SQL: Final = _load()
+    return (_FOLDER / f"{name}.sql").read_text()

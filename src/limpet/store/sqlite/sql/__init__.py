@@ -10,13 +10,13 @@ lists of columns, and the condition on event types. `SQL` has every statement wi
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from limpet.model import EVENT_OVERHEAD_BYTES
 from limpet.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS, TOMBSTONE_COLUMNS
+from limpet.store.statements import statements
 
 _FILES: Final = (
     "queries",
@@ -38,24 +38,13 @@ _PARTS: Final = {
     "overhead": str(EVENT_OVERHEAD_BYTES),
     "types": _ALL_TYPES,
 }
+_FOLDER: Final = Path(__file__).parent
+_TEXTS: Final = statements(_FOLDER, _FILES)
 
 
 def script(name: str) -> str:
     """The text of one file."""
-    return Path(__file__).with_name(f"{name}.sql").read_text()
-
-
-def _load() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in _FILES:
-        blocks = re.split(r"^-- name: (\w+)\n", script(name), flags=re.MULTILINE)[1:]
-        for block, text in zip(blocks[::2], blocks[1::2], strict=True):
-            assert block not in found, f"two statements are called {block}"
-            found[block] = text.strip()
-    return found
-
-
-_TEXTS: Final = _load()
+    return (_FOLDER / f"{name}.sql").read_text()
 
 
 @lru_cache(maxsize=256)
