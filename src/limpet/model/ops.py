@@ -177,8 +177,8 @@ def check(op: object) -> Op:
     if not isinstance(path, tuple):
         path = tuple(path) if isinstance(path, list) else (path,)
         op = cast(Op, msgspec.structs.replace(op, path=path))
-    if not path or not isinstance(path[0], str):
-        raise InvalidOp(f"the path {path!r} does not begin with a name")
+    if not path:
+        raise InvalidOp("the path is empty: it begins with a name")
     check_name(path[0], deleted=type(op) is Delete and len(path) == 1)
     if len(path) > 1:
         if len(path) > VALUE_DEPTH_MAX:
@@ -310,20 +310,20 @@ def _apply_at(root: FrozenDict, op: PlainOp, ours: dict[int, Any]) -> None:
     holder: Any = root
     path = op.path
     for depth in range(len(path) - 1):
-        inner = _look(holder, path[depth])
+        inner = look(holder, path[depth])
         if id(inner) not in ours:
             inner = _copied(op, inner, depth)
             ours[id(inner)] = inner
-            _put(holder, path[depth], inner)
+            put_at(holder, path[depth], inner)
         holder = inner
     last = path[-1]
-    before = _look(holder, last)
+    before = look(holder, last)
     if before is ABSENT and (isinstance(last, int) or isinstance(holder, list)):
         raise OpPathUnknown(show(path), f"item {last!r}")
     if type(op) is Delete:
         _delete(holder, op)
     else:
-        _put(holder, last, _changed(op, before))
+        put_at(holder, last, _changed(op, before))
 
 
 def _copied(op: PlainOp, inner: Any, depth: int) -> Any:
@@ -395,7 +395,8 @@ def _delete(holder: Any, op: PlainOp) -> None:
     dict.__delitem__(holder, last)
 
 
-def _look(holder: Any, step: str | int) -> Any:
+def look(holder: Any, step: str | int) -> Any:
+    """What a dict or a list has at one step of a path, or ABSENT."""
     if isinstance(holder, dict):
         return holder.get(step, ABSENT) if isinstance(step, str) else ABSENT
     if isinstance(holder, list) and isinstance(step, int) and step < len(holder):
@@ -403,7 +404,8 @@ def _look(holder: Any, step: str | int) -> Any:
     return ABSENT
 
 
-def _put(holder: Any, step: Any, value: Any) -> None:
+def put_at(holder: Any, step: Any, value: Any) -> None:
+    """Put a value into a read-only container that nobody else has seen yet."""
     if isinstance(holder, dict):
         dict.__setitem__(holder, step, value)
     else:
@@ -413,7 +415,7 @@ def _put(holder: Any, step: Any, value: Any) -> None:
 def _find(fields: FrozenDict, path: Path) -> Any:
     value: Any = fields
     for step in path:
-        value = _look(value, step)
+        value = look(value, step)
         if value is ABSENT:
             return ABSENT
     return value
@@ -422,7 +424,7 @@ def _find(fields: FrozenDict, path: Path) -> Any:
 def _part(data: Any, ref: Path) -> Any:
     value = data
     for step in ref:
-        value = _look(value, step)
+        value = look(value, step)
         if value is ABSENT:
             raise InvalidOp(f"the event's data has nothing at {show(ref)}")
     return value

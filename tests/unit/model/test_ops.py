@@ -11,7 +11,7 @@ import pytest
 from limpet import ops
 from limpet.errors import InvalidOp, LimpetError, OpPathUnknown, OpTypeMismatch, ScopeUnknown
 from limpet.model.events import Draft, prepare
-from limpet.model.limits import INT_MAX, INT_MIN
+from limpet.model.limits import INT_MAX, INT_MIN, VALUE_DEPTH_MAX
 from limpet.model.ops import Op, apply, check, check_name, inverse, kind, resolve, scope_of, show
 from limpet.model.values import FrozenDict, freeze
 
@@ -160,6 +160,8 @@ def test_sums_up_to_the_edge_are_exact() -> None:
         ops.Set(("n", 1.0), 1),  # type: ignore[arg-type]  # wrong on purpose, here and below
         ops.Set(("n", True), 1),
         ops.Set(("n", None), 1),  # type: ignore[arg-type]
+        ops.Set(("n", "\ud800"), 1),
+        ops.Set(("n", *["x"] * VALUE_DEPTH_MAX), 1),
         ops.Add(("l",), "abc"),  # type: ignore[arg-type]
         ops.Add(("l",), {"a": 1}),  # type: ignore[arg-type]
         ops.Insert(("l",), -1, [1]),
@@ -171,6 +173,8 @@ def test_sums_up_to_the_edge_are_exact() -> None:
         ops.Cut(("l",), -1, 1),
         ops.Cut(("l",), 2, 1),
         ops.Cut(("l",), 0, 1.0),  # type: ignore[arg-type]
+        ops.Cut(("l",), 0.0, 1),  # type: ignore[arg-type]
+        ops.Cut(("l",), False, 1),
         ops.SetRef(("n",), (1.5,)),  # type: ignore[arg-type]
         ops.SetRef(("n",), (-1,)),
         ops.AddRef(("n",), (None,)),  # type: ignore[arg-type]
@@ -183,6 +187,22 @@ def test_a_malformed_op_is_refused_whatever_the_state(op: Any) -> None:
     with pytest.raises(InvalidOp) as info:
         check(op)
     assert info.value.code == "op.invalid"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("n", "größe"),
+        ("n", "\u20ac"),
+        ("n", "🐚"),
+        ("n", ""),
+        ("n", *["x"] * (VALUE_DEPTH_MAX - 1)),
+    ],
+    ids=ascii,
+)
+def test_a_step_below_the_first_may_be_any_text(path: tuple[str, ...]) -> None:
+    """Every text that can be stored is a step, down to the deepest level a value may have."""
+    assert check(ops.Set(path, 1)).path == path
 
 
 def test_ops_apply_in_order_or_not_at_all() -> None:
@@ -307,6 +327,7 @@ def test_a_name_of_an_unknown_scope_can_be_deleted() -> None:
 def test_paths_and_kinds_are_shown_as_people_write_them() -> None:
     """Errors speak of plan.steps[0] and of a list, not of tuples and classes."""
     assert show(("plan", "steps", 0, "x")) == "plan.steps[0].x"
+    assert show(("plan", "a.b", "", "\x07")) == "plan['a.b']['']['\\x07']"
     assert [kind(v) for v in (None, True, 1, 1.5, "", [], {})] == [
         "None",
         "a bool",
