@@ -15,6 +15,7 @@ import limpet
 from limpet import Limpet, Session, State, errors, ops
 from limpet.session.queueing import queue
 from limpet.store.sqlite.store import SQLiteStore
+from tests.support.deadlines import passed
 
 
 class Order(State):
@@ -114,6 +115,7 @@ async def test_queued_input_resumes_an_idle_session(lp: Limpet) -> None:
     idle = limpet.Timeouts(idle=timedelta(microseconds=1))
     for id in ("one", "two"):
         await lp.create("shop", "ada", id, timeouts=idle, actor="a")
+    await passed(lp, 2)
     assert (await lp.sweep()).suspended == 2
     found = [await lp.get("shop", "ada", id) for id in ("one", "two")]
     for s in found:
@@ -441,7 +443,8 @@ async def test_a_hook_may_queue_flush_and_wait_for_who_writes(lp: Limpet, typed:
     idle = limpet.Timeouts(idle=timedelta(microseconds=1))
     how: Any = {"state": Order()} if typed else {}
     await lp.create("idle", "ada", "one", timeouts=idle, actor="a", **how)
-    await lp.sweep()
+    await passed(lp)
+    assert (await lp.sweep()).suspended == 1
     lp.lifecycle("idle", after={("resumed", "active"): hook})
     other.append_soon("a.b", {"n": 0})
     as_what: Any = {"state_type": Order} if typed else {}

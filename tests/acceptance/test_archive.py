@@ -17,8 +17,9 @@ from limpet.session.life import archiving
 from limpet.session.life import cold as cold_files
 from limpet.session.life.archives import DirectoryArchive
 from limpet.session.move.adopter import Adopter
+from tests.support.deadlines import passed
 
-NOW = timedelta(microseconds=1)  # over by the time that anybody looks
+NOW = timedelta(microseconds=1)  # over when `passed` returns
 
 
 @pytest.fixture
@@ -279,6 +280,7 @@ async def test_a_sweep_archives_what_ended_long_enough_ago(lp: limpet.Limpet, co
     """By the session's own timeouts, or the app's; a later one deletes it with its file."""
     lp.lifecycle("support", timeouts=limpet.Timeouts(archive=NOW, expiry=timedelta(days=30)))
     s = await ended(lp)
+    await passed(lp)
     swept = await lp.sweep()
     assert (swept.archived, swept.failed) == (1, ())
     assert "1 archived" in str(swept)
@@ -288,6 +290,7 @@ async def test_a_sweep_archives_what_ended_long_enough_ago(lp: limpet.Limpet, co
     assert (event.actor, event.data["reason"]) == ("system:sweep", "retention")
     assert await lp.sweep() == limpet.Swept()
     await lp.session(s.key, actor="user:ada").set_timeouts(limpet.Timeouts(expiry=NOW))
+    await passed(lp)
     assert (await lp.sweep()).deleted == 1
     assert not list(cold.rglob("*.limpet"))
 
@@ -297,6 +300,7 @@ async def test_an_archive_out_of_reach_stops_no_other_work(url: str, cold: Path)
     async with limpet.Limpet(url, archive=Lossy(cold)) as lp:
         s = await ended(lp, timeouts=limpet.Timeouts(archive=NOW))
         await lp.create("other", "bob", timeouts=limpet.Timeouts(absolute=NOW))
+        await passed(lp, 2)
         for terminated in (1, 0):
             swept = await lp.sweep()
             assert swept.terminated == terminated
@@ -360,6 +364,7 @@ async def test_expiry_deletes_the_file_too(lp: limpet.Limpet, cold: Path) -> Non
     """Past its expiry nothing is left of an archived session but its tombstone."""
     s = await ended(lp, timeouts=limpet.Timeouts(expiry=NOW))
     await s.archive()
+    await passed(lp)
     assert (await lp.sweep()).deleted == 1
     assert not list(cold.rglob("*.limpet"))
     with pytest.raises(limpet.SessionDeleted):
@@ -380,6 +385,7 @@ async def test_what_is_expired_is_deleted_once_its_file_can_be_removed(
     monkeypatch.setattr(DirectoryArchive, "remove", refused)
     with pytest.raises(limpet.ArchiveFailed):
         await lp.unarchive(s.key)
+    await passed(lp)
     swept = await lp.sweep()
     assert (swept.deleted, bool(swept.failed), await lp.find(s.key) is None) == (0, True, False)
     monkeypatch.setattr(DirectoryArchive, "remove", remove)

@@ -11,6 +11,7 @@ import pytest
 
 import limpet
 from tests.support.command import invoke
+from tests.support.deadlines import passed
 
 KEY = ["--app", "support", "--user", "ada", "--id", "one"]
 
@@ -23,6 +24,7 @@ async def file(tmp_path: Path) -> str:
         await lp.create("support", "ada", id="one", actor="user:ada")
         over = limpet.Timeouts(absolute=timedelta(microseconds=1))
         await lp.create("sales", "bob", timeouts=over)
+        await passed(lp)
     return path
 
 

@@ -15,6 +15,7 @@ from limpet import Tool, ToolRegistry
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Query
 from limpet.testing.clock import FakeClock
+from tests.support.deadlines import passed
 
 
 async def suspended(lp: limpet.Limpet, *tools: Tool, **state: Any) -> limpet.Session:
@@ -338,6 +339,7 @@ async def test_what_a_session_remembered_goes_with_it(lp: limpet.Limpet, way: st
     await s.memory.episodic.put("fact", "secret")
     await s.complete()
     if way == "expiry":
+        await passed(lp)
         assert (await lp.sweep()).deleted == 1
     else:
         await getattr(lp, way)(s.key)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 
 import limpet
+from tests.support.deadlines import passed
 
-NOW = timedelta(microseconds=1)  # over by the time that anybody looks
+NOW = timedelta(microseconds=1)  # over when `passed` returns
 
 
 async def test_a_commit_over_sessions_resumes_each_that_its_input_rouses(lp: limpet.Limpet) -> None:
     """Of three sessions suspended for idleness, the two with input in the commit are active."""
     for id in ("one", "two", "three"):
         await lp.create("support", "ada", id, timeouts=limpet.Timeouts(idle=NOW), actor="user:ada")
-    suspended = 0
-    while suspended < 3:  # a server's clock is an estimate, and a better one may stand still
-        suspended += (await lp.sweep()).suspended
+    await passed(lp, 3)
+    assert (await lp.sweep()).suspended == 3
     one, two, three = [await lp.get("support", "ada", id) for id in ("one", "two", "three")]
     async with lp.commit() as c:
         c.append(one, "user.message", {"text": "back"}, actor="user:ada")

@@ -15,8 +15,9 @@ import limpet
 from limpet.store.memory import MemoryStore
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
+from tests.support.deadlines import passed
 
-NOW = timedelta(microseconds=1)  # over by the time that anybody looks
+NOW = timedelta(microseconds=1)  # over when `passed` returns
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 
@@ -42,6 +43,7 @@ async def timed(
 async def test_an_idle_session_is_suspended_and_input_resumes_it(lp: limpet.Limpet) -> None:
     """Idle → suspended by the sweep; the next input is recorded and makes it active again."""
     s = await lp.create("support", "ada", timeouts=limpet.Timeouts(idle=NOW), actor="user:ada")
+    await passed(lp)
     swept = await lp.sweep()
     assert (swept.suspended, swept.failed, swept.more) == (1, (), False)
     await s.refresh()
@@ -59,6 +61,7 @@ async def test_input_that_waited_before_does_not_resume(lp: limpet.Limpet) -> No
     """A session that nobody served is suspended all the same, and stays so until new input."""
     s = await lp.create("support", "ada", timeouts=limpet.Timeouts(idle=NOW), actor="user:ada")
     await s.append("user.message", {"text": "hello?"})
+    await passed(lp)
     assert (await lp.sweep()).suspended == 1
     assert (await s.refresh()).phase == "suspended"
     assert (await lp.sweep()) == limpet.Swept()
@@ -68,7 +71,8 @@ async def test_input_does_not_resume_where_the_policy_says_so(lp: limpet.Limpet)
     """With resume_on_input=False the input waits until somebody resumes the session."""
     lp.lifecycle("support", resume_on_input=False, timeouts=limpet.Timeouts(idle=NOW))
     s = await lp.create("support", "ada", actor="user:ada")
-    await lp.sweep()
+    await passed(lp)
+    assert (await lp.sweep()).suspended == 1
     await s.append("user.message", {"text": "back"})
     assert (await s.refresh()).phase == "suspended"
     assert (await lp.sweep()).resumed == 0
@@ -85,12 +89,14 @@ async def test_a_suspension_by_hand_is_not_ended_by_input(lp: limpet.Limpet) -> 
 async def test_a_sweep_resumes_what_the_recording_process_did_not(lp: limpet.Limpet) -> None:
     """If a process dies between the input and the resuming, the next sweep does it."""
     s = await lp.create("support", "ada", timeouts=limpet.Timeouts(idle=NOW), actor="user:ada")
-    await lp.sweep()
+    await passed(lp)
+    assert (await lp.sweep()).suspended == 1
     await s.set_timeouts(limpet.Timeouts())
     lp.lifecycle("support", guards={("suspended", "resume"): lambda s: "not now"})
     await s.append("user.message", {"text": "back"})
     assert (await s.refresh()).phase == "suspended"
     lp.lifecycle("support")
+    await passed(lp)
     assert (await lp.sweep()).resumed == 1
     assert (await s.refresh()).phase == "active"
 
@@ -102,6 +108,7 @@ async def test_past_its_absolute_timeout_a_session_is_suspended_and_terminated(
     ran: list[str] = []
     lp.lifecycle("support", cleanup={"flush": lambda s: ran.append(s.phase)})
     s = await lp.create("support", "ada", timeouts=limpet.Timeouts(absolute=NOW))
+    await passed(lp)
     assert (await lp.sweep()).terminated == 1
     await s.refresh()
     assert s.phase == "terminated"
@@ -117,6 +124,7 @@ async def test_past_its_grace_a_suspended_session_is_terminated(lp: limpet.Limpe
     s = await lp.create("support", "ada", timeouts=limpet.Timeouts(grace=NOW), actor="user:ada")
     assert (await lp.sweep()).terminated == 0
     await s.suspend()
+    await passed(lp)
     assert (await lp.sweep()).terminated == 1
     await s.refresh()
     assert (s.phase, s.events[-1].data["event"]) == ("terminated", "expire")
@@ -128,6 +136,7 @@ async def test_past_its_expiry_an_ended_session_is_deleted(lp: limpet.Limpet) ->
     s = await lp.create("support", "ada", timeouts=limits, actor="user:ada")
     assert (await lp.sweep()).deleted == 0
     await s.complete()
+    await passed(lp)
     assert (await lp.sweep()).deleted == 1
     with pytest.raises(limpet.SessionDeleted):
         await lp.get(s.key)
@@ -137,6 +146,7 @@ async def test_a_deadline_timer_ends_the_session(lp: limpet.Limpet) -> None:
     """A timer of kind deadline is when the session should end."""
     s = await lp.create("support", "ada", actor="user:ada")
     await s.set_timer("end", timedelta(0), kind="deadline")
+    await passed(lp)
     assert (await lp.sweep()).terminated == 1
     assert (await s.refresh()).phase == "terminated"
 
@@ -144,6 +154,7 @@ async def test_a_deadline_timer_ends_the_session(lp: limpet.Limpet) -> None:
 async def test_a_leased_session_is_left_for_the_next_sweep(lp: limpet.Limpet) -> None:
     """What a worker holds is not touched under its hands."""
     s = await lp.create("support", "ada", timeouts=limpet.Timeouts(absolute=NOW))
+    await passed(lp)
     lease = await lp.acquire_lock(s.key, worker="w")
     assert (await lp.sweep()).terminated == 0
     assert (await s.refresh()).phase == "active"
@@ -155,6 +166,7 @@ async def test_many_sweeps_at_once_deal_with_each_session_once(lp: limpet.Limpet
     """Of several sweeps exactly one moves each session on, and no event is doubled."""
     limits = limpet.Timeouts(absolute=NOW)
     made = [await lp.create("support", "ada", timeouts=limits) for _ in range(30)]
+    await passed(lp, 30)
     swept = await asyncio.gather(*[lp.sweep() for _ in range(4)])
     assert sum(each.terminated for each in swept) == 30
     assert not any(each.failed for each in swept)
@@ -168,6 +180,7 @@ async def test_a_sweep_stops_at_its_limit(lp: limpet.Limpet) -> None:
     """It deals with so many sessions and says that there are more."""
     for _ in range(5):
         await lp.create("support", "ada", timeouts=limpet.Timeouts(absolute=NOW))
+    await passed(lp, 5)
     swept = await lp.sweep(limit=3)
     assert (swept.terminated, swept.more) == (3, True)
     swept = await lp.sweep(limit=3)
@@ -181,12 +194,14 @@ async def test_a_session_that_cannot_be_swept_stops_no_other(lp: limpet.Limpet) 
     limits = limpet.Timeouts(idle=NOW)
     stuck = await lp.create("stuck", "ada", timeouts=limits)
     await lp.create("support", "ada", timeouts=limits)
+    await passed(lp, 2)
     swept = await lp.sweep()
     assert swept.suspended == 1
     assert [(each.key, "it is busy" in each.reason) for each in swept.failed] == [(stuck.key, True)]
     assert (await stuck.refresh()).phase == "active"
     assert (await stuck.append("user.message", {}, actor="user:ada")).seq  # not locked any more
     lp.lifecycle("stuck")
+    await passed(lp)
     assert (await lp.sweep()).suspended == 1
 
 

@@ -16,6 +16,7 @@ from limpet import ArchiveFailed, CheckpointPolicy, StoreBusy
 from limpet.model import Commit
 from limpet.session.history.keeping import keeping_of
 from limpet.session.history.refs import Place
+from tests.support.deadlines import passed
 
 Made = limpet.Session[Any]
 KEY = limpet.Key("shop", "ada", "1")
@@ -105,6 +106,7 @@ async def test_files_go_with_their_session(
         case _:
             await s.set_timeouts(limpet.Timeouts(expiry=timedelta(microseconds=1)))
             await s.terminate()
+            await passed(lp)
             assert (await lp.sweep()).deleted == 1
     assert len(files(tier)) == (1 if end == "forks" else 2)
     assert (await lp.get(other.key)).checkpoint_seq == 1
@@ -127,6 +129,7 @@ async def test_a_checkpoint_made_while_its_session_ends_leaves_no_file(
 
     await s.set_timeouts(limpet.Timeouts(expiry=timedelta(microseconds=1)))
     await s.terminate()
+    await passed(lp)
     monkeypatch.setattr(store, "delete", late)
     await (lp.delete(s.key) if end == "delete" else lp.sweep())
     assert files(tier) == []

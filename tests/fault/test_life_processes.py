@@ -7,9 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import limpet
+from tests.support.deadlines import passed
 from tests.support.processes import Child
 
-NOW = timedelta(microseconds=1)  # over by the time that anybody looks
+NOW = timedelta(microseconds=1)  # over when `passed` returns
 SESSIONS, SWEEPERS = 30, 3
 
 
@@ -18,6 +19,7 @@ async def check_once(where: str, url: str) -> None:
     async with limpet.open(url) as lp:
         for n in range(SESSIONS):
             await lp.create("support", "ada", f"{n}", timeouts=limpet.Timeouts(absolute=NOW))
+        await passed(lp, SESSIONS)
     with ExitStack() as stack:
         sweepers = [
             stack.enter_context(Child("tests.support.sweeper", where)) for _ in range(SWEEPERS)
@@ -55,6 +57,7 @@ async def test_a_watching_sweep_goes_on_until_it_is_interrupted(tmp_path: Path) 
     over = limpet.Timeouts(absolute=NOW)
     async with limpet.open(f"sqlite:///{path}") as lp:
         await lp.create("support", "ada", timeouts=over)
+        await passed(lp)
         with Child("limpet.cli", "sweep", path, "--watch", "--every", "0.01") as child:
             assert (child.line() or "").startswith("ok: 0 suspended, 1 terminated")
             await lp.create("support", "ada", timeouts=over)

@@ -12,6 +12,7 @@ import sys
 from datetime import timedelta
 
 import limpet
+from tests.support.deadlines import passed
 
 
 async def main(path: str, cold: str) -> None:
@@ -28,6 +29,7 @@ async def main(path: str, cold: str) -> None:
             say("active", s)
             if n % 2:
                 await s.set_timeouts(over)
+                await passed(lp)
                 await lp.sweep()
                 say("terminated", s)
                 await s.refresh()
