@@ -406,6 +406,7 @@ async def test_a_busy_store_keeps_the_queue_for_a_write_and_empties_it_for_a_flu
     async with Limpet(f"sqlite:///{path}", store=store) as lp:
         one, two = await sessions(lp, "one", "two")
         other = apsw.Connection(str(path))
+        other.set_busy_timeout(10_000)  # the writer may be at its housekeeping just now
         other.execute("BEGIN IMMEDIATE")
         one.append_soon("a.b", {"n": 0})
         two.append_soon("a.b", {"n": 0})

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -31,7 +30,7 @@ from limpet.testing.clock import FakeClock
 from limpet.testing.commits import add, create, draft, key, load
 from tests.support import chats, later
 from tests.support.heard import Heard, described
-from tests.support.inside import on_writer
+from tests.support.inside import as_one_batch, on_writer
 from tests.support.postgres import Server, functions
 from tests.support.seal import KeylessSeal
 
@@ -167,13 +166,7 @@ async def test_a_batch_that_is_split_is_told(heard: Heard, tmp_path: Path) -> No
     """One commit of three cannot be written: they are retried one by one, and it alone fails."""
     store = await SQLiteStore.open(tmp_path / "a.db", seal=BrittleSeal())
     await create(store, A)
-    held = threading.Event()
-    blocked = asyncio.create_task(on_writer(store, lambda _: held.wait()))
-    ids = ("good", "bad", "fine")
-    tasks = [asyncio.create_task(add(store, A, draft(id=id))) for id in ids]
-    await asyncio.sleep(0)
-    held.set()
-    await asyncio.gather(blocked, *tasks, return_exceptions=True)
+    await as_one_batch(store, *(add(store, A, draft(id=id)) for id in ("good", "bad", "fine")))
     await store.close()
     assert heard.one("batch split")["commits"] == "3"
     assert heard.one("write failed") == {

@@ -119,6 +119,7 @@ async def test_no_failing_statement_leaves_a_transaction_open(
         assert faults.left == []
         assert session.state["n"] == 4
         other = apsw.Connection(str(tmp_path / "a.db"))
+        other.set_busy_timeout(10_000)  # the writer may be at its housekeeping just now
         other.execute("BEGIN IMMEDIATE; ROLLBACK")
         other.close()
         with Child("tests.support.worker", "incrementer", tmp_path / "a.db", "w", 3) as child:

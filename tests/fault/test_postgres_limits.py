@@ -76,14 +76,17 @@ async def test_a_locked_session_does_not_fail_its_neighbours(
 
 
 async def test_a_long_wait_for_a_lock_ends_well(
-    store: PostgresStore, admin: asyncpg.Connection
+    postgres_store_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock that goes in time delays the commit and nothing else."""
+    monkeypatch.setattr(settings, "LANE_LOCK_SECONDS_MAX", 25.0)
+    store = await PostgresStore.open(postgres_store_url)
     await create(store, A)
     async with held(admin, "SELECT FROM limpet.sessions FOR UPDATE"):
         task = asyncio.create_task(add(store, A))
         await waiting_backend(admin)
     assert (await task).head.version == 2
+    await store.close()
 
 
 async def test_a_locked_table_is_told_to_readers(

@@ -262,8 +262,16 @@ async def test_a_schema_may_take_longer_to_come_than_any_statement(
     postgres_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process is bringing it forward: opening waits beyond the limits of all else."""
-    monkeypatch.setattr(settings, "STATEMENT_SECONDS_MAX", 0.2)
-    monkeypatch.setattr(settings, "LOCK_SECONDS_MAX", 0.1)
+    migrate = schema._migrate_unhurried
+
+    async def limited(url: str) -> None:
+        """A connection that is made now and keeps to the limits has little time."""
+        with monkeypatch.context() as patch:
+            patch.setattr(settings, "STATEMENT_SECONDS_MAX", 0.2)
+            patch.setattr(settings, "LOCK_SECONDS_MAX", 0.1)
+            await migrate(url)
+
+    monkeypatch.setattr(schema, "_migrate_unhurried", limited)
     async with admin.transaction():
         await admin.execute(SQL["lock_migration"])
         opening = asyncio.create_task(PostgresStore.open(postgres_url))

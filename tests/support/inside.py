@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from limpet.store.sqlite.jobs import Job
@@ -13,3 +14,18 @@ from limpet.store.sqlite.transactions import WriteConnection
 async def on_writer(store: SQLiteStore, work: Callable[[WriteConnection], Any]) -> Any:
     """Run something on the writer's thread, between two batches."""
     return await store._write().submit(Job((), work))
+
+
+async def as_one_batch(store: SQLiteStore, *asked: Awaitable[Any]) -> list[Any]:
+    """What is asked for reaches the writer's thread before it begins with any of it.
+
+    Handed over while it is free, it could begin with the first before the last is there. For what
+    the loop does not commit by itself.
+    """
+    writer = store._write()
+    jobs, before = writer._jobs, writer._jobs._handed
+    with writer._hold:
+        tasks = [asyncio.ensure_future(each) for each in asked]
+        while jobs._handed < before + len(tasks):  # noqa: ASYNC110 - a turn
+            await asyncio.sleep(0)
+    return await asyncio.gather(*tasks, return_exceptions=True)

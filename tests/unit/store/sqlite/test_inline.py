@@ -28,11 +28,12 @@ from limpet.store.sqlite.store import SQLiteStore
 from limpet.store.sqlite.transactions import Transaction
 from limpet.testing.commits import add, addition, create, draft, key, load, log
 from tests.support.forked import in_child
+from tests.support.inside import as_one_batch
 from tests.support.vfs import Faults, faulty
 
 A = key("a")
 KEYS = [key(f"k{n}") for n in range(HERE_JOBS_MAX + 1)]
-SOON = 10.0
+SOON = 60.0
 
 
 class Disk(Faults):
@@ -120,7 +121,7 @@ async def test_commits_of_one_turn_share_a_commit(store: SQLiteStore, disk: Disk
 
 async def test_a_crowd_goes_to_the_thread(store: SQLiteStore, disk: Disk) -> None:
     """One more than may run on the loop; the next commit is the thread's too, then it is small."""
-    await asyncio.gather(*(add(store, each) for each in KEYS))
+    await as_one_batch(store, *(add(store, each) for each in KEYS))
     await at_rest(store)
     assert disk.on_loop() == [False]
     for on_loop in (False, True):

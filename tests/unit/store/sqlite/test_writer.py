@@ -18,7 +18,7 @@ from limpet.testing.commits import add, create, draft, key, load, log
 from tests.support.inside import on_writer
 
 A = key("a")
-SOON = 10.0
+SOON = 60.0
 
 
 @pytest.fixture
