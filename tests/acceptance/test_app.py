@@ -73,7 +73,7 @@ async def test_only_the_sessions_of_the_app_are_listed_watched_and_claimed(
     assert [head.key for head in (await support.list(labels={"plan": "gold"})).items] == [mine.key]
     assert len((await support.list(limit=1)).items) == 1
     assert [head.key.user for head in (await support.list(user="bob")).items] == ["bob"]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert (await anext(support.watch())).key == mine.key
         assert (await anext(support.watch(key=("support", "bob", "c1")))).key.user == "bob"
     with pytest.raises(errors.InvalidInput, match="does not belong to the app"):

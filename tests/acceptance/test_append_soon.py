@@ -452,7 +452,7 @@ async def test_a_hook_may_queue_flush_and_wait_for_who_writes(lp: Limpet, typed:
     sets: Any = {"set": {"total": 1}} if typed else {}
     one = lp.session("idle", "ada", "one", actor="a", **as_what)
     one.append_soon("user.message", {"text": "hi"}, **sets)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await lp.flush()
     assert said == ["one"]
     assert await steps(lp, "other") == [0, 1, 2]

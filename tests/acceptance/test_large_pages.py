@@ -14,7 +14,7 @@ from limpet.store.paging import pages
 TEXT = "x" * (5 * 2**20)
 LARGE = READ_PAGE_BYTES_MAX // len(TEXT) + 2
 ACTOR = "user:ada"
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 60
 
 
 async def filled(lp: Limpet) -> list[int]:

@@ -329,7 +329,7 @@ async def test_a_live_channel_that_is_lost_comes_back(
         await heard.until("connection lost", line="live")
         await heard.until("connection regained", line="live")
         await session.append("note.made", partial=True)
-        assert (await asyncio.wait_for(anext(events), 20)).partial
+        assert (await asyncio.wait_for(anext(events), 60)).partial
         await events.aclose()
 
 

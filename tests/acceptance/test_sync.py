@@ -90,10 +90,10 @@ def test_a_follower_is_an_ordinary_iterator(lp: Any) -> None:
 
     thread = threading.Thread(target=follow)
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(60)
     s.append("a.b", actor="x")
     s.append("a.b", actor="x")
-    thread.join(20)
+    thread.join(60)
     assert met == [1, 2, 3]
 
 
@@ -118,7 +118,7 @@ def test_threads_may_share_it(lp: Any) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert (s.state["n"], s.version) == (10, 11)
 
 
@@ -266,8 +266,8 @@ def test_closing_ends_what_other_threads_wait_for(url: str) -> None:
 
         thread = threading.Thread(target=follow)
         thread.start()
-        assert ready.wait(20)
-    thread.join(20)
+        assert ready.wait(60)
+    thread.join(60)
     assert said == ["store.closed"]
 
 
@@ -290,7 +290,7 @@ def test_threads_may_close_it_at_the_same_time(url: str) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
     finally:
         threading.excepthook = before
     assert (failed, ours()) == ([], [])

@@ -267,7 +267,7 @@ async def test_a_lock_is_held_by_one_at_a_time(store: Any) -> None:
     await store.release_lock("another")
     assert not waiting.done()
     await store.release_lock("s")
-    await asyncio.wait_for(waiting, 30)
+    await asyncio.wait_for(waiting, 60)
     await store.release_lock("s")
     await store.release_lock("s")
     assert await store.load("s") is None
@@ -293,7 +293,7 @@ async def test_a_lock_that_was_granted_to_a_cancelled_caller_is_free() -> None:
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await cancelled
-        await asyncio.wait_for(store.acquire_lock("s"), 5)
+        await asyncio.wait_for(store.acquire_lock("s"), 60)
         await store.release_lock("s")
 
 
@@ -479,8 +479,8 @@ async def test_a_lock_is_renewed_while_it_is_held_and_an_outage_does_not_end_it(
         locks = Locks(Given(lp), "support", "ada", renew_seconds=0)
         await locks.acquire("s")
         waiting = asyncio.create_task(locks.acquire("s"))
-        await asyncio.wait_for(renewed.wait(), 30)
+        await asyncio.wait_for(renewed.wait(), 60)
         assert not waiting.done()
         await locks.release("s")
-        await asyncio.wait_for(waiting, 30)
+        await asyncio.wait_for(waiting, 60)
         await locks.release_all()

@@ -16,7 +16,7 @@ from limpet.store.sqlite import jobs
 from tests.support.seeds import seed
 
 ACTOR = "test:cancel"
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 60
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ async def test_closing_leaves_nobody_waiting_for_room(
         session = await lp.create("a", "b", id="c", state={"n": 0})
         tasks = [asyncio.ensure_future(one(session, str(n))()) for n in range(30)]
         await turns(2)
-    done, waiting = await asyncio.wait(tasks, timeout=5)
+    done, waiting = await asyncio.wait(tasks, timeout=DEADLINE_SECONDS)
     for task in waiting:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

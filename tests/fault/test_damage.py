@@ -256,7 +256,7 @@ async def test_verifying_a_disordered_tree_ends(specimen: Specimen, tree: str) -
         content[a], content[b] = content[b], content[a]
         paths.append(specimen.directory / f"{one}-{other}.db")
         paths[-1].write_bytes(content)
-    with Child("tests.support.verifier", *paths, patience_seconds=20) as child:
+    with Child("tests.support.verifier", *paths) as child:
         for pair in chosen:
             assert child.line() == "found", f"rows {pair}: {child.complaint()}"
 

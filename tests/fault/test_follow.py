@@ -10,7 +10,7 @@ from limpet import Limpet, PositionUnknown, StoreFailed
 from limpet.store.protocol import Touched
 from limpet.store.sqlite.store import SQLiteStore
 
-DEADLINE_SECONDS = 8
+DEADLINE_SECONDS = 60
 
 
 class Skipping(SQLiteStore):

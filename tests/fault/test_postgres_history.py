@@ -12,6 +12,7 @@ import pytest
 import limpet
 from limpet import CheckpointIntegrity
 from tests.support.examples import tries
+from tests.support.postgres import without_clients
 from tests.support.processes import Child
 from tests.support.seeds import seed
 
@@ -110,6 +111,7 @@ async def test_a_client_killed_in_fork_restore_or_compaction_loses_nothing(
     for _ in range(tries(2, 20)):
         with Child("tests.support.historian", url) as child:
             said = int(child.killed_after(chance.randrange(1, 30), chance.uniform(0, 3_000))[-1])
+        await without_clients(url)
         async with limpet.open(url) as lp:
             assert (await lp.verify()).findings == ()
             s = await lp.get(KEY)
@@ -132,6 +134,7 @@ async def test_a_killed_client_leaves_each_session_in_one_phase(
         cold = tmp_path / f"{round}"
         with Child("tests.support.liver", url, cold) as child:
             said = child.killed_after(chance.randrange(1, 13), chance.uniform(0, 20_000))
+        await without_clients(url)
         await check(url, cold, {line.split()[1] for line in said})
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import limpet
@@ -36,26 +38,31 @@ class Till:
             writer.close()
 
 
-async def signalled(lp: limpet.Limpet, url: str, number: int) -> tuple[Till, int, int | None]:
+@asynccontextmanager
+async def listening(till: Till) -> AsyncIterator[int]:
+    """The port it listens on, one that is free."""
+    async with await asyncio.start_server(till.serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def signalled(lp: limpet.Limpet, url: str, number: int) -> tuple[Till, int | None]:
     """A worker that gets a signal in the middle of a refund; its exit code."""
     till = Till(number)
-    server = await asyncio.start_server(till.serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
     session = await lp.create(APP, "ada", id="s", actor="user:ada")
     await session.append("user.message", {"order": 1}, actor="user:ada")
-    async with server, a_worker(url, port) as process:
+    async with listening(till) as port, a_worker(url, port) as process:
         till.process = process
         till.ready.set()
         async with asyncio.timeout(60):
             code = await process.wait()
-    return till, port, code
+    return till, code
 
 
 async def test_sigterm_in_mid_refund_finishes_the_turn_and_leaves_no_lease(tmp_path: Path) -> None:
     """The process ends by itself; the money is paid once and the answer is there."""
     url = f"sqlite:///{tmp_path}/agents.db"
     async with limpet.open(url) as lp:
-        till, _, code = await signalled(lp, url, signal.SIGTERM)
+        till, code = await signalled(lp, url, signal.SIGTERM)
         session = await lp.get(APP, "ada", "s")
         said = [e.data["text"] for e in await session.read(types=["agent.message"])]
         assert (code, till.calls, said) == (0, 1, ["1: ok"])
@@ -66,14 +73,14 @@ async def test_after_kill_9_the_session_is_taken_over_when_its_lease_ends(tmp_pa
     """Not before, by the store's clock; and the activation says that its worker died."""
     url = f"sqlite:///{tmp_path}/agents.db"
     async with limpet.open(url) as lp:
-        _, port, code = await signalled(lp, url, signal.SIGKILL)
+        _, code = await signalled(lp, url, signal.SIGKILL)
         assert code == -signal.SIGKILL
         session = await lp.get(APP, "ada", "s")
         until_us = session.head.lease_us
         assert until_us is not None
         till = Till(signal.SIGTERM)
         till.ready.set()
-        async with await asyncio.start_server(till.serve, "127.0.0.1", port):
+        async with listening(till) as port:
             worker = limpet.Worker(lp, harness_for(port), app=APP)
             running = asyncio.ensure_future(worker.run())
             async with asyncio.timeout(60):

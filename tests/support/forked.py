@@ -6,14 +6,17 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
+from typing import Final
+
+PATIENCE_SECONDS: Final = 60
 
 
-def in_child(work: Callable[[], str], *, seconds: int = 30) -> str:
+def in_child(work: Callable[[], str]) -> str:
     """What `work` returned in a child process, or the traceback of what it raised."""
-    return fork(work, seconds=seconds)()
+    return fork(work)()
 
 
-def fork(work: Callable[[], str], *, seconds: int = 30) -> Callable[[], str]:
+def fork(work: Callable[[], str]) -> Callable[[], str]:
     """Begin `work` in a child process; call what is returned to wait for what came of it.
 
     A child that hangs is ended by its own alarm, and nothing of the parent's clean-up runs in it.
@@ -22,7 +25,7 @@ def fork(work: Callable[[], str], *, seconds: int = 30) -> Callable[[], str]:
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(seconds)
+        signal.alarm(PATIENCE_SECONDS)
         try:
             answer = work()
         except BaseException:

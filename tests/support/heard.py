@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "logging.md"
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 _FIELD = re.compile(r" (\w+)=")
 
 

@@ -260,7 +260,7 @@ async def bouncing(server: postgres.Server) -> AsyncIterator[str]:
             yield f"{server.url_as('limpet', folder=folder)}&pooler=transaction"
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(60)
 
 
 def _started(pgbouncer: str, config: Path) -> subprocess.Popen[bytes]:
@@ -269,7 +269,7 @@ def _started(pgbouncer: str, config: Path) -> subprocess.Popen[bytes]:
 
 
 async def _answering(server: postgres.Server, folder: Path) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(OSError, asyncpg.PostgresError):
                 url = server.url_as("limpet", folder=folder)

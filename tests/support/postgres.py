@@ -27,7 +27,7 @@ from limpet.store.postgres.store import PostgresStore
 
 ENVIRONMENT = "LIMPET_TEST_POSTGRES"
 START_SECONDS_MAX = 60.0
-WAIT_SECONDS_MAX = 20.0
+WAIT_SECONDS_MAX = 60.0
 
 
 class BinariesMissing(RuntimeError):
@@ -325,6 +325,18 @@ async def waiting_backend(conn: Any) -> int:
         assert time.monotonic() < deadline, "no backend came to wait for a lock"
         await asyncio.sleep(0.005)
     return found[0]
+
+
+async def without_clients(url: str) -> None:
+    """Wait until no store is connected: what a killed client had sent is done, or never comes."""
+    conn = await asyncpg.connect(url)
+    try:
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while left := await backends(conn):
+            assert time.monotonic() < deadline, f"still connected: {left}"
+            await asyncio.sleep(0.005)
+    finally:
+        await conn.close()
 
 
 async def terminate_backends(conn: Any) -> int:

@@ -45,10 +45,7 @@ def heed_interrupts() -> None:
 class Child:
     """A module of ours run as a process of its own, killed at the end of the block."""
 
-    def __init__(
-        self, module: str, *args: object, patience_seconds: float = PATIENCE_SECONDS
-    ) -> None:
-        self._patience = patience_seconds
+    def __init__(self, module: str, *args: object) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
         reads, self._in = os.pipe()
         self._out, writes = os.pipe()
@@ -79,7 +76,7 @@ class Child:
         self.pid = self._process.pid or 0
 
     def _wait(self) -> int | None:
-        self._process.join(self._patience)
+        self._process.join(PATIENCE_SECONDS)
         return self._process.exitcode
 
     def tell(self, line: str) -> None:
@@ -88,8 +85,8 @@ class Child:
     def line(self) -> str | None:
         """The next whole line; None when the process has closed its output."""
         while b"\n" not in self._text:
-            ready, _, _ = select.select([self._out], [], [], self._patience)
-            assert ready, f"silent for {self._patience} s: {self.complaint()}"
+            ready, _, _ = select.select([self._out], [], [], PATIENCE_SECONDS)
+            assert ready, f"silent for {PATIENCE_SECONDS} s: {self.complaint()}"
             more = os.read(self._out, 65_536)
             if not more:
                 return None
@@ -156,7 +153,7 @@ class Interpreter(Child):
         self.pid = self._process.pid
 
     def _wait(self) -> int | None:
-        return self._process.wait(self._patience)
+        return self._process.wait(PATIENCE_SECONDS)
 
 
 class _Handed:

@@ -402,7 +402,7 @@ async def test_a_termination_stops_a_running_harness_and_closes_its_span(world: 
     waking = asyncio.ensure_future(Wake(world.lp, lease, manner_of(harness)).run())
     await began.wait()
     await session.terminate()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         woken = await waking
     assert (woken.ran, woken.reason) == (True, "terminated")
     log = await world.log()
@@ -679,7 +679,7 @@ async def test_a_worker_whose_lease_is_lost_undoes_nothing_that_another_has_undo
     monkeypatch.setattr(world.store, "commit", slow)
     (lease,) = await world.lp.claim("slow", lease_seconds=30, app="support")
     first = asyncio.ensure_future(Wake(world.lp, lease, manner_of(pays)).run())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await stands.wait()
         world.later()
         await world.work(pays)

@@ -16,7 +16,7 @@ from limpet.testing.commits import ALL, add, create, draft, key, load, log, pict
 from limpet.testing.seals import WatchedSeal
 
 A, B = key("a"), key("b", user="bob")
-_SECONDS_MAX: Final = 20  # for what happens at once, or never
+_SECONDS_MAX: Final = 60  # for what happens at once, or never
 STATE: Final = {"n": 0, "text": "x" * 2_000, "app:a": [1], "user:u": {"x": 1}}
 
 

@@ -16,7 +16,7 @@ from limpet.store.protocol import Channel, Live, Partial, Store
 from limpet.testing.commits import create, key
 
 A, B = key("a"), key("b", app="other")
-SOON = 20.0  # seconds; what is awaited comes at once, or the test has failed
+SOON = 60.0  # seconds; what is awaited comes at once, or the test has failed
 
 
 class LiveStore(Store, Live, Protocol):
