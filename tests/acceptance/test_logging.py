@@ -283,15 +283,15 @@ async def test_an_outage_is_told_when_it_begins_and_when_it_ends(
     await asyncio.to_thread(postgres_server.stop)
     writing = asyncio.create_task(add(remote, A))
     reading = asyncio.create_task(load(remote, A))
-    for line in ("writer", "pool"):
-        await heard.until("connection lost", line=line)
-        await heard.until("connection retried", line=line)
+    for name in ("writer", "pool"):
+        await heard.until("connection lost", connection=name)
+        await heard.until("connection retried", connection=name)
     await asyncio.to_thread(postgres_server.start)
     await asyncio.gather(writing, reading)
-    for line in ("writer", "pool"):
-        regained = await heard.until("connection regained", line=line)
+    for name in ("writer", "pool"):
+        regained = await heard.until("connection regained", connection=name)
         assert int(regained["tries"]) > 1
-        lost = [one for one in heard.all("connection lost") if one["line"] == line]
+        lost = [one for one in heard.all("connection lost") if one["connection"] == name]
         assert len(lost) == 1
 
 
@@ -309,8 +309,8 @@ async def test_a_listener_that_is_lost_comes_back(
             await session.append("note.made")
             await anext(events)
         await admin.execute("SELECT pg_terminate_backend($1)", pid)
-        await heard.until("connection lost", line="listener")
-        await heard.until("connection regained", line="listener")
+        await heard.until("connection lost", connection="listener")
+        await heard.until("connection regained", connection="listener")
         await events.aclose()
 
 
@@ -326,8 +326,8 @@ async def test_a_live_channel_that_is_lost_comes_back(
         ours = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = $1"
         pid = await admin.fetchval(ours, 5210131961453309286 & 0xFFFFFFFF)
         await admin.execute("SELECT pg_terminate_backend($1)", pid)
-        await heard.until("connection lost", line="live")
-        await heard.until("connection regained", line="live")
+        await heard.until("connection lost", connection="live")
+        await heard.until("connection regained", connection="live")
         await session.append("note.made", partial=True)
         assert (await asyncio.wait_for(anext(events), 60)).partial
         await events.aclose()

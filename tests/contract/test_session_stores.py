@@ -14,7 +14,7 @@ import limpet
 from limpet.errors import InvalidCursor, InvalidInput, InvalidQuery, SessionWriteConflict
 from limpet.graph.sessions import SessionFilter, SessionLocks, SessionRecord, SessionStore
 from limpet.graph.stores.locks import Locks
-from limpet.graph.stores.opened import Given
+from limpet.graph.stores.opened import Opened
 from limpet.graph.stores.sessions import (
     LimpetSessionStore,
     PostgresSessionStore,
@@ -476,7 +476,7 @@ async def test_a_lock_is_renewed_while_it_is_held_and_an_outage_does_not_end_it(
             return await super().renew(lease, **how)
 
     async with Counting("memory://") as lp:
-        locks = Locks(Given(lp), "support", "ada", renew_seconds=0)
+        locks = Locks(Opened(lp), "support", "ada", renew_seconds=0)
         await locks.acquire("s")
         waiting = asyncio.create_task(locks.acquire("s"))
         await asyncio.wait_for(renewed.wait(), 60)

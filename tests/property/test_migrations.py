@@ -50,7 +50,7 @@ def registry_of(drawn: list[Edge], fn: Callable[[Fields], Fields] = dict) -> Mig
 
 
 def lines_of(path: Any) -> tuple[Edge, ...]:
-    return tuple((step.source.line, step.target.line) for step in path)
+    return tuple((step.source.major_minor, step.target.major_minor) for step in path)
 
 
 # --- the way -------------------------------------------------------------------------------------

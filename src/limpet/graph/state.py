@@ -61,7 +61,6 @@ class FieldPlan:
     __slots__ = (
         "fold",
         "follows",
-        "given",
         "holds_list",
         "name",
         "read",
@@ -69,6 +68,7 @@ class FieldPlan:
         "replace",
         "store",
         "takes",
+        "update",
     )
 
     def __init__(self, of: type[BaseModel], name: str) -> None:
@@ -86,8 +86,10 @@ class FieldPlan:
         self._check(of, info.annotation)
         fold = FOLDS.get(type(self.reducer))
         base = list[info.annotation] if self.reducer.nests else info.annotation  # type: ignore[name-defined]  # a type at run time
-        self.given = adapter if self.reducer is last_write_wins else _adapter(base, of.model_config)
-        self.takes = self.given.validator.validate_python if fold is not None else None
+        self.update = (
+            adapter if self.reducer is last_write_wins else _adapter(base, of.model_config)
+        )
+        self.takes = self.update.validator.validate_python if fold is not None else None
         self.fold: Fold = self._folding(fold, check=bool(rules))
         # A rule may change the whole value: then the stored field is set, not added to.
         self.follows: Reducer = last_write_wins if rules else self.reducer
@@ -129,13 +131,13 @@ class FieldPlan:
         """The stored form of an update of this field."""
         if type(update) is Replace:
             return {"replace": self.dump(update.value)}
-        return {"update": self.given.serializer.to_python(update, mode="json", by_alias=False)}
+        return {"update": self.update.serializer.to_python(update, mode="json", by_alias=False)}
 
     def load_update(self, plain: Any) -> Any:
         """The update of such a form."""
         if "replace" in plain:
             return Replace(self.load(plain["replace"]))
-        return self.given.validator.validate_json(_encode(plain["update"]))
+        return self.update.validator.validate_json(_encode(plain["update"]))
 
     def _held(self) -> str:
         return self.reducer.holds

@@ -229,7 +229,7 @@ def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
         return flat
     _check_names(draft, actor)
     assert actor is not None  # _check_names saw to it
-    given = draft.id is not None
+    caller_chose_id = draft.id is not None
     if draft.id is not None:
         id = draft.id
     names = (
@@ -259,7 +259,7 @@ def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
     by_type = is_input(draft.type)
     digest = header_digest(names, marked=draft.input and not by_type)
     body_of = (body.data, body.ops, plain, scoped, temp, raw, digest)
-    return Prepared(id, given, *names[1:], *body_of, by_type or draft.input)  # type: ignore[arg-type]  # frozen
+    return Prepared(id, caller_chose_id, *names[1:], *body_of, by_type or draft.input)  # type: ignore[arg-type]  # frozen
 
 
 def prepare_plain(fact: Fact, *, id: str, actor: str) -> Prepared:
@@ -271,14 +271,14 @@ def prepare_plain(fact: Fact, *, id: str, actor: str) -> Prepared:
     raw = try_encode(Body(data, ops)) if plain else None  # type: ignore[arg-type]  # a tuple
     if raw is None or len(raw) > EVENT_BYTES_MAX:
         return prepare(fact, id=id, actor=actor)
-    given = fact.id is not None
+    caller_chose_id = fact.id is not None
     id = id if fact.id is None else fact.id
     ids = (fact.cause, fact.invocation_id, fact.correlation_id, fact.wake_id)
     digest = header_digest((id, fact.type, actor, *ids))
     frozen = freeze(data)
     plain_ops = tuple([op.resolve(o, frozen) for o in ops])
     body: Any = (frozen, ops, plain_ops, False, (), raw, digest)
-    return Prepared(id, given, fact.type, actor, *ids, *body)
+    return Prepared(id, caller_chose_id, fact.type, actor, *ids, *body)
 
 
 def _prepare_flat(draft: Draft, id: str, actor: str | None) -> Prepared | None:

@@ -227,9 +227,9 @@ class Care(Door):
         from limpet.session.typing.migrate import Migrating, upgrade_of
 
         with pydantic_needed():
-            forward = upgrade_of(migrations, state_type)
+            upgrade = upgrade_of(migrations, state_type)
         how: dict[str, Any] = {"actor": check_actor(actor), "failure": failure}
-        migrating = Migrating(self._journal, forward, app=check_sessions(app), apply=apply, **how)
+        migrating = Migrating(self._journal, upgrade, app=check_sessions(app), apply=apply, **how)
         return await migrating.run(check_progress(progress))
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:

@@ -37,7 +37,7 @@ class Door:
     ) -> None:
         self.url = url
         self._seal, self._connections = seal, connections
-        self._given = store  # opened by the caller, and ours to close
+        self._ready = store  # opened by the caller, and ours to close
         self._clock = clock or (lambda: time.time_ns() // 1_000)  # microseconds since 1970
         self._archive = _opened_archive(archive)
         self._opened: Journal | None = None
@@ -49,7 +49,7 @@ class Door:
     async def __aenter__(self: Self) -> Self:
         if self._opened is not None:
             raise StoreClosed
-        store, self._given = self._given, None
+        store, self._ready = self._ready, None
         if store is None:
             store = await open_store(self.url, seal=self._seal, connections=self._connections)
         ids = Ids(lambda: time.time_ns() // 1_000_000, Entropy(os.urandom))
@@ -78,8 +78,8 @@ class Door:
         """
         if self._opened is not None:
             await self._opened.close()
-        elif self._given is not None:
-            await self._given.close()
+        elif self._ready is not None:
+            await self._ready.close()
 
     @property
     def _journal(self) -> Journal:

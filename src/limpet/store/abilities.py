@@ -70,7 +70,7 @@ class Feed(Protocol):
         ...
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class ChainedEvent(msgspec.Struct, frozen=True, gc=False):
     """An event with what the chain needs of it, to be adopted elsewhere."""
 
     event: Event  # from `Records` without its data and ops: they are in `raw`
@@ -80,7 +80,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     compressed: bytes | None = None  # `raw` as the store has it compressed, if it has
 
     @property
-    def undecoded(self) -> Record:
+    def undecoded(self) -> ChainedEvent:
         """The same without the data and ops of its event."""
         event = msgspec.structs.replace(self.event, data=None, ops=())
         return msgspec.structs.replace(self, event=event)
@@ -90,7 +90,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 class Records(Protocol):
     """The ability to read a log just as it was recorded."""
 
-    async def records(self, key: Key, *, after: int, limit: int) -> tuple[Record, ...]:
+    async def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
         """At most `limit` own events beyond seq `after`, ascending; bounded as `Store.read` is."""
         ...
 

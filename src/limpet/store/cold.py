@@ -16,7 +16,7 @@ import msgspec
 
 from limpet.model import Event, chain, decode_body, is_input
 from limpet.store.coding import Damaged
-from limpet.store.protocol import Place, Record
+from limpet.store.protocol import ChainedEvent, Place
 
 EVENTS_MAX: Final = 2_048  # in one segment
 BYTES_MAX: Final = 1 << 20  # of bodies in one segment, or one event that is larger
@@ -27,7 +27,7 @@ EVENTS_MIN: Final = 256  # a smaller segment is joined with what comes next
 class Cold(NamedTuple):
     """An event of a segment, as it was recorded; `adopted`: by another store."""
 
-    record: Record
+    record: ChainedEvent
     adopted: bool
 
 
@@ -104,7 +104,7 @@ def decode(raw: bytes, first: int, previous: bytes, last: bytes) -> list[Cold]:
         digest = columns.digests[number] if body is None else chain.body_digest(salt, body)
         event = _event(columns, number, first + number, at_us, link, digest)
         link = event.link
-        found.append(Cold(Record(event, body, salt, digest), number in adopted))
+        found.append(Cold(ChainedEvent(event, body, salt, digest), number in adopted))
     if link != last:
         raise Damaged("is in a segment that does not lead to the link after it")
     return found

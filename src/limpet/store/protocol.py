@@ -13,6 +13,7 @@ from typing import Protocol
 from limpet.model import Commit, Event, Fold, Key
 from limpet.store.abilities import (
     Backups,
+    ChainedEvent,
     Channel,
     Compacted,
     Compacts,
@@ -24,7 +25,6 @@ from limpet.store.abilities import (
     Names,
     Partial,
     Place,
-    Record,
     Records,
     Seal,
     Touched,
@@ -55,6 +55,7 @@ from limpet.store.answers import (
 
 __all__ = [
     "Backups",
+    "ChainedEvent",
     "Channel",
     "Check",
     "Committed",
@@ -82,7 +83,6 @@ __all__ = [
     "Place",
     "Progress",
     "Query",
-    "Record",
     "Records",
     "Report",
     "Restored",

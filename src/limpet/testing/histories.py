@@ -20,7 +20,7 @@ from limpet.model import (
     is_input,
 )
 from limpet.model.facts.forks import forked
-from limpet.store.protocol import Committed, Record, Records, Store
+from limpet.store.protocol import ChainedEvent, Committed, Records, Store
 from limpet.testing.commits import ALL, ready
 
 
@@ -56,15 +56,15 @@ async def fork(store: Store, of: Key, parent: Key, floor: int, *more: Prepared) 
     return made
 
 
-async def recorded(store: RecordStore, of: Key) -> tuple[Record, ...]:
+async def recorded(store: RecordStore, of: Key) -> tuple[ChainedEvent, ...]:
     """A session's own events, just as they were recorded."""
-    found: list[Record] = []
+    found: list[ChainedEvent] = []
     while page := await store.records(of, after=_last(found), limit=ALL):
         found += [opened(each) for each in page]
     return tuple(found)
 
 
-def opened(record: Record) -> Record:
+def opened(record: ChainedEvent) -> ChainedEvent:
     """A record with what its body says of its event. How a store has it compressed is left out."""
     event = record.event
     if record.raw is not None:
@@ -73,11 +73,11 @@ def opened(record: Record) -> Record:
     return msgspec.structs.replace(record, event=event, compressed=None)
 
 
-def _last(found: list[Record]) -> int:
+def _last(found: list[ChainedEvent]) -> int:
     return found[-1].event.seq if found else 0
 
 
-def adopted(record: Record) -> Prepared:
+def adopted(record: ChainedEvent) -> Prepared:
     """A draft of what another store recorded."""
     event = record.event
     assert record.raw is not None
@@ -99,7 +99,7 @@ def adopted(record: Record) -> Prepared:
     return msgspec.structs.replace(made, raw=record.raw, origin=origin)
 
 
-def adoption(of: Key, records: Sequence[Record], base: Base | None = None) -> Commit:
+def adoption(of: Key, records: Sequence[ChainedEvent], base: Base | None = None) -> Commit:
     """The commit that takes over events of another store."""
     return Commit(of, tuple([adopted(record) for record in records]), base=base)
 

@@ -18,7 +18,7 @@ from limpet.graph.arguments import filter_of, invocation_key
 from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary, matches
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore
 from limpet.graph.stores.documents import RACES, Documents, Handle, Moved, own
-from limpet.graph.stores.opened import Given, Source, postgres_url, shared, sqlite_url
+from limpet.graph.stores.opened import Opened, Source, postgres_url, shared, sqlite_url
 from limpet.graph.stores.records import labels_asked, labels_of, record_of, summaries
 from limpet.graph.stores.retention import Retention
 from limpet.graph.stores.sessions import StoredSessions, document_of
@@ -208,7 +208,7 @@ class LimpetCheckpointer(StoredCheckpoints):
     def __init__(
         self, lp: Limpet, app: str, user: str = "invocations", *, keep: int | None = None
     ) -> None:
-        super().__init__(Given(lp), app, user, keep)
+        super().__init__(Opened(lp), app, user, keep)
 
 
 class SQLiteCheckpointer(StoredCheckpoints):

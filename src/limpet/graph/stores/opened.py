@@ -31,7 +31,7 @@ class Source(Protocol):
         ...
 
 
-class Given:
+class Opened:
     """A Limpet that the caller opened, and closes."""
 
     def __init__(self, lp: Limpet) -> None:
@@ -47,7 +47,7 @@ class Given:
         """Nothing to do: the caller closes it."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Given) and other.lp is self.lp
+        return isinstance(other, Opened) and other.lp is self.lp
 
     def __hash__(self) -> int:
         return id(self.lp)

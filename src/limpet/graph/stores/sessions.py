@@ -23,7 +23,7 @@ from limpet.graph.sessions import (
 from limpet.graph.stores.documents import Documents, Handle, Moved, own
 from limpet.graph.stores.labels import SCHEMA, label_text, schema_label, schema_of
 from limpet.graph.stores.locks import Locks
-from limpet.graph.stores.opened import Given, Source, postgres_url, shared, sqlite_url
+from limpet.graph.stores.opened import Opened, Source, postgres_url, shared, sqlite_url
 from limpet.model import PAGE_MAX, Head, thaw
 from limpet.session.limpet import Limpet
 
@@ -118,7 +118,7 @@ class LimpetSessionStore(StoredSessions):
     """Sessions of one app and user in a Limpet that you opened: `lp.get(app, user, session_id)`."""
 
     def __init__(self, lp: Limpet, app: str, user: str) -> None:
-        super().__init__(Given(lp), app, user)
+        super().__init__(Opened(lp), app, user)
 
 
 class SQLiteSessionStore(StoredSessions):

@@ -127,12 +127,12 @@ class MigrationRegistry:
         """
         made = Migration(SchemaVersion.parse(source), SchemaVersion.parse(target), fn)
         check_function(fn, made.step)
-        if made.source.line == made.target.line:
+        if made.source.major_minor == made.target.major_minor:
             raise InvalidSchema(
                 f"a migration {made} changes nothing, because PATCH never matters",
                 "Register it between versions whose MAJOR or MINOR differ, or leave it out",
             )
-        there = self._steps.setdefault((made.source.line, made.target.line), made)
+        there = self._steps.setdefault((made.source.major_minor, made.target.major_minor), made)
         if there is not made:
             both = ((there.step,), (made.step,))
             raise MigrationAmbiguous.of(self.lifecycle)(*made.step, both)
@@ -177,7 +177,7 @@ class MigrationRegistry:
         wanted = SchemaVersion.parse(target)
         kind = MigrationAmbiguous.of(self.lifecycle)
         found = []
-        for source in {step.source.line: step.source for step in self.migrations}.values():
+        for source in {step.source.major_minor: step.source for step in self.migrations}.values():
             if len(ways := self._ways(source, wanted)) > 1:
                 found.append(kind(str(source), str(wanted), _shown(ways)))
         return tuple(found)
@@ -257,7 +257,7 @@ class MigrationRegistry:
         onward = self._onward(stored, wanted)
         turn = count()  # decides between equal costs, so that trails are never compared
         heap: list[tuple[tuple[int, int], int, MajorMinor | None, Trail]]
-        heap = [((0, 0), next(turn), stored.line, None)]
+        heap = [((0, 0), next(turn), stored.major_minor, None)]
         reached: dict[MajorMinor | None, list[tuple[int, int]]] = {}
         arrived: list[Way] = []
         while heap:
@@ -276,7 +276,9 @@ class MigrationRegistry:
             for step in onward.get(major, ()):
                 if minor <= step.source.minor:
                     further = (gap + step.source.minor - minor, steps + 1)
-                    heapq.heappush(heap, (further, next(turn), step.target.line, (trail, step)))
+                    heapq.heappush(
+                        heap, (further, next(turn), step.target.major_minor, (trail, step))
+                    )
         return arrived
 
     def _onward(self, stored: SchemaVersion, wanted: SchemaVersion) -> dict[int, list[Migration]]:

@@ -285,9 +285,9 @@ class MergeByKey(Keyed, frozen=True):
         for mark, item in zip(marks, update, strict=True):
             at = places.setdefault(mark, len(held) + len(new))
             if at < len(held):
-                merged.setdefault(at, {}).update(_given(item))
+                merged.setdefault(at, {}).update(_explicit(item))
             elif at - len(held) < len(new):
-                new[at - len(held)] = {**new[at - len(held)], **_given(item)}
+                new[at - len(held)] = {**new[at - len(held)], **_explicit(item)}
             else:
                 new.append(dict(item))
         return {at: some for at, names in merged.items() if (some := _news(held[at], names))}, new
@@ -329,7 +329,7 @@ def _check_key(reducer: str, key: object) -> None:
         raise ReducerConfigurationInvalid(reason)
 
 
-def _given(item: dict[str, Any]) -> dict[str, Any]:
+def _explicit(item: dict[str, Any]) -> dict[str, Any]:
     return {name: item[name] for name in item.explicit} if isinstance(item, Item) else item
 
 

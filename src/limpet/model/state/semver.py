@@ -57,7 +57,7 @@ class SchemaVersion(msgspec.Struct, frozen=True, gc=False, order=True):
         return cls(*map(int, found.groups()))
 
     @property
-    def line(self) -> tuple[int, int]:
+    def major_minor(self) -> tuple[int, int]:
         """MAJOR and MINOR: all that the shape depends on."""
         return (self.major, self.minor)
 

@@ -21,7 +21,7 @@ from limpet.model.facts.creation import created
 from limpet.model.facts.names import copied, names_key
 from limpet.session.journal import Journal
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
-from limpet.store.protocol import Committed, Names, Owner, Query, Record, Records
+from limpet.store.protocol import ChainedEvent, Committed, Names, Owner, Query, Records
 
 PIECE_EVENTS: Final = 2_000  # of one commit, unless the last body exceeds PIECE_BYTES
 PIECE_BYTES: Final = 4 * 2**20
@@ -120,7 +120,7 @@ class Adopter:
         return Newest(found[0].seq, found[0].link) if found else Newest()
 
 
-def piece(key: Key, records: Iterable[Record], base: Base | None = None) -> Commit:
+def piece(key: Key, records: Iterable[ChainedEvent], base: Base | None = None) -> Commit:
     """The commit that adopts these events. `base` is needed if the log begins with them on one.
 
     Raises SessionCorrupt if a body is not one, though its checksum is right.
@@ -128,7 +128,7 @@ def piece(key: Key, records: Iterable[Record], base: Base | None = None) -> Comm
     return Commit(key, tuple([_draft(key, each) for each in records]), base=base)
 
 
-def _draft(key: Key, each: Record) -> Prepared:
+def _draft(key: Key, each: ChainedEvent) -> Prepared:
     assert each.raw is not None, "the caller has looked"
     try:
         return adopted(each.event, each.raw, each.salt, each.compressed)
@@ -152,7 +152,7 @@ def names_in(journal: Journal) -> Names:
     return store
 
 
-def check_whole(key: Key, records: tuple[Record, ...], after: int) -> None:
+def check_whole(key: Key, records: tuple[ChainedEvent, ...], after: int) -> None:
     """Raise SessionCorrupt unless these follow `after` without a gap, each with its body."""
     if not records:
         raise SessionCorrupt(key, f"event {after + 1} is missing")
@@ -164,7 +164,7 @@ def check_whole(key: Key, records: tuple[Record, ...], after: int) -> None:
             raise SessionCorrupt(key, f"event {seq} {reason or 'cannot be read'}")
 
 
-def check_bodies(key: Key, records: tuple[Record, ...]) -> None:
+def check_bodies(key: Key, records: tuple[ChainedEvent, ...]) -> None:
     """Raise SessionCorrupt unless each body is the one that was recorded: a file that holds another
     could be imported nowhere. Whoever adopts them sees it by their links."""
     for each in records:

@@ -18,7 +18,7 @@ from limpet.session.move.adopter import Adopter
 from limpet.session.move.bundle import BundleReader, Entry, Opening
 from limpet.session.move.checkpoints import Checkpointed, log_piece, pinned
 from limpet.session.move.contents import Chunk
-from limpet.store.protocol import Record
+from limpet.store.protocol import ChainedEvent
 from limpet.store.threads import in_thread
 
 _PIECE: Final = (1_000, 4 * 2**20)
@@ -64,13 +64,13 @@ class _Arriving:
     def __init__(self, adopter: Adopter, opening: Opening, pins: Mapping[int, int]) -> None:
         self._adopter, self._opening = adopter, opening
         self._pins = dict(sorted(pins.items())[-_PINS_MAX:])
-        self._records: list[Record] = []
-        self._log: list[Record] = []
+        self._records: list[ChainedEvent] = []
+        self._log: list[ChainedEvent] = []
         self._first = True
         self.has_blobs = False
 
     async def add(self, found: list[Entry]) -> None:
-        self._records += [each for each in found if isinstance(each, Record)]
+        self._records += [each for each in found if isinstance(each, ChainedEvent)]
         self._log += [each.record for each in found if isinstance(each, Checkpointed)]
         self.has_blobs |= any([isinstance(each, Chunk) for each in found])
         size = sum(len(each.raw or b"") for each in self._records)

@@ -28,7 +28,7 @@ from limpet.session.move.checkpoints import Checkpointed
 from limpet.session.move.contents import Chunk
 from limpet.store.blobs import Blob
 from limpet.store.coding import Damaged, bodies
-from limpet.store.protocol import Record
+from limpet.store.protocol import ChainedEvent
 from limpet.store.sqlite.file.locks import part_beside
 
 FORMAT: Final = "limpet.session"
@@ -96,7 +96,7 @@ class Opening(msgspec.Struct, frozen=True):
     base: Base | None
 
 
-Entry: TypeAlias = Record | Chunk | Checkpointed
+Entry: TypeAlias = ChainedEvent | Chunk | Checkpointed
 _encode: Final = msgspec.json.Encoder().encode
 _header: Final = msgspec.json.Decoder(_Header).decode
 _line: Final = msgspec.json.Decoder(_EventLine).decode
@@ -131,13 +131,13 @@ class BundleWriter:
         )
         self._write(_encode(header))
 
-    def add(self, records: Iterable[Record]) -> None:
+    def add(self, records: Iterable[ChainedEvent]) -> None:
         """Write events, all of which have a body."""
         for record in records:
             self._write(_encode(_line_of(record)))
             self._events += 1
 
-    def add_checkpoints(self, records: Iterable[Record]) -> None:
+    def add_checkpoints(self, records: Iterable[ChainedEvent]) -> None:
         """Write events of the log of the session's checkpoints, before all others."""
         for record in records:
             self._write(_encode(_CheckpointLine(_line_of(record))))
@@ -242,7 +242,7 @@ class BundleReader:
         blob = Blob(part.blob, part.size, part.media_type, part.chunks, part.version)
         return Chunk(blob, part.number, part.data)
 
-    def _record(self, line: bytes, *, beside: bool = False) -> Record:
+    def _record(self, line: bytes, *, beside: bool = False) -> ChainedEvent:
         try:
             found = _checkpoint_line(line).checkpoint if beside else _line(line)
             raw = bytes(found.body)
@@ -266,7 +266,7 @@ class BundleReader:
             None,
             link,
         )
-        return Record(event, raw, salt, b"")
+        return ChainedEvent(event, raw, salt, b"")
 
     def _end(self, line: bytes) -> None:
         try:
@@ -309,7 +309,7 @@ def refuse_place(target: Path) -> None:
         raise BundleRefused(str(target), reason)
 
 
-def _line_of(record: Record) -> _EventLine:
+def _line_of(record: ChainedEvent) -> _EventLine:
     event = record.event
     assert record.raw is not None, "the caller has looked"
     return _EventLine(

@@ -26,7 +26,7 @@ from limpet.session.move.adopter import (
     piece,
     records_in,
 )
-from limpet.store.protocol import Loaded, Record, Store
+from limpet.store.protocol import ChainedEvent, Loaded, Store
 
 PINS_MAX: Final = 8  # states that one commit pins: each is written whole
 
@@ -34,7 +34,7 @@ PINS_MAX: Final = 8  # states that one commit pins: each is written whole
 class Checkpointed(msgspec.Struct, frozen=True):
     """An event of the log of a session's checkpoints."""
 
-    record: Record
+    record: ChainedEvent
 
 
 class Marks(msgspec.Struct, frozen=True):
@@ -76,11 +76,11 @@ def marks_read(found: Loaded | None, uid: str) -> Marks:
 
 
 def pinned(
-    key: Key, records: Iterable[Record], pins: Mapping[int, int], base: Base | None = None
+    key: Key, records: Iterable[ChainedEvent], pins: Mapping[int, int], base: Base | None = None
 ) -> list[Commit]:
     """The commits that adopt these events, and keep the states of full checkpoints."""
     commits: list[Commit] = []
-    some: list[Record] = []
+    some: list[ChainedEvent] = []
     for each in records:
         some.append(each)
         number = pins.get(each.event.seq)
@@ -101,7 +101,7 @@ async def adopt_pinned(adopter: Adopter, commits: list[Commit]) -> None:
 
 async def log_records(
     journal: Journal, key: Key, upto: int, after: int = 0
-) -> AsyncIterator[tuple[Record, ...]]:
+) -> AsyncIterator[tuple[ChainedEvent, ...]]:
     """The log of a session's checkpoints, up to an event, in pieces."""
     source, log = records_in(journal), checkpoints_of(key)
     while after < upto:
@@ -120,7 +120,7 @@ async def newest_log(adopter: Adopter, key: Key) -> Newest:
         return Newest()
 
 
-def log_piece(key: Key, records: Iterable[Record]) -> Commit:
+def log_piece(key: Key, records: Iterable[ChainedEvent]) -> Commit:
     """The commit that adopts these events of the log of a session's checkpoints."""
     made = piece(checkpoints_of(key), records)
     origin = made.drafts[0].origin

@@ -42,7 +42,7 @@ from limpet.session.move.checkpoints import (
 )
 from limpet.session.move.contents import Chunk, blobs_in, blobs_of, chunks_of
 from limpet.session.move.proof import Proof
-from limpet.store.protocol import Record
+from limpet.store.protocol import ChainedEvent
 from limpet.store.threads import in_thread
 
 
@@ -149,11 +149,11 @@ class _Incoming:
             if kind is Chunk:
                 for chunk in some:
                     await self.add_chunk(chunk)  # type: ignore[arg-type]  # as asked
-            elif kind is Record:
+            elif kind is ChainedEvent:
                 await self.add(some)  # type: ignore[arg-type]  # as asked
         return True
 
-    async def add(self, records: Iterable[Record]) -> None:
+    async def add(self, records: Iterable[ChainedEvent]) -> None:
         fresh = [each for each in records if each.event.seq > self._here]
         if fresh:
             opening = self._opening

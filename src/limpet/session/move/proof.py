@@ -35,7 +35,7 @@ from limpet.session.move.bundle import BundleReader, Entry
 from limpet.session.move.checkpoints import Checkpointed, Marks, marks_in
 from limpet.session.move.contents import Chunk
 from limpet.store.blobs import Blob
-from limpet.store.protocol import Record
+from limpet.store.protocol import ChainedEvent
 
 
 class Proof:
@@ -77,7 +77,7 @@ class Proof:
 
     # --- events --------------------------------------------------------------------------------
 
-    def _add(self, each: Record) -> None:
+    def _add(self, each: ChainedEvent) -> None:
         event, fold = each.event, self._fold or self._begun(each)
         if self._blob is not None:
             raise self._reader.damaged(f"blob {self._blob.hash} has no end")
@@ -89,7 +89,7 @@ class Proof:
             raise self._wrong(event.seq, "leaves another state than its checkpoint says")
         self._fold = after
 
-    def _followed(self, fold: Fold, each: Record) -> Fold:
+    def _followed(self, fold: Fold, each: ChainedEvent) -> Fold:
         """The fold after one more event, if that follows and leads to its link."""
         event = each.event
         self._check_names(each)
@@ -104,7 +104,7 @@ class Proof:
             raise self._wrong(event.seq, "was recorded before the event it follows")
         return after
 
-    def _add_checkpointed(self, each: Record) -> None:
+    def _add_checkpointed(self, each: ChainedEvent) -> None:
         """One event of the log of checkpoints. They stand before the session's own."""
         event, key = each.event, checkpoints_of(self._opening.key)
         if self._fold is not None:
@@ -127,7 +127,7 @@ class Proof:
             raise self._reader.damaged("its checkpoints are of another session")
         return found
 
-    def _begun(self, first: Record) -> Fold:
+    def _begun(self, first: ChainedEvent) -> Fold:
         """What the log begins on, if its first event says the same as the header."""
         self.marks = self._marks()
         opening, event = self._opening, first.event
@@ -144,7 +144,7 @@ class Proof:
         head = based(key, opening.uid, event.at_us, base.floor, base.link)
         return Fold(head, base.fields, base.versions)
 
-    def _check_names(self, each: Record) -> None:
+    def _check_names(self, each: ChainedEvent) -> None:
         event = each.event
         ids = (event.id, event.cause, event.invocation_id, event.correlation_id, event.wake_id)
         texts = [(event.type, TYPE_CHARS_MAX), (event.actor, ACTOR_CHARS_MAX)]

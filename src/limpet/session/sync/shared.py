@@ -39,7 +39,7 @@ class SharedLimpet:
                 "or an open Limpet."
             )
         self.url = store if isinstance(store, str) else store.url
-        self._given = store if isinstance(store, Limpet) else None
+        self._limpet = store if isinstance(store, Limpet) else None
         self._open_with: dict[str, Any] = {"seal": seal, "connections": connections}
         self._lock = threading.Lock()  # over the next three
         self._closed = False
@@ -54,12 +54,12 @@ class SharedLimpet:
         A caller who is cancelled hears of it when the work was undone or is over.
         """
         if self._is_home(asyncio.get_running_loop()):
-            return await work(self._given or self._at_home.lp or await self._at_home.opened())
+            return await work(self._limpet or self._at_home.lp or await self._at_home.opened())
         return await self._started().await_(self._run(work))
 
     def call(self, work: Callable[[Limpet], Awaitable[R]]) -> R:
         """The same without await, for threads without an event loop."""
-        if self._given is not None:
+        if self._limpet is not None:
             raise InvalidInput(
                 "an open Limpet belongs to its event loop and cannot be called without await. "
                 "Pass its URL instead."
@@ -103,7 +103,7 @@ class SharedLimpet:
                 raise StoreClosed
             if self._home is None and not self._is_shared_only():
                 self._home = here
-        if self._given is not None and self._home is not here:
+        if self._limpet is not None and self._home is not here:
             raise InvalidInput(
                 "this Limpet is used on another event loop already. Pass its URL instead of the "
                 "open Limpet, to use it from several."
@@ -113,7 +113,7 @@ class SharedLimpet:
     def _is_shared_only(self) -> bool:
         """Whether there is one store for all loops. A memory store that is opened twice is two
         stores, and connections to a server cannot outlive the loop that they are on."""
-        return self._given is None and not self.url.startswith("sqlite:")
+        return self._limpet is None and not self.url.startswith("sqlite:")
 
     def _started(self) -> Loop:
         loop = self._loop

@@ -50,6 +50,7 @@ from limpet.store.paging import Room, bare, newest, newest_since, page, wanted
 from limpet.store.paging import cursor as cursors
 from limpet.store.planning.plan import Plan
 from limpet.store.protocol import (
+    ChainedEvent,
     Check,
     Committed,
     Compacted,
@@ -64,7 +65,6 @@ from limpet.store.protocol import (
     Page,
     Progress,
     Query,
-    Record,
     Report,
     Standing,
     Touched,
@@ -162,13 +162,13 @@ class MemoryStore(Leasing, Naming):
         waiting = (seq for seq in seqs if kept.is_pending(seq))
         return page(kept.sized(seq) for seq in islice(waiting, limit))
 
-    async def records(self, key: Key, *, after: int, limit: int) -> tuple[Record, ...]:
+    async def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
         kept = self._living(key)
         room = Room()
-        found: list[Record] = []
+        found: list[ChainedEvent] = []
         for seq in range(max(after, kept.floor) + 1, kept.fold.head.version + 1):
             rec = kept.own(seq)
-            found.append(Record(kept.event(seq), rec.raw, rec.salt, rec.digest).undecoded)
+            found.append(ChainedEvent(kept.event(seq), rec.raw, rec.salt, rec.digest).undecoded)
             room.used += len(rec.raw)
             if len(found) == limit or room.full:
                 break

@@ -29,7 +29,7 @@ from limpet.model import (
     scope_next,
 )
 from limpet.store.coding import REMOVED, SEALED, Codec, Damaged, bodies
-from limpet.store.protocol import Ending, Place, Record
+from limpet.store.protocol import ChainedEvent, Ending, Place
 
 # The order of updates is indexed in steps of 2**18 microseconds, a quarter of a second, and sorted
 # within a step. Coarser than elsewhere: an update that moves one index entry costs an entry in each
@@ -163,13 +163,13 @@ def body_in(row: Any, uid: str, codec: Codec) -> tuple[bytes | None, bytes]:
     return (raw[:SALT_BYTES], raw[SALT_BYTES:]) if row["flags"] & SEALED else (None, raw)
 
 
-def record_from(row: Any, uid: str, codec: Codec) -> tuple[Record, int]:
+def record_from(row: Any, uid: str, codec: Codec) -> tuple[ChainedEvent, int]:
     """The event in a row with what the chain needs of it, and its size."""
     event, size = sized_event(row, uid, codec)
     salt, raw = None, None
     if event.damage is None and not event.removed:
         salt, raw = body_in(row, uid, codec)
-    return Record(event, raw, row["salt"] if salt is None else salt, row["digest"]), size
+    return ChainedEvent(event, raw, row["salt"] if salt is None else salt, row["digest"]), size
 
 
 def inherited(event: Event, began: Iterable[tuple[int, int]]) -> Event:

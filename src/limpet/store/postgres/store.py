@@ -56,6 +56,7 @@ from limpet.store.postgres.server.schema import follow_timeline
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.writing.committer import LANES, Committer
 from limpet.store.protocol import (
+    ChainedEvent,
     Channel,
     Check,
     Committed,
@@ -71,7 +72,6 @@ from limpet.store.protocol import (
     Page,
     Progress,
     Query,
-    Record,
     Report,
     Seal,
     Standing,
@@ -334,7 +334,7 @@ class PostgresStore:
         codec = self._reader.codec
         return [rows.sized_event(r, r["uid"], codec) for r in found if r["seq"] is not None]
 
-    async def records(self, key: Key, *, after: int, limit: int) -> tuple[Record, ...]:
+    async def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
         return page(
             await self._pools.run(
                 lambda conn: lineage.records(self._reader, conn, key, after, limit)

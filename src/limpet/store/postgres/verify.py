@@ -33,7 +33,7 @@ from limpet.store.postgres.reading import LAST, Reader, base_of, link_at
 from limpet.store.postgres.server import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.server.schema import secret_crc
 from limpet.store.postgres.sql import SQL
-from limpet.store.protocol import Erasure, Finding, Progress, Record, Report
+from limpet.store.protocol import ChainedEvent, Erasure, Finding, Progress, Report
 from limpet.store.verify import Log, Names, ScopeRow, Stored, event_problems
 
 _PAGE: Final = 500
@@ -276,7 +276,7 @@ class Verification:
             what = f"ends at {seq}, and others read it up to {row['most']}"
             self.findings.append(Finding("event", what, key))
 
-    def _follows(self, key: Key, before: Head, record: Record, seq: int) -> tuple[Head, int]:
+    def _follows(self, key: Key, before: Head, record: ChainedEvent, seq: int) -> tuple[Head, int]:
         """Whether an event follows the one before it; the head and the seq after it."""
         event = record.event
         stored = (event, record.raw, record.salt, record.digest)

@@ -35,6 +35,7 @@ from limpet.store.leases import Place
 from limpet.store.logs import SQLITE
 from limpet.store.marks import Marks
 from limpet.store.protocol import (
+    ChainedEvent,
     Channel,
     Check,
     Committed,
@@ -50,7 +51,6 @@ from limpet.store.protocol import (
     Page,
     Progress,
     Query,
-    Record,
     Report,
     Seal,
     Standing,
@@ -267,7 +267,7 @@ class SQLiteStore:
     async def forks(self, key: Key) -> tuple[Key, ...]:
         return self._read(lambda: self._sessions.forks(key))
 
-    async def records(self, key: Key, *, after: int, limit: int) -> tuple[Record, ...]:
+    async def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
         return await self._open_read(lambda: self._sessions.records(key, after, limit))
 
     async def base(self, key: Key) -> Base | None:

@@ -16,7 +16,7 @@ from limpet.store.coding import Awaited, Codec, Damaged, tomb_crc
 from limpet.store.cold import mark
 from limpet.store.ledger import compare
 from limpet.store.paging import Room, bare, within
-from limpet.store.protocol import Erasure, Finding, Progress, Record, Report
+from limpet.store.protocol import ChainedEvent, Erasure, Finding, Progress, Report
 from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
 from limpet.store.sqlite.reading import lineage, records
@@ -158,7 +158,7 @@ class Verification:
         record = records.sized(self._reader, row, uid)[0]
         return self._counted(record, adopted=rows.is_adopted(row[10]))
 
-    def _counted(self, record: Record, *, adopted: bool) -> Stored:
+    def _counted(self, record: ChainedEvent, *, adopted: bool) -> Stored:
         event = record.event
         if not adopted:  # an adopted event wrote no shared names
             self._scoped += sum(scope_of(str(op.path[0])) in ("app", "user") for op in event.ops)

@@ -64,7 +64,9 @@ def way(registry: MigrationRegistry, source: str, target: str) -> list[str]:
     path = registry.path(f"{source}.7", f"{target}.3")
     made = registry.migrate({}, f"{source}.7", f"{target}.3")
     assert made.path == path
-    named = ["{}.{}>{}.{}".format(*step.source.line, *step.target.line) for step in path]
+    named = [
+        "{}.{}>{}.{}".format(*step.source.major_minor, *step.target.major_minor) for step in path
+    ]
     assert made.fields.get("trail", []) == named
     return named
 

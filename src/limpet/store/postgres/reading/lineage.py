@@ -17,7 +17,7 @@ from limpet.store.postgres import rows
 from limpet.store.postgres.reading.reader import LAST, Reader, begun, replayed
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.protocol import Record
+from limpet.store.protocol import ChainedEvent
 
 
 async def events(
@@ -145,10 +145,10 @@ def inherited_event(reader: Reader, row: Any) -> tuple[Event, int]:
 
 async def records(
     reader: Reader, conn: Connection, key: Key, after: int, limit: int
-) -> list[tuple[Record, int]]:
+) -> list[tuple[ChainedEvent, int]]:
     """Own events just as they were recorded."""
     row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
-    found: list[tuple[Record, int]] = []
+    found: list[tuple[ChainedEvent, int]] = []
     if row is not None and after < await segments.top(conn, row["sid"]):
         held = await conn.fetchrow(SQL["segment_above"], row["sid"], after + 1)
         for each in segments.segment(reader.codec, row["uid"], held):

@@ -10,10 +10,10 @@ from limpet.store.logs import POSTGRES, error_name
 class Outage:
     """Belongs to what connects to the server: a lane, the pools or the listener."""
 
-    __slots__ = ("_line", "_place", "_since", "_tries")
+    __slots__ = ("_connection", "_place", "_since", "_tries")
 
-    def __init__(self, place: str, line: str) -> None:
-        self._place, self._line = place, line
+    def __init__(self, place: str, connection: str) -> None:
+        self._place, self._connection = place, connection
         self._since, self._tries = 0.0, 0
 
     def lost(self, error: BaseException) -> None:
@@ -21,15 +21,15 @@ class Outage:
         self._tries += 1
         if self._tries == 1:
             self._since = time.monotonic()
-            text = "connection lost: store=%s line=%s error=%s"
-            POSTGRES.warning(text, self._place, self._line, error_name(error))
+            text = "connection lost: store=%s connection=%s error=%s"
+            POSTGRES.warning(text, self._place, self._connection, error_name(error))
         else:
-            text = "connection retried: store=%s line=%s error=%s tries=%d"
-            POSTGRES.debug(text, self._place, self._line, error_name(error), self._tries)
+            text = "connection retried: store=%s connection=%s error=%s tries=%d"
+            POSTGRES.debug(text, self._place, self._connection, error_name(error), self._tries)
 
     def over(self) -> None:
         """A call succeeded. Costs one comparison if nothing was lost."""
         if self._tries:
             seconds, tries, self._tries = time.monotonic() - self._since, self._tries, 0
-            text = "connection regained: store=%s line=%s seconds=%.3f tries=%d"
-            POSTGRES.info(text, self._place, self._line, seconds, tries)
+            text = "connection regained: store=%s connection=%s seconds=%.3f tries=%d"
+            POSTGRES.info(text, self._place, self._connection, seconds, tries)

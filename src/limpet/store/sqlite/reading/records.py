@@ -8,16 +8,16 @@ from typing import Any
 from limpet.model import READ_PAGE_BYTES_MAX, Key
 from limpet.store.coding import COMPRESSED, Damaged
 from limpet.store.coding.codec import ADOPTED
-from limpet.store.protocol import Record
+from limpet.store.protocol import ChainedEvent
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
 
 
-def following(reader: Reader, key: Key, after: int, limit: int) -> tuple[Record, ...]:
+def following(reader: Reader, key: Key, after: int, limit: int) -> tuple[ChainedEvent, ...]:
     """The page in one statement, if the event after `after` is a row; else nothing, and `page` says
     what there is. Moving many short logs is mostly this."""
-    found: list[Record] = []
+    found: list[ChainedEvent] = []
     used, uid, asked = 0, "", (key.app, key.user, key.id, after, limit)
     with closing(reader.conn.execute(SQL["records"], asked)) as rows_:
         for row in rows_:
@@ -33,7 +33,7 @@ def following(reader: Reader, key: Key, after: int, limit: int) -> tuple[Record,
     return tuple(found)
 
 
-def page(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[Record, ...]:
+def page(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[ChainedEvent, ...]:
     """At most `limit` own events beyond a seq, as many as fit a page."""
     found, used = _cold(reader, sid, uid, after, limit)
     if len(found) >= limit or used >= READ_PAGE_BYTES_MAX:
@@ -50,9 +50,11 @@ def page(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[Re
     return tuple(found)
 
 
-def _cold(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[list[Record], int]:
+def _cold(
+    reader: Reader, sid: int, uid: str, after: int, limit: int
+) -> tuple[list[ChainedEvent], int]:
     """What of a page is in segments, and the bytes of its bodies."""
-    found: list[Record] = []
+    found: list[ChainedEvent] = []
     used = 0
     for cold in reader.cold.records(sid, uid, after) if after < reader.cold.top(sid) else ():
         found.append(cold.record.undecoded)
@@ -62,13 +64,13 @@ def _cold(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[l
     return found, used
 
 
-def _undecoded(reader: Reader, row: tuple[Any, ...], uid: str) -> tuple[Record, int]:
+def _undecoded(reader: Reader, row: tuple[Any, ...], uid: str) -> tuple[ChainedEvent, int]:
     """The record in a row without the data and ops of its event: its body is not looked into."""
     try:
         event = rows.plain_names(row)
         if event is not None:
             raw, salt, compressed = _body(reader, row, uid, (event.id, event.type))
-            return Record(event, raw, salt, row[-1], compressed), len(raw)
+            return ChainedEvent(event, raw, salt, row[-1], compressed), len(raw)
     except (Damaged, TypeError, ValueError):
         pass  # said by whoever reads it all
     record, size = sized(reader, row, uid)
@@ -86,10 +88,10 @@ def _body(
     return raw, row[-2] if salt is None else salt, compressed
 
 
-def sized(reader: Reader, row: tuple[Any, ...], uid: str) -> tuple[Record, int]:
+def sized(reader: Reader, row: tuple[Any, ...], uid: str) -> tuple[ChainedEvent, int]:
     """The record in a row of EVENT_COLUMNS with salt and digest, and the bytes of its body."""
     plain = rows.plain_event(row[:-2])
     if plain is not None:
-        return Record(*plain, row[-2], row[-1]), len(plain[1])
+        return ChainedEvent(*plain, row[-2], row[-1]), len(plain[1])
     event, size, raw, sealed = rows.opened_event(row[:-2], uid, reader.codec)
-    return Record(event, raw, row[-2] if sealed is None else sealed, row[-1]), size
+    return ChainedEvent(event, raw, row[-2] if sealed is None else sealed, row[-1]), size

@@ -20,7 +20,7 @@ from limpet.model import NO_CHECKPOINT, Base, Event, Fold, Head, Key, LastCheckp
 from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX, Live
 from limpet.store.coding import Damaged
 from limpet.store.paging import Room, newest_since
-from limpet.store.protocol import Loaded, Owner, Page, Query, Record
+from limpet.store.protocol import ChainedEvent, Loaded, Owner, Page, Query
 from limpet.store.scopes import Scopes
 from limpet.store.sqlite.reading import heads, lineage, records, states
 from limpet.store.sqlite.reading.reader import Reader
@@ -129,7 +129,7 @@ class Sessions:
             raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
         return fold
 
-    def records(self, key: Key, after: int, limit: int) -> tuple[Record, ...]:
+    def records(self, key: Key, after: int, limit: int) -> tuple[ChainedEvent, ...]:
         if found := records.following(self._reader, key, after, limit):
             return found
         with self._reader.instant():

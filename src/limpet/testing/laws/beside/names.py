@@ -17,7 +17,7 @@ from limpet.testing.commits import add, create, draft, load, ready, refused
 ADA, BOB, SHOP = Key("bank", "ada", "1"), Key("bank", "bob", "1"), Key("shop", "ada", "1")
 
 
-def named(store: Store) -> Names:
+def listing_names(store: Store) -> Names:
     """The store, if it can go through its names."""
     if not isinstance(store, Names):
         pytest.skip("this store does not list its names")
@@ -35,7 +35,7 @@ def carrying(app: str, user: str, values: dict[str, Any]) -> Commit:
 class NameLaws:
     async def test_owners_of_names_are_met_once_and_in_order(self, store: Store) -> None:
         """In pages of any size; of one app or of all; also after their sessions are gone."""
-        names = named(store)
+        names = listing_names(store)
         await create(store, ADA, {"app:a": 1, "user:a": 1, "own": 1})
         await create(store, BOB, {"user:b": 1})
         await create(store, SHOP, {"user:s": 1})
@@ -52,7 +52,7 @@ class NameLaws:
 
     async def test_an_owner_has_its_own_names_and_no_others(self, store: Store) -> None:
         """The newest version of each, deleted ones too."""
-        names = named(store)
+        names = listing_names(store)
         await create(store, ADA, {"app:a": [1], "user:a": 1, "user:gone": 1, "own": 1})
         await add(store, ADA, draft(add={"app:a": [2]}), draft(delete=["user:gone"]))
         await add(store, ADA, draft(add={"app:a": ["x" * 9_000]}), draft(add={"app:a": [3]}))
@@ -66,7 +66,7 @@ class NameLaws:
 
     async def test_a_commit_writes_the_names_of_the_owner_it_says(self, store: Store) -> None:
         """They are those of that app and user, and none of its own key's."""
-        names = named(store)
+        names = listing_names(store)
         await store.commit([carrying("bank", "ada", {"user:a": {"k": 1}})])
         await store.commit([carrying("bank", "", {"app:a": 2})])
         loaded = await create(store, ADA)

@@ -10,7 +10,7 @@ from limpet.errors import ScopeFull, SessionConflict, SessionDeleted, SessionExi
 from limpet.model import SCOPE_NAMES_MAX
 from limpet.store.protocol import Query, Store, scope_fields
 from limpet.testing.commits import add, create, creation, draft, key, load, log, picture
-from limpet.testing.laws.log.room import named
+from limpet.testing.laws.log.room import setting
 
 A, B = key("a"), key("b")
 
@@ -94,10 +94,10 @@ class SharedLaws:
         keys = [key(str(number)) for number in range(12)]
         for of in keys:
             await create(store, of)
-        await add(store, keys[0], named(range(SCOPE_NAMES_MAX - 3)))
+        await add(store, keys[0], setting(range(SCOPE_NAMES_MAX - 3)))
         outcomes = await asyncio.gather(
             *(
-                add((store, other)[place % 2], of, named((5_000 + place,)))
+                add((store, other)[place % 2], of, setting((5_000 + place,)))
                 for place, of in enumerate(keys)
             ),
             return_exceptions=True,

@@ -11,7 +11,7 @@ from limpet.errors import SessionConflict, SessionDeleted, SessionNotFound
 from limpet.model import Commit, Origin, Prepared
 from limpet.model.adopt import adopted
 from limpet.store.memory import MemoryStore
-from limpet.store.protocol import Query, Record
+from limpet.store.protocol import ChainedEvent, Query
 from limpet.testing.commits import (
     ALL,
     add,
@@ -282,6 +282,6 @@ def _said(made: Prepared, **change: Any) -> Prepared:
     return msgspec.structs.replace(made, origin=msgspec.structs.replace(made.origin, **change))
 
 
-def _with_id(record: Record, id: str) -> Record:
+def _with_id(record: ChainedEvent, id: str) -> ChainedEvent:
     event = msgspec.structs.replace(record.event, id=id)
     return msgspec.structs.replace(record, event=event)

@@ -13,7 +13,7 @@ from limpet.testing.commits import add, addition, create, creation, draft, key, 
 ADA, BOB, ELSE = key("1", user="ada"), key("1", user="bob"), key("1", app="else", user="ada")
 
 
-def named(numbers: Iterable[int], scope: str = "app") -> Prepared:
+def setting(numbers: Iterable[int], scope: str = "app") -> Prepared:
     """A draft that sets a name for each number."""
     return draft(set={f"{scope}:{number:04}": number for number in numbers})
 
@@ -22,7 +22,7 @@ class RoomLaws:
     async def test_there_is_room_for_so_many_names_and_no_more(self, store: Store) -> None:
         """One name too many is refused with its whole commit; changing a name is not."""
         await create(store, ADA)
-        await add(store, ADA, named(range(SCOPE_NAMES_MAX)))
+        await add(store, ADA, setting(range(SCOPE_NAMES_MAX)))
         async with refused(store, ScopeFull) as info:
             await add(store, ADA, draft(set={"own": 1}), draft(set={"app:more": 1}))
         assert isinstance(info.value, ScopeFull)
@@ -37,7 +37,7 @@ class RoomLaws:
         """A full owner does not affect the others."""
         for each in (ADA, BOB, ELSE):
             await create(store, each)
-        await add(store, ADA, named(range(SCOPE_NAMES_MAX), "user"))
+        await add(store, ADA, setting(range(SCOPE_NAMES_MAX), "user"))
         async with refused(store, ScopeFull) as info:
             await add(store, ADA, draft(set={"user:more": 1}))
         assert (info.value.app, info.value.user) == ("shop", "ada")  # type: ignore[attr-defined]
@@ -49,14 +49,14 @@ class RoomLaws:
     async def test_a_deleted_name_makes_room(self, store: Store) -> None:
         """In an earlier commit or the same one, in any order; and the name may be set again."""
         await create(store, ADA)
-        await add(store, ADA, named(range(SCOPE_NAMES_MAX)))
+        await add(store, ADA, setting(range(SCOPE_NAMES_MAX)))
         await add(store, ADA, draft(delete=["app:0000"]))
         await add(store, ADA, draft(set={"app:more": 1}))
         async with refused(store, ScopeFull):
             await add(store, ADA, draft(set={"app:0000": 1}))
         await add(store, ADA, draft(set={"app:0000": 1}), draft(delete=["app:more"]))
         async with refused(store, ScopeFull):
-            await add(store, ADA, draft(delete=["app:0001"]), named((5_000, 5_001)))
+            await add(store, ADA, draft(delete=["app:0001"]), setting((5_000, 5_001)))
         seen = scope_fields((await load(store, ADA)).scopes)
         assert (len(seen), "app:0000" in seen, "app:more" in seen) == (SCOPE_NAMES_MAX, True, False)
         assert (await store.verify(None)).ok
@@ -64,7 +64,7 @@ class RoomLaws:
     async def test_a_name_that_goes_and_comes_back_needs_no_more_room(self, store: Store) -> None:
         """Deleted and set again in one commit it is one name, also where no other would fit."""
         await create(store, ADA)
-        await add(store, ADA, named(range(SCOPE_NAMES_MAX)))
+        await add(store, ADA, setting(range(SCOPE_NAMES_MAX)))
         made = await add(store, ADA, draft(delete=["app:0000"]), draft(set={"app:0000": 5}))
         assert made.scopes["app:0000"].value == 5
         await add(store, ADA, draft(delete=["app:0001"]))
@@ -76,10 +76,12 @@ class RoomLaws:
         """All or nothing: the second commit sees what the first leaves."""
         await create(store, ADA)
         await create(store, BOB)
-        await add(store, ADA, named(range(SCOPE_NAMES_MAX - 1)))
+        await add(store, ADA, setting(range(SCOPE_NAMES_MAX - 1)))
         async with refused(store, ScopeFull):
-            await store.commit([addition(ADA, named((5_000,))), addition(BOB, named((5_001,)))])
-        made = await store.commit([addition(ADA, named((5_000,))), addition(BOB, named((5_000,)))])
+            await store.commit([addition(ADA, setting((5_000,))), addition(BOB, setting((5_001,)))])
+        made = await store.commit(
+            [addition(ADA, setting((5_000,))), addition(BOB, setting((5_000,)))]
+        )
         assert made[1].scopes["app:5000"].version == 2
 
     async def test_racing_writers_do_not_pass_the_bound(self, store: Store) -> None:
@@ -87,9 +89,9 @@ class RoomLaws:
         keys = [key(str(number), user=f"u{number}") for number in range(10)]
         for each in keys:
             await create(store, each)
-        await add(store, keys[0], named(range(SCOPE_NAMES_MAX - 4)))
+        await add(store, keys[0], setting(range(SCOPE_NAMES_MAX - 4)))
         outcomes = await asyncio.gather(
-            *(add(store, of, named((5_000 + place,))) for place, of in enumerate(keys)),
+            *(add(store, of, setting((5_000 + place,))) for place, of in enumerate(keys)),
             return_exceptions=True,
         )
         refusals = [each for each in outcomes if isinstance(each, LimpetError)]

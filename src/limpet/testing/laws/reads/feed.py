@@ -40,7 +40,7 @@ async def touched(store: FeedStore, after: str) -> dict[Key, int]:
     return found
 
 
-def named(entries: list[FeedEntry]) -> list[tuple[str, int]]:
+def keys_and_seqs(entries: list[FeedEntry]) -> list[tuple[str, int]]:
     return [(entry.key.id, entry.event.seq) for entry in entries]
 
 
@@ -53,7 +53,7 @@ class FeedLaws:
         await create(store, B)
         await add(store, A, draft(), draft())
         entries = await met(store, 4)
-        assert named(entries) == [("a", 1), ("b", 1), ("a", 2), ("a", 3)]
+        assert keys_and_seqs(entries) == [("a", 1), ("b", 1), ("a", 2), ("a", 3)]
         for place, entry in enumerate(entries[:-1], 1):
             assert await met(store, 4 - place, entry.position) == entries[place:]
 
@@ -64,13 +64,13 @@ class FeedLaws:
         await met(store, 2)
         end = await store.position()
         await add(store, A, draft(), draft())
-        assert named(await met(store, 2, end)) == [("a", 2), ("a", 3)]
+        assert keys_and_seqs(await met(store, 2, end)) == [("a", 2), ("a", 3)]
         again = await store.position()
         await store.delete(A)
         late = await store.position()
         await add(store, B)
         for position in (end, again, late):
-            assert named(await met(store, 1, position)) == [("b", 2)]
+            assert keys_and_seqs(await met(store, 1, position)) == [("b", 2)]
 
     @pytest.mark.parametrize("compressible", [True, False])
     async def test_a_page_of_the_feed_ends_early(
@@ -89,8 +89,8 @@ class FeedLaws:
                 if entries:
                     check_page(tuple(entry.event for entry in entries), ALL)
                     pages += 1
-            assert len(set(named(met))) == len(met) == count
-            assert [seq for id, seq in named(met) if id == "a"] == list(range(1, last + 1))
+            assert len(set(keys_and_seqs(met))) == len(met) == count
+            assert [seq for id, seq in keys_and_seqs(met) if id == "a"] == list(range(1, last + 1))
             assert 1 < pages < count
 
     async def test_touched_sessions_are_named_without_their_events(self, store: FeedStore) -> None:
@@ -137,7 +137,7 @@ class FeedLaws:
         """The end of an empty feed is before the first event."""
         end = await store.position()
         await create(store, A)
-        assert named(await met(store, 1, end)) == [("a", 1)]
+        assert keys_and_seqs(await met(store, 1, end)) == [("a", 1)]
 
     async def test_a_closed_store_has_no_feed(self, store: FeedStore) -> None:
         """Every call after close raises StoreClosed."""
