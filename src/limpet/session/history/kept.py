@@ -7,9 +7,10 @@ the checksum of the state there; the session's own log is the delta.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -103,15 +104,16 @@ class Kept:
         self._tiers = tiers
         self._version = 0  # of the log; 0: it is not there, or was not read
         self._state: FrozenDict = EMPTY
+        self._fulls: list[int] | None = None  # numbers of the full ones in it, if looked for
 
     async def read(self, uid: str) -> tuple[Checkpoint, ...]:
         """All that are kept of this session, the oldest first."""
         try:
             loaded = await self._journal.store.load(self._log, tail=0, scopes=False)
         except (SessionNotFound, SessionDeleted):
-            self._version, self._state = 0, EMPTY
+            self._learn(0, EMPTY)
         else:
-            self._version, self._state = loaded.head.version, loaded.fields
+            self._learn(loaded.head.version, loaded.fields)
         return self._shown(uid)
 
     async def record(self, taken: Taken, asked: Asked, policy: CheckpointPolicy) -> Checkpoint:
@@ -121,7 +123,7 @@ class Kept:
             await self.read(taken.uid)
         for left in reversed(range(UPDATE_TRIES_MAX)):
             made, dropped = self._next(taken, asked, policy)
-            begun, version = self._begun(taken.uid), self._version
+            begun, version, fulls = self._begun(taken.uid), self._version, self._fulls
             if policy.tier != STORE:  # others may record meanwhile: it is decided on this version
                 made = await self._placed(made, taken, policy.tier)
             new = [*begun, facts.recorded(_row(made), _numbers(dropped))]
@@ -134,6 +136,8 @@ class Kept:
                 await self._discard(made)
                 raise
             if after is not None:
+                if fulls is not None and not begun:
+                    self._fulls = _fulls_after(fulls, made, dropped)
                 await self._let_go(dropped, after)
                 return made
             await self._discard(made)
@@ -186,10 +190,22 @@ class Kept:
 
     def _first(self, kept: FrozenDict, over: int, *, full: bool) -> list[Checkpoint]:
         """The oldest to let go of: so many, but what is kept begins with a full one."""
-        fulls = [*[row["full"] for row in islice(kept.values(), over + 1)], full]
-        while over and not fulls[over]:
-            over -= 1
-        return [self._checkpoint(int(each), kept[each]) for each in islice(kept, over)]
+        oldest = tuple(islice(kept, over + 1))
+        if full and len(oldest) == over:  # the new one is all that is kept
+            return [self._checkpoint(int(each), kept[each]) for each in oldest]
+        fulls = self._fulls_in(kept)
+        place = bisect_right(fulls, int(oldest[-1]))
+        if not place:
+            return []
+        gone = takewhile(lambda each: int(each) < fulls[place - 1], oldest)
+        return [self._checkpoint(int(each), kept[each]) for each in gone]
+
+    def _fulls_in(self, kept: FrozenDict) -> list[int]:
+        """The numbers of the full ones, in order. They are looked for once: where hardly any is
+        full, each new checkpoint would go through all."""
+        if self._fulls is None:
+            self._fulls = [int(number) for number, row in kept.items() if row["full"]]
+        return self._fulls
 
     async def _placed(self, made: Checkpoint, taken: Taken, tier: str) -> Checkpoint:
         """The checkpoint with its file in a tier."""
@@ -236,8 +252,11 @@ class Kept:
             if error.key != self._log or last:
                 raise
             return None
-        self._version, self._state = answer.head.version, answer.fields
+        self._learn(answer.head.version, answer.fields)
         return self._state
+
+    def _learn(self, version: int, state: FrozenDict) -> None:
+        self._version, self._state, self._fulls = version, state, None
 
     async def _let_go(self, gone: Sequence[Checkpoint], after: FrozenDict) -> None:
         """Free their snapshots and files, as far as those that are kept `after` it do not need
@@ -264,6 +283,13 @@ def _row(made: Checkpoint) -> dict[str, object]:
     if made.place is not None:
         row["place"] = msgspec.to_builtins(made.place)
     return row | {"size": made.size, "at_us": made.at_us}
+
+
+def _fulls_after(fulls: list[int], made: Checkpoint, dropped: Sequence[Checkpoint]) -> list[int]:
+    """The numbers of full checkpoints when one was made and the oldest were let go."""
+    first = dropped[-1].number + 1 if dropped else 0
+    kept = [number for number in fulls if number >= first]
+    return [*kept, made.number] if made.full else kept
 
 
 def _numbers(checkpoints: Sequence[Checkpoint]) -> list[int]:

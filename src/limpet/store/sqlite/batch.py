@@ -144,18 +144,27 @@ class _Heads:
     def __init__(self) -> None:
         self._hot: list[tuple[Any, ...]] = []
         self._moved: list[tuple[Any, ...]] = []  # to another place in the order of updates, too
-        self._turned: list[tuple[Any, ...]] = []  # with its facts and its lease
+        self._folded: list[tuple[Any, ...]] = []  # with its facts
+        self._awaited: list[tuple[Any, ...]] = []  # with its facts, and when it is due
+        self._turned: list[tuple[Any, ...]] = []  # with all of that, and its lease
         self._rare: list[tuple[str, tuple[Any, ...]]] = []
 
     def add(self, sid: int, before: Head, after: Head) -> None:
         times = (after.version, after.link, after.updated_us, after.active_us)
-        slot = rows.slot(after)
+        slot, stays = (now := rows.slot(after)), now == rows.slot(before)
         leased = before.lease_us != after.lease_us or before.worker != after.worker
-        if leased and before.facts is not after.facts and before.labels == after.labels:
-            folded = (rows.facts_text(after), *rows.derived(after))
-            self._turned.append((*times, slot, *folded, *rows.lease_row(sid, after)))
-            return
-        if rows.slot(before) == slot:
+        if before.facts is not after.facts and before.labels == after.labels:
+            facts, due = rows.facts_text(after), rows.derived(after)
+            if leased:
+                self._turned.append((*times, slot, facts, *due, *rows.lease_row(sid, after)))
+                return
+            if stays:
+                if due == rows.derived(before):
+                    self._folded.append((*times, facts, sid))
+                else:
+                    self._awaited.append((*times, facts, *due, sid))
+                return
+        if stays:
             self._hot.append((*times, sid))
         else:
             self._moved.append((*times, slot, sid))
@@ -178,11 +187,14 @@ class _Heads:
             self._rare.append(("set_due", (*due, sid)))
 
     def write(self, conn: apsw.Connection) -> None:
-        if self._hot:
-            conn.executemany(SQL["set_hot"], self._hot)
-        if self._moved:
-            conn.executemany(SQL["set_moved"], self._moved)
-        if self._turned:
-            conn.executemany(SQL["set_turned"], self._turned)
-        for name, values in self._rare:
-            conn.execute(SQL[name], values)
+        for name, values in (
+            ("set_hot", self._hot),
+            ("set_moved", self._moved),
+            ("set_folded", self._folded),
+            ("set_awaited", self._awaited),
+            ("set_turned", self._turned),
+        ):
+            if values:
+                conn.executemany(SQL[name], values)
+        for name, row in self._rare:
+            conn.execute(SQL[name], row)

@@ -249,6 +249,15 @@ UPDATE sessions SET facts = ? WHERE sid = ?
 -- name: set_moved
 UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ?, slot = ? WHERE sid = ?
 
+-- name: set_folded
+-- One search for what would be two statements. So is the next.
+UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ?, facts = ? WHERE sid = ?
+
+-- name: set_awaited
+UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ?, facts = ?,
+  due_us = ?, deadline_us = ?, priority = ?
+WHERE sid = ?
+
 -- name: set_turned
 -- The end of a turn changes all of it at once: one search, and each index is written once.
 UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ?, slot = ?, facts = ?,
