@@ -31,7 +31,7 @@ from limpet.model.events import (
 )
 from limpet.model.facts.checkpoints import NO_CHECKPOINT, LastCheckpoint, last_checkpoint
 from limpet.model.facts.creation import CREATED
-from limpet.model.facts.inputs import PROCESSED
+from limpet.model.facts.inputs import PROCESSED, PROCESSING, processed_by
 from limpet.model.facts.view import Facts
 from limpet.model.fold import (
     Fold,
@@ -169,6 +169,7 @@ __all__ = [
     "PARTIAL_BYTES_MAX",
     "PRIORITY_MAX",
     "PROCESSED",
+    "PROCESSING",
     "QUERY_LABELS_MAX",
     "QUERY_TYPES_MAX",
     "QUEUED_BYTES_MAX",
@@ -257,6 +258,7 @@ __all__ = [
     "path_opening",
     "prepare",
     "prepare_plain",
+    "processed_by",
     "record",
     "record_run",
     "removed_event",

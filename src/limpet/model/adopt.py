@@ -16,7 +16,7 @@ from limpet.errors import SessionConflict
 from limpet.model import chain, head
 from limpet.model import ops as op
 from limpet.model.events import Event, Origin, Prepared, decode_body, is_input, ops_in
-from limpet.model.facts.inputs import PROCESSED
+from limpet.model.facts.inputs import processed_by
 from limpet.model.fold import Fold, Recorded, event_of
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
@@ -75,7 +75,8 @@ def whole(rec: Recorded) -> Recorded:
 
 def runs(drafts: Sequence[Prepared]) -> list[Sequence[Prepared]]:
     """Runs of drafts, each of which begins where inputs are marked: they are looked up before."""
-    starts = [place for place, draft in enumerate(drafts) if place and draft.type == PROCESSED]
+    marking = [bool(processed_by(draft.type, draft.data)) for draft in drafts]
+    starts = [place for place, marks in enumerate(marking) if place and marks]
     edges = [0, *starts, len(drafts)]
     return [drafts[one:other] for one, other in pairwise(edges)]
 

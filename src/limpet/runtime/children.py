@@ -18,7 +18,6 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import (
-    PROCESSED,
     Commit,
     Draft,
     Event,
@@ -28,6 +27,7 @@ from limpet.model import (
     Lease,
     Prepared,
     described,
+    processed_by,
 )
 from limpet.model.facts import pending, timers_in
 from limpet.model.facts.phases import COMPLETED
@@ -161,9 +161,8 @@ class Ending:
             return not self._kids(drafts)
         done, timers = pending(facts), _wakes(facts)
         for draft in drafts:
-            if draft.type == PROCESSED:
-                done -= len(draft.data["seqs"])
-            elif draft.type == TIMERS_TAKEN:
+            done -= len(processed_by(draft.type, draft.data))
+            if draft.type == TIMERS_TAKEN:
                 timers -= set(draft.data["names"])
             elif draft.type == REVISIT_SET:
                 timers.add(draft.data["name"])

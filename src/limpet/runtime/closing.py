@@ -5,13 +5,12 @@ the span, and the lease given back. Until it is recorded, the inputs stay pendin
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from limpet.errors import NotPending, SessionConflict
 from limpet.model import PAGE_MAX, Draft, Lease, Prepared
-from limpet.model.facts.inputs import processed
 from limpet.model.facts.running import runs
 from limpet.model.facts.running.revisits import timers_taken
 from limpet.runtime.children import Ending
@@ -85,11 +84,8 @@ def _drafts(
     lease: Lease,
 ) -> list[Draft]:
     facts, drafts = log.session.head.facts, [*left, *how.drafts]
-    if how.is_over:
-        if opening.timers:
-            drafts.insert(0, timers_taken(opening.timers))
-        if done := list(done):
-            drafts.append(processed(done))
+    if how.is_over and opening.timers:
+        drafts.insert(0, timers_taken(opening.timers))
     drafts.append(
         runs.wake_completed(
             log.wake_id, log.turn_id, how.result, fence=lease.fence, error=how.error
@@ -99,8 +95,8 @@ def _drafts(
     now = "rescheduling" if how.stop_reason == "rescheduling" else "idle"
     if was != now:
         drafts.append(runs.status_changed(was, now, how.stop_reason))  # type: ignore[arg-type]  # two of them
-    idle = runs.status_idle(how.stop_reason, blocked_on=how.blocked_on, summary=how.summary)
-    return [*drafts, idle]
+    named: Any = {"blocked_on": how.blocked_on, "summary": how.summary}
+    return [*drafts, runs.status_idle(how.stop_reason, processed=done, **named)]
 
 
 def _left_open(log: TurnLog, opening: Opening, how: Close) -> list[Draft]:

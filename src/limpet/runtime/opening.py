@@ -23,7 +23,6 @@ from limpet.model import (
     Lease,
     due_for,
 )
-from limpet.model.facts import processed
 from limpet.model.facts.running import (
     ANSWERS,
     CUSTOM_TOOL_USE,
@@ -252,9 +251,8 @@ def _interrupted(
     drafts = unanswered(records, "interrupted") if turn is not None else []
     if turn is not None and turn["timers"]:
         drafts.append(timers_taken(turn["timers"]))
-    drafts.append(processed({*done, runs.run_in(facts)["interrupt"]}))
-    drafts.append(runs.status_idle("interrupted"))
-    return drafts
+    done = {*done, runs.run_in(facts)["interrupt"]}
+    return [*drafts, runs.status_idle("interrupted", processed=done)]
 
 
 def _by_default(id: str, *, allow: bool) -> Draft:

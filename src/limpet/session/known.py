@@ -16,7 +16,7 @@ from limpet.errors import InvalidInput, SessionCorrupt, SessionDeleted, SessionN
 from limpet.model import (
     EMPTY,
     NO_CHECKPOINT,
-    PROCESSED,
+    PROCESSING,
     TAIL_KEPT,
     Event,
     FrozenDict,
@@ -24,6 +24,7 @@ from limpet.model import (
     Key,
     LastCheckpoint,
     Prepared,
+    processed_by,
 )
 from limpet.model import ops as op
 from limpet.store.protocol import Committed, Loaded, scope_fields
@@ -202,8 +203,8 @@ class Known:
 
     def _extend(self, events: tuple[Event, ...], known: int) -> None:
         for event in events:
-            if event.type == PROCESSED and event.data is not None:
-                self._mark_processed(event.data["seqs"], event)
+            if event.type in PROCESSING and (done := processed_by(event.type, event.data)):
+                self._mark_processed(done, event)
             if event.seq > known:
                 if event.seq != known + 1:  # others wrote between: no gap in the tail
                     self.events.clear()

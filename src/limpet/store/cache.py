@@ -13,7 +13,7 @@ import msgspec
 
 from limpet.model import (
     EVENT_OVERHEAD_BYTES,
-    PROCESSED,
+    PROCESSING,
     Event,
     Fold,
     Head,
@@ -21,6 +21,7 @@ from limpet.model import (
     Recorded,
     ScopeKey,
     ScopeValue,
+    processed_by,
 )
 from limpet.model.lease import with_lease
 from limpet.store.planning.room import Sizes
@@ -59,9 +60,9 @@ class Live(msgspec.Struct):
         self.delta_bytes += size + EVENT_OVERHEAD_BYTES
         if size > TAIL_BYTES_MAX or event.data is None:
             self.tail = []  # too large to keep, or not decoded: it is read when asked for
-        elif event.type == PROCESSED:  # events in the tail have changed
-            self.tail = [event]
         else:
+            if event.type in PROCESSING and (done := processed_by(event.type, event.data)):
+                self.tail = [_marked(e, event) if e.seq in done else e for e in self.tail]
             tail = self.tail
             tail.append(event)
             if len(tail) > _TAIL_MOST:
@@ -76,6 +77,11 @@ class Live(msgspec.Struct):
             head = with_lease(head, *lease)
             self.fold = msgspec.structs.replace(self.fold, head=head)
         return head
+
+
+def _marked(event: Event, by: Event) -> Event:
+    """An input as it is when a later event has processed it."""
+    return msgspec.structs.replace(event, processed=by.seq, processed_us=by.at_us)
 
 
 class LiveScope(msgspec.Struct):

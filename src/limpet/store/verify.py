@@ -11,7 +11,6 @@ from limpet.errors import LimpetError
 from limpet.model import (
     CREATED,
     EMPTY,
-    PROCESSED,
     Base,
     Event,
     Facts,
@@ -27,6 +26,7 @@ from limpet.model import (
     checksum,
     freeze,
     is_input,
+    processed_by,
     replay_any,
     scope_next,
 )
@@ -78,14 +78,14 @@ class Log:
         self._whole = self._whole and event.data is not None and event.seq == expected
         if event.processed:
             self._claimed[event.seq] = event.processed
-        if event.type == PROCESSED and event.data is not None:
-            self._processed.update(dict.fromkeys(event.data["seqs"], event.seq))
+        done = processed_by(event.type, event.data)
+        self._processed.update(dict.fromkeys(done, event.seq))
         if not self._whole:  # what follows a hole cannot be folded; its own chain and body can be
             self._fold = Fold(_skip(before, event))
             return
         self._fold, applied = replay_any(self._fold, event)
         if self._fold.head.pending:
-            fresh = not before.pending or event.type == PROCESSED
+            fresh = not before.pending or done
             self._held = event.at_us == before.updated_us or (self._held and not fresh)
         if not applied:
             yield Finding("event", "has operations that do not fit the state", key, event.seq)

@@ -265,8 +265,8 @@ async def test_a_running_harness_sees_the_interrupt(world: World) -> None:
     assert (woken.reason, seen, bank.done) == ("interrupted", ["stop it"], [])
     assert not session.head.pending
     assert not await world.work(harness)
-    processed = [e for e in await world.log() if e.type == "session.processed"]
-    assert [e.data["seqs"] for e in processed] == [[2, 3]]
+    processed = [e for e in await world.log() if e.type == "session.status_idle"]
+    assert [e.data["processed"] for e in processed] == [[2, 3]]
 
 
 async def test_an_effect_that_an_interrupt_cuts_off_is_recorded_as_unknown(world: World) -> None:

@@ -36,7 +36,6 @@ async def test_an_empty_turn_is_a_claim_and_one_commit(world: World) -> None:
     types = [t for t in await world.types() if not t.startswith("user")]
     assert types[1:] == [
         "span.started",
-        "session.processed",
         "span.completed",
         "session.status_idle",
     ]

@@ -121,7 +121,7 @@ async def test_pending_is_an_input_that_nothing_has_processed(world: World) -> N
     assert (message.processed, message.processed_at) == (0, None)
     await world.work(works)
     (message,) = [e for e in await world.log() if e.type == "user.message"]
-    (by,) = [e for e in await world.log() if e.type == "session.processed"]
+    (by,) = [e for e in await world.log() if e.type == "session.status_idle"]
     assert message.processed == by.seq
     assert message.processed_at is not None
     assert [e.processed for e in await world.log() if e.type == "agent.message"] == [None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from limpet.errors import InvalidEvent
@@ -11,6 +11,8 @@ from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.values import EMPTY, FrozenDict
 
 PROCESSED: Final = "session.processed"
+STATUS_IDLE: Final = "session.status_idle"  # of a turn that is over: it has processed its inputs
+PROCESSING: Final = frozenset((PROCESSED, STATUS_IDLE))
 
 
 def processed(seqs: Iterable[int], *, actor: str | None = None) -> Fact:
@@ -19,6 +21,14 @@ def processed(seqs: Iterable[int], *, actor: str | None = None) -> Fact:
     if not given or any(type(seq) is not int or seq < 1 for seq in given):
         raise InvalidEvent("processed takes the seqs of one or more pending events")
     return Fact(type=PROCESSED, data={"seqs": sorted(set(given))}, actor=actor)
+
+
+def processed_by(type: str, data: Mapping[str, Any] | None) -> Sequence[int]:
+    """The inputs that an event marks as processed; most events mark none."""
+    if type not in PROCESSING or data is None:
+        return ()
+    seqs: Sequence[int] = data["seqs"] if type == PROCESSED else data.get("processed", ())
+    return seqs
 
 
 def pending(facts: Facts) -> int:

@@ -6,7 +6,17 @@ from collections.abc import Iterator
 
 import msgspec
 
-from limpet.model import PROCESSED, Base, Event, Fold, Recorded, based, blank, removed_event, replay
+from limpet.model import (
+    Base,
+    Event,
+    Fold,
+    Recorded,
+    based,
+    blank,
+    processed_by,
+    removed_event,
+    replay,
+)
 from limpet.model.adopt import whole
 from limpet.store.blobs import Blob
 
@@ -51,8 +61,7 @@ class Log:
         event = rec.event
         self.records.append(rec)
         self.ids[event.id] = event.seq
-        if event.type == PROCESSED and event.data is not None:
-            self.processed.update(dict.fromkeys(event.data["seqs"], event))
+        self.processed.update(dict.fromkeys(processed_by(event.type, event.data), event))
 
     def has(self, seq: int) -> bool:
         return 1 <= seq <= self.fold.head.version

@@ -27,7 +27,7 @@ from limpet.errors import (
 )
 from limpet.model import (
     CREATED,
-    PROCESSED,
+    PROCESSING,
     Base,
     Commit,
     Event,
@@ -43,6 +43,7 @@ from limpet.model import (
     checksum,
     encode,
     is_run,
+    processed_by,
     record,
     record_run,
     scope_next,
@@ -141,7 +142,7 @@ class Plan:
             or commit.fence is not None
             or commit.guards
             or commit.schema is not msgspec.UNSET
-            or draft.type == PROCESSED
+            or draft.type in PROCESSING
             or commit.pin is not None
             or commit.release is not None
         ):
@@ -363,7 +364,7 @@ class Plan:
         self, commit: Commit, fold: Fold, draft: Prepared, scopes: dict[str, ScopeValue]
     ) -> tuple[Fold, Event]:
         key = commit.key
-        if draft.type == PROCESSED:
+        if draft.type in PROCESSING:
             self._check_pending(key, draft)
         origin = draft.origin
         salt = self._salt() if origin is None else origin.salt
@@ -390,7 +391,7 @@ class Plan:
         """Record a run of events that another store has recorded, none of which is here."""
         made: list[Event | None] = []
         for some in runs(drafts):
-            if some[0].type == PROCESSED:
+            if some[0].type in PROCESSING:
                 self._check_pending(key, some[0])
             after, recorded = linked(fold, some)
             at_us = fold.head.updated_us
@@ -408,8 +409,10 @@ class Plan:
         return fold, made
 
     def _check_pending(self, key: Key, draft: Prepared) -> None:
-        self._scan()
-        for seq in draft.data["seqs"]:
+        done = processed_by(draft.type, draft.data)
+        if done:
+            self._scan()
+        for seq in done:
             new = (key, seq) in self._inputs
             if (key, seq) in self._processed or not (new or self._view.pending(key, seq)):
                 raise NotPending(seq)
@@ -420,8 +423,9 @@ class Plan:
             event = rec.event
             if event.processed is not None:
                 self._inputs.add((key, event.seq))
-            elif event.type == PROCESSED and event.data is not None:
-                self._processed.update({(key, seq): event for seq in event.data["seqs"]})
+            elif event.type in PROCESSING:
+                done = processed_by(event.type, event.data)
+                self._processed.update({(key, seq): event for seq in done})
         self._scanned = len(self.records)
 
     def _scopes(self, key: Key) -> Scopes:

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 
 from limpet.model import (
-    PROCESSED,
+    PROCESSING,
     Base,
     Fold,
     Head,
@@ -132,7 +132,7 @@ class Batch:
         )
         self._last = (first + len(self.plan.records) - 1, self.plan.records[-1][1].event.id)
         for key, rec in self.plan.records:
-            if rec.event.type == PROCESSED:
+            if rec.event.type in PROCESSING:
                 done = rows.processed_rows(lives[key].sid, rec)
                 self._conn.executemany(SQL["set_processed"], done)
 

@@ -11,7 +11,6 @@ import msgspec
 from limpet.errors import LimpetError
 from limpet.model import (
     EMPTY,
-    PROCESSED,
     SALT_BYTES,
     UPDATE_SLOT_BITS,
     Event,
@@ -25,6 +24,7 @@ from limpet.model import (
     decode_body,
     due_us,
     freeze,
+    processed_by,
 )
 from limpet.model.reasons import NO_REASONS, due_for
 from limpet.store.coding import REMOVED, SEALED, Codec, Damaged, bodies
@@ -230,9 +230,7 @@ def is_adopted(flags: object) -> bool:
 def processed_rows(sid: int, rec: Recorded) -> list[tuple[int, int, int]]:
     """The values of UPDATEs to the inputs that an event marks as processed; mostly none."""
     event = rec.event
-    if event.type != PROCESSED or event.data is None:
-        return []
-    return [(event.seq, sid, seq) for seq in event.data["seqs"]]
+    return [(event.seq, sid, seq) for seq in processed_by(event.type, event.data)]
 
 
 def lost_event(seq: int, reason: str) -> Event:

@@ -14,13 +14,13 @@ from limpet.model.events import Fact, to_time
 from limpet.model.facts import inputs, labels
 from limpet.model.facts.running import budgets, children, requests
 from limpet.model.facts.running.revisits import without_revisits
-from limpet.model.facts.view import Changes, Facts, Moment, replaced
+from limpet.model.facts.view import Changes, Facts, Moment, replaced, with_changes
 from limpet.model.values import EMPTY, FrozenDict
 
 SPAN_STARTED: Final = "span.started"
 SPAN_COMPLETED: Final = "span.completed"
 STATUS_CHANGED: Final = "session.status_changed"
-STATUS_IDLE: Final = "session.status_idle"
+STATUS_IDLE: Final = inputs.STATUS_IDLE
 ERROR: Final = "session.error"
 REQUEUED: Final = "session.requeued"
 INTERRUPT: Final = "user.interrupt"
@@ -140,10 +140,17 @@ def status_changed(before: Status, after: Status, reason: str) -> Fact:
 
 
 def status_idle(
-    stop_reason: StopReason, *, blocked_on: Iterable[str] = (), summary: str | None = None
+    stop_reason: StopReason,
+    *,
+    blocked_on: Iterable[str] = (),
+    summary: str | None = None,
+    processed: Iterable[int] = (),
 ) -> Fact:
-    """A wake stopped for this reason. With requires_action, it waits for these requests."""
+    """A wake stopped for this reason. With requires_action, it waits for these requests; if its
+    turn is over, these inputs are `processed`."""
     data: dict[str, Any] = {"stop_reason": stop_reason, "blocked_on": list(blocked_on)}
+    if seqs := sorted(set(processed)):
+        data["processed"] = seqs
     if summary is not None:
         data["summary"] = readable(summary)
     return Fact(type=STATUS_IDLE, data=data)
@@ -254,6 +261,14 @@ def fold_completed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes
 
 
 def fold_idle(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    done = data.get("processed")
+    if not done:
+        return _stopped(facts, data, at)
+    changes = fold_processed(facts, {"seqs": done}, at)
+    return {**changes, **_stopped(with_changes(facts, changes), data, at)}
+
+
+def _stopped(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     reason, run = data["stop_reason"], run_in(facts)
     if reason == "requires_action":
         blocked = data["blocked_on"]

@@ -14,7 +14,6 @@ import msgspec
 from limpet.model import (
     EVENT_OVERHEAD_BYTES,
     LEFT_US,
-    PROCESSED,
     SCOPE_NAMES_EVER_MAX,
     SCOPE_NAMES_MAX,
     Base,
@@ -29,6 +28,7 @@ from limpet.model import (
     deadline_us,
     due_us,
     moves_with_activity,
+    processed_by,
     scope_of,
 )
 from limpet.store.cache import Live, LiveScope
@@ -265,9 +265,8 @@ class Batch:
         stored = (flags or None, body, crc, salt, rec.digest, e.link)
         causes = (e.cause, e.invocation_id, e.correlation_id, e.wake_id)
         self._tables["e"].rows.append((*names, *stored, *causes, e.processed, adopted))
-        if e.type == PROCESSED and e.data is not None:
-            for seq in e.data["seqs"]:
-                self._tables["p"].add(self._jobs, head, seq, e.seq)
+        for seq in processed_by(e.type, e.data):
+            self._tables["p"].add(self._jobs, head, seq, e.seq)
 
     def _add_visit(self, commit: Commit) -> None:
         """What the job leaves of a session: None where that is what the batch found."""

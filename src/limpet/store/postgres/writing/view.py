@@ -11,7 +11,6 @@ from typing import Final
 
 from limpet.errors import LimpetError, SessionDeleted, SessionNotFound
 from limpet.model import (
-    PROCESSED,
     SCOPE_SMALL_BYTES,
     Base,
     Commit,
@@ -21,6 +20,7 @@ from limpet.model import (
     Prepared,
     ScopeKey,
     ScopeValue,
+    processed_by,
 )
 from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.planning.room import Sizes
@@ -90,7 +90,7 @@ class View:
         """Whether nothing has to be read for a commit: the common case, without a coroutine."""
         if not self._knows(commit.key) or commit.base is not None:
             return False
-        return not any([draft.type == PROCESSED for draft in commit.drafts])
+        return not any([processed_by(draft.type, draft.data) for draft in commit.drafts])
 
     def _knows(self, key: Key) -> bool:
         """Whether a session is known, from this attempt or one before."""
@@ -150,8 +150,7 @@ class View:
             for commit in commits
             if commit.key in self.lives
             for draft in commit.drafts
-            if draft.type == PROCESSED
-            for seq in draft.data["seqs"]
+            for seq in processed_by(draft.type, draft.data)
         ]
         if asked:
             sids, seqs = [self.lives[key].sid for key, _ in asked], [seq for _, seq in asked]

@@ -23,6 +23,12 @@ def processed(*seqs: int) -> Prepared:
     return draft("session.processed", {"seqs": list(seqs)})
 
 
+def idle(*seqs: int) -> Prepared:
+    """The end of a turn that has processed these."""
+    data = {"stop_reason": "end_turn", "blocked_on": [], "processed": list(seqs)}
+    return draft("session.status_idle", data)
+
+
 def timer(name: str, at_us: int, kind: str = "wake") -> Prepared:
     return draft("session.timer_set", {"name": name, "at_us": at_us, "kind": kind})
 
@@ -60,6 +66,23 @@ class FactLaws:
         await add(store, A, processed(3))
         async with refused(store, NotPending):
             await add(store, A, processed(2, seq))
+
+    async def test_the_end_of_a_turn_processes_its_inputs(self, store: Store) -> None:
+        """It is refused like any other for what is not pending, and its commit with it."""
+        await create(store, A)
+        await add(store, A, draft("user.said"), draft("user.said"), draft("user.said"))
+        done = await add(store, A, draft("agent.said"), idle(2, 4))
+        assert (done.head.pending, done.head.pending_us) == (1, done.events[1].at_us)
+        read = await log(store, A)
+        assert [event.processed for event in read] == [None, 6, 0, 6, None, None]
+        assert (await load(store, A)).events == read
+        for again in (idle(4), idle(1), processed(2)):
+            async with refused(store, NotPending):
+                await add(store, A, draft("agent.said"), again)
+        async with refused(store, NotPending):
+            await add(store, A, processed(3), idle(3))
+        assert (await add(store, A, idle())).head.pending == 1
+        assert (await load(store, A)).head.pending == 1
 
     async def test_nothing_is_pending_in_a_session_just_begun(self, store: Store) -> None:
         """Creating a session and processing a missing input in one call is refused."""
