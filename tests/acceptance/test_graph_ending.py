@@ -9,7 +9,12 @@ from typing import Annotated, Any
 import pytest
 
 import limpet
-from limpet.errors import CheckpointNotFound, NodeException, SessionSaveFailed
+from limpet.errors import (
+    CheckpointNotFound,
+    CheckpointSaveFailed,
+    NodeException,
+    SessionSaveFailed,
+)
 from limpet.graph import (
     END,
     GraphBuilder,
@@ -108,8 +113,10 @@ async def test_the_last_step_and_the_session_are_one_commit_where_they_live_toge
     async with limpet.open("memory://") as lp:
         checkpointer = LimpetCheckpointer(lp, "support")
         graph = Nodes().graph(checkpointer, LimpetSessionStore(lp, "support", "ada"))
-        await graph.invoke(Chat(messages=["hi"]), session_id="s", invocation_id="i")
-        run = await lp.get("support", "invocations", "i")
+        await graph.invoke(Chat(messages=["hi"]), session_id="s", correlation_id="c")
+        last = await checkpointer.latest("c")
+        assert last is not None
+        run = await lp.get("support", "invocations", last.invocation_id)
         session = await lp.get("support", "ada", "s")
         assert run.head.updated_us == session.head.updated_us
         assert [event.type for event in run.events] == [
@@ -159,11 +166,25 @@ async def test_a_first_node_that_fails_without_a_disk_fails_as_itself() -> None:
         async def save(self, record: Any, /) -> None:
             raise OSError("the disk is full")
 
-    graph = Nodes(failing=True).graph(Full())
+    checkpointer = Full()
+    graph = Nodes(failing=True).graph(checkpointer)
     with pytest.raises(NodeException) as raised:
-        await graph.invoke(Chat(), invocation_id="i")
+        await graph.invoke(Chat(), correlation_id="c")
     assert isinstance(raised.value.__cause__, ConnectionError)
     assert "the disk is full" in "".join(raised.value.__notes__)
+    assert await checkpointer.latest("c") is None
+
+
+async def test_an_id_that_cannot_be_claimed_runs_nothing() -> None:
+    """Without its record nobody could tell this run from another under the same id."""
+
+    class Full(InMemoryCheckpointer):
+        async def save(self, record: Any, /) -> None:
+            raise OSError("the disk is full")
+
+    graph = Nodes(failing=True).graph(Full())
+    with pytest.raises(CheckpointSaveFailed, match="the disk is full"):
+        await graph.invoke(Chat(), invocation_id="i")
     with pytest.raises(CheckpointNotFound):
         await graph.invoke(resume_invocation="i")
 

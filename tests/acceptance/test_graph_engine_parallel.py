@@ -473,8 +473,8 @@ async def test_a_save_that_was_cancelled_is_made_up_for_by_the_next() -> None:
         .with_checkpointer(checkpointer)
         .compile()
     )
-    await graph.invoke(Many(xs=[0, 1]), invocation_id="i")
-    record = await checkpointer.load("i")
+    await graph.invoke(Many(xs=[0, 1]), correlation_id="c")
+    record = await checkpointer.latest("c")
     assert record is not None
     assert record.state["total"] == 7
     done = [position.node for position in record.completed_positions]
@@ -502,18 +502,19 @@ async def test_a_node_whose_save_was_cancelled_does_not_run_twice() -> None:
             raise RuntimeError("down")
         return {"y": s.x}
 
-    each = fan_out(line(One, first=first, second=gives()).compile())
+    each, checkpointer = fan_out(line(One, first=first, second=gives()).compile()), Slow()
     outer = (
         each.add_node("before", gives())
         .add_edge("before", "each")
         .set_entry("before")
-        .with_checkpointer(Slow())
+        .with_checkpointer(checkpointer)
         .compile()
     )
     with pytest.raises(limpet.NodeException):
-        await outer.invoke(Many(xs=[0, 1]), invocation_id="i")
-    broken = False
-    final = await outer.invoke(resume_invocation="i")
+        await outer.invoke(Many(xs=[0, 1]), correlation_id="c")
+    broken, record = False, await checkpointer.latest("c")
+    assert record is not None
+    final = await outer.invoke(resume_invocation=record.invocation_id)
     assert final.ys == [0, 1]
     assert runs == [0, 1, 1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -17,6 +18,7 @@ from limpet.graph import (
     GraphBuilder,
     InMemoryCheckpointer,
     InMemorySessionStore,
+    LimpetCheckpointer,
     Position,
     RetryMiddleware,
     SessionRecord,
@@ -65,12 +67,12 @@ async def test_every_completed_node_is_one_commit() -> None:
     """The start is saved with the first node, and the end together with the last one."""
     checkpointer = CheckedCheckpointer()
     graph = line(Log, **nodes("a", "b", "c")).with_checkpointer(checkpointer).compile()
-    final = await graph.invoke(Log(), invocation_id="i", correlation_id="c")
+    final = await graph.invoke(Log(), correlation_id="c")
     saved = [save.cursor[0].node for save in checkpointer.saves if save.cursor]
     assert saved == ["b", "c", None]
     assert [save.revision for save in checkpointer.saves] == [1, 2, 3]
     assert [save.status for save in checkpointer.saves] == ["running"] * 2 + ["completed"]
-    record = await checkpointer.load("i")
+    record = await checkpointer.latest("c")
     assert record is not None
     assert record.state == {"n": 3, "log": ["a", "b", "c"]}
     assert [p.node for p in record.completed_positions] == ["a", "b", "c"]
@@ -623,6 +625,68 @@ async def test_an_id_that_an_invocation_has_already_is_refused(checkpointer: Any
     assert (await graph.invoke(resume_invocation="i", invocation_id="i")).log == ["a", "b"]
 
 
+@pytest.mark.parametrize("how", ["begin", "resume"])
+async def test_of_two_runs_that_start_under_one_id_at_once_one_runs(how: str) -> None:
+    """The claim decides before the first node, not what each of them had read."""
+    both = asyncio.Barrier(2)
+
+    class Racing(CheckedCheckpointer):
+        racing = False
+
+        async def load(self, invocation_id: str, /) -> CheckpointRecord | None:
+            found = await super().load(invocation_id)
+            if self.racing:
+                await both.wait()
+            return found
+
+    class Runs(Breaks):
+        async def __call__(self, s: Any) -> dict[str, Any]:
+            checkpointer.racing = False
+            return await super().__call__(s)
+
+    checkpointer, first, last = Racing(), Runs("a"), Runs("b", times=int(how == "resume"))
+    graph = line(Log, a=first, b=last).with_checkpointer(checkpointer).compile()
+    call = {"invocation_id": "i"}
+    if how == "resume":
+        with pytest.raises(limpet.NodeException):
+            await graph.invoke(invocation_id="i")
+        call["resume_invocation"] = "i"
+    checkpointer.racing, runs = True, last.runs
+    results = await asyncio.gather(
+        *[graph.invoke(**call) for _ in range(2)], return_exceptions=True
+    )
+    assert sorted(type(result).__name__ for result in results) == ["GraphMisused", "Log"]
+    assert (first.runs, last.runs - runs) == (1, 1)
+    found = await checkpointer.load("i")
+    assert found is not None
+    assert (found.status, found.state["log"]) == ("completed", ["a", "b"])
+
+
+async def test_of_two_processes_that_start_one_invocation_one_runs_it(tmp_path: Path) -> None:
+    """Each has opened the file for itself; the other is told that there is one, and runs nothing."""
+    url, runs = f"sqlite:///{tmp_path / 'graph.db'}", 0
+
+    async def slow(s: Log) -> dict[str, Any]:
+        nonlocal runs
+        runs += 1
+        await asyncio.sleep(0)
+        return {"log": ["slow"]}
+
+    async with limpet.open(url) as one, limpet.open(url) as other:
+        graphs = [
+            line(Log, slow=slow).with_checkpointer(LimpetCheckpointer(lp, "jobs")).compile()
+            for lp in (one, other)
+        ]
+        results = await asyncio.gather(
+            *[graph.invoke(invocation_id="job-7") for graph in graphs], return_exceptions=True
+        )
+        kinds = sorted(type(result).__name__ for result in results)
+        assert (kinds, runs) == (["GraphMisused", "Log"], 1)
+        found = await LimpetCheckpointer(one, "jobs").load("job-7")
+        assert found is not None
+        assert (found.status, found.state["log"]) == ("completed", ["slow"])
+
+
 async def test_a_record_whose_state_does_not_fit_runs_nothing() -> None:
     """It is a validation error at the entry."""
     checkpointer, made = PlainCheckpointer(), nodes("a")
@@ -842,7 +906,7 @@ async def test_a_value_that_json_would_change_is_refused_and_not_stored(
     made = {"first": bad if where == "first" else gives(ratio=0.5), "second": bad}
     graph = line(Ratio, **made).with_checkpointer(checkpointer).compile()
     with pytest.raises(limpet.CheckpointSaveFailed, match="is nan") as info:
-        await graph.invoke(invocation_id="i")
+        await graph.invoke(correlation_id="c")
     assert isinstance(info.value.__cause__, limpet.InvalidValue)
-    record = await checkpointer.load("i")
-    assert (record is None) if where == "first" else (record.state == {"ratio": 0.5})
+    saved = [await checkpointer.load(one.invocation_id) for one in await checkpointer.list()]
+    assert [one.state for one in saved] == ([] if where == "first" else [{"ratio": 0.5}])

@@ -628,11 +628,11 @@ async def test_a_suspended_record_that_cannot_be_claimed_is_an_error_of_ours() -
 
     checkpointer = Down()
     graph = shop(checkpointer).compile()
-    await graph.invoke(invocation_id="i")
-    before = await checkpointer.load("i")
+    id = (await graph.invoke()).invocation_id
+    before = await checkpointer.load(id)
     with pytest.raises(limpet.CheckpointSaveFailed, match="down"):
-        await graph.invoke(resume_invocation="i", signal_payload={})
-    assert await checkpointer.load("i") == before
+        await graph.invoke(resume_invocation=id, signal_payload={})
+    assert await checkpointer.load(id) == before
 
 
 # --- signals that do not fit ----------------------------------------------------------------------

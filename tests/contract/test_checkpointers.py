@@ -174,6 +174,17 @@ async def test_one_of_several_resumers_gets_the_record(cp: Any) -> None:
     assert await cp.load("none") is None
 
 
+async def test_one_of_several_that_begin_an_invocation_gets_it(cp: Any) -> None:
+    """Revision 0 is that of no record; of a deleted one as well. Its steps follow the claim."""
+    for _ in range(2):
+        answers = await asyncio.gather(*[cp.claim(record(), 0) for _ in range(6)])
+        assert sorted(answers) == [False] * 5 + [True]
+        assert not await cp.claim(record(), 0)
+        await cp.save_changes("i", (messages("hi"), Set(("revision",), 2)), unasked)
+        assert (await cp.load("i")).state == {"messages": ["hi"]}
+        await cp.delete("i")
+
+
 async def test_delete_removes_a_record_and_is_idempotent(cp: Any) -> None:
     """A record that is not there is deleted as well as one that is; a save makes it again."""
     await cp.delete("i")

@@ -21,6 +21,8 @@ from limpet.graph.stores.sessions import (
     SQLiteSessionStore,
     StoredSessions,
 )
+from limpet.store.memory import MemoryStore
+from limpet.testing.clock import FakeClock
 from tests.support import graph_stores
 from tests.support.graph_stores import KINDS, Place
 
@@ -484,3 +486,31 @@ async def test_a_lock_is_renewed_while_it_is_held_and_an_outage_does_not_end_it(
         await locks.release("s")
         await asyncio.wait_for(waiting, 60)
         await locks.release_all()
+
+
+async def test_a_lock_that_has_lapsed_is_not_the_lock_of_who_has_it_now() -> None:
+    """A task that was away for longer than its lease releases its own lock, which is gone."""
+    clock, lapsed, taken = FakeClock(), asyncio.Event(), asyncio.Event()
+    async with limpet.Limpet("memory://", store=MemoryStore(clock.clock())) as lp:
+        locks = Locks(Given(lp), "support", "ada")
+
+        async def away() -> None:
+            await locks.acquire("s")
+            clock.advance(timedelta(seconds=31))
+            lapsed.set()
+            await taken.wait()
+            await locks.release("s")
+
+        async def present() -> None:
+            await lapsed.wait()
+            await locks.acquire("s")
+            taken.set()
+            await late
+            with pytest.raises(limpet.SessionLocked):
+                await lp.acquire_lock("support.locks", "ada", "s", worker="a third")
+            await locks.release("s")
+
+        late = asyncio.create_task(away())
+        await asyncio.wait_for(present(), 30)
+        lease = await lp.acquire_lock("support.locks", "ada", "s", worker="a third")
+        assert await lp.release(lease)

@@ -215,10 +215,13 @@ class ChangeCheckpointer(Checkpointer, Protocol):
 
 @runtime_checkable
 class ClaimingCheckpointer(Checkpointer, Protocol):
-    """A checkpointer that lets only one of several racing resumers have a suspended invocation."""
+    """A checkpointer that lets only one of several racing runs have an invocation."""
 
     async def claim(self, record: CheckpointRecord, revision: int, /) -> bool:
-        """Save `record` if the stored record has this revision; otherwise return False."""
+        """Save `record` if the stored record has this revision; otherwise return False.
+
+        Revision 0 means that no record of the invocation is stored.
+        """
         ...
 
 
@@ -277,7 +280,7 @@ class InMemoryCheckpointer:
     async def claim(self, record: CheckpointRecord, revision: int, /) -> bool:
         """Save the record if the stored one has this revision."""
         found = self._documents.get(record.invocation_id)
-        if found is None or found["revision"] != revision:
+        if revision != (0 if found is None else found["revision"]):
             return False
         await self.save(record)
         return True

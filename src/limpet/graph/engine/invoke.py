@@ -13,7 +13,7 @@ import msgspec
 
 from limpet.errors import GraphMisused, SuspensionRecordInvalid
 from limpet.graph.binding import Binding
-from limpet.graph.checkpoint import Checkpointer, CheckpointRecord
+from limpet.graph.checkpoint import Checkpointer, CheckpointRecord, ClaimingCheckpointer
 from limpet.graph.context import CURRENT, Invocation, Scope
 from limpet.graph.engine.ending import ending_of, finish, leave_record, suspended
 from limpet.graph.engine.resume import (
@@ -21,6 +21,7 @@ from limpet.graph.engine.resume import (
     check_no_session,
     check_session,
     check_unused,
+    id_taken,
     load_record,
     start_of,
 )
@@ -128,7 +129,8 @@ async def _run(scope: Scope, call: Call, ran: Ran, record: CheckpointRecord | No
     start = _start(scope, call, record)
     ran.entry_state = start.state
     if graph.checkpointer is not None:
-        await _track(scope, graph.checkpointer, start, record)
+        named = run.invocation_id == call.invocation_id
+        await _track(scope, graph.checkpointer, start, record, named=named)
     try:
         final = await run_graph(scope, start.state, start.node)
     except SuspendSignal as signal:
@@ -157,11 +159,14 @@ async def _track(
     checkpointer: Checkpointer,
     start: Start,
     record: CheckpointRecord | None,
+    *,
+    named: bool,
 ) -> None:
     """Follow the run from where it starts.
 
-    The start is saved while the first node waits, or with it: a step is one commit. A resumed
-    suspension is claimed at once, so that no other resumes it.
+    The start is saved while the first node waits, or with it: a step is one commit. An id that
+    others may know, of a suspended run or named by the caller, is claimed before the first node:
+    of several runs that start under it at once only one runs.
     """
     run, graph = scope.run, scope.graph
     tracker = run.tracker = Tracker(checkpointer, graph.changes, run, graph.name, graph.plan)
@@ -170,8 +175,13 @@ async def _track(
     if record is not None and record.status != "completed":
         tracker.positions = list(record.completed_positions)
     tracker.ending = ending_of(run, checkpointer)
-    if record is None or record.status != "suspended":
+    if record is not None and record.status == "suspended":
+        if not await tracker.claim(record.revision):
+            reason = "it has been resumed already"
+            raise SuspensionRecordInvalid(record.invocation_id, reason)
+    elif named and isinstance(checkpointer, ClaimingCheckpointer):
+        same = record is not None and record.invocation_id == run.invocation_id
+        if not await tracker.claim(record.revision if same else 0):
+            raise id_taken(run.invocation_id)
+    else:
         tracker.begin_soon()
-    elif not await tracker.claim(record.revision):
-        reason = "it has been resumed already"
-        raise SuspensionRecordInvalid(record.invocation_id, reason)

@@ -57,10 +57,15 @@ async def load_record(
 async def check_unused(checkpointer: Checkpointer, invocation_id: str) -> None:
     """Refuse an id that an invocation has already."""
     if await _loaded(checkpointer, invocation_id) is not None:
-        raise GraphMisused(
-            f"there is an invocation {invocation_id!r} already. Resume it with resume_invocation, "
-            "or choose another id."
-        )
+        raise id_taken(invocation_id)
+
+
+def id_taken(invocation_id: str) -> GraphMisused:
+    """The error of a run that would begin under the id of another."""
+    return GraphMisused(
+        f"there is an invocation {invocation_id!r} already. Resume it with resume_invocation, or "
+        "choose another id."
+    )
 
 
 def check_session(record: CheckpointRecord, session_id: str | None, *, signal: bool) -> None:

@@ -68,13 +68,15 @@ class StoredCheckpoints:
 
     async def claim(self, record: CheckpointRecord, revision: int, /) -> bool:
         """Save the record if the stored one has this revision; of several callers one succeeds."""
-        id = record.invocation_id
-        session = await self.documents.find(id)
-        if session is None or own(session).get("revision") != revision:
-            return False
-        fields, version = record.to_document(), session.version
+        id, version = invocation_key(record.invocation_id), 0
+        if revision:
+            session = await self.documents.find(id)
+            if session is None or own(session).get("revision") != revision:
+                return False
+            version = session.version
+        fields, labels = record.to_document(), labels_of(record)
         try:
-            await self.documents.replace(id, fields, labels_of(record), expected=version)
+            await self.documents.replace(id, fields, labels, expected=version)
         except Moved:
             return False
         return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from limpet.errors import LimpetError, SessionFenced, SessionLocked, StoreError
@@ -24,6 +24,7 @@ class _Held(NamedTuple):
     lp: Limpet
     lease: Lease
     renewing: asyncio.Task[None]
+    task: asyncio.Task[Any] | None  # that acquired it
 
 
 class Locks:
@@ -40,7 +41,8 @@ class Locks:
     ) -> None:
         self._source, self._app, self._user = source, app, user
         self._lease_seconds, self._renew_seconds = lease_seconds, renew_seconds
-        self._held: dict[str, _Held] = {}
+        # The newest last. Those before it have lapsed, and their tasks do not know it yet.
+        self._held: dict[str, list[_Held]] = {}
 
     async def acquire(self, id: str) -> None:
         """Wait for the lock of this id and take it."""
@@ -54,13 +56,17 @@ class Locks:
                 break
             await asyncio.sleep(_PAUSE_SECONDS)
         renewing = asyncio.get_running_loop().create_task(self._renew(lp, lease))
-        self._held[id] = _Held(lp, lease, renewing)
+        held = _Held(lp, lease, renewing, asyncio.current_task())
+        self._held.setdefault(id, []).append(held)
 
     async def release(self, id: str) -> None:
-        """Release the lock of this id, if this object holds it."""
-        held = self._held.pop(id, None)
-        if held is None:
+        """Release the lock of this id, if this object holds it.
+
+        A task whose lock has lapsed releases that one, not the lock of the task that has it now.
+        """
+        if id not in self._held:
             return
+        held = self._take_out(id)
         held.renewing.cancel()
         with suppress(asyncio.CancelledError):
             await held.renewing
@@ -68,8 +74,17 @@ class Locks:
 
     async def release_all(self) -> None:
         """Release whatever this object holds: it is being closed."""
-        for id in list(self._held):
-            await self.release(id)
+        while self._held:
+            await self.release(next(iter(self._held)))
+
+    def _take_out(self, id: str) -> _Held:
+        """What the caller's task holds of this id; if it acquired none, the oldest."""
+        every, task = self._held[id], asyncio.current_task()
+        held = next((one for one in every if one.task is task), every[0])
+        every.remove(held)
+        if not every:
+            del self._held[id]
+        return held
 
     async def _take(self, lp: Limpet, key: Key, worker: str) -> Lease:
         """A lease on the lock. Raises SessionLocked.
