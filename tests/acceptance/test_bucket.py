@@ -25,6 +25,7 @@ class Bucket(BaseHTTPRequestHandler):
     """PUT, GET, DELETE and a listing; what is not signed right is 403."""
 
     files: dict[str, bytes]
+    keeps = False  # what is deleted
 
     def handle_one(self) -> None:
         size = int(self.headers.get("Content-Length") or 0)
@@ -36,6 +37,8 @@ class Bucket(BaseHTTPRequestHandler):
         if self.command == "PUT":
             self.files[name] = body
             return self._answer(200, b"")
+        if self.command == "DELETE" and self.keeps:
+            return self._answer(204, b"")
         if self.command == "DELETE":
             return self._answer(204 if self.files.pop(name, None) is not None else 404, b"")
         if not name:
@@ -142,6 +145,21 @@ def test_a_signature_is_the_one_that_amazon_publishes(query: str, signature: str
     headers = signed("GET", url, nothing, keys, datetime(2013, 5, 24, tzinfo=UTC))
     assert headers["Authorization"].endswith(f"Signature={signature}")
     assert "Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request" in str(headers)
+
+
+async def test_a_bucket_that_keeps_what_is_deleted_is_an_error(
+    bucket: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a legal hold, say: nobody waits for it, and nothing is said to be erased."""
+    async with limpet.open("memory://", archive="s3://cold/limpet") as lp:
+        for id in ("one", "two", "three"):
+            s = await lp.create("support", "ada", id=id, state={"n": 1}, actor="user:ada")
+            await s.complete()
+            await s.archive()
+        monkeypatch.setattr(Bucket, "keeps", True)
+        with pytest.raises(limpet.ArchiveFailed, match="still listed"):
+            await lp.erase_user("support", "ada")
+        assert (await lp.get(s.key, archived=True)).values == {"n": 1}
 
 
 async def test_a_bucket_with_many_files_of_a_user_is_emptied(bucket: dict[str, bytes]) -> None:

@@ -7,7 +7,8 @@ finishes it: at every moment the session is in the store, or its whole file is i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Final
 
 from limpet.errors import (
@@ -47,6 +48,7 @@ from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed, Query, Standing
 
 UNDER_WAY: Final = "archiving"
+OUTAGES_MAX: Final = 8  # in one sweep: each may take as long as a request may
 
 
 async def archive_session(
@@ -280,25 +282,38 @@ async def stub_of(journal: Journal, key: Key, uid: str | None) -> Head | None:
 
 
 async def finish_all(
-    journal: Journal, session_of: Callable[[Key], Handle], limit: int = 100
+    journal: Journal,
+    session_of: Callable[[Key], Handle],
+    limit: int = 100,
+    *,
+    tried: Container[Key] = (),
 ) -> list[tuple[Key, Exception]]:
     """Finish what processes that died have left between the store and the archive; what failed.
 
-    Without an archive they are left to a process that has it open. At most `limit` of them, those
-    not counted that fail by themselves: they would fail each time, and keep the others waiting.
+    `tried` are those that failed a moment ago. Without an archive they are left to a process that has it open. At most `limit` of them, those
+    not counted that fail by themselves; and no more after the archive has failed so often, as one
+    that is out of reach does each time. In an order of chance: what fails in every sweep, because
+    its file is lost, keeps none waiting for good.
     """
     failed: list[tuple[Key, Exception]] = []
-    for key in [] if journal.archive is None else await _all_under_way(journal):
-        if limit <= 0:
+    every = [] if journal.archive is None else await _all_under_way(journal)
+    keys = [key for key in every if key not in tried]
+    random.shuffle(keys)
+    for key in keys:
+        if limit <= 0 or _outages(failed) >= OUTAGES_MAX:
             break
         try:
             await finish(session_of(key))
         except Exception as error:  # an archive that is out of reach must stop no other work
             failed.append((key, error))
-            limit -= isinstance(error, ArchiveFailed)
         else:
             limit -= 1
     return failed
+
+
+def _outages(failed: list[tuple[Key, Exception]]) -> int:
+    """How often it was the archive that failed."""
+    return sum(isinstance(error, ArchiveFailed) for _, error in failed)
 
 
 async def _all_under_way(journal: Journal) -> list[Key]:

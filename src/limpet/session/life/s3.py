@@ -73,10 +73,13 @@ class BucketArchive:
             self._ask("GET", self._prefix + name, "read", into=file)
 
     def _remove_all(self, folder: str) -> None:
-        query = {"list-type": "2", "prefix": f"{self._prefix}{folder}/"}
-        while names := _KEYS.findall(self._ask("GET", "", "listed", query=query)):
-            for name in names:
+        query, gone = {"list-type": "2", "prefix": f"{self._prefix}{folder}/"}, set[str]()
+        while names := set(_KEYS.findall(self._ask("GET", "", "listed", query=query))):
+            if names <= gone:  # as a bucket does that is locked against deletion
+                raise ArchiveFailed(self.url, "removed", "deleted files are still listed")
+            for name in names - gone:
                 self._ask("DELETE", unescape(name), "removed")
+            gone |= names
 
     def _ask(
         self,

@@ -113,8 +113,6 @@ class Sweep:
         store = self._journal.store
         if not isinstance(store, Deadlines):
             raise InvalidQuery("this store does not support sweeping")
-        for key, error in await finish_all(self._journal, self._session):
-            self._fail(key, error)
         after: Place | None = None
         left, more = limit, True
         while left and more:
@@ -123,6 +121,10 @@ class Sweep:
             left, more = left - len(keys), after is not None
             for start in range(0, len(keys), AT_ONCE):
                 await self._several(keys[start : start + AT_ONCE])
+        # Not before: an archive that does not answer would keep those waiting whose time has come.
+        tried = {each.key for each in self._failed}
+        for key, error in await finish_all(self._journal, self._session, tried=tried):
+            self._fail(key, error)
         evicted, more_events = await evict(self._journal, limit)
         return self._report(more=more or more_events, evicted=evicted.events)
 
