@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 import limpet
+from limpet.model import Commit
+from limpet.model.facts import created
 from limpet.session.life import archiving
 from limpet.session.life import cold as cold_files
 from limpet.session.life.archives import DirectoryArchive
@@ -200,18 +202,21 @@ async def test_the_file_stays_if_another_session_takes_the_key_on_the_way(
     s = await ended(lp)
     if way == "unarchive":
         await s.archive()
-    delete, thieves = lp._journal.store.delete, []
+    delete, thieves = lp._journal.store.delete, list[Any]()
+    first = lp._journal.prepare(created(s.key), "user:eve")
+    theft = Commit(s.key, (first,), 0, reuse=True)
 
     async def taken(key: limpet.Key, **how: Any) -> bool:
         deleted = await delete(key, **how)
         if key == s.key and not thieves:
-            thieves.append(await lp.create("support", "ada", id="one", reuse_deleted=True))
+            thieves.append(await lp._journal.commit((theft,)))
         return deleted
 
     monkeypatch.setattr(lp._journal.store, "delete", taken)
     with pytest.raises((limpet.SessionExists, limpet.SessionConflict)):
         await (s.archive() if way == "archive" else lp.unarchive(s.key))
-    assert len((await lp.sweep()).failed) == 1
+    (failed,) = (await lp.sweep()).failed
+    assert "Delete this one" in failed.reason
     assert ((await lp.get(s.key)).version, len(list(cold.rglob("*.limpet")))) == (1, 1)
     await lp.delete(s.key)
     await lp.sweep()
@@ -220,6 +225,39 @@ async def test_the_file_stays_if_another_session_takes_the_key_on_the_way(
         "archived" if way == "archive" else "completed",
         4,
     )
+    assert (await lp.verify()).ok
+
+
+@pytest.mark.parametrize("how", ["create", "commit"])
+@pytest.mark.parametrize("way", ["archive", "unarchive"])
+async def test_the_key_of_a_session_on_its_way_to_the_archive_is_not_that_of_a_deleted_one(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch, way: str, how: str
+) -> None:
+    """Its rows are gone and nothing stands for it yet: reuse_deleted is refused all the same."""
+    s = await ended(lp)
+    if way == "unarchive":
+        await s.archive()
+    delete, refused = lp._journal.store.delete, list[limpet.SessionArchived]()
+
+    async def begin() -> None:
+        await lp.create("support", "ada", id="one", reuse_deleted=True)
+
+    async def begin_together() -> None:
+        async with lp.commit() as c:
+            c.create("support", "ada", "one", reuse_deleted=True)
+
+    async def look(key: limpet.Key, **at: Any) -> bool:
+        deleted = await delete(key, **at)
+        if key == s.key:
+            with pytest.raises(limpet.SessionArchived) as error:
+                await (begin if how == "create" else begin_together)()
+            refused.append(error.value)
+        return deleted
+
+    monkeypatch.setattr(lp._journal.store, "delete", look)
+    await (s.archive() if way == "archive" else lp.unarchive(s.key))
+    assert (len(refused), refused[0].key) == (1, s.key)
+    assert (await lp.get(s.key, archived=True)).values["n"] == 4
     assert (await lp.verify()).ok
 
 

@@ -663,7 +663,7 @@ async def test_of_two_runs_that_start_under_one_id_at_once_one_runs(how: str) ->
 
 
 async def test_of_two_processes_that_start_one_invocation_one_runs_it(tmp_path: Path) -> None:
-    """Each has opened the file for itself; the other is told that there is one, and runs nothing."""
+    """Each has opened the file for itself; the other gets an error and runs nothing."""
     url, runs = f"sqlite:///{tmp_path / 'graph.db'}", 0
 
     async def slow(s: Log) -> dict[str, Any]:

@@ -33,9 +33,9 @@ class SessionNotFound(SessionError, LookupError):
 class SessionExists(SessionError):
     code = "session.exists"
 
-    def __init__(self, key: object) -> None:
-        self.key = key
-        super().__init__(f"session {key} already exists. Use lp.get, or lp.get_or_create.")
+    def __init__(self, key: object, advice: str = "Use lp.get, or lp.get_or_create") -> None:
+        self.key, self.advice = key, advice
+        super().__init__(f"session {key} already exists. {advice}.")
 
 
 class SessionDeleted(SessionError):

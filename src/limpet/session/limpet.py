@@ -31,7 +31,7 @@ from limpet.session.arguments import (
 )
 from limpet.session.care import Care
 from limpet.session.commit import CommitBuilder
-from limpet.session.creation import Begin, creation, is_plain
+from limpet.session.creation import Begin, commit_created, creation, is_plain
 from limpet.session.documents import Documents
 from limpet.session.following.watch import Watching
 from limpet.session.history.store_verbs import Policies
@@ -122,10 +122,11 @@ class Limpet(Agents, Care, Flushes, Leasing, Listing, LongLife, Moving, Policies
         Envelope, whose schema version the session keeps, so that a load with a class migrates it
         or refuses; without a class its fields are left alone, unless `untyped` (see get). An actor
         given here is bound to the session; else the user counts as creator. The key of a deleted
-        session stays taken (SessionDeleted), unless `reuse_deleted`. With phase="init" it accepts
-        everything and runs nothing until s.activate(). `timeouts` are its own, else those of the
-        app's policy (lp.lifecycle). `agent` ("support", "support@3") and `environment` name
-        documents; the session keeps their versions. `budget` is what it may use.
+        session stays taken (SessionDeleted), unless `reuse_deleted`; that of an archived one always
+        does. With phase="init" it accepts everything and runs nothing until s.activate().
+        `timeouts` are its own, else those of the app's policy (lp.lifecycle). `agent` ("support",
+        "support@3") and `environment` name documents; the session keeps their versions. `budget` is
+        what it may use.
         """
         journal = self._journal
         setup = await self._set_up(agent, environment, budget)
@@ -135,7 +136,7 @@ class Limpet(Agents, Care, Flushes, Leasing, Listing, LongLife, Moving, Policies
         new = creation(journal, app, user, id, **how)
         session = new.session
         try:
-            (committed,) = await journal.commit((new.commit(),))
+            (committed,) = await commit_created(journal, (new.commit(),), journal.commit)
         except StoreFailed as error:  # its draft cannot be sent again: a creation takes no id of it
             raise StoreFailed(error.where, error.reason, "create") from error
         session.writer.known.begin(committed, (new.draft,))

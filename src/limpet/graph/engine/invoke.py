@@ -180,8 +180,8 @@ async def _track(
             reason = "it has been resumed already"
             raise SuspensionRecordInvalid(record.invocation_id, reason)
     elif named and isinstance(checkpointer, ClaimingCheckpointer):
-        same = record is not None and record.invocation_id == run.invocation_id
-        if not await tracker.claim(record.revision if same else 0):
+        goes_on = record is not None and record.invocation_id == run.invocation_id
+        if not await tracker.claim(record.revision if record and goes_on else 0):
             raise id_taken(run.invocation_id)
     else:
         tracker.begin_soon()

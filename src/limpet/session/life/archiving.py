@@ -48,6 +48,10 @@ from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed, Query, Standing
 
 UNDER_WAY: Final = "archiving"
+_TAKEN: Final = (
+    "It took the key of a session that was on its way to or from the archive, where its file is "
+    "kept. Delete this one, and lp.sweep() or lp.unarchive(key) goes on with the other"
+)
 OUTAGES_MAX: Final = 8  # in one sweep: each may take as long as a request may
 
 
@@ -168,7 +172,7 @@ async def _bring_back(session: Handle, move: Any, actor: str) -> None:
     journal, key = session.writer.journal, session.key
     head = await _head(journal, key)
     if head is not None and head.uid != move["uid"] and _place(head) is None:
-        raise SessionExists(key)
+        raise SessionExists(key, _TAKEN)
     if _is_missing(head, move):
         async with fetched(journal, move) as file:
             move = await _lifted(journal, key, move, actor)
@@ -290,10 +294,10 @@ async def finish_all(
 ) -> list[tuple[Key, Exception]]:
     """Finish what processes that died have left between the store and the archive; what failed.
 
-    `tried` are those that failed a moment ago. Without an archive they are left to a process that has it open. At most `limit` of them, those
-    not counted that fail by themselves; and no more after the archive has failed so often, as one
-    that is out of reach does each time. In an order of chance: what fails in every sweep, because
-    its file is lost, keeps none waiting for good.
+    Without an archive they are left to a process that has it open; `tried` failed a moment ago. At
+    most `limit` of them, those not counted that fail by themselves; and no more once the archive
+    has failed OUTAGES_MAX times, as one that is out of reach does. In random order: what fails in
+    every sweep, because its file is lost, keeps none waiting for good.
     """
     failed: list[tuple[Key, Exception]] = []
     every = [] if journal.archive is None else await _all_under_way(journal)
@@ -349,7 +353,7 @@ async def finish(session: Handle) -> bool:
         await _move_rows(journal, archive_of(journal), key, NOBODY)
     elif "place" in move and await stub_of(journal, key, move["uid"]) is None:
         if here is not None:  # another session took the key: the file is all there is
-            raise SessionExists(key)
+            raise SessionExists(key, _TAKEN)
         await _finish_archiving(journal, move)
     await intents.purge(key.id)
     return True
