@@ -492,7 +492,7 @@ async def test_a_lock_that_has_lapsed_is_not_the_lock_of_who_has_it_now() -> Non
     """A task that was away for longer than its lease releases its own lock, which is gone."""
     clock, lapsed, taken = FakeClock(), asyncio.Event(), asyncio.Event()
     async with limpet.Limpet("memory://", store=MemoryStore(clock.clock())) as lp:
-        locks = Locks(Given(lp), "support", "ada")
+        locks = Locks(Opened(lp), "support", "ada")
 
         async def away() -> None:
             await locks.acquire("s")
