@@ -11,8 +11,12 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 def timed(at_us: int, now_us: int) -> str:
     """For example `2026-05-01T10:00:00Z (3 h ago)`."""
-    moment = to_time(at_us).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return f"{moment} ({age(at_us, now_us)})"
+    return f"{moment(at_us)} ({age(at_us, now_us)})"
+
+
+def moment(at_us: int) -> str:
+    """For example `2026-05-01T10:00:00Z`."""
+    return to_time(at_us).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def age(at_us: int, now_us: int) -> str:

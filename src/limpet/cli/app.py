@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 import limpet
-from limpet.cli import agents, importing, life, moving, past, running
+from limpet.cli import agents, importing, life, listing, moving, past, running
 from limpet.cli.address import store_url
 from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on
 from limpet.cli.backlog import Backlog, backlog_of
@@ -178,6 +178,9 @@ def status(
 
     with screen.errors():
         screen.status(on(url, run, looking=True))
+
+
+app.command("list")(listing.list_)
 
 
 @app.command()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from limpet.model import Key, Lease, Prepared
+from limpet.model import Key, Lease, Prepared, runnable_us
 from limpet.store.leases import LeaseStore
-from limpet.testing.commits import add, create, draft, key
+from limpet.testing.commits import add, create, draft, key, load
 from limpet.testing.laws.log.facts import timer
 
 Age: TypeAlias = Callable[[float], Awaitable[None]]
@@ -37,6 +37,12 @@ async def claimed(store: LeaseStore, of: Key = _ONE) -> Lease:
     (lease,) = await claim(store)
     assert lease.key == of
     return lease
+
+
+async def is_held_back(store: LeaseStore, of: Key) -> bool:
+    """Whether nobody holds it, and claims return it only after some time."""
+    head = (await load(store, of)).head
+    return head.worker is None and head.lease_us is not None and runnable_us(head) == head.lease_us
 
 
 async def renew(store: LeaseStore, lease: Lease, lease_seconds: float) -> Lease:

@@ -9,7 +9,7 @@ from limpet.model.lease import LEFT_US
 from limpet.store.leases import LeaseStore
 from limpet.testing.commits import add, create, draft, key, load
 from limpet.testing.laws.log.facts import processed, timer
-from limpet.testing.leases import FAR_US, Age, claim, claimed, due, ids, renew
+from limpet.testing.leases import FAR_US, Age, claim, claimed, due, ids, is_held_back, renew
 
 A, B = key("a"), key("b")
 LEFT_SECONDS = LEFT_US / 1_000_000
@@ -22,12 +22,6 @@ async def _said(store: LeaseStore, times: int = 1) -> Lease:
     await add(store, A, *(draft(SAID) for _ in range(times)))
     (lease,) = await claim(store)
     return lease
-
-
-async def _is_held(store: LeaseStore, of: Key = A) -> bool:
-    """Whether nobody holds it, and claims return it only after some time."""
-    head = (await load(store, of)).head
-    return head.worker is None and head.lease_us is not None and runnable_us(head) == head.lease_us
 
 
 async def _is_due(store: LeaseStore, of: Key = A) -> bool:
@@ -82,7 +76,7 @@ class LeftLaws:
         lease = await claimed(store)
         await add(store, A, draft("agent.said"), fence=lease.fence)
         assert await store.release(lease)
-        assert await _is_held(store)
+        assert await is_held_back(store, A)
         assert (await store.verify(None)).ok
         await age(LEFT_SECONDS)
         assert ids(await claim(store)) == "a"
@@ -93,7 +87,7 @@ class LeftLaws:
         """Unprocessed inputs without anything new would only be claimed again."""
         lease = await _said(store, 2)
         assert await store.release(lease)
-        assert await _is_held(store)
+        assert await is_held_back(store, A)
         await age(LEFT_SECONDS)
         assert ids(await claim(store)) == "a"
 
@@ -105,21 +99,21 @@ class LeftLaws:
         (lease,) = await claim(store)
         await add(store, A, processed(3), fence=lease.fence)
         assert await store.release(lease)
-        assert await _is_held(store)
+        assert await is_held_back(store, A)
 
     async def test_the_same_timer_set_again_is_the_same_timer(self, store: LeaseStore) -> None:
         """Setting it to the same time is not a new reason."""
         lease = await claimed(store)
         await add(store, A, timer("t", 1_000), fence=lease.fence)
         assert await store.release(lease)
-        assert await _is_held(store)
+        assert await is_held_back(store, A)
 
     async def test_a_timer_left_twice_is_held_back_twice(self, store: LeaseStore, age: Age) -> None:
         """Each round of such a worker takes at least that moment."""
         lease = await claimed(store)
         for _ in range(3):
             assert await store.release(lease)
-            assert await _is_held(store)
+            assert await is_held_back(store, A)
             await age(LEFT_SECONDS)
             (lease,) = await claim(store)
         assert lease.fence == 4
@@ -141,7 +135,7 @@ class LeftLaws:
             assert await store.release(lease)
             (lease,) = await claim(store)
         assert await store.release(lease)
-        assert await _is_held(store)
+        assert await is_held_back(store, A)
 
     async def test_a_new_timer_is_due_at_once(self, store: LeaseStore) -> None:
         """Another name, or the same name at another time, even in the past."""

@@ -1,0 +1,102 @@
+"""`limpet list`: the sessions of a store, a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+import limpet
+from limpet.cli.ages import moment
+from limpet.cli.asked import Json, Url, on
+from limpet.cli.show import Screen
+from limpet.errors import InvalidInput
+from limpet.model import Head
+from limpet.session.wire import page_form
+from limpet.store.protocol import Order, Page
+
+_MORE: Final = "and more; use --limit to show more, or --cursor with the cursor of --json."
+
+
+def list_(
+    url: Url,
+    *,
+    app_name: Annotated[
+        str | None, typer.Option("--app", metavar="NAME", help="Only of this app.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="NAME", help="Only of this user of the app.")
+    ] = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="NAME=VALUE", help="Only with this label."),
+    ] = None,
+    order: Annotated[
+        Order, typer.Option("--order", help="created, or with --app also updated or key.")
+    ] = "created",
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="What is left of deleted sessions.")
+    ] = False,
+    state: Annotated[bool, typer.Option("--state", help="In JSON, with their states.")] = False,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1_000)] = 50,
+    cursor: Annotated[
+        str | None,
+        typer.Option("--cursor", metavar="TEXT", help="The cursor of a page in JSON."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List sessions, the newest first."""
+    screen = Screen(as_json=as_json)
+
+    async def run(lp: limpet.Limpet) -> Page:
+        return await lp.list(
+            app=app_name,
+            user=user,
+            labels=_labels(labels or []),
+            order=order,
+            deleted=deleted,
+            state=state,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    with screen.errors():
+        page = on(url, run, looking=True)
+        screen.display({"ok": True, **page_form(page)}, lambda: _table(page), _lines(page))
+
+
+def _labels(options: list[str]) -> dict[str, str] | None:
+    for option in options:
+        if "=" not in option:
+            raise InvalidInput(f"--label takes NAME=VALUE, such as plan=gold, not {option!r}.")
+    return dict([option.split("=", 1) for option in options]) or None
+
+
+def _table(page: Page) -> Table:
+    """For a terminal."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    if page.cursor is not None:
+        table.caption, table.caption_justify = _MORE, "left"
+    for name in ("app", "user", "id", "version", "phase", "updated", "labels"):
+        table.add_column(name, overflow="fold", justify="right" if name == "version" else "left")
+    for head in page.items:
+        table.add_row(*map(Text, _row(head)))
+    return table
+
+
+def _lines(page: Page) -> Iterator[str]:
+    for head in page.items:
+        yield "  ".join(_row(head)).rstrip()
+    if page.cursor is not None:
+        yield _MORE
+
+
+def _row(head: Head) -> tuple[str, ...]:
+    ended = head.deleted_us is not None
+    labels = ", ".join([f"{name}={value}" for name, value in sorted(head.labels.items())])
+    phase, at_us = ("deleted", head.deleted_us) if ended else (head.phase, head.updated_us)
+    key = (head.key.app, head.key.user, head.key.id)
+    return (*key, f"{head.version:,}", phase, moment(at_us or 0), labels)

@@ -1,0 +1,77 @@
+"""`limpet list`: the sessions of a store in pages, for people and as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from tests.support.command import answer, run, run_terminal
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with sessions of two apps, one of them deleted. Nothing here writes to it."""
+    found = tmp_path_factory.mktemp("list")
+    asyncio.run(fill(found / "a.db"))
+    return found
+
+
+async def fill(path: Path) -> None:
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        for number in range(3):
+            labels = {"plan": "gold"} if number else {}
+            await lp.create("support", "ada", id=f"s{number}", labels=labels, state={"n": number})
+        await lp.create("billing", "bob", id="gone")
+        await lp.delete("billing", "bob", "gone")
+
+
+def ids(told: dict[str, Any]) -> list[str]:
+    return [one["session"]["id"] for one in told["items"]]
+
+
+def test_pages_follow_each_other_until_there_is_no_cursor(here: Path) -> None:
+    """The newest first; a cursor leads on, and the last page has none."""
+    code, told = answer(here, "list", "a.db", "--limit", "2")
+    assert (code, ids(told)) == (0, ["s2", "s1"])
+    code, told = answer(here, "list", "a.db", "--cursor", told["cursor"])
+    assert (code, ids(told), told["cursor"]) == (0, ["s0"], None)
+
+
+def test_a_listing_is_filtered_and_brings_states(here: Path) -> None:
+    """By app, user and labels; the same form as any other page."""
+    _, told = answer(here, "list", "a.db", "--label", "plan=gold", "--app", "support")
+    assert ids(told) == ["s2", "s1"]
+    _, told = answer(here, "list", "a.db", "--user", "ada", "--app", "support", "--order", "key")
+    assert ids(told) == ["s2", "s1", "s0"]
+    assert "state" not in told["items"][0]
+    _, told = answer(here, "list", "a.db", "--state", "--limit", "1")
+    assert told["items"][0]["state"] == {"n": 2}
+    _, told = answer(here, "list", "a.db", "--deleted")
+    assert [(one["session"]["app"], one["phase"]) for one in told["items"]] == [("billing", None)]
+
+
+def test_people_see_a_line_for_each_session_and_whether_there_are_more(here: Path) -> None:
+    """Its key, version, phase, time and labels; a table on a terminal."""
+    lines = run(here, "list", "a.db", "--limit", "1").stdout.splitlines()
+    assert lines[0].startswith("support  ada  s2  1  active  20")
+    assert lines[0].endswith("Z  plan=gold")
+    assert lines[1].startswith("and more; ")
+    assert "bob  gone  1  deleted  20" in run(here, "list", "a.db", "--deleted").stdout
+    code, shown = run_terminal(here, "list", "a.db", "--limit", "2")
+    assert code == 0
+    assert "plan=gold" in shown
+    assert "and more; " in shown
+
+
+@pytest.mark.parametrize(
+    ("option", "code"),
+    [(("--label", "gold"), "input.invalid"), (("--order", "updated"), "query.invalid")],
+)
+def test_what_cannot_be_listed_is_refused(here: Path, option: tuple[str, str], code: str) -> None:
+    """A label without a value; an order without an index that serves it."""
+    exit_code, told = answer(here, "list", "a.db", *option)
+    assert (exit_code, told["error"]["code"]) == (2, code)
