@@ -26,6 +26,16 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "array_like=True -> array_like=False",
     ): "No operation is of this class itself, and each says the same again.",
     (
+        "limpet.model.ops",
+        "check",
+        "len(path) > 1 -> len(path) >= 1",
+    ): "A path of a name alone has no further steps to look at: slower.",
+    (
+        "limpet.model.ops",
+        "_check_steps",
+        "step.isascii() or not _LONE(step) -> not _LONE(step)",
+    ): "Nothing in ASCII is a lone surrogate: slower.",
+    (
         "limpet.store.planning.plan",
         "Plan.add",
         "self._scanned > records -> self._scanned >= records",

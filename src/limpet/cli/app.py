@@ -15,8 +15,7 @@ import typer
 
 import limpet
 from limpet.cli import agents, importing, life, listing, moving, past, running
-from limpet.cli.address import store_url
-from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on
+from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on, store_url
 from limpet.cli.backlog import Backlog, backlog_of
 from limpet.cli.commands import Commands
 from limpet.cli.objects import imported_object

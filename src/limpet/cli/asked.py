@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
+from urllib.parse import quote
 
 import typer
 
 import limpet
-from limpet.cli.address import store_url
-from limpet.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
+from limpet.errors import InvalidInput, InvalidURL, SessionDeleted, SessionErased, SessionNotFound
 from limpet.store.open import look_at, refuse_missing, sqlite_path
 
 T = TypeVar("T")
@@ -26,6 +27,25 @@ Url = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+_SCHEME: Final = re.compile(r"(sqlite|postgresql|postgres|memory):")
+_PATH: Final = "Write the path of a file, such as support.db or ./support"
+_BOTH: Final = f"{_PATH}, or a URL, such as postgresql://user@host/database"
+
+
+def store_url(text: str, *, servers: bool = True) -> str:
+    """The URL of a store. A path is an existing file, ends in .db or contains a slash.
+
+    Raises InvalidURL otherwise; the advice mentions servers only where one is accepted.
+    """
+    advice = _BOTH if servers else _PATH
+    if "://" in text:
+        return text
+    if scheme := _SCHEME.match(text):
+        reason = f"{scheme[0]} starts a URL, and // is missing after it"
+        raise InvalidURL(text, reason, advice)
+    if not text or "\x00" in text or not _is_path(text):
+        raise InvalidURL(text, "it is neither a URL nor an existing file", advice)
+    return f"sqlite:///{quote(text)}"
 
 
 def on(url: str, work: Callable[[limpet.Limpet], Awaitable[T]], *, looking: bool = False) -> T:
@@ -70,3 +90,7 @@ def key_given(app_name: str | None, user: str | None, id_: str | None) -> limpet
     if app_name is None or user is None or id_ is None:
         raise InvalidInput("a session is named by --app, --user and --id together. Pass all three.")
     return limpet.Key(app_name, user, id_)
+
+
+def _is_path(text: str) -> bool:
+    return "/" in text or text.endswith(".db") or Path(text).exists()

@@ -13,8 +13,7 @@ import limpet
 from limpet.adapters.adk_import import Imported
 from limpet.adapters.adk_import import import_adk as bring
 from limpet.adapters.adk_source import open_source
-from limpet.cli.address import store_url
-from limpet.cli.asked import Json
+from limpet.cli.asked import Json, store_url
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput
 from limpet.store.doctor import plural

@@ -15,8 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 import limpet
-from limpet.cli.address import store_url
-from limpet.cli.asked import Json, Url, named_by_options
+from limpet.cli.asked import Json, Url, named_by_options, store_url
 from limpet.cli.past import Actor, App, Id, User
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput

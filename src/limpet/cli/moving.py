@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 import limpet
-from limpet.cli.address import store_url
-from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on
+from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on, store_url
 from limpet.cli.moved import (
     show_copied,
     show_erased,
