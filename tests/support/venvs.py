@@ -19,7 +19,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FRAMEWORKS: Final = ("adk", "langgraph", "openai-agents")
-_INSTALL_SECONDS_MAX: Final = 300
+_INSTALL_SECONDS_MAX: Final = 240
 
 
 class NotInstalled(Exception):
@@ -39,7 +39,7 @@ def python_of(name: str, *, install: bool = False) -> Path:
         stamp = home / "lock.sha256"
         if not stamp.exists() or stamp.read_text() != digest:
             if not install:
-                raise NotInstalled("`make adapters` installs its packages and runs these tests")
+                raise NotInstalled("`make frameworks` installs its packages, and did not yet")
             _install(home, lock)
             stamp.write_text(digest)
     return home / "bin" / "python"
