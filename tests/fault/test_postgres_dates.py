@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
@@ -19,7 +18,7 @@ from limpet.store.postgres.store import PostgresStore
 from limpet.store.postgres.writing.lane import TRIES_MAX
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import add, create, creation, draft, key, load
-from tests.support.postgres import WAIT_SECONDS_MAX
+from tests.support.postgres import without_clients
 
 A, B = key("a"), key("b")
 HOUR_US = 3_600_000_000
@@ -130,7 +129,7 @@ async def test_a_token_of_before_a_move_is_not_waited_for(
 
 
 async def test_lone_appends_within_a_slot_touch_no_index(
-    store: PostgresStore, admin: asyncpg.Connection
+    store: PostgresStore, admin: asyncpg.Connection, postgres_store_url: str
 ) -> None:
     """Every one of them is a heap-only update of its head."""
     began = await server_us(admin) >> SLOT_BITS << SLOT_BITS
@@ -142,17 +141,9 @@ async def test_lone_appends_within_a_slot_touch_no_index(
     head = (await load(store, A)).head
     assert head.updated_us == began
     await store.close()
-    await gone(admin)
+    await without_clients(postgres_store_url)  # then all that they counted is there
     found = await admin.fetchrow(
         "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables "
         "WHERE schemaname = 'limpet' AND relname = 'sessions'"
     )
     assert found["n_tup_upd"] == found["n_tup_hot_upd"] == 21
-
-
-async def gone(admin: asyncpg.Connection) -> None:
-    """Return when nobody of ours is connected any more: then all that they counted is there."""
-    others = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'limpet'"
-    async with asyncio.timeout(WAIT_SECONDS_MAX):
-        while await admin.fetchval(others):
-            pass

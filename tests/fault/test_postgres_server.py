@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import asyncpg
@@ -82,10 +82,17 @@ async def test_a_backend_killed_in_mid_stream_costs_nothing_but_time(
                 "ORDER BY state = 'active' DESC LIMIT 1"
             )
             os.kill(pid, signal.SIGKILL)
-            conn.terminate()
-            await stream.more(1)
+            await dropped(conn)
         await stream.more(40)
     await check(stores[1], stream)
+
+
+async def dropped(conn: asyncpg.Connection) -> None:
+    """Return when the server has dropped this connection: what comes later is after the crash."""
+    with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        while True:
+            await conn.fetchval("SELECT 1")
+    conn.terminate()
 
 
 async def test_backends_ended_in_mid_stream_cost_nothing_but_time(
@@ -188,12 +195,11 @@ async def test_a_contended_commit_is_acknowledged_only_when_it_is_durable(
         url = postgres_server.url_as("limpet", folder=folder)
         through = [await PostgresStore.open(url) for _ in range(3)]
         async with Stream([*stores, *through], [A], 10) as stream:
-            for n in range(30):
+            for n in range(tries(10, 30)):
                 await stream.more(3)
                 line.cut_after(1 + n % 5)
-            line.cut_after(0)
+                await line.struck()
             await stream.more(10)
-        assert line.cuts > 5
         for store in through:
             await store.close()
     await check(stores[0], stream)

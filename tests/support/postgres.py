@@ -97,6 +97,9 @@ class Server:
             "unix_socket_directories": self._home,
             "max_connections": 200,
             "fsync": "on",
+            # On, as the doctor wants it, but not during a test: it would hold back what is pruned,
+            # and bring statistics that change plans.
+            "autovacuum_naptime": "1d",
             **self.settings,
         }
         arguments = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]

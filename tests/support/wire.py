@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 SOCKET = ".s.PGSQL.5432"
+PATIENCE_SECONDS = 60.0
 
 
 class Wire:
@@ -19,11 +20,17 @@ class Wire:
     def __init__(self, server: Path) -> None:
         self._server = server
         self._left = 0
-        self.cuts = 0
+        self._struck = asyncio.Event()
         self._open: set[asyncio.StreamWriter] = set()
 
     def cut_after(self, answers: int) -> None:
         self._left = answers
+        self._struck.clear()
+
+    async def struck(self) -> None:
+        """Wait until the line was cut."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._struck.wait()
 
     @property
     def waits(self) -> bool:
@@ -55,7 +62,7 @@ class Wire:
                 if answers and self._left:
                     self._left -= 1
                     if not self._left:
-                        self.cuts += 1
+                        self._struck.set()
                         return
                 sink.write(data)
                 await sink.drain()
