@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -50,10 +49,7 @@ def agents(tmp_path: Path) -> Path:
 @pytest.fixture
 def web(agents: Path, tmp_path: Path) -> Iterator[str]:
     """The address of a running `adk web`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "google.adk.cli", "web", "--no-reload", "--port", f"{port}"]
+    command = [sys.executable, "-m", "google.adk.cli", "web", "--no-reload", "--port", "0"]
     command += ["--session_service_uri=limpet+sqlite:///x.db", str(agents)]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -63,14 +59,14 @@ def web(agents: Path, tmp_path: Path) -> Iterator[str]:
         said = b""
         for line in process.stdout:
             said += line
-            if b"Uvicorn running" in line:
+            if found := re.search(rb"Uvicorn running on (http://127.0.0.1:\d+)", line):
                 break
         else:
             raise AssertionError(said.decode())
-        yield f"http://127.0.0.1:{port}"
+        yield found[1].decode()
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 def asked(url: str, body: Any = None) -> Any:
@@ -79,7 +75,7 @@ def asked(url: str, body: Any = None) -> Any:
         data=None if body is None else json.dumps(body).encode(),
         headers={"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
 
