@@ -1,8 +1,8 @@
-"""The estimate of a server's clock: close where the way is short, and never far off for long."""
+"""What is known of a server's clock: never ahead of it, and close where the way back is short."""
 
 from __future__ import annotations
 
-from limpet.store.postgres.writing.clock import DRIFT, ServerClock
+from limpet.store.postgres.writing.clock import STEP_US, ServerClock
 
 OFFSET = 1_700_000_000_000_000
 
@@ -26,42 +26,50 @@ def ask(clock: ServerClock, steady: Steady, there: int, back: int, offset: int =
     clock.learn(asked_us, server_us)
 
 
-def off(clock: ServerClock, offset: int = OFFSET) -> int:
-    """By how much the estimate is wrong."""
-    return abs(clock.now_us() - clock.local_us() - offset)
+def behind(clock: ServerClock, offset: int = OFFSET) -> int:
+    """By how much it is later on the server."""
+    return clock.local_us() + offset - clock.now_us()
 
 
 def test_nothing_is_known_before_the_first_reply() -> None:
-    """Then the time there is known to half the way."""
+    """Then the time there is known to the way back."""
     steady = Steady()
     clock = ServerClock(steady)
     assert not clock.known
     ask(clock, steady, 40, 10)
     assert clock.known
-    assert off(clock) <= 25
+    assert behind(clock) == 10
 
 
-def test_the_shortest_way_tells_best() -> None:
+def test_it_is_never_ahead_of_the_server() -> None:
+    """However long a request was on its way there: what is dated by it is due there at once."""
+    steady = Steady()
+    clock = ServerClock(steady)
+    for there, back in ((50_000, 1), (1, 50_000), (300, 200), (9, 0)):
+        ask(clock, steady, there, back)
+        assert 0 <= behind(clock) <= back
+
+
+def test_the_shortest_way_back_tells_best() -> None:
     """A reply that was long on its way does not replace one that was not."""
     steady = Steady()
     clock = ServerClock(steady)
     ask(clock, steady, 10, 10)
     for _ in range(20):
-        ask(clock, steady, 50_000, 1)
-        assert off(clock) <= 10
-    ask(clock, steady, 1, 1)
-    assert off(clock) <= 1
+        ask(clock, steady, 1, 50_000)
+        assert behind(clock) == 10
+    ask(clock, steady, 50_000, 1)
+    assert behind(clock) == 1
 
 
-def test_an_old_estimate_gives_way() -> None:
-    """Two clocks part slowly: after a while a longer way tells more than a short one of then."""
-    steady = Steady()
-    clock = ServerClock(steady)
-    ask(clock, steady, 1, 1)
-    parted = 400
-    steady.us += parted * DRIFT
-    ask(clock, steady, 200, 200, OFFSET + parted // 2)
-    assert off(clock, OFFSET + parted // 2) <= 200
+def test_clocks_that_part_slowly_are_followed() -> None:
+    """A later reply corrects the estimate as soon as it shows that it is wrong."""
+    for parted in (-400, 400):
+        steady = Steady()
+        clock = ServerClock(steady)
+        ask(clock, steady, 1, 1)
+        ask(clock, steady, 200, 200, OFFSET + parted)
+        assert behind(clock, OFFSET + parted) == 200
 
 
 def test_a_clock_that_was_set_is_believed_at_once() -> None:
@@ -71,4 +79,16 @@ def test_a_clock_that_was_set_is_believed_at_once() -> None:
     ask(clock, steady, 1, 1)
     for offset in (OFFSET - 3_600_000_000, OFFSET + 3_600_000_000):
         ask(clock, steady, 100, 100, offset)
-        assert off(clock, offset) <= 100
+        assert behind(clock, offset) == 100
+
+
+def test_a_clock_that_was_corrected_a_little_stands_still() -> None:
+    """Time is not taken back for a moment; set back by more, it is."""
+    steady = Steady()
+    clock = ServerClock(steady)
+    ask(clock, steady, 1, 1)
+    before = clock.now_us()
+    ask(clock, steady, 1, 1, OFFSET - STEP_US // 2)
+    assert clock.now_us() == before
+    ask(clock, steady, 1, 1, OFFSET - 2 * STEP_US)
+    assert clock.now_us() < before - STEP_US

@@ -1,9 +1,11 @@
-"""The server's clock, as a client estimates it from replies.
+"""The server's clock, as a client knows it from replies.
 
 Events are dated before they are sent. Every reply says what time it was on the server while it was
-under way. That bounds by how much the two clocks differ: the shorter the way, the closer. The best
-estimate is kept until it is old, or until a reply shows that it cannot be right, because the
-server's clock was set.
+under way. When a reply is here, it is at least that late there: that is what is counted from. The
+shorter a reply was on its way back, the closer.
+
+So an event is never dated ahead of the server. What is due at its date, as input is, is due for
+whoever asks the server once it was recorded.
 """
 
 from __future__ import annotations
@@ -13,19 +15,18 @@ from typing import Final
 
 from limpet.store.clock import steady_ns
 
-STEP_US: Final = 1_000_000  # an estimate that is earlier by less is a better one, not another time
-DRIFT: Final = 10_000  # two clocks part by one microsecond in so many, at most
+STEP_US: Final = 1_000_000  # set back by less, a clock stands still until it is as late again
 
 
 class ServerClock:
     """Counts from a clock of this machine that only runs forward: nobody sets that one."""
 
-    __slots__ = ("_doubt_us", "_last_us", "_learnt_us", "_offset_us", "_steady")
+    __slots__ = ("_last_us", "_offset_us", "_steady")
 
     def __init__(self, steady: Callable[[], int] = steady_ns) -> None:
         self._steady = steady
         self._offset_us: int | None = None
-        self._doubt_us = self._learnt_us = self._last_us = 0
+        self._last_us = 0
 
     @property
     def known(self) -> bool:
@@ -37,10 +38,10 @@ class ServerClock:
         return self._steady() // 1_000
 
     def now_us(self) -> int:
-        """Now on the server, as far as it is known.
+        """The time that it is at least on the server now.
 
-        A better estimate may be a little earlier: that does not take time back. A clock that was
-        set back does.
+        A server's clock that was corrected a little does not take time back. One that was set back
+        does.
         """
         assert self._offset_us is not None, "nothing was learnt yet"
         now_us = self.local_us() + self._offset_us
@@ -50,11 +51,11 @@ class ServerClock:
         return now_us
 
     def learn(self, asked_us: int, server_us: int) -> None:
-        """It was `server_us` on the server at some time since `asked_us` here."""
-        now_us = self.local_us()
-        least, most = server_us - now_us, server_us - asked_us
-        doubt_us = (most - least + 1) // 2
-        kept, aged_us = self._offset_us, self._doubt_us + (now_us - self._learnt_us) // DRIFT
-        if kept is None or not least <= kept <= most or doubt_us <= aged_us:
-            self._offset_us = least + doubt_us
-            self._doubt_us, self._learnt_us = doubt_us, now_us
+        """It was `server_us` on the server at some time since `asked_us` here.
+
+        What is known gives way to a reply that came back sooner, and to one that contradicts it:
+        the server's clock was set.
+        """
+        least, most = server_us - self.local_us(), server_us - asked_us
+        if self._offset_us is None or not least <= self._offset_us <= most:
+            self._offset_us = least

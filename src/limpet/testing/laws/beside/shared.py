@@ -107,12 +107,17 @@ class SharedLaws:
             assert len(scope_fields((await load(each, keys[0])).scopes)) == SCOPE_NAMES_MAX
 
     async def test_sessions_of_both_are_listed_in_order(self, store: Store, other: Store) -> None:
-        """Creation order is one order for both."""
+        """Both list all of them in one order, the newest first by the times of their creation.
+
+        These are as exact as each instance knows the store's clock.
+        """
         for n in range(6):
             await create(store if n % 2 else other, key(f"s{n}"))
-        for each in (store, other):
-            page = await each.heads(Query(), cursor=None, limit=9)
-            assert [head.key.id for head in page.items] == [f"s{n}" for n in range(5, -1, -1)]
+        one, two = [await each.heads(Query(), cursor=None, limit=9) for each in (store, other)]
+        assert one.items == two.items
+        assert {head.key.id for head in one.items} == {f"s{n}" for n in range(6)}
+        times = [head.created_us for head in one.items]
+        assert times == sorted(times, reverse=True)
 
     async def test_the_pulse_tells_of_the_others_commits(self, store: Store, other: Store) -> None:
         """It changes after every commit of the other instance."""
