@@ -13,8 +13,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from limpet import errors, facts, ops
-from limpet.errors import *  # noqa: F403  # each error is listed once, there
-from limpet.errors import ExtraMissing
 from limpet.model import Draft, Event, Head, Key, Lease
 from limpet.model.due import deadline_at, runnable_at
 from limpet.model.facts.timeouts import Timeouts
@@ -45,6 +43,7 @@ from limpet.store.protocol import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from limpet.errors import *  # noqa: F403  # each error is listed once, there
     from limpet.model.diff.changes import Change, Kind
     from limpet.model.diff.diff import Diff, diff
     from limpet.model.diff.merge import Merged, Resolved, merge
@@ -312,6 +311,9 @@ _MODULES = ("envelope", "reducers")  # of these the module itself
 if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
 
     def __getattr__(name: str) -> object:
+        if name in errors.__all__:
+            found = globals()[name] = getattr(errors, name)
+            return found
         if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
@@ -321,7 +323,7 @@ if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
         except ModuleNotFoundError as error:
             if error.name is None or not error.name.startswith("pydantic"):
                 raise
-            raise ExtraMissing("pydantic", "state") from error
+            raise errors.ExtraMissing("pydantic", "state") from error
         found = globals()[name] = module if name in _MODULES else getattr(module, name)
         return found
 

@@ -57,45 +57,8 @@ next step.
 
 from __future__ import annotations
 
-from limpet.errors.graph import (
-    CheckpointError,
-    CheckpointLoadFailed,
-    CheckpointNotFound,
-    CheckpointRecordInvalid,
-    CheckpointSaveFailed,
-    ConflictingProjectionForms,
-    ConflictingReducers,
-    DanglingEdge,
-    EdgeException,
-    FanOutCountModeAmbiguous,
-    FanOutEmpty,
-    FanOutFieldNotList,
-    GraphError,
-    GraphInvalid,
-    GraphMisused,
-    GraphRunError,
-    MappingReferencesUndeclaredField,
-    MultipleOutgoingEdges,
-    NoDeclaredEntry,
-    NodeException,
-    ParallelBranchesBranchFailed,
-    ParallelBranchesInvalidBranchSpec,
-    ParallelBranchesNoBranches,
-    ReducerConfigurationInvalid,
-    ReducerError,
-    RoutingError,
-    SessionLoadFailed,
-    SessionSaveFailed,
-    SessionStoreError,
-    SessionWriteConflict,
-    StateValidationError,
-    SuspensionError,
-    SuspensionInUnsupportedContext,
-    SuspensionPersistenceFailed,
-    SuspensionRecordInvalid,
-    SuspensionResumePayloadInvalid,
-    UnreachableNode,
-)
+from typing import TYPE_CHECKING
+
 from limpet.errors.input import (
     ActorMissing,
     BlobTooLarge,
@@ -121,41 +84,9 @@ from limpet.errors.input import (
     SchemaViolation,
     ScopeUnknown,
 )
-from limpet.errors.migration import (
-    CheckpointMigrationAmbiguous,
-    CheckpointMigrationFailed,
-    CheckpointMigrationMissing,
-    CheckpointSchemaIncompatible,
-    Lifecycle,
-    MigrationAmbiguous,
-    MigrationError,
-    MigrationFailed,
-    MigrationMissing,
-    SchemaIncompatible,
-    SessionMigrationAmbiguous,
-    SessionMigrationFailed,
-    SessionMigrationMissing,
-    SessionSchemaIncompatible,
-    SessionSchemaViolation,
-    Step,
-)
 from limpet.errors.queue import FlushFailed, QueueFull, Unrecorded
 from limpet.errors.root import (
     LimpetError,
-)
-from limpet.errors.runtime import (
-    BudgetReached,
-    EffectFailed,
-    EffectUnknown,
-    Interrupted,
-    RequestAnswered,
-    RequestMismatch,
-    RequestNotFound,
-    ToolDenied,
-    ToolFailed,
-    TurnError,
-    TurnMismatch,
-    TurnMisused,
 )
 from limpet.errors.session import (
     BlobNotFound,
@@ -223,6 +154,79 @@ from limpet.errors.store import (
     StoreReadOnly,
     StoreUnopened,
 )
+
+if TYPE_CHECKING:
+    from limpet.errors.graph import (
+        CheckpointError,
+        CheckpointLoadFailed,
+        CheckpointNotFound,
+        CheckpointRecordInvalid,
+        CheckpointSaveFailed,
+        ConflictingProjectionForms,
+        ConflictingReducers,
+        DanglingEdge,
+        EdgeException,
+        FanOutCountModeAmbiguous,
+        FanOutEmpty,
+        FanOutFieldNotList,
+        GraphError,
+        GraphInvalid,
+        GraphMisused,
+        GraphRunError,
+        MappingReferencesUndeclaredField,
+        MultipleOutgoingEdges,
+        NoDeclaredEntry,
+        NodeException,
+        ParallelBranchesBranchFailed,
+        ParallelBranchesInvalidBranchSpec,
+        ParallelBranchesNoBranches,
+        ReducerConfigurationInvalid,
+        ReducerError,
+        RoutingError,
+        SessionLoadFailed,
+        SessionSaveFailed,
+        SessionStoreError,
+        SessionWriteConflict,
+        StateValidationError,
+        SuspensionError,
+        SuspensionInUnsupportedContext,
+        SuspensionPersistenceFailed,
+        SuspensionRecordInvalid,
+        SuspensionResumePayloadInvalid,
+        UnreachableNode,
+    )
+    from limpet.errors.migration import (
+        CheckpointMigrationAmbiguous,
+        CheckpointMigrationFailed,
+        CheckpointMigrationMissing,
+        CheckpointSchemaIncompatible,
+        Lifecycle,
+        MigrationAmbiguous,
+        MigrationError,
+        MigrationFailed,
+        MigrationMissing,
+        SchemaIncompatible,
+        SessionMigrationAmbiguous,
+        SessionMigrationFailed,
+        SessionMigrationMissing,
+        SessionSchemaIncompatible,
+        SessionSchemaViolation,
+        Step,
+    )
+    from limpet.errors.runtime import (
+        BudgetReached,
+        EffectFailed,
+        EffectUnknown,
+        Interrupted,
+        RequestAnswered,
+        RequestMismatch,
+        RequestNotFound,
+        ToolDenied,
+        ToolFailed,
+        TurnError,
+        TurnMismatch,
+        TurnMisused,
+    )
 
 __all__ = [
     "ActorMissing",
@@ -378,3 +382,90 @@ __all__ = [
     "Unrecorded",
     "UploadLost",
 ]
+
+# Loaded when first asked for: most processes run no graph, no turn and no migration, and all of
+# them start.
+_LATER = {
+    "graph": (
+        "CheckpointError",
+        "CheckpointLoadFailed",
+        "CheckpointNotFound",
+        "CheckpointRecordInvalid",
+        "CheckpointSaveFailed",
+        "ConflictingProjectionForms",
+        "ConflictingReducers",
+        "DanglingEdge",
+        "EdgeException",
+        "FanOutCountModeAmbiguous",
+        "FanOutEmpty",
+        "FanOutFieldNotList",
+        "GraphError",
+        "GraphInvalid",
+        "GraphMisused",
+        "GraphRunError",
+        "MappingReferencesUndeclaredField",
+        "MultipleOutgoingEdges",
+        "NoDeclaredEntry",
+        "NodeException",
+        "ParallelBranchesBranchFailed",
+        "ParallelBranchesInvalidBranchSpec",
+        "ParallelBranchesNoBranches",
+        "ReducerConfigurationInvalid",
+        "ReducerError",
+        "RoutingError",
+        "SessionLoadFailed",
+        "SessionSaveFailed",
+        "SessionStoreError",
+        "SessionWriteConflict",
+        "StateValidationError",
+        "SuspensionError",
+        "SuspensionInUnsupportedContext",
+        "SuspensionPersistenceFailed",
+        "SuspensionRecordInvalid",
+        "SuspensionResumePayloadInvalid",
+        "UnreachableNode",
+    ),
+    "migration": (
+        "CheckpointMigrationAmbiguous",
+        "CheckpointMigrationFailed",
+        "CheckpointMigrationMissing",
+        "CheckpointSchemaIncompatible",
+        "Lifecycle",
+        "MigrationAmbiguous",
+        "MigrationError",
+        "MigrationFailed",
+        "MigrationMissing",
+        "SchemaIncompatible",
+        "SessionMigrationAmbiguous",
+        "SessionMigrationFailed",
+        "SessionMigrationMissing",
+        "SessionSchemaIncompatible",
+        "SessionSchemaViolation",
+        "Step",
+    ),
+    "runtime": (
+        "BudgetReached",
+        "EffectFailed",
+        "EffectUnknown",
+        "Interrupted",
+        "RequestAnswered",
+        "RequestMismatch",
+        "RequestNotFound",
+        "ToolDenied",
+        "ToolFailed",
+        "TurnError",
+        "TurnMismatch",
+        "TurnMisused",
+    ),
+}
+
+if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
+
+    def __getattr__(name: str) -> object:
+        for module, names in _LATER.items():
+            if name in names:
+                from importlib import import_module
+
+                found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

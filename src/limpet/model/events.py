@@ -6,7 +6,6 @@ once the store has assigned its seq, time and link.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -64,7 +63,6 @@ _Ids: TypeAlias = tuple[str | None, str | None, str | None, str | None, str | No
 _INPUTS: Final = ("user.", "system.")
 _IDS: Final = ("id", "cause", "invocation_id", "correlation_id", "wake_id")
 _NO_IDS: Final[_Ids] = (None, None, None, None, None)
-_DOTTED: Final = re.compile(r"[^.*\s]+(\.[^.*\s]+)+").fullmatch
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -210,12 +208,9 @@ class _Ops(msgspec.Struct, frozen=True, gc=False):
     ops: tuple[op.Op, ...] = ()
 
 
-_decode_ops: Final = msgspec.json.Decoder(_Ops).decode
-
-
 def ops_in(raw: bytes) -> tuple[op.Op, ...]:
     """What a stored body does to state. Raises msgspec.MsgspecError if it is not a body."""
-    return _freeze_ops(_decode_ops(raw).ops)
+    return _freeze_ops(msgspec.json.decode(raw, type=_Ops).ops)
 
 
 def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
@@ -431,6 +426,7 @@ def _check_names(draft: Draft, actor: str | None) -> None:
 def _type_problem(type: str) -> str | None:
     if reason := unfit(type, TYPE_CHARS_MAX):
         return f"its type {reason}"
-    if not _DOTTED(type):
+    parts = type.split(".")
+    if len(parts) < 2 or not all(parts) or "*" in type or any(map(str.isspace, type)):
         return f"its type {type!r} is not dotted, as in 'user.message'"
     return None

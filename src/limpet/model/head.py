@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -306,7 +306,7 @@ def moved(head: Head, version: int, link: bytes, at_us: int, types: Iterable[str
     )
 
 
-class _Traits(NamedTuple):
+class _Traits(msgspec.Struct, frozen=True):
     """What the type alone says of an event."""
 
     fold: Fold | None

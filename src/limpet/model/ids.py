@@ -16,7 +16,7 @@ _BLOCK_BYTES: Final = 8_192
 _COUNTER_MAX: Final = 0xFFF
 # RFC 9562: the first digit of the fourth group has its two high bits set to 10.
 _VARIANT: Final = {f"{digit:x}": f"{digit & 3 | 8:x}" for digit in range(16)}
-_COUNTED: Final = tuple([f"{number:03x}-" for number in range(_COUNTER_MAX + 1)])
+_COUNTED: Final = tuple([f"{number:03x}-" for number in range(256)])  # of most milliseconds
 
 
 class Entropy:
@@ -75,4 +75,5 @@ def _prefix(at_ms: int) -> str:
 
 def _text(prefix: str, counter: int, noise: bytes) -> str:
     tail = noise.hex()
-    return f"{prefix}{_COUNTED[counter]}{_VARIANT[tail[0]]}{tail[1:4]}-{tail[4:]}"
+    counted = _COUNTED[counter] if counter < 256 else f"{counter:03x}-"
+    return f"{prefix}{counted}{_VARIANT[tail[0]]}{tail[1:4]}-{tail[4:]}"

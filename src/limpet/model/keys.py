@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final
@@ -11,10 +10,6 @@ import msgspec
 
 from limpet.errors import InvalidKey
 from limpet.model.limits import KEY_BYTES_MAX, KEY_PART_CHARS_MAX
-
-# Control characters (NUL among them) break logs, terminals and PostgreSQL text; lone surrogates
-# cannot be encoded. Neither is ever intended.
-_UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 CHECKPOINTS: Final = "$$checkpoints"  # no collection of documents can have this name
 _NAME_PART_BYTES_MAX: Final = 64  # a longer one is hashed
@@ -103,6 +98,17 @@ def _unfit(text: str, chars_max: int) -> str | None:
         return f"has {len(text):,} characters, more than {chars_max}"
     if text[0].isspace() or text[-1].isspace():
         return "begins or ends with white space"
-    if _UNFIT.search(text):
+    if not text.isprintable() and any(map(_is_unfit, text)):
         return "holds a control character or a lone surrogate"
     return None
+
+
+def _is_unfit(char: str) -> bool:
+    """Control characters (NUL among them) break logs, terminals and PostgreSQL text, and lone
+    surrogates cannot be encoded: neither is ever intended."""
+    return char < " " or char == "\x7f" or is_lone(char)
+
+
+def is_lone(char: str) -> bool:
+    """Whether a character is half of a pair, which no encoding has."""
+    return "\ud800" <= char <= "\udfff"

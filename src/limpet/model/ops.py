@@ -10,14 +10,13 @@ a message that is both event data and part of state is stored once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
 from limpet.errors import InvalidOp, OpPathUnknown, OpTypeMismatch, ScopeUnknown
-from limpet.model.keys import unfit
+from limpet.model.keys import is_lone, unfit
 from limpet.model.limits import INT_MAX, INT_MIN, NAME_CHARS_MAX, VALUE_DEPTH_MAX
 from limpet.model.values import ABSENT, OPEN, FrozenDict, FrozenList, freeze
 
@@ -141,8 +140,7 @@ Op: TypeAlias = PlainOp | SetRef | AddRef | MergeRef
 _VERB: Final = {Add: "add", Insert: "insert", Merge: "merge", Cut: "cut"}
 REFS: Final = frozenset((SetRef, AddRef, MergeRef))
 _OPS: Final = get_args(Op)
-_LONE: Final = re.compile("[\ud800-\udfff]").search  # a lone surrogate
-_UNCLEAR: Final = re.compile(r"^$|[\s.'\"\[\]]").search  # cannot be told from the marks of a path
+_MARKS: Final = frozenset(".'\"[]")  # of a path as it is shown
 
 
 def scope_of(name: str) -> Scope:
@@ -190,7 +188,7 @@ def check(op: object) -> Op:
 def _check_steps(path: object, steps: Iterable[object]) -> None:
     for step in steps:
         if type(step) is str:
-            if step.isascii() or not _LONE(step):
+            if step.isprintable() or not any(map(is_lone, step)):
                 continue
         elif type(step) is int and step >= 0:
             continue
@@ -280,11 +278,16 @@ def show(path: Sequence[str | int]) -> str:
     for step in path:
         if isinstance(step, int):
             text += f"[{step}]"
-        elif _UNCLEAR(step) or not step.isprintable():
+        elif not step.isprintable() or _is_unclear(step):
             text += f"[{step!r}]"
         else:
             text += f".{step}" if text else step
     return text
+
+
+def _is_unclear(step: str) -> bool:
+    """Whether a name cannot be told from the marks of a path."""
+    return not step or not _MARKS.isdisjoint(step) or any(map(str.isspace, step))
 
 
 def kind(value: object) -> str:

@@ -7,7 +7,6 @@ another writer was faster, it is read again and made again, a bounded number of 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -313,6 +312,8 @@ class Writer:
                 await load()
                 with suppress(SessionConflict):
                     return await attempt()
+                import random  # most updates meet no other
+
                 await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
             await load()
             return await attempt()

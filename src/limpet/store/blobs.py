@@ -8,7 +8,7 @@ SQL store keeps of it, and how that is checked, is here too, whichever database 
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Final, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -118,9 +118,6 @@ class Facts(msgspec.Struct, frozen=True):
     upload: str
 
 
-_facts: Final = msgspec.json.Decoder(Facts).decode
-
-
 class Row(msgspec.Struct, frozen=True):
     """The row of a blob, as it is stored."""
 
@@ -164,7 +161,7 @@ def unpack_blob(codec: Codec, uid: str, row: Row) -> Blob:
     hash = row.hash.hex()
     place = blob_place(uid, hash)
     raw = codec.unpack(row.flags, row.body, row.crc, lambda: place, bound=True)
-    facts = _facts(raw)
+    facts = msgspec.json.decode(raw, type=Facts)
     if (facts.version, facts.chunks, facts.upload) != (row.version, row.chunks, row.upload):
         raise Damaged("has a row that differs from what was put")
     return Blob(hash, facts.size, facts.media_type, facts.chunks, facts.version)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -24,7 +24,7 @@ ID_BYTES: Final = 20  # about what the hash of an id takes, by which a repeat is
 EVENTS_MIN: Final = 256  # a smaller segment is joined with what comes next
 
 
-class Cold(NamedTuple):
+class Cold(msgspec.Struct, frozen=True):
     """An event of a segment, as it was recorded; `adopted`: by another store."""
 
     record: ChainedEvent
@@ -47,9 +47,6 @@ class _Columns(msgspec.Struct, array_like=True):
     salts: bytes
     raws: list[bytes | None]
     digests: dict[int, bytes]  # of bodies that were removed, by place
-
-
-_columns: Final = msgspec.msgpack.Decoder(_Columns).decode
 
 
 def place(uid: str, first: int, last: int) -> Place:
@@ -94,7 +91,7 @@ def decode(raw: bytes, first: int, previous: bytes, last: bytes) -> list[Cold]:
 
     Raises Damaged if they do not lead from the one link to the other.
     """
-    columns = _columns(raw)
+    columns = msgspec.msgpack.decode(raw, type=_Columns)
     found: list[Cold] = []
     link, at_us, salts = previous, 0, iter(_pieces(columns.salts))
     adopted = set(columns.adopted)

@@ -7,12 +7,14 @@ its table, and unpacks and decodes those of a name when its value is read for th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+import msgspec
 
 from limpet.model import ScopeValue
 
 
-class Unread(NamedTuple):
+class Unread(msgspec.Struct, frozen=True):
     """A name whose value nobody has asked for yet. `read` sets `damage` and raises nothing."""
 
     version: int

@@ -9,7 +9,9 @@ next input ends a suspension, `roused_us` that it has come.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from limpet.errors import InvalidEvent, InvalidTransition
 from limpet.model.events import Fact
@@ -53,7 +55,7 @@ COUNTED: Final[tuple[Phase, ...]] = (INIT, ACTIVE, SUSPENDED, RESUMED)  # the cl
 EVENTS: Final[tuple[PhaseEvent, ...]] = PhaseEvent.__args__  # type: ignore[attr-defined]  # Literal
 
 
-class Rule(NamedTuple):
+class Rule(msgspec.Struct, frozen=True):
     """One row of the table: where it leads, and what goes with it."""
 
     to: Phase

@@ -24,7 +24,7 @@ NewerMinor: TypeAlias = Literal["refuse", "keep"]  # what a State class says of 
 # ASCII digits only, and so few that every number fits 64 bits.
 _NUMBER: Final = "(0|[1-9][0-9]{0,17})"
 _NUMBER_END: Final = 10**18
-_VERSION: Final = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}").fullmatch
+_VERSION: Final = rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}"
 _SHOWN_CHARS: Final = 64
 _WRITE: Final = "Write a version as MAJOR.MINOR.PATCH, as in '1.2.0'"
 
@@ -52,7 +52,7 @@ class SchemaVersion(msgspec.Struct, frozen=True, gc=False, order=True):
             return text
         if not isinstance(text, str):
             raise InvalidSchema(f"a version is text, and this is {type(text).__name__}", _WRITE)
-        if (found := _VERSION(text)) is None:
+        if (found := re.fullmatch(_VERSION, text)) is None:
             raise InvalidSchema(f"{text[:_SHOWN_CHARS]!a} {_problem(text)}", _WRITE)
         return cls(*map(int, found.groups()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -32,7 +32,7 @@ class Message(msgspec.Struct, frozen=True):
         return "".join(part["text"] for part in self.parts if part.get("type") == "text")
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True):
     """One thing that was said or done, in the words of our vocabulary: what messages are made of.
 
     A framework's event may say several things, so one event may be that of several entries.

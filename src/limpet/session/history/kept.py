@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice, takewhile
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -88,7 +88,7 @@ class Taken(msgspec.Struct, frozen=True):
     schema_version: str | None = None
 
 
-class Asked(NamedTuple):
+class Asked(msgspec.Struct, frozen=True):
     """Why a checkpoint is made, by whom, and of which kind; None: as the policy says."""
 
     trigger: str

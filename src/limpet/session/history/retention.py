@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -35,7 +35,7 @@ GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-class Limits(NamedTuple):
+class Limits(msgspec.Struct, frozen=True):
     """How much of a history stays hot. None: no such limit."""
 
     events: int | None = None

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from limpet import errors
 from limpet.errors import (
     InvalidInput,
-    RequestAnswered,
-    RequestMismatch,
-    RequestNotFound,
     SessionConflict,
 )
 from limpet.model import ID_CHARS_MAX, UPDATE_TRIES_MAX, Draft, Event, Key, is_leased, unfit
@@ -183,12 +181,12 @@ class Running:
             await writer.load(tail=_TAIL)
             found = requests_in(writer.known.head.facts).get(id)
             if found is None:
-                raise RequestNotFound(self.key, id)
+                raise errors.RequestNotFound(self.key, id)
             if "answer" in found:
-                raise RequestAnswered(self.key, id)
+                raise errors.RequestAnswered(self.key, id)
             if found["kind"] not in kinds:
                 verb = "answer(request_id, output)" if type == CONFIRMATION else "confirm(…)"
-                raise RequestMismatch(id, found["kind"], verb)
+                raise errors.RequestMismatch(id, found["kind"], verb)
             try:
                 return (await writer.commit((prepared,), writer.known.version))[0]
             except SessionConflict as error:

@@ -17,7 +17,7 @@ from limpet.session.documents import Document, Documents
 
 COLLECTION: Final = "vaults"
 # A scheme and a place, or the name of an environment variable.
-_REFERENCE: Final = re.compile(r"[a-z][a-z0-9+.-]{1,31}:\S{1,1000}|[A-Z][A-Z0-9_]{0,127}").fullmatch
+_REFERENCE: Final = r"[a-z][a-z0-9+.-]{1,31}:\S{1,1000}|[A-Z][A-Z0-9_]{0,127}"
 _FORM: Final = (
     "A vault maps names to references, as in {'stripe': 'env:STRIPE_KEY'}: a scheme, a colon and "
     "where the secret is kept; or the name of an environment variable. Never put the secret itself."
@@ -66,4 +66,4 @@ def _refers(value: Any) -> bool:
         return all(_refers(each) for each in value.values())
     if isinstance(value, (list, tuple)):
         return all(map(_refers, value))
-    return isinstance(value, str) and _REFERENCE(value) is not None
+    return isinstance(value, str) and re.fullmatch(_REFERENCE, value) is not None

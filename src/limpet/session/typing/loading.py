@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from limpet import errors
 from limpet.errors import (
     EventTooLarge,
     LimpetError,
     SessionConflict,
     SessionCorrupt,
     SessionFenced,
-    SessionMigrationFailed,
 )
 from limpet.model import UPDATE_TRIES_MAX, Commit, Key, Lease, Prepared
 from limpet.model.lease import is_leased, locked
@@ -102,7 +102,7 @@ class Loading:
         except EventTooLarge as error:
             stored, step = str(loaded.head.schema_version), tuple(draft.data["steps"][-1])
             reason = f"changes too much for one event ({error.size_bytes:,} bytes)"
-            raise SessionMigrationFailed(stored, str(upgrade.code), step, reason) from error
+            raise errors.SessionMigrationFailed(stored, str(upgrade.code), step, reason) from error
 
     async def _verify(self) -> None:
         """Integrity first, before any function runs: a migration must not build on damage."""

@@ -9,6 +9,7 @@ codec, as those of events do.
 from __future__ import annotations
 
 import hmac
+from functools import cache
 from typing import Any, Final
 from zlib import crc32
 
@@ -33,8 +34,6 @@ from limpet.store.coding.seal import scope_owner
 from limpet.store.protocol import Erasure, Place
 
 WHOLE, BY_OP, DELETED = 0, 1, 2  # the forms of a scope row
-
-_any_op: Final = msgspec.json.Decoder(ops.Op).decode
 
 
 class _Fields(msgspec.Struct, frozen=True):
@@ -63,7 +62,11 @@ class _Base(msgspec.Struct, frozen=True):
 
 
 _fields: Final = msgspec.json.Decoder(_Fields).decode
-_base: Final = msgspec.json.Decoder(_Base).decode
+
+
+@cache  # made when the first is read: most processes read none
+def _op_decoder() -> msgspec.json.Decoder[ops.Op]:
+    return msgspec.json.Decoder(ops.Op)
 
 
 def snapshot_place(uid: str, seq: int, link: bytes) -> Place:
@@ -123,7 +126,7 @@ def base_from(raw: bytes) -> Base:
 
     Whether it is the state that the log's first event names, the reader compares.
     """
-    body = _base(raw)
+    body = msgspec.json.decode(raw, type=_Base)
     fields = freeze(body.fields)
     found = checksum(fields)
     if found.hex() != body.checksum:
@@ -155,7 +158,7 @@ def scope_body(write: ScopeWrite, since_base: int) -> tuple[int, bytes, int]:
 
 
 def scope_op_from(raw: bytes) -> ops.PlainOp:
-    op = _any_op(raw)
+    op = _op_decoder().decode(raw)
     ops.frozen(op)
     return ops.resolve(op, EMPTY)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -35,9 +34,7 @@ class _KeyCursor(msgspec.Struct, frozen=True, array_like=True):
     row: int  # among those deleted under one key: the row
 
 
-_NUMBER: Final = re.compile("[0-9]{1,19}").fullmatch
-_decode: Final = msgspec.json.Decoder(_Cursor, dec_hook=lambda kind, found: kind(found))
-_decode_key: Final = msgspec.json.Decoder(_KeyCursor, dec_hook=lambda kind, found: kind(found))
+_DIGITS_MAX: Final = 19
 
 
 def write(query: Query, mark: int, row: int) -> str:
@@ -51,7 +48,7 @@ def write_key(query: Query, key: Key, row: int) -> str:
 
 def read(cursor: str, query: Query) -> tuple[int, int]:
     """mark and row of a cursor that this very query returned; raises InvalidCursor."""
-    found: _Cursor = _read(cursor, _decode)
+    found: _Cursor = _read(cursor, _Cursor)
     if found.query != query or not max(abs(found.mark), abs(found.row)) <= INT_MAX:
         raise InvalidCursor
     return found.mark, found.row
@@ -59,7 +56,7 @@ def read(cursor: str, query: Query) -> tuple[int, int]:
 
 def read_key(cursor: str, query: Query) -> tuple[Key, int]:
     """Key and row of a cursor that this very query returned; raises InvalidCursor."""
-    found: _KeyCursor = _read(cursor, _decode_key)
+    found: _KeyCursor = _read(cursor, _KeyCursor)
     if found.query != query or abs(found.row) > INT_MAX:
         raise InvalidCursor
     try:
@@ -73,10 +70,10 @@ def _written(cursor: _Cursor | _KeyCursor) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def _read(cursor: str, decoder: msgspec.json.Decoder[Any]) -> Any:
+def _read(cursor: str, form: type[_Cursor | _KeyCursor]) -> Any:
     try:
         raw = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
-        return decoder.decode(raw)
+        return msgspec.json.decode(raw, type=form, dec_hook=lambda kind, found: kind(found))
     except (AttributeError, UnicodeError, binascii.Error, msgspec.MsgspecError):
         raise InvalidCursor from None
 
@@ -89,12 +86,16 @@ def write_position(*numbers: int) -> str:
 def read_position(position: str, count: int) -> tuple[int, ...]:
     """The numbers of a position in a feed; raises InvalidCursor."""
     parts = position.split(".") if isinstance(position, str) else []
-    if len(parts) != count or not all(map(_NUMBER, parts)):
+    if len(parts) != count or not all(map(_is_number, parts)):
         raise InvalidCursor("feed")
     numbers = tuple(map(int, parts))
     if max(numbers) > INT_MAX:
         raise InvalidCursor("feed")
     return numbers
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
 
 
 def check_position(position: str | None) -> str | None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from limpet.errors import SessionDeleted, SessionErased, SessionHasForks
 from limpet.model import Head, Key, checkpoints_of, is_reserved, owner_of
@@ -25,7 +27,7 @@ from limpet.store.sqlite.transactions import WriteConnection
 PURGE_ROWS: Final = 2_000
 
 
-class _Ended(NamedTuple):
+class _Ended(msgspec.Struct, frozen=True):
     """A session under a key that is to be erased: the living one, or a deleted one."""
 
     sid: int

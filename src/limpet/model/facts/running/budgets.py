@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from limpet.errors import BudgetReached, InvalidEvent
+from limpet import errors
+from limpet.errors import InvalidEvent
 from limpet.model.events import Fact
 from limpet.model.facts.view import Changes, Facts, Moment, replaced
 from limpet.model.values import EMPTY, FrozenDict, FrozenList, described
@@ -244,7 +245,7 @@ def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
         if left is not None and left < 0 and data[name]:
             had = left + data[name]
             divisor = MILLION if name == "cost" else 1
-            raise BudgetReached(name, data[name] / divisor, max(0, had) / divisor)
+            raise errors.BudgetReached(name, data[name] / divisor, max(0, had) / divisor)
 
 
 def _used(facts: Facts, **more: int) -> Changes:

@@ -8,7 +8,6 @@ under load, so ours waits 0.2 to 2 ms, at random, until a deadline.
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -284,6 +283,8 @@ def _busy_handler(seconds_max: float) -> Callable[[int], bool]:
             began = now
         if now - began > seconds_max:
             return False
+        import random  # most processes wait for nobody
+
         time.sleep(random.uniform(*_WAIT_SECONDS))
         return True
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from limpet.errors import StoreOnNetwork
 
@@ -17,7 +19,7 @@ _ROOM_BYTES_MIN: Final = 65_536  # for the -shm file that every opening needs
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
-class Room(NamedTuple):
+class Room(msgspec.Struct, frozen=True):
     """What is left of a disk for this user."""
 
     free_bytes: int

@@ -8,7 +8,7 @@ what processed it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -19,7 +19,7 @@ from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
 
 
-class Segment(NamedTuple):
+class Segment(msgspec.Struct, frozen=True):
     """Own events of one session with floor < seq <= ceiling; no sid: they are gone."""
 
     sid: int | None
