@@ -177,6 +177,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
 
 
 _decode_body: Final = msgspec.json.Decoder(Body).decode
+_set: Final = msgspec.structs.force_setattr
 
 
 def decode_body(raw: bytes) -> Body:
@@ -190,8 +191,9 @@ def path_opening(name: str) -> bytes:
 
 
 def _frozen(body: Body) -> Body:
-    _freeze_ops(body.ops)
-    msgspec.structs.force_setattr(body, "data", freeze(body.data))  # ours: just decoded
+    if body.ops:
+        _freeze_ops(body.ops)
+    _set(body, "data", freeze(body.data))  # ours: just decoded
     return body
 
 

@@ -97,14 +97,22 @@ def freeze(value: Any) -> Any:
     """The read-only form of a decoded value. Parts that are already frozen are shared."""
     kind = type(value)
     if kind is dict:
+        frozen = FrozenDict(value)
         for inner in value.values():
             if type(inner) in OPEN:
-                frozen = [(n, freeze(v) if type(v) in OPEN else v) for n, v in value.items()]
-                return FrozenDict(frozen)
-        return FrozenDict(value)
+                _freeze_inside(frozen, value)
+                break
+        return frozen
     if kind is list:
         return FrozenList([freeze(v) if type(v) in OPEN else v for v in value])
     return value
+
+
+def _freeze_inside(frozen: FrozenDict, value: dict[str, Any]) -> None:
+    """Put the read-only forms of a dict's containers in their places, in a copy that is ours."""
+    for name, inner in value.items():
+        if type(inner) in OPEN:
+            dict.__setitem__(frozen, name, freeze(inner))
 
 
 def thaw(value: Any) -> Any:

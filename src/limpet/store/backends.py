@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Final, Protocol
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
@@ -34,6 +34,7 @@ _NOT_TO_POSTGRES: Final = (
     "PostgreSQL, open both stores in a program (docs/cli.md, carry_over, has the lines)"
 )
 _IN_MEMORY: Final = "is kept in the memory of one process and in no file; name a sqlite:/// store"
+_MARKS: Final = frozenset("?#%[]\\")  # with a meaning of their own in some URL
 _FILES: Final = "Use sqlite:///relative.db or sqlite:////absolute.db"
 
 
@@ -86,10 +87,17 @@ def scheme_of(url: str) -> str:
     if not isinstance(url, str) or "://" not in url:
         raise InvalidURL(str(url), "it is not a URL")
     try:
-        return urlsplit(url).scheme
+        return _parts(url).scheme
     except ValueError:  # its words may hold a piece of a password
         reason = "it is not a URL; [ and ] belong around an IPv6 address only"
         raise InvalidURL(url, reason) from None
+
+
+def _parts(url: str) -> SplitResult:
+    """A URL in its parts. Of a plain one they are plain to see, and every start asks."""
+    if url.startswith("sqlite:///") and url.isprintable() and _MARKS.isdisjoint(url):
+        return SplitResult("sqlite", "", url[9:], "", "")
+    return urlsplit(url)
 
 
 def not_a_file(url: str) -> InvalidURL:
@@ -198,7 +206,7 @@ def _restore_sqlite(
 
 def sqlite_path(url: str) -> Path:
     """The file that a sqlite: URL names."""
-    parts = urlsplit(url)
+    parts = _parts(url)
     path = unquote(parts.path)
     if parts.scheme != "sqlite" or parts.netloc or parts.fragment or len(path) < 2:
         raise InvalidURL(url, "it names no file")
@@ -218,7 +226,7 @@ def _inline(url: str) -> bool:
 
 def _options(url: str) -> dict[str, str]:
     """The options of a sqlite: URL, those that it leaves out too. Raises InvalidURL."""
-    query = urlsplit(url).query
+    query = _parts(url).query
     try:
         given = dict(parse_qsl(query, strict_parsing=True, keep_blank_values=True))
     except ValueError:

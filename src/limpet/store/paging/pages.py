@@ -36,11 +36,13 @@ class Room:
 def within(room: Room, sized: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
     """Those that fit. Asks for none that does not."""
     found: list[tuple[T, int]] = []
+    used = room.used
     for pair in sized:
         found.append(pair)
-        room.used += pair[1]
-        if room.full:
+        used += pair[1]
+        if used >= READ_PAGE_BYTES_MAX:
             break
+    room.used = used
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
@@ -37,6 +38,9 @@ EVENT_COLUMNS: Final = (
     "e.wake_id, e.flags, e.body, e.crc, e.link, e.processed, CASE WHEN e.processed > 0 THEN "
     "(SELECT p.at_us FROM events p WHERE p.sid = e.sid AND p.seq = e.processed) END"
 )
+# The same without that time, and without the alias: SQLite prepares it in half the time. For pages,
+# which mostly hold the event that says it, or nothing that was processed. See `sized_events`.
+PAGE_COLUMNS: Final = EVENT_COLUMNS.partition("CASE")[0].replace("e.", "") + "NULL"
 HEAD_COLUMNS: Final = (
     "sid, app, user, id, uid, version, link, created_us, updated_us, active_us, facts, floor, "
     "fence, lease_us, worker, leased_us"
@@ -193,12 +197,29 @@ def is_plain(row: tuple[Any, ...]) -> bool:
     return bool(crc32(body) == row[12] ^ _mixed(row[0], flags))
 
 
+def sized_events(
+    found: Iterable[tuple[Any, ...]], uid: str, codec: Codec, time_at: Callable[[int], int | None]
+) -> Iterator[tuple[Event, int]]:
+    """The same of rows of PAGE_COLUMNS. `time_at` says when an event was recorded that is not among
+    those before it."""
+    times: dict[Any, Any] = {}
+    for row in found:
+        times[row[1]] = row[5]
+        done = row[14]
+        if done and type(done) is int:
+            row = (*row[:15], times[done] if done in times else time_at(done))
+        plain = plain_event(row)
+        yield opened_event(row, uid, codec)[:2] if plain is None else (plain[0], len(plain[1]))
+
+
 def plain_event(row: tuple[Any, ...]) -> tuple[Event, bytes] | None:
     """The event in a row and its encoded body, if that is stored as it is and nothing is unusual:
     most are, and reading them takes a third less. None: see `opened_event`."""
-    _, seq, id, type_, actor, at_us, *names, _, body, _, link, processed, done_us = row
+    pos, seq, id, type_, actor, at_us, a, b, c, d, flags, body, crc, link, processed, done_us = row
     try:
-        if names != _NO_IDS or type(id) is not bytes or not is_plain(row):
+        if not (a is b is c is d is None and flags in _PLAIN and type(id) is type(body) is bytes):
+            return None
+        if crc32(body) != crc ^ ((pos ^ flags) & _LOW):
             return None
         content = decode_body(body)
     except (msgspec.MsgspecError, ValueError, TypeError, AttributeError):

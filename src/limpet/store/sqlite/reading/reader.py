@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -109,6 +110,14 @@ class Reader:
         if found is None:
             raise SessionNotFound(key)
         return found
+
+    def log(self, key: Key) -> tuple[int, Head]:
+        """The same, of the head only what reading its log takes: a third of the time, once."""
+        row = self.conn.execute(SQL["log_of"], (key.app, key.user, key.id)).fetchone()
+        if row is None or row[4]:
+            return self.living(key)
+        sid, uid, version, link, _ = row
+        return sid, Head(key, rows.unpack_id(uid), version, link, 0, 0, 0)
 
     def has_checkpoints(self) -> bool:
         """Whether any session has one: most stores have none, and a page of sessions asks once."""
@@ -296,8 +305,10 @@ class Reader:
         chosen, chosen_args = select_types(types)
         args = (sid, *bounds, *chosen_args, limit)
         try:  # row by row: none is read that does not fit the page
-            with closing(self.conn.execute(compose(name, types=chosen), args)) as found:
-                return within(room, (rows.sized_event(row, uid, codec) for row in found))
+            sql = compose(name, event=rows.PAGE_COLUMNS, types=chosen)
+            with closing(self.conn.execute(sql, args)) as found:
+                time_at = partial(self._time_at, sid)
+                return within(room, rows.sized_events(found, uid, codec, time_at))
         except (apsw.CorruptError, UnicodeDecodeError):
             # Some row is broken: read each by itself, so that only that one is lost.
             room.used = used
@@ -348,9 +359,13 @@ class Reader:
         link: bytes | None = self.conn.execute(SQL["link_at"], (sid, seq)).get
         return self.cold.link_at(sid, uid, seq) if link is None else link
 
+    def _time_at(self, sid: int, seq: int) -> int | None:
+        at_us: int | None = self.conn.execute(SQL["time_at"], (sid, seq)).get
+        return at_us
+
     def time_at(self, sid: int, uid: str, seq: int) -> int | None:
         """When an own event was recorded."""
-        at_us: int | None = self.conn.execute(SQL["time_at"], (sid, seq)).get
+        at_us = self._time_at(sid, seq)
         if at_us is None:
             event = self.cold.at(sid, uid, seq)
             at_us = None if event is None else event.at_us

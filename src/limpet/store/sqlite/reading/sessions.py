@@ -88,7 +88,7 @@ class Sessions:
         self, key: Key, after: int, limit: int, types: tuple[str, ...] | None, *, reverse: bool
     ) -> tuple[Event, ...]:
         with self._reader.instant():
-            sid, head = self._reader.living(key)
+            sid, head = self._reader.log(key)
             if head.floor:
                 read = lineage.events_last if reverse else lineage.events_after
                 start = (after or head.version + 1) if reverse else after

@@ -3,6 +3,9 @@
 -- name: head
 SELECT {head} FROM sessions s WHERE app = ? AND user = ? AND id = ?
 
+-- name: log_of
+SELECT sid, uid, version, link, floor FROM sessions WHERE app = ? AND user = ? AND id = ?
+
 -- name: head_at
 SELECT {head} FROM sessions s WHERE sid = ?
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from limpet.errors import StoreOnNetwork
+from limpet.store.sqlite.file import filesystems
 from limpet.store.sqlite.file.filesystems import file_system, refuse_network
 
 TABLE = """\
@@ -44,12 +46,37 @@ def test_the_deepest_and_latest_mount_counts(mounts: Path, path: str, kind: str)
     assert file_system(Path(path), mounts) == kind
 
 
+@pytest.mark.parametrize("name", [".", "a.db"])
+def test_the_device_counts_before_the_path(tmp_path: Path, name: str) -> None:
+    """Where something is mounted under several paths, its device tells what it is."""
+    device = tmp_path.stat().st_dev
+    table = tmp_path / "mountinfo"
+    line = f"31 22 {os.major(device)}:{os.minor(device)} /x /elsewhere rw - cifs //server/x rw\n"
+    table.write_text(TABLE + line)
+    assert file_system(tmp_path / name, table) == "cifs"
+
+
 def test_network_file_systems_are_refused_by_name(mounts: Path) -> None:
     """The error tells the path and what it is on."""
     with pytest.raises(StoreOnNetwork) as info:
         refuse_network(Path("/mnt/share/a.db"), mounts)
     assert (info.value.code, info.value.file_system) == ("store.network", "nfs4")
     refuse_network(Path("/var/lib/a.db"), mounts)
+
+
+def test_a_disk_of_its_own_needs_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Network file systems have no block device, and those that clusters share show in /sys."""
+    system = tmp_path / "fs"
+    monkeypatch.setattr(filesystems, "_SYSTEM", str(system))
+    monkeypatch.setattr(filesystems, "_device", lambda path: os.makedev(8, 1))
+    assert not filesystems.is_own_disk(tmp_path)  # nothing is known
+    system.mkdir()
+    assert filesystems.is_own_disk(tmp_path)
+    (system / "ocfs2").mkdir()
+    assert not filesystems.is_own_disk(tmp_path)
+    (system / "ocfs2").rmdir()
+    monkeypatch.setattr(filesystems, "_device", lambda path: os.makedev(0, 40))
+    assert not filesystems.is_own_disk(tmp_path)
 
 
 def test_where_nothing_is_known_nothing_is_refused(tmp_path: Path) -> None:
