@@ -16,8 +16,8 @@ from limpet import errors, reducers
 DOCS = Path(__file__).parents[2] / "docs" / "errors.md"
 CLASSES = {
     name: found
-    for name, found in vars(errors).items()
-    if inspect.isclass(found) and issubclass(found, errors.LimpetError)
+    for name in errors.__all__
+    if inspect.isclass(found := getattr(errors, name)) and issubclass(found, errors.LimpetError)
 }
 BRANCHES = {
     "CheckpointError",

@@ -26,7 +26,12 @@ def test_an_import_brings_in_nothing_that_was_not_asked_for() -> None:
     assert not [name for name in loaded if name.startswith("google.protobuf")]
     assert not [name for name in loaded if name.startswith("limpet.testing")]
     assert not {"limpet.model.diff.diff", "limpet.model.diff.merge"} & set(loaded)
-    later = ("store.sqlite.live", "session.runs.tracing", "session.conversing.graphs")
+    later = (
+        "store.sqlite.live",
+        "session.runs.tracing",
+        "session.conversing.graphs",
+        "errors.graph",
+    )
     assert not {f"limpet.{name}" for name in later} & set(loaded)
 
 
@@ -75,3 +80,5 @@ def test_a_name_that_is_not_there_is_an_ordinary_error() -> None:
     assert limpet.diff is limpet.model.diff.diff.diff
     with pytest.raises(AttributeError, match="has no attribute 'dif'"):
         limpet.dif  # type: ignore[attr-defined]  # noqa: B018  # asked for on purpose
+    with pytest.raises(AttributeError, match="has no attribute 'GraphErr'"):
+        limpet.errors.GraphErr  # type: ignore[attr-defined]  # noqa: B018  # asked for on purpose

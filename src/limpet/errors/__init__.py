@@ -383,89 +383,18 @@ __all__ = [
     "UploadLost",
 ]
 
-# Loaded when first asked for: most processes run no graph, no turn and no migration, and all of
+# Loaded when first asked for: most processes run no turn, no migration and no graph, and all of
 # them start.
-_LATER = {
-    "graph": (
-        "CheckpointError",
-        "CheckpointLoadFailed",
-        "CheckpointNotFound",
-        "CheckpointRecordInvalid",
-        "CheckpointSaveFailed",
-        "ConflictingProjectionForms",
-        "ConflictingReducers",
-        "DanglingEdge",
-        "EdgeException",
-        "FanOutCountModeAmbiguous",
-        "FanOutEmpty",
-        "FanOutFieldNotList",
-        "GraphError",
-        "GraphInvalid",
-        "GraphMisused",
-        "GraphRunError",
-        "MappingReferencesUndeclaredField",
-        "MultipleOutgoingEdges",
-        "NoDeclaredEntry",
-        "NodeException",
-        "ParallelBranchesBranchFailed",
-        "ParallelBranchesInvalidBranchSpec",
-        "ParallelBranchesNoBranches",
-        "ReducerConfigurationInvalid",
-        "ReducerError",
-        "RoutingError",
-        "SessionLoadFailed",
-        "SessionSaveFailed",
-        "SessionStoreError",
-        "SessionWriteConflict",
-        "StateValidationError",
-        "SuspensionError",
-        "SuspensionInUnsupportedContext",
-        "SuspensionPersistenceFailed",
-        "SuspensionRecordInvalid",
-        "SuspensionResumePayloadInvalid",
-        "UnreachableNode",
-    ),
-    "migration": (
-        "CheckpointMigrationAmbiguous",
-        "CheckpointMigrationFailed",
-        "CheckpointMigrationMissing",
-        "CheckpointSchemaIncompatible",
-        "Lifecycle",
-        "MigrationAmbiguous",
-        "MigrationError",
-        "MigrationFailed",
-        "MigrationMissing",
-        "SchemaIncompatible",
-        "SessionMigrationAmbiguous",
-        "SessionMigrationFailed",
-        "SessionMigrationMissing",
-        "SessionSchemaIncompatible",
-        "SessionSchemaViolation",
-        "Step",
-    ),
-    "runtime": (
-        "BudgetReached",
-        "EffectFailed",
-        "EffectUnknown",
-        "Interrupted",
-        "RequestAnswered",
-        "RequestMismatch",
-        "RequestNotFound",
-        "ToolDenied",
-        "ToolFailed",
-        "TurnError",
-        "TurnMismatch",
-        "TurnMisused",
-    ),
-}
+_LATER = ("runtime", "migration", "graph")
 
 if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
 
     def __getattr__(name: str) -> object:
-        for module, names in _LATER.items():
-            if name in names:
-                from importlib import import_module
+        from importlib import import_module
 
-                found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+        for module in _LATER if name in __all__ else ():
+            found = getattr(import_module(f"{__name__}.{module}"), name, None)
+            if found is not None:
+                globals()[name] = found
                 return found
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
