@@ -407,10 +407,10 @@ def test_what_migrations_print_is_no_part_of_the_answer(here: Path) -> None:
 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [
-    (("--migrations", "chats"), "Write it like myapp.state:MIGRATIONS"),
-    (("--migrations", "chats:"), "Write it like myapp.state:MIGRATIONS"),
-    (("--migrations", ":MIGRATIONS"), "Write it like myapp.state:MIGRATIONS"),
-    (("--migrations", "../chats:MIGRATIONS"), "Write it like myapp.state:MIGRATIONS"),
+    (("--migrations", "chats"), "Write it like myapp.module:name"),
+    (("--migrations", "chats:"), "Write it like myapp.module:name"),
+    (("--migrations", ":MIGRATIONS"), "Write it like myapp.module:name"),
+    (("--migrations", "../chats:MIGRATIONS"), "Write it like myapp.module:name"),
     (("--migrations", "no_such:MIGRATIONS"), "the module 'no_such' was not found"),
     (("--migrations", "chats.no_such:MIGRATIONS"), "the module 'chats.no_such' was not found"),
     (("--migrations", "chats:MIGRATION"), "the module chats has no 'MIGRATION'"),

@@ -61,6 +61,44 @@ def test_a_harness_that_cannot_be_loaded_is_named(here: Path, name: str) -> None
     assert name.partition(":")[0] in done.stderr
 
 
+FAILING = """
+import asyncio
+
+asyncio.run(asyncio.sleep(0))  # a module may run a loop of its own
+
+
+async def support(turn):
+    await look_up(turn)
+
+
+async def look_up(turn):
+    await turn.effect("refund", lambda order: order, order=7, compensate="take_back")
+
+
+async def take_back(session, effect): ...
+
+
+async def declare(lp):
+    lp.lifecycle("support", compensations={"take_back": take_back})
+"""
+
+
+def test_work_says_why_a_turn_failed(here: Path) -> None:
+    """On stderr, with the lines of the harness; `--setup` declares what it misses."""
+    (here / "failing_agent.py").write_text(FAILING)
+    work = ("work", "support.db", "--harness", "failing_agent:support", "--stop-when-idle")
+    done = run(here, *work, "--max-turns", "1")
+    assert json.loads(done.stdout.splitlines()[-1])["failed"] == 1
+    first, _, line, *_ = done.stderr.splitlines()
+    assert first == "limpet: a turn of support/ada/c0 failed"
+    assert "failing_agent.py" in line
+    assert line.endswith("in support")
+    assert "there is no compensation named 'take_back'" in done.stderr
+    done = run(here, *work, "--max-turns", "2", "--setup", "failing_agent:declare")
+    assert json.loads(done.stdout.splitlines()[-1])["turns"] == 2
+    assert done.stderr == ""
+
+
 def test_trace_prints_a_tree_with_times(here: Path) -> None:
     """The wake, its tools and its events; as JSON too."""
     assert run(here, "trace", "support.db", *NAMED).returncode == 2

@@ -21,7 +21,7 @@ def imported_object(option: str, text: str) -> Any:
     parts = name.split(".")
     if not colon or not all(part.isidentifier() for part in [*where.split("."), *parts]):
         raise InvalidInput(
-            f"{option} {text!r} is not module:name. Write it like myapp.state:MIGRATIONS."
+            f"{option} {text!r} is not module:name. Write it like myapp.module:name."
         )
     found: Any = _module(option, where)
     for part in parts:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
-from importlib import import_module
+import traceback
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -17,11 +19,13 @@ from rich.tree import Tree
 import limpet
 from limpet.cli.asked import Json, Url, named_by_options, on
 from limpet.cli.moving import App, Id, User
+from limpet.cli.objects import imported_object
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput
 from limpet.runtime.worker import Rates
 
 _SHOW_SECONDS: Final = 1.0
+_OURS: Final = Path(limpet.__file__).parent
 _COLOURS: Final = {"success": "green", "error": "bold red", "blocked": "yellow"}
 
 
@@ -41,20 +45,31 @@ def work(
     ] = False,
     max_turns: Annotated[int | None, typer.Option(help="Exit after so many.")] = None,
     retries: Annotated[int, typer.Option(help="Before a turn becomes a dead letter.")] = 5,
+    setup: Annotated[
+        str | None,
+        typer.Option(
+            "--setup",
+            metavar="MODULE:NAME",
+            help="A function of the open Limpet, called first: declare lp.lifecycle(…) there.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run the turns of agents until stopped.
 
     Run as many of these as you like, on as many machines as share the store. SIGTERM lets turns
-    finish, or gives them back. Shows rates on a terminal, JSON lines otherwise.
+    finish, or gives them back. Shows rates on a terminal, JSON lines otherwise; the error of a turn
+    that failed goes to stderr.
     """
     screen = Screen(as_json=as_json)
     show = Rate(as_json=as_json or not sys.stdout.isatty())
 
     async def run(lp: limpet.Limpet) -> Rates:
+        if set_up is not None and inspect.isawaitable(made := set_up(lp)):
+            await made
         worker = limpet.Worker(
             lp,
-            loaded(harness),
+            to_run,
             app=app_name,
             concurrency=concurrency,
             lease_seconds=lease_seconds,
@@ -62,10 +77,14 @@ def work(
             max_turns=max_turns,
             retries=retries,
             progress=show,
+            failure=show.failed,
         )
         return await worker.run()
 
     with screen.errors():
+        # Before there is an event loop: what is imported may run one of its own.
+        to_run = imported_object("--harness", harness)
+        set_up = None if setup is None else imported_object("--setup", setup)
         rates = on(url, run)
         show.last(rates)
 
@@ -107,24 +126,6 @@ def trace(
             Console(highlight=False).print(tree_of(found))
 
 
-def loaded(name: str) -> Any:
-    """The harness that `module:name` names. Raises InvalidInput."""
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise InvalidInput(f"{name!r} does not name a harness. Write --harness module:name.")
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        found: Any = import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise InvalidInput(f"the harness {name!r} cannot be loaded: {error}.") from error
-    finally:
-        sys.path.remove(here)
-    return found
-
-
 class Rate:
     """What a worker has done: a line that is rewritten, or JSON lines."""
 
@@ -136,6 +137,13 @@ class Rate:
         if now - self._at >= _SHOW_SECONDS:
             self._at = now
             self._write(rates, now - self._began)
+
+    def failed(self, key: limpet.Key, error: BaseException) -> None:
+        """Why a turn failed, with the lines of the harness that led there."""
+        lines = "".join(traceback.format_exception(type(error), error, harness_lines(error)))
+        clear = "" if self._json else "\r\x1b[K"
+        sys.stderr.write(f"{clear}limpet: a turn of {key} failed\n{lines}")
+        sys.stderr.flush()
 
     def last(self, rates: Rates) -> None:
         """What it came to."""
@@ -153,6 +161,21 @@ class Rate:
             more = f", {rates.paused} paused, {rates.failed} failed, {rates.dead} dead"
             sys.stdout.write(f"\r\x1b[K{counts}{more}")
         sys.stdout.flush()
+
+
+def harness_lines(error: BaseException) -> TracebackType | None:
+    """Its traceback from the first line that is not ours: how we came there tells nobody anything.
+
+    All of it, if every line is ours.
+    """
+    found = error.__traceback__
+    while found is not None and _is_ours(found):
+        found = found.tb_next
+    return found or error.__traceback__
+
+
+def _is_ours(found: TracebackType) -> bool:
+    return Path(found.tb_frame.f_code.co_filename).is_relative_to(_OURS)
 
 
 def tree_of(trace: limpet.Trace) -> Tree:

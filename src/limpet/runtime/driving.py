@@ -72,7 +72,10 @@ class Driver:
 
     async def run(self, harness: Callable[[Any], Awaitable[Any]], turn: Any) -> Exception | None:
         """Run it to its end, or until it is stopped; the error it raised, if any."""
-        running = harness(turn)
+        try:
+            running = harness(turn)
+        except Exception as mistake:  # it takes no turn, or is not async and raised
+            return mistake
         if not inspect.isawaitable(running):
             return TurnMisused("a harness is an async function. Define it with `async def`.")
         task = self._task = asyncio.ensure_future(self._main(running))

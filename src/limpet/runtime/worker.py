@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidInput, LimpetError, StoreError
+from limpet.model import Key, described
 from limpet.runtime.turn import Permission
 from limpet.runtime.wake import (
     RETRIES,
@@ -39,6 +40,7 @@ _GATHER_SECONDS: Final = 0.002  # much is recorded at once: one claim for all of
 # this time: a claim is a transaction, and one for many sessions costs hardly more than for one.
 _ROOM: Final = 0.5
 _ROOM_SECONDS: Final = 0.05
+_FAILED: Final = frozenset(("rescheduling", "failed", "budget_reached", "retries_exhausted"))
 
 
 class Rates(msgspec.Struct):
@@ -76,13 +78,20 @@ class Worker:
         poll_seconds: float = POLL_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
         progress: Callable[[Rates], None] | None = None,
+        failure: Callable[[Key, BaseException], None] | None = None,
     ) -> None:
+        if not isinstance(lp, Limpet):
+            raise InvalidInput(
+                f"a worker needs the Limpet of `async with limpet.open(url) as lp`, "
+                f"not {described(lp)}."
+            )
         if type(concurrency) is not int or not 0 < concurrency <= _CONCURRENCY_MAX:
             raise InvalidInput(f"concurrency is a number from 1 to {_CONCURRENCY_MAX:,}")
         self._lp, self._app = lp, check_sessions(app)
         self._concurrency, self._seconds = concurrency, check_lease_seconds(lease_seconds)
         self._idle_exit, self._max_turns = idle_exit, max_turns
-        self._poll, self._grace, self._progress = poll_seconds, grace_seconds, progress
+        self._poll, self._grace = poll_seconds, grace_seconds
+        self._progress, self._failure = progress, failure
         how: dict[str, Any] = {"retries": retries, "on_mismatch": on_mismatch, "agent": agent}
         how |= {"state_type": state_type, "migrations": migrations}
         self._manner = manner_of(harness, permissions=permissions, **how)
@@ -177,7 +186,7 @@ class Worker:
                     await self._bell.wait()
 
     def _ended(self, task: asyncio.Task[Woken]) -> None:
-        self._wakes.pop(task, None)
+        wake = self._wakes.pop(task)
         self._bell.set()
         if task.cancelled():
             return
@@ -185,15 +194,20 @@ class Worker:
             SESSION.error("wake broke: worker=%s error=%r", self.name, error)
             self.rates.failed += 1
         else:
-            self._count(task.result())
+            woken = task.result()
+            self._count(woken)
+            error = woken.error if woken.reason in _FAILED else None
         self._show()
+        if error is not None and self._failure is not None:
+            self._failure(wake.lease.key, error)
 
     def _count(self, woken: Woken) -> None:
         rates = self.rates
         rates.turns += woken.ran and woken.reason in ("end_turn", "interrupted")
         rates.paused += woken.reason == "requires_action"
-        rates.failed += woken.reason in ("rescheduling", "failed", "budget_reached")
-        rates.dead += woken.reason == "retries_exhausted"
+        dead = woken.reason == "retries_exhausted"
+        rates.failed += woken.reason in _FAILED and not dead
+        rates.dead += dead
         rates.lost += woken.reason == "lease_lost"
 
     async def _beat(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -287,3 +287,32 @@ async def test_a_harness_is_an_async_function_or_an_object_with_run(world: World
     assert isinstance(woken.error, limpet.TurnMisused)
     with pytest.raises(limpet.InvalidInput):
         limpet.Worker(world.lp, 5, app="support")
+
+
+async def test_a_harness_that_cannot_be_called_fails_like_any_other(world: World) -> None:
+    """Its session is tried again and becomes a dead letter; the worker tells why, each time."""
+    told: list[tuple[str, str]] = []
+
+    async def takes_no_turn() -> None: ...
+
+    await world.begin("hi")
+    worker = limpet.Worker(
+        world.lp,
+        takes_no_turn,
+        app="support",
+        idle_exit=True,
+        retries=0,
+        failure=lambda key, error: told.append((key.app, type(error).__name__)),
+    )
+    rates = await worker.run()
+    assert (rates.dead, rates.failed, told) == (1, 0, [("support", "TypeError")])
+    (head,) = (await world.lp.dead_letters(app="support")).items
+    assert "takes 0 positional arguments" in head.facts["run"]["dead"]["message"]
+    assert head.worker is None
+
+
+async def test_a_worker_is_given_an_open_limpet(world: World) -> None:
+    """The sync one has no `await` to work with, and a URL is not open."""
+    for lp in ("memory://", None, limpet.SyncLimpet):
+        with pytest.raises(limpet.InvalidInput, match=r"limpet\.open\(url\)"):
+            limpet.Worker(cast("Any", lp), echo, app=None)
