@@ -13,6 +13,7 @@ from limpet.model.ids import Entropy, Ids
 from limpet.session.following.follow import Hub
 from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
+from limpet.session.logs import not_sealed
 from limpet.store.open import open_store
 from limpet.store.protocol import Seal, Store
 
@@ -55,6 +56,8 @@ class Door:
         ids = Ids(lambda: time.time_ns() // 1_000_000, Entropy(os.urandom))
         self._opened = Journal(store, Hub(store), ids, self._clock, Keeping)
         self._opened.archive = self._archive
+        if self._seal is not None and self._archive is not None:
+            not_sealed(self._archive.url, "archive")
         return self
 
     async def __aexit__(

@@ -14,6 +14,7 @@ from limpet.session.arguments import (
 )
 from limpet.session.documents import Documents
 from limpet.session.door import Door
+from limpet.session.logs import not_sealed
 from limpet.session.metrics import Hook
 from limpet.store.protocol import Progress
 
@@ -38,7 +39,7 @@ class Policies(Door):
         collection "checkpointing", with its history.
         """
         from limpet.session.history.keeping import keeping_of
-        from limpet.session.history.policy import COLLECTION, CheckpointPolicy, stored
+        from limpet.session.history.policy import COLLECTION, STORE, CheckpointPolicy, stored
 
         if check_sessions(app) is None:
             raise InvalidInput("a policy is of an app. Pass its name.")
@@ -49,6 +50,8 @@ class Policies(Door):
             await documents.delete(app)
         else:
             await documents.put(app, stored(policy))
+            if self._seal is not None and policy.tier != STORE:
+                not_sealed(policy.tier, "checkpoints")
         keeping_of(self._journal).forget(app)
 
     async def retention(
