@@ -13,7 +13,7 @@ from limpet.model.ids import Entropy, Ids
 from limpet.session.following.follow import Hub
 from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
-from limpet.session.logs import not_sealed
+from limpet.session.logs import SESSION
 from limpet.store.open import open_store
 from limpet.store.protocol import Seal, Store
 
@@ -56,8 +56,8 @@ class Door:
         ids = Ids(lambda: time.time_ns() // 1_000_000, Entropy(os.urandom))
         self._opened = Journal(store, Hub(store), ids, self._clock, Keeping)
         self._opened.archive = self._archive
-        if self._seal is not None and self._archive is not None:
-            not_sealed(self._archive.url, "archive")
+        if self._archive is not None:
+            self._warn_if_sealed(self._archive.url, "archive")
         return self
 
     async def __aexit__(
@@ -83,6 +83,11 @@ class Door:
             await self._opened.close()
         elif self._ready is not None:
             await self._ready.close()
+
+    def _warn_if_sealed(self, url: str, what: str) -> None:
+        """A store with a seal is about to write files to this place in plain text."""
+        if self._seal is not None:
+            SESSION.warning("files not sealed: to=%s what=%s", url, what)
 
     @property
     def _journal(self) -> Journal:

@@ -15,11 +15,6 @@ from limpet.model import Lease
 SESSION: Final = logging.getLogger("limpet.session")
 
 
-def not_sealed(url: str, what: str) -> None:
-    """Warn that bodies, which the store seals, are written to this place in plain text."""
-    SESSION.warning("files not sealed: to=%s what=%s", url, what)
-
-
 def lease_lost(error: SessionFenced, lease: Lease | None, during: str) -> None:
     """Warn that a worker has lost its lease: it was too slow, or another worker has it now."""
     if lease is None:

@@ -14,7 +14,6 @@ from limpet.session.arguments import (
 )
 from limpet.session.documents import Documents
 from limpet.session.door import Door
-from limpet.session.logs import not_sealed
 from limpet.session.metrics import Hook
 from limpet.store.protocol import Progress
 
@@ -50,8 +49,8 @@ class Policies(Door):
             await documents.delete(app)
         else:
             await documents.put(app, stored(policy))
-            if self._seal is not None and policy.tier != STORE:
-                not_sealed(policy.tier, "checkpoints")
+            if policy.tier != STORE:
+                self._warn_if_sealed(policy.tier, "checkpoints")
         keeping_of(self._journal).forget(app)
 
     async def retention(
