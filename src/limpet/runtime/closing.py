@@ -29,11 +29,13 @@ class Close(msgspec.Struct):
     blocked_on: tuple[str, ...] = ()
     drafts: list[Draft] = msgspec.field(default_factory=list)  # of the harness, and errors
     summary: str | None = None
+    needs: dict[str, int] | None = None  # so much of the budget, to go on
 
     @property
     def is_over(self) -> bool:
         """Whether the turn is over, and not only this wake."""
-        return self.stop_reason not in ("requires_action", "rescheduling", "retries_exhausted")
+        waits = self.stop_reason in ("requires_action", "rescheduling", "retries_exhausted")
+        return not waits and self.needs is None
 
 
 async def close_wake(log: TurnLog, opening: Opening, how: Close, lease: Lease) -> None:
@@ -95,7 +97,7 @@ def _drafts(
     now = "rescheduling" if how.stop_reason == "rescheduling" else "idle"
     if was != now:
         drafts.append(runs.status_changed(was, now, how.stop_reason))  # type: ignore[arg-type]  # two of them
-    named: Any = {"blocked_on": how.blocked_on, "summary": how.summary}
+    named: Any = {"blocked_on": how.blocked_on, "summary": how.summary, "needs": how.needs}
     return [*drafts, runs.status_idle(how.stop_reason, processed=done, **named)]
 
 

@@ -88,6 +88,8 @@ async def open_wake(
     overdue = requests.overdue(facts, now_us)
     if runs.is_paused(facts) and not overdue:
         return "requires_action"
+    if runs.is_short(facts):
+        return "budget_reached"
     pending = await _pending(session)
     return await _opened(session, lease, pending, overdue)
 
@@ -140,7 +142,7 @@ def _why(facts: Facts, opening: Opening, *, overdue: bool, crashed: bool) -> run
         return "deadline"
     if crashed:
         return "died"
-    if run.get("stop") == "rescheduling":
+    if run.get("stop") in ("rescheduling", "budget_reached"):
         return "retry"
     ended = [event for event in opening.records.ended.values() if event.processed == 0]
     return "answer" if opening.control else "child" if ended else "asked"

@@ -25,7 +25,7 @@ from limpet.errors import (
 )
 from limpet.model import PAGE_MAX, Draft, Key, Lease, described
 from limpet.model.facts import processed
-from limpet.model.facts.running import asked, endings, runs
+from limpet.model.facts.running import asked, budgets, endings, runs
 from limpet.runtime.children import Ending, interrupt_all
 from limpet.runtime.closing import Close, close_wake, commit_last
 from limpet.runtime.driving import Driver, harness_of
@@ -293,9 +293,19 @@ class Wake:
         if isinstance(error, TurnMismatch):
             return self._mismatched(opening, error)
         if isinstance(error, BudgetReached):
-            failed = runs.failed(error.code, str(error), opening.attempt, counts=False)
-            return Close("budget_reached", "error", str(error), drafts=[failed])
+            return self._short(opening, error)
         return self._failed(opening, error)
+
+    def _short(self, opening: Opening, error: BudgetReached) -> Close:
+        """The turn is held until enough is granted. That of a child ends: its parent has the rest
+        of the budget back, and decides. What was refused elsewhere is a failure like any other."""
+        failed = runs.failed(error.code, str(error), opening.attempt, counts=False)
+        how = Close("budget_reached", "error", str(error), drafts=[failed])
+        if Ending.of(self.session, how.stop_reason, None) is None:
+            how.needs = budgets.needed(error.name, error.amount)
+            if budgets.is_enough(self.session.head.facts, how.needs):
+                return self._failed(opening, error)
+        return how
 
     def _given_back(self, opening: Opening) -> Close:
         """The worker stops: the next one goes on at once, and nothing counts as failed."""

@@ -240,6 +240,96 @@ async def test_a_call_beyond_the_budget_is_refused(world: World) -> None:
     assert (session.budget.spent.cost, session.budget.reserved.cost) == (0.4, 0.0)
 
 
+async def test_a_turn_that_reached_its_budget_goes_on_when_enough_is_granted(world: World) -> None:
+    """Its input is not processed. Until then nobody claims it, also if another input comes."""
+    called: list[int] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.step("cheap", lambda: called.append(1), max_cost=0.4)
+        await turn.step("dear", lambda: called.append(2), max_cost=0.7)
+
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+    await world.work(harness)
+    assert (session.stop_reason, session.head.pending) == ("budget_reached", 1)
+    await world.send("are you there?")
+    await session.grant(0.05, actor="user:ada")
+    assert not await world.work(harness), "not enough"
+    woken = await world.lp.wake(session.key, harness)
+    assert (woken.ran, woken.reason) == (False, "budget_reached")
+    await session.grant(0.05, actor="user:ada")
+    first, second = await world.work(harness)
+    assert (first.reason, called[:2]) == ("end_turn", [1, 2]), "the first step is not repeated"
+    assert second.reason == "budget_reached", "the next turn, of the other input"
+    wakes = [each.why for each in await session.activations()]
+    assert sorted(wakes) == ["input", "input", "retry"]
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+async def test_a_grant_that_comes_while_the_wake_is_closed_counts(
+    world: World, tokens: bool
+) -> None:
+    """Whoever is first: what is left is judged when the turn stops, not when it was refused."""
+    amount = limpet.Budget(tokens=70) if tokens else limpet.Budget(cost=0.7)
+
+    async def harness(turn: limpet.Turn) -> None:
+        try:
+            await turn.step("dear", lambda: 1, max_cost=amount.cost, max_tokens=amount.tokens)
+        except limpet.BudgetReached:
+            await world.lp.session(world.session.key, actor="user:ada").grant(amount)
+            raise
+
+    session = await world.begin("hi")
+    await session.grant(limpet.Budget(cost=0.1, tokens=10), actor="user:ada")
+    reasons = [woken.reason for woken in await world.work(harness)]
+    world.later(2)  # what was given back undone is held back for a moment
+    reasons += [woken.reason for woken in await world.work(harness)]
+    assert reasons == ["budget_reached", "end_turn"]
+    assert session.head.pending == 0
+
+
+async def test_a_turn_that_reached_its_budget_can_be_interrupted(world: World) -> None:
+    """Its input is done with then, and the next one is a turn of its own."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        if turn.inputs[0].data["text"] == "dear":
+            await turn.step("dear", lambda: 1, max_cost=2)
+
+    session = await world.begin("dear")
+    await session.grant(1.0, actor="user:ada")
+    await world.work(harness)
+    await session.interrupt(actor="user:ada")
+    await world.send("cheap")
+    await world.work(harness)
+    assert (session.stop_reason, session.head.pending) == ("end_turn", 0)
+
+
+async def test_a_child_that_reaches_its_budget_ends(world: World) -> None:
+    """Nobody else could grant it more: the rest goes back, and the parent decides."""
+
+    async def spends(turn: limpet.Turn) -> None:
+        await turn.step("dear", lambda: 1, max_cost=0.5)
+
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+    await world.work(asks_a_child)
+    await work_children(world, spends)
+    await world.work(asks_a_child)
+    assert await world.said() == ["None, budget_reached"]
+    assert (session.head.pending, session.budget.remaining.cost) == (0, 1.0)  # type: ignore[union-attr]  # it has one
+
+
+async def test_a_budget_that_is_not_the_sessions_own_is_a_failure(world: World) -> None:
+    """It is tried again later: no grant would ever be waited for."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        raise limpet.BudgetReached("cost", 2, 1)
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    assert (session.stop_reason, session.head.pending) == ("rescheduling", 1)
+
+
 async def test_a_reservation_settles_at_what_was_used(world: World) -> None:
     """Or at all of it, if nobody says."""
 

@@ -184,6 +184,17 @@ def remaining(facts: Facts) -> tuple[int | None, int | None]:
     return cost, None if tokens is None else tokens - gone.tokens
 
 
+def needed(name: str, asked: float) -> dict[str, int]:
+    """What a call asked for that was refused with BudgetReached."""
+    return {name: round(asked * MILLION) if name == "cost" else round(asked)}
+
+
+def is_enough(facts: Facts, of: Mapping[str, Any]) -> bool:
+    """Whether as much is left of the budget."""
+    left = zip(("cost", "tokens"), remaining(facts), strict=True)
+    return all([has is None or has >= of.get(name, 0) for name, has in left])
+
+
 # --- folds ----------------------------------------------------------------------------------------
 
 

@@ -145,12 +145,16 @@ def status_idle(
     blocked_on: Iterable[str] = (),
     summary: str | None = None,
     processed: Iterable[int] = (),
+    needs: Mapping[str, int] | None = None,
 ) -> Fact:
     """A wake stopped for this reason. With requires_action, it waits for these requests; if its
-    turn is over, these inputs are `processed`."""
+    turn is over, these inputs are `processed`. With budget_reached and `needs`, it is not over: it
+    goes on when that much is left of the budget."""
     data: dict[str, Any] = {"stop_reason": stop_reason, "blocked_on": list(blocked_on)}
     if seqs := sorted(set(processed)):
         data["processed"] = seqs
+    if needs is not None:
+        data["needs"] = dict(needs)
     if summary is not None:
         data["summary"] = readable(summary)
     return Fact(type=STATUS_IDLE, data=data)
@@ -207,6 +211,12 @@ def is_paused(facts: Facts) -> bool:
     return "paused" in run_in(facts)
 
 
+def is_short(facts: Facts) -> bool:
+    """Whether its turn waits for more of the budget than is left."""
+    needs = run_in(facts).get("needs")
+    return needs is not None and not budgets.is_enough(facts, needs)
+
+
 def is_interrupted(facts: Facts) -> bool:
     """Whether an interrupt came that no wake has dealt with."""
     return "interrupt" in run_in(facts)
@@ -231,6 +241,8 @@ def next_us(facts: Facts, due_us: int | None) -> int | None:
         return deadline_us
     if (retry_us := run.get("retry_us")) is not None:
         return int(retry_us)
+    if (needs := run.get("needs")) is not None:
+        return needs["since_us"] if budgets.is_enough(facts, needs) else None
     turn = run.get("turn")
     if turn is not None and turn["span"] is not None:  # its worker died, if nobody has it
         since_us: int = turn["since_us"]
@@ -249,7 +261,7 @@ def fold_started(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     turn = {"id": data["turn"], "from": before["from"] if before and goes_on else at.seq - 1}
     turn |= {name: data[name] for name in ("inputs", "timers", "attempt")}
     turn |= {"span": data["span_id"], "since_us": at.now_us}
-    over: Changes = dict.fromkeys(("paused", "deadline_us", "retry_us", "requeued"))
+    over: Changes = dict.fromkeys(("paused", "deadline_us", "retry_us", "requeued", "needs"))
     return _run(facts, turn=FrozenDict(turn), **over)
 
 
@@ -278,6 +290,8 @@ def _stopped(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
         return _run(facts, stop=reason, paused=paused, deadline_us=deadline_us)
     if reason == "rescheduling":
         return _run(facts, stop=reason)
+    if (needs := data.get("needs")) is not None:
+        return _run(facts, stop=reason, needs=FrozenDict({**needs, "since_us": at.now_us}))
     if reason == "retries_exhausted":
         dead = FrozenDict({"at_us": at.now_us, **run.get("error", EMPTY)})
         changes = _run(facts, stop=reason, dead=dead, retry_us=None, paused=None, deadline_us=None)
@@ -301,7 +315,7 @@ def fold_requeued(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 
 def fold_interrupt(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     """Blocks are cleared and revisits dropped at once, also if no worker is alive."""
-    changes: dict[str, Any] = {"paused": None, "deadline_us": None, "retry_us": None}
+    changes: dict[str, Any] = dict.fromkeys(("paused", "deadline_us", "retry_us", "needs"))
     turn = turn_in(facts)
     if turn is not None and turn["span"] is None and not is_dead(facts):
         changes["stop"] = "interrupted"
