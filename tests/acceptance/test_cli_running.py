@@ -99,6 +99,48 @@ def test_work_says_why_a_turn_failed(here: Path) -> None:
     assert done.stderr == ""
 
 
+ASKING = """
+async def support(turn):
+    if turn.session.id == "c1":
+        raise ValueError("no such order")
+    if turn.session.id == "c0" and not await turn.approve("wire", {"eur": 900}):
+        return
+    await turn.say(str(await turn.ask("rating", {"of": 5})))
+"""
+
+
+def test_what_needs_a_person_is_shown_and_answered(here: Path) -> None:
+    """Status names requests and dead letters; confirm, answer and requeue let a worker go on."""
+    (here / "asking_agent.py").write_text(ASKING)
+    work = ("work", "support.db", "--harness", "asking_agent:support", "--stop-when-idle")
+    run(here, *work, "--retries", "0")
+    counts, *lines = run(here, "status", "support.db").stdout.splitlines()
+    assert counts == "3 sessions: 3 with pending input, 0 due, 0 leased, 2 blocked, 1 dead."
+    assert [line.split()[:2] for line in lines] == [
+        ["blocked", "support/ada/c0"],
+        ["blocked", "support/ada/c2"],
+        ["dead", "support/ada/c1"],
+    ]
+    assert 'waits for approval wire {"eur":900} (' in lines[0]
+    assert lines[2].endswith("ValueError: no such order")
+    named = {id: ("--app", "support", "--user", "ada", "--id", id) for id in ("c0", "c1", "c2")}
+    assert "choose --allow or --deny" in run(here, "confirm", "support.db", *named["c0"]).stderr
+    code, told = answer(here, "confirm", "support.db", "--allow", "--note", "ok", *named["c0"])
+    assert (code, told["event"]["data"]["allow"]) == (0, True)
+    assert "waits for no answer" in run(here, "answer", "support.db", "5", *named["c0"]).stderr
+    code, told = answer(here, "answer", "support.db", "4", *named["c2"])
+    assert told["event"]["data"]["output"] == 4
+    assert "is not a dead letter" in run(here, "requeue", "support.db", *named["c2"]).stderr
+    assert run(here, "requeue", "support.db", *named["c1"]).returncode == 0
+    assert run(here, "status", "support.db").stdout.startswith(
+        "3 sessions: 3 with pending input, 3 due, 0 leased."
+    )
+    run(here, *work)
+    code, told = answer(here, "status", "support.db")
+    assert (told["blocked"], told["dead"], told["held"]) == (1, 0, 1)  # c1 is tried again later
+    assert [line["state"] for line in told["shown"]] == ["blocked", "held"]
+
+
 def test_trace_prints_a_tree_with_times(here: Path) -> None:
     """The wake, its tools and its events; as JSON too."""
     assert run(here, "trace", "support.db", *NAMED).returncode == 2

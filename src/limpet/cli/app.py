@@ -330,8 +330,9 @@ def _listed(apps: list[str]) -> str:
     return ", ".join(apps[:_APPS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
-verbs = (moving.copy, moving.erase, moving.export, moving.mirror, running.work, running.trace)
-for verb in verbs:
+verbs = (moving.copy, moving.erase, moving.export, moving.mirror)
+runs = (running.work, running.confirm, running.answer, running.requeue, running.trace)
+for verb in (*verbs, *runs):
     app.command()(verb)
 for of_past in (*past.COMMANDS, *life.COMMANDS, *agents.COMMANDS):
     app.command()(of_past)

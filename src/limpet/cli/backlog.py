@@ -13,15 +13,20 @@ from typing import Final, Literal, TypeAlias, get_args
 import msgspec
 
 from limpet.model import PAGE_MAX, Head, runnable_us
+from limpet.model.diff.changes import brief
+from limpet.model.facts.running import open_requests, run_in
+from limpet.model.facts.running.endings import is_held
+from limpet.model.facts.running.runs import is_dead
 from limpet.model.lease import is_leased
 from limpet.session.limpet import Limpet
 
-Readiness: TypeAlias = Literal["leased", "due", "held", "idle"]
+Readiness: TypeAlias = Literal["leased", "due", "blocked", "dead", "held", "idle"]
+_INPUT_CHARS_MAX: Final = 60
 _ORDER: Final[tuple[Readiness, ...]] = get_args(Readiness)  # leased sessions are shown first
 
 
 class Backlog(msgspec.Struct):
-    """Counts at one moment. A session is leased, due, held or idle; in each case it may have
+    """Counts at one moment. A session is in one of the states of Readiness; in each it may have
     pending input."""
 
     now_us: int
@@ -29,13 +34,16 @@ class Backlog(msgspec.Struct):
     pending: int = 0  # with unprocessed input
     due: int = 0  # can be claimed now: input, a wake timer, or an ended lease
     leased: int = 0
-    held: int = 0  # released by its worker, to be retried later
-    shown: list[Head] = []  # leased, due, held; due ones as they would be claimed
+    blocked: int = 0  # a person or a tool has to answer
+    dead: int = 0  # dead letters: held until somebody requeues them
+    held: int = 0  # to be retried later
+    shown: list[Head] = []  # all but idle ones; due ones as they would be claimed
 
     @property
     def left_off(self) -> int:
-        """How many leased, due or held sessions are not shown."""
-        return self.leased + self.due + self.held - len(self.shown)
+        """How many sessions that are not idle are not shown."""
+        counted = self.leased + self.due + self.blocked + self.dead + self.held
+        return counted - len(self.shown)
 
     def add(self, heads: Iterable[Head], *, limit: int) -> None:
         """Count more sessions, and keep the most urgent ones."""
@@ -46,6 +54,8 @@ class Backlog(msgspec.Struct):
             ready = readiness(head, self.now_us)
             self.leased += ready == "leased"
             self.due += ready == "due"
+            self.blocked += ready == "blocked"
+            self.dead += ready == "dead"
             self.held += ready == "held"
             if ready != "idle":
                 urgent.append(head)
@@ -57,16 +67,33 @@ class Backlog(msgspec.Struct):
 
 
 def readiness(head: Head, now_us: int) -> Readiness:
-    """Whether the session is leased to a worker, can be claimed now, is held back for a retry, or
-    has nothing to do now."""
+    """Whether the session is leased to a worker, can be claimed now, waits for an answer or for a
+    person who requeues it, is held back for a retry, or has nothing to do now."""
     if is_leased(head, now_us):
         return "leased"
     at_us = runnable_us(head)
+    if at_us is not None and at_us <= now_us:
+        return "due"
+    if is_dead(head.facts) or is_held(head.facts):
+        return "dead"
+    if open_requests(head.facts):
+        return "blocked"
     if at_us is None:
         return "idle"
-    if at_us <= now_us:
-        return "due"
-    return "idle" if head.lease_us is None else "held"
+    is_retried = run_in(head.facts).get("stop") == "rescheduling"
+    return "idle" if head.lease_us is None and not is_retried else "held"
+
+
+def needs(head: Head, state: Readiness) -> list[str]:
+    """What a blocked session waits for, or why a session is a dead letter; else nothing."""
+    if state == "blocked":
+        return [
+            f"waits for {each.kind} {each.name} {brief(each.input, _INPUT_CHARS_MAX)} ({each.id})"
+            for each in open_requests(head.facts)
+        ]
+    if state == "dead" and is_dead(head.facts):
+        return [" ".join(str(run_in(head.facts)["dead"]["message"]).split())]
+    return ["a compensation failed"] if state == "dead" else []
 
 
 async def backlog_of(lp: Limpet, app: str | None, *, now_us: int, limit: int) -> Backlog:

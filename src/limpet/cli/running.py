@@ -1,4 +1,5 @@
-"""The commands that run agents and look at their runs: work, trace."""
+"""The commands that run agents, answer them and look at their runs: work, confirm, answer, requeue,
+trace."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import inspect
 import sys
 import time
 import traceback
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Final
@@ -18,11 +20,18 @@ from rich.tree import Tree
 
 import limpet
 from limpet.cli.asked import Json, Url, named_by_options, on
-from limpet.cli.moving import App, Id, User
+from limpet.cli.life import acting
 from limpet.cli.objects import imported_object
+from limpet.cli.past import Actor, App, Id, User
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput
 from limpet.runtime.worker import Rates
+from limpet.session.wire import event_form
+
+Request = Annotated[
+    str | None,
+    typer.Argument(metavar="[REQUEST]", help="Its id, if the session waits for several."),
+]
 
 _SHOW_SECONDS: Final = 1.0
 _OURS: Final = Path(limpet.__file__).parent
@@ -89,6 +98,80 @@ def work(
         show.last(rates)
 
 
+def confirm(
+    url: Url,
+    request: Request = None,
+    *,
+    app_name: App,
+    user: User,
+    id_: Id,
+    allow: Annotated[
+        bool | None, typer.Option("--allow/--deny", help="Whether it may be done.")
+    ] = None,
+    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why.")] = None,
+    actor: Actor = None,
+    as_json: Json = False,
+) -> None:
+    """Allow or deny what a session waits for."""
+
+    async def run(session: limpet.Session[Any]) -> limpet.Event:
+        if allow is None:
+            raise InvalidInput("choose --allow or --deny. Pass one of the two.")
+        wanted = asked_for(session, request)
+        return await session.confirm(wanted, allow=allow, note=note, actor=acting(actor))
+
+    _answered(url, limpet.Key(app_name, user, id_), run, as_json=as_json)
+
+
+def answer(
+    url: Url,
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="JSON, or a text.")],
+    request: Request = None,
+    *,
+    app_name: App,
+    user: User,
+    id_: Id,
+    actor: Actor = None,
+    as_json: Json = False,
+) -> None:
+    """Give the output that a session waits for."""
+
+    async def run(session: limpet.Session[Any]) -> limpet.Event:
+        given = _json_or_text(output)
+        return await session.answer(asked_for(session, request), given, actor=acting(actor))
+
+    _answered(url, limpet.Key(app_name, user, id_), run, as_json=as_json)
+
+
+def requeue(
+    url: Url, *, app_name: App, user: User, id_: Id, actor: Actor = None, as_json: Json = False
+) -> None:
+    """Try a dead letter again, with all its attempts."""
+    screen, key = Screen(as_json=as_json), limpet.Key(app_name, user, id_)
+
+    async def run(lp: limpet.Limpet) -> limpet.Event:
+        with named_by_options():
+            return await lp.requeue(key, actor=acting(actor))
+
+    with screen.errors():
+        _say_due(screen, key, on(url, run))
+
+
+def asked_for(session: limpet.Session[Any], request: str | None) -> str:
+    """The id of the request: the one that is named, or the only one. Raises InvalidInput."""
+    waiting = [f"{each.kind} {each.name} ({each.id})" for each in session.blocked_on]
+    if request is not None:
+        return request
+    if len(waiting) == 1:
+        return session.blocked_on[0].id
+    if not waiting:
+        raise InvalidInput(f"session {session.key} waits for no answer. See limpet status.")
+    raise InvalidInput(
+        f"session {session.key} waits for several answers: {', '.join(waiting)}. Pass the id of "
+        "one of them."
+    )
+
+
 def trace(
     url: Url,
     *,
@@ -124,6 +207,37 @@ def trace(
             sys.stdout.write(msgspec.json.encode(_form(found)).decode() + "\n")
         else:
             Console(highlight=False).print(tree_of(found))
+
+
+def _answered(
+    url: str,
+    key: limpet.Key,
+    run: Callable[[limpet.Session[Any]], Awaitable[limpet.Event]],
+    *,
+    as_json: bool,
+) -> None:
+    screen = Screen(as_json=as_json)
+
+    async def work(lp: limpet.Limpet) -> limpet.Event:
+        session: limpet.Session[Any] = lp.session(key)
+        with named_by_options():
+            await session.refresh()
+        return await run(session)
+
+    with screen.errors():
+        _say_due(screen, key, on(url, work))
+
+
+def _say_due(screen: Screen, key: limpet.Key, event: limpet.Event) -> None:
+    with screen.answer({"ok": True, "event": event_form(event)}) as say:
+        say(f"ok: event {event.seq} of {key}. A worker goes on with it.", "ok")
+
+
+def _json_or_text(given: str) -> Any:
+    try:
+        return msgspec.json.decode(given)
+    except msgspec.DecodeError:
+        return given
 
 
 class Rate:

@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from limpet.cli.ages import timed
-from limpet.cli.backlog import Backlog, Readiness, readiness
+from limpet.cli.backlog import Backlog, Readiness, needs, readiness
 from limpet.cli.stuck import Stuck
 from limpet.errors import BackupDamaged, InvalidInput, LimpetError
 from limpet.model import Head, runnable_us, to_time
@@ -148,11 +148,12 @@ class Screen:
             shown = [_waiting(head, found.now_us) for head in found.shown]
             told = {"ok": True, "at": _time(found.now_us), "sessions": found.sessions}
             told |= {"pending": found.pending, "due": found.due, "leased": found.leased}
-            told |= {"held": found.held}
+            told |= {"blocked": found.blocked, "dead": found.dead, "held": found.held}
             self._write({**told, "shown": shown, "left_off": found.left_off})
             return
         counts = f"{found.pending:,} with pending input, {found.due:,} due, {found.leased:,} leased"
-        counts += f", {found.held:,} held back" if found.held else ""
+        rarer = {"blocked": found.blocked, "dead": found.dead, "held back": found.held}
+        counts += "".join([f", {number:,} {word}" for word, number in rarer.items() if number])
         self._say(f"{plural(found.sessions, 'session')}: {counts}.", "ok")
         if self._out.is_terminal and found.shown:
             self._out.print(_waiting_table(found))
@@ -294,7 +295,8 @@ def _waiting_table(found: Backlog) -> Table:
     table.add_column("waiting", no_wrap=True)  # a time with its age stays on one line
     for head in found.shown:
         state = readiness(head, found.now_us)
-        colour = _COLOURS["warning" if state == "due" else "ok"]
+        colour = _COLOURS["problem" if state == "dead" else "ok"]
+        colour = _COLOURS["warning"] if state in ("due", "blocked") else colour
         when, *whose = _waits(head, state, found.now_us)
         session = Text("\n").join([Text(str(head.key)), *[Text(who, "dim") for who in whose]])
         table.add_row(Text(state, colour), session, f"{head.pending:,}", when)
@@ -303,14 +305,17 @@ def _waiting_table(found: Backlog) -> Table:
 
 def _waiting_lines(found: Backlog) -> Iterator[str]:
     width = max((len(str(head.key)) for head in found.shown), default=0)
-    for head in found.shown:
-        state = readiness(head, found.now_us)
+    states = [readiness(head, found.now_us) for head in found.shown]
+    widest = max(map(len, ("leased", *states)))
+    for head, state in zip(found.shown, states, strict=True):
         waits = ", ".join((f"{head.pending:,} pending", *_waits(head, state, found.now_us)))
-        yield f"{state:<6}  {head.key!s:<{width}}  {waits}"
+        yield f"{state:<{widest}}  {head.key!s:<{width}}  {waits}"
 
 
 def _waits(head: Head, state: Readiness, now_us: int) -> list[str]:
-    """Since when or until when a session waits, and who holds or held its lease."""
+    """Since when or until when a session waits, and for whom or what."""
+    if state in ("blocked", "dead"):
+        return [f"since {timed(head.updated_us, now_us)}", *needs(head, state)]
     at = timed(runnable_us(head) or 0, now_us)
     if state == "leased":
         return [f"until {at}", f"leased to {head.worker} (fence {head.fence})"]
@@ -322,7 +327,8 @@ def _waits(head: Head, state: Readiness, now_us: int) -> list[str]:
 
 
 def _waiting(head: Head, now_us: int) -> dict[str, Any]:
-    return {**head_form(head), "state": readiness(head, now_us)}
+    state = readiness(head, now_us)
+    return {**head_form(head), "state": state, "needs": needs(head, state)}
 
 
 def _time(at_us: int) -> str:
