@@ -204,6 +204,7 @@ async def test_the_doctor_says_whether_a_pooler_is_in_the_way(
     async with limpet.open(through):
         pass
     assert (await checked(through)).found.startswith("in the way")
+    assert "partial events reach only" in (await checked(through)).found
     assert (await checked(through)).ok
     named = await checked(f"{postgres_server.url}&pooler=transaction")
     assert named.severity == "warning"
@@ -219,8 +220,12 @@ async def test_a_pooler_has_no_other_mode(value: str) -> None:
             pass
 
 
-async def test_partials_stay_in_their_process_and_recorded_events_do_not(through: str) -> None:
-    """Nothing can LISTEN behind a pooler; a follower elsewhere has the final event all the same."""
+async def test_partials_stay_in_their_process_and_recorded_events_do_not(
+    through: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing can LISTEN behind a pooler, as the log says; a follower elsewhere has the final event
+    all the same."""
+    caplog.set_level("INFO", "limpet.store.postgres")
     async with limpet.open(through) as lp, limpet.open(through) as other:
         session = await lp.create("shop", "ada", actor="agent:main")
         here, there = session.follow(after=1), (await other.get(session.key)).follow(after=1)
@@ -235,3 +240,5 @@ async def test_partials_stay_in_their_process_and_recorded_events_do_not(through
         assert (found.seq, found.data) == (2, {"text": "hello"})
         await here.aclose()
         await there.aclose()
+    told = [each for each in caplog.messages if each.startswith("live channel not opened: store=")]
+    assert [each.rpartition(" ")[2] for each in told] == ["error=pooler"] * 2, "one for each Limpet"

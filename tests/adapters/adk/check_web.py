@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 import limpet
 
 ROOT = Path(__file__).resolve().parents[3]
+SECONDS_MAX = 120  # for the start of a process that imports all of ADK, and a conversation
 AGENT = """
 from tests.adapters.adk.agents import Scripted, add
 from google.adk.agents.llm_agent import LlmAgent
@@ -54,6 +56,8 @@ def web(agents: Path, tmp_path: Path) -> Iterator[str]:
     process = subprocess.Popen(
         command, cwd=tmp_path, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
+    late = threading.Timer(SECONDS_MAX, process.kill)  # one that never starts says nothing
+    late.start()
     try:
         assert process.stdout is not None
         said = b""
@@ -63,8 +67,10 @@ def web(agents: Path, tmp_path: Path) -> Iterator[str]:
                 break
         else:
             raise AssertionError(said.decode())
+        late.cancel()
         yield found[1].decode()
     finally:
+        late.cancel()
         process.terminate()
         process.communicate(timeout=60)
 
@@ -108,6 +114,7 @@ def ran(agent: Path, typed: str) -> str:
     command = [sys.executable, "-m", "google.adk.cli", "run"]
     command += ["--session_service_uri=limpet+sqlite:///x.db", str(agent)]
     how: dict[str, Any] = {"cwd": agent.parents[1], "capture_output": True, "text": True}
+    how["timeout"] = SECONDS_MAX  # or one that waits for more than was typed waits for us
     done = subprocess.run(command, input=typed, check=False, **how)
     return f"{done.stdout}{done.stderr}"
 

@@ -199,7 +199,10 @@ async def _pooler(conn: Connection, *, named: bool) -> Check:
 def pooler(*, met: bool, named: bool) -> Check:
     """Whether a pooler is in the way, and whether the URL says so."""
     if met and named:
-        return Check("pooler", "in the way, and used in transaction mode: followers poll")
+        found = (
+            "in the way, and used in transaction mode: followers poll, and partial events reach "
+        )
+        return Check("pooler", found + "only followers in the process that publishes them")
     if met:
         advice = "Add pooler=transaction to the URL, or name the server itself in it."
         found = "in the way, and not named in the URL: settings get lost, and durability with them"

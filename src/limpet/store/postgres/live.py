@@ -20,7 +20,8 @@ import msgspec
 
 from limpet.model import PARTIAL_BYTES_MAX, Key
 from limpet.store.coding import Codec
-from limpet.store.live import Inbox, Packed, can_pack, pack_all
+from limpet.store.live import Inbox, NoChannel, Packed, can_pack, pack_all
+from limpet.store.logs import POSTGRES
 from limpet.store.postgres.failures import FAILURES
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.server.outage import Outage
@@ -37,6 +38,12 @@ _FAILURES: Final = (*FAILURES, asyncio.TimeoutError)
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[Packed]).decode
+
+
+def no_channel(place: str) -> NoChannel:
+    """What stands for a channel behind a pooler, with a word to who wonders where partials are."""
+    POSTGRES.info("live channel not opened: store=%s error=%s", place, "pooler")
+    return NoChannel()
 
 
 class ServerChannel:

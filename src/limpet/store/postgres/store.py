@@ -29,7 +29,6 @@ from limpet.model import (
 from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.coding import Codec
 from limpet.store.leases import Place
-from limpet.store.live import NoChannel
 from limpet.store.marks import Marks
 from limpet.store.paging import bare, newest, newest_since, page
 from limpet.store.postgres import cold, compaction, doctor, erasure, naming, rows, verify
@@ -37,7 +36,7 @@ from limpet.store.postgres.blobs import PostgresBlobs
 from limpet.store.postgres.connect import CONNECTIONS, connect, shares
 from limpet.store.postgres.failures import FAILURES, translate
 from limpet.store.postgres.leases import Leases
-from limpet.store.postgres.live import ServerChannel
+from limpet.store.postgres.live import ServerChannel, no_channel
 from limpet.store.postgres.marks import PostgresMarks
 from limpet.store.postgres.notify import Notifier
 from limpet.store.postgres.reading import feed, heads, lineage
@@ -415,7 +414,7 @@ class PostgresStore:
 
     def channel(self) -> Channel:
         if self._connect_live is None:  # a pooler does not let anybody LISTEN
-            return NoChannel()
+            return no_channel(where(self._url))
         return ServerChannel(self._connect_live, where(self._url), self._reader.codec)
 
     def pulse(self) -> int:
