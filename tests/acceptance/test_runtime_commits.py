@@ -9,8 +9,15 @@ import pytest
 
 import limpet
 from limpet import Limpet
+from limpet.runtime import wake
 
 WRITES = ("commit", "claim", "release", "renew", "acquire")
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, no turn takes so long that it listens for interrupts."""
+    monkeypatch.setattr(wake, "LISTEN_AFTER_SECONDS", 3_600.0)
 
 
 async def counted(lp: Limpet, harness: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
