@@ -206,6 +206,13 @@ def test_a_message_is_whole_sentences(name: str) -> None:
     assert "  " not in message
 
 
+def test_a_summary_is_what_happened_without_the_advice() -> None:
+    """It can stand within another error's sentence."""
+    error = errors.SessionCorrupt("a/b/c", "event 3 cannot be read")
+    assert str(error).startswith(f"{error.summary}. ")
+    assert "event 3 cannot be read" in error.summary
+
+
 @pytest.mark.parametrize("name", sorted(set(CLASSES) - BRANCHES))
 def test_what_a_message_is_built_from_is_kept(name: str) -> None:
     """Every argument is a field that code can read, so that nobody parses messages."""

@@ -12,3 +12,8 @@ class LimpetError(Exception):
     retryable: ClassVar[bool] = False
     status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
+
+    @property
+    def summary(self) -> str:
+        """What happened, without what to do next, to be told within another sentence."""
+        return str(self).partition(". ")[0].rstrip(".")

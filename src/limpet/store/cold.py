@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from limpet.model import Event, chain, decode_body, is_input
-from limpet.store.coding import Damaged
+from limpet.store.coding import Codec, Damaged
 from limpet.store.protocol import ChainedEvent, Place
 
 EVENTS_MAX: Final = 2_048  # in one segment
@@ -23,12 +23,24 @@ BYTES_MAX: Final = 1 << 20  # of bodies in one segment, or one event that is lar
 ID_BYTES: Final = 20  # about what the hash of an id takes, by which a repeat is recognised
 EVENTS_MIN: Final = 256  # a smaller segment is joined with what comes next
 
+Stored: TypeAlias = tuple[int, bytes, int]  # the flags, the body and the checksum of a segment
+# What bytes raise that are none of ours; StopIteration, if there are too few salts.
+_UNREADABLE: Final = (msgspec.MsgspecError, LookupError, TypeError, ValueError, StopIteration)
+
 
 class Cold(msgspec.Struct, frozen=True):
     """An event of a segment, as it was recorded; `adopted`: by another store."""
 
     record: ChainedEvent
     adopted: bool
+
+
+class SegmentDamaged(Damaged):
+    """A segment of which nothing can be used. `problem` is said of it, the text of its events."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(f"is in a segment that {problem}")
 
 
 class _Columns(msgspec.Struct, array_like=True):
@@ -86,11 +98,30 @@ def encode(found: Sequence[Cold]) -> bytes:
     )
 
 
-def decode(raw: bytes, first: int, previous: bytes, last: bytes) -> list[Cold]:
-    """The events of a segment, from its first seq and the links before and after it.
+def opened(
+    codec: Codec, uid: str, seqs: tuple[int, int], stored: Stored, links: tuple[bytes, bytes]
+) -> list[Cold]:
+    """The events of a segment, from its first and last seq and the links before and after it.
 
-    Raises Damaged if they do not lead from the one link to the other.
+    Raises SegmentDamaged.
     """
+    first, last = seqs
+    try:
+        raw = codec.unpack(*stored, lambda: place(uid, first, last), bound=True)
+        found = decode(raw, first, *links)
+    except SegmentDamaged:
+        raise
+    except Damaged as error:
+        raise SegmentDamaged(f"cannot be read: it {error}") from error
+    except _UNREADABLE as error:
+        raise SegmentDamaged(f"cannot be read ({error!r})") from error
+    if len(found) != last - first + 1:
+        raise SegmentDamaged("has another length")
+    return found
+
+
+def decode(raw: bytes, first: int, previous: bytes, last: bytes) -> list[Cold]:
+    """The events in a segment's bytes. Raises SegmentDamaged if they do not lead to `last`."""
     columns = msgspec.msgpack.decode(raw, type=_Columns)
     found: list[Cold] = []
     link, at_us, salts = previous, 0, iter(_pieces(columns.salts))
@@ -103,7 +134,7 @@ def decode(raw: bytes, first: int, previous: bytes, last: bytes) -> list[Cold]:
         link = event.link
         found.append(Cold(ChainedEvent(event, body, salt, digest), number in adopted))
     if link != last:
-        raise Damaged("is in a segment that does not lead to the link after it")
+        raise SegmentDamaged("does not lead to the link after it")
     return found
 
 

@@ -169,8 +169,7 @@ async def verified(writer: Writer, kept: Checkpoint) -> Fold:
     try:
         fold = await writer.journal.store.fold_at(key, kept.seq)
     except (SessionCorrupt, InvalidInput) as error:
-        reason = str(error).partition(". ")[0]
-        raise CheckpointIntegrity(key, number, reason) from error
+        raise CheckpointIntegrity(key, number, error.summary) from error
     if checksum(fold.fields).hex() != kept.ref.checksum:
         raise CheckpointIntegrity(key, number, "the log gives another state")
     return fold

@@ -58,7 +58,7 @@ def _schema(session: Handle, head: Head) -> str | None:
     try:
         needs = bool(typed.way(version))
     except MigrationError as error:
-        return f"schema: {str(error).partition('. ')[0]}"
+        return f"schema: {error.summary}"
     return f"schema: its state is {version} and needs a migration" if needs else None
 
 

@@ -214,7 +214,7 @@ class Mover:
         try:
             self._bound = await binding(self._policy.tools, self._session)
         except (RequiredToolUnavailable, ToolAuthorizationFailed) as error:
-            return str(error).partition(". ")[0]
+            return error.summary
         return None
 
     async def _before(self, step: Transition) -> None:

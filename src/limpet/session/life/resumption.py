@@ -142,8 +142,8 @@ class Resuming:
         try:
             writer.known.check_whole()
         except SessionCorrupt as error:
-            reason = str(error).partition(". ")[0]
-            raise CheckpointIntegrity(self._session.key, kept.number, reason) from error
+            key, number = self._session.key, kept.number
+            raise CheckpointIntegrity(key, number, error.summary) from error
 
     async def _fall_back(self, failed: Checkpoint) -> str:
         """Go on from the newest checkpoint that can be trusted; the commit rewinds to it."""

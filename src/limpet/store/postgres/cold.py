@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from limpet.model import Event
 from limpet.store import cold
 from limpet.store.coding import Codec, Damaged
@@ -101,17 +99,6 @@ def readable(codec: Codec, uid: str, row: Any) -> list[tuple[Event, int]]:
 
 
 def segment(codec: Codec, uid: str, row: Any) -> list[Cold]:
-    """The events of one segment. Raises Damaged."""
-    first, last = row["first"], row["last"]
-    place = cold.place(uid, first, last)
-    try:
-        stored = (row["flags"], row["body"], row["crc"])
-        raw = codec.unpack(*stored, lambda: place, bound=True)
-        found = cold.decode(raw, first, row["previous"], row["link"])
-    except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
-        raise Damaged(f"is in a segment that cannot be read ({error!r})") from error
-    except Damaged as error:
-        raise Damaged(f"is in a segment that cannot be read: it {error}") from error
-    if len(found) != last - first + 1:
-        raise Damaged("is in a segment of another length")
-    return found
+    """The events of one segment. Raises SegmentDamaged."""
+    seqs, links = (row["first"], row["last"]), (row["previous"], row["link"])
+    return cold.opened(codec, uid, seqs, (row["flags"], row["body"], row["crc"]), links)

@@ -25,7 +25,7 @@ from limpet.model import (
     scope_of,
 )
 from limpet.store.coding import SEALED, Damaged, erasure_crc, scope_owner, tomb_crc
-from limpet.store.cold import mark
+from limpet.store.cold import SegmentDamaged, mark
 from limpet.store.ledger import compare
 from limpet.store.postgres import blobs, cold, ledger, rows
 from limpet.store.postgres.failures import FAILURES
@@ -138,9 +138,8 @@ class Verification:
             after = last
             try:
                 found = cold.segment(self._reader.codec, head.uid, row)
-            except Damaged as error:
-                what = str(error).replace("is in a segment that", "", 1).strip()
-                self.findings.append(Finding("segment", what, head.key, first))
+            except SegmentDamaged as error:
+                self.findings.append(Finding("segment", error.problem, head.key, first))
                 continue
             self.events += len(found)
             for each in found:
@@ -293,9 +292,8 @@ class Verification:
             try:
                 for each in cold.segment(self._reader.codec, row["uid"], held):
                     before, seq = self._follows(key, before, each.record, seq)
-            except Damaged as error:
-                what = str(error).replace("is in a segment that", "", 1).strip()
-                self.findings.append(Finding("segment", what, key, held["first"]))
+            except SegmentDamaged as error:
+                self.findings.append(Finding("segment", error.problem, key, held["first"]))
                 before, seq = msgspec.structs.replace(before, link=held["link"]), held["last"]
         return before, seq
 

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import apsw
-import msgspec
 
 from limpet.model import Event
 from limpet.store import cold
 from limpet.store.coding import Codec, Damaged
-from limpet.store.cold import Cold
+from limpet.store.cold import Cold, SegmentDamaged
 from limpet.store.paging import wanted
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL
@@ -98,22 +97,17 @@ class ColdReader:
         return [(c.record.event, len(c.record.raw or b"")) for c in found]
 
     def segment(self, sid: int, uid: str, first: int, last: int) -> list[Cold]:
-        """The events of one segment. Raises Damaged."""
+        """The events of one segment. Raises SegmentDamaged."""
         known = self._decoded.get((sid, first, last))
         if known is not None:
             return known
         try:
             row: Any = self._conn.execute(SQL["segment"], (sid, first)).fetchone()
             flags, body, crc, previous, link = row
-            place = cold.place(uid, first, last)
-            raw = self._codec.unpack(flags, body, crc, lambda: place, bound=True)
-            found = cold.decode(raw, first, previous, link)
-        except (apsw.CorruptError, msgspec.MsgspecError, LookupError, TypeError, ValueError) as e:
-            raise Damaged(f"is in a segment that cannot be read ({e!r})") from e
-        except Damaged as error:
-            raise Damaged(f"is in a segment that cannot be read: it {error}") from error
-        if len(found) != last - first + 1:
-            raise Damaged("is in a segment of another length")
+        except (apsw.CorruptError, TypeError) as error:
+            raise SegmentDamaged(f"cannot be read ({error!r})") from error
+        stored, links = (flags, body, crc), (previous, link)
+        found = cold.opened(self._codec, uid, (first, last), stored, links)
         if len(self._decoded) >= _KEPT:
             self._decoded.pop(next(iter(self._decoded)))
         self._decoded[sid, first, last] = found

@@ -13,7 +13,7 @@ import apsw
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import INT_MAX, Base, Fold, Head, Key, scope_of
 from limpet.store.coding import Awaited, Codec, Damaged, tomb_crc
-from limpet.store.cold import mark
+from limpet.store.cold import SegmentDamaged, mark
 from limpet.store.ledger import compare
 from limpet.store.paging import Room, bare, within
 from limpet.store.protocol import ChainedEvent, Erasure, Finding, Progress, Report
@@ -191,9 +191,8 @@ class Verification:
         for first, last, _, _, last_us in self._all(SQL["segments_of"], (sid,)):
             try:
                 found = self._reader.cold.segment(sid, head.uid, first, last)
-            except Damaged as error:
-                what = str(error).replace("is in a segment that", "", 1).strip()
-                yield Finding("segment", what, head.key, first)
+            except SegmentDamaged as error:
+                yield Finding("segment", error.problem, head.key, first)
                 continue
             marks = [(mark(c.record.event.id), c.record.event.seq) for c in found]
             listed = self._all(SQL["segment_ids_of"], (sid, first, last))
