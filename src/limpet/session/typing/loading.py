@@ -44,7 +44,7 @@ class Loading:
         tail: int,
         since_us: int | None = None,
         scopes: bool = True,
-        at_least: str = "",
+        at_least: str,
     ) -> tuple[Loaded, Committed | None]:
         """What is stored, and the migration that was recorded on it if there had to be one.
 

@@ -255,7 +255,7 @@ class Migrating:
 
     async def _migrate(self, key: Key) -> bool:
         loading = Loading(self._journal, key, self._actor)
-        _, moved = await loading.load(self._upgrade, tail=0, scopes=False)
+        _, moved = await loading.load(self._upgrade, tail=0, scopes=False, at_least="")
         return moved is not None
 
     async def _try(self, key: Key) -> bool:
