@@ -99,6 +99,30 @@ async def test_damage_to_a_segment_is_found(postgres_store_url: str, change: str
         assert (await lp.get(KEY)).state == {"n": 60}
 
 
+async def test_rungs_stay_where_they_take_little_of_the_log(postgres_store_url: str) -> None:
+    """Of a state that grows like its log the newest alone, of a small one all."""
+    url, noise = postgres_store_url, random.Random(1)
+    async with limpet.open(url) as lp:
+        grown = await lp.create("shop", "ada", "1", state={"log": []}, actor="agent:main")
+        small = await lp.create("shop", "ada", "2", state={"n": 0}, actor="agent:main")
+        for _ in range(80):
+            text = noise.randbytes(2_000).hex()
+            await grown.append("agent.did", {"text": text}, add={"log": [text]})
+            await small.append("agent.did", {"text": text}, inc={"n": 1})
+        assert len((await grown.state_at(30))["log"]) == 29
+        assert (await lp.verify()).findings == ()
+    conn = await asyncpg.connect(url)
+    try:
+        of = (
+            "SELECT id, count(*) FROM limpet.sessions JOIN limpet.snapshots USING (sid) GROUP BY id"
+        )
+        counts = dict(await conn.fetch(of))
+        assert counts["1"] == 1
+        assert counts["2"] > 2
+    finally:
+        await conn.close()
+
+
 # --- kill -9 -------------------------------------------------------------------------------------
 
 

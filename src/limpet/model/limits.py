@@ -81,5 +81,8 @@ MIGRATION_PATHS_SHOWN_MAX: Final = 8  # equally good paths that an error names
 # A snapshot is worth writing when the log since the last one is larger than it, and never below
 # the floor: a load then reads at most about twice the state, and writes at most double.
 SNAPSHOT_FLOOR_BYTES: Final = 64 * 2**10
+# An older one is kept while it takes at most one in so many bytes of the log that it saves reading:
+# where a state grows like its log, snapshots of it would fill the store and save little.
+SNAPSHOT_SHARE: Final = 8
 # What an event costs a reader beyond its body, so that many tiny events snapshot in time too.
 EVENT_OVERHEAD_BYTES: Final = 128

@@ -1,8 +1,9 @@
 """Snapshots: folds written beside the log, so that a session is loaded without its whole log.
 
 One is due when the log since the last has grown as large as the snapshot. It is written from the
-writer's cache, inside a transaction. All of them are kept, a ladder by which any version is near.
-Losing one costs time and never data.
+writer's cache, inside a transaction. Older ones are kept, a ladder by which any version is near, as
+far as they take less than an eighth of the log: where a state grows like its log, reading that is
+as quick. Losing one costs time and never data.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from limpet.model import SNAPSHOT_FLOOR_BYTES, Key
+from limpet.model import SNAPSHOT_FLOOR_BYTES, SNAPSHOT_SHARE, Key
 from limpet.store.cache import Live
 from limpet.store.coding import Unready, bodies
 from limpet.store.sqlite.sql import SQL
@@ -60,5 +61,7 @@ class Snapshots:
 
     def _write(self, live: Live) -> None:
         seq, packed, size = bodies.packed_snapshot(live.fold, self._writes.codec)
+        # First: the new one takes the pages of the one that goes.
+        self._writes.conn.execute(SQL["thin_snapshots"], (live.sid, seq, SNAPSHOT_SHARE))
         self._writes.conn.execute(SQL["keep_snapshot"], (live.sid, seq, *packed))
         live.snapshot_bytes, live.delta_bytes = size, 0

@@ -55,10 +55,81 @@ async def test_short_processes_do_not_each_write_a_large_state_again(tmp_path: P
             text = noise.randbytes(9_000).hex()  # half of it is left when it is compressed
             await s.append("a.b", {"text": text}, actor="x", set={"n": number})
     conn = apsw.Connection(str(tmp_path / "store.db"))
-    assert conn.execute("SELECT count(*) FROM snapshots").get == 5  # not one each
+    assert conn.execute("SELECT count(*) FROM snapshots").get == 4  # not one each
     conn.close()
     async with limpet.open(url) as lp:
         assert (await lp.get(("a", "u", "1"))).state == {"large": "x" * kept, "n": 11}
+
+
+async def test_a_state_that_grows_like_its_log_has_one_snapshot(tmp_path: Path) -> None:
+    """The one before would take much of the log and save little. Pinned ones stay."""
+    path, noise = tmp_path / "store.db", random.Random(1)
+    async with limpet.open(f"sqlite:///{path}?sync=normal") as lp:
+        s = await lp.create("a", "u", id="1", state={"log": []})
+        for number in range(100):
+            text = noise.randbytes(2_000).hex()
+            await s.append("a.b", {"text": text}, actor="x", add={"log": [text]})
+            if number == 50:
+                await s.checkpoint("here", full=True)
+                pinned = s.version
+        assert len((await s.state_at(30))["log"]) == 29
+        assert (await lp.verify()).findings == ()
+    conn = apsw.Connection(str(path))
+    seqs = [seq for (seq,) in conn.execute("SELECT seq FROM snapshots WHERE sid = 1 ORDER BY seq")]
+    conn.close()
+    assert len(seqs) == 2
+    assert seqs[0] == pinned < 90 < seqs[1]
+
+
+async def test_a_small_state_keeps_its_ladder(tmp_path: Path) -> None:
+    """Rungs that take little of the log stay, so that no version is far from one."""
+    path, noise = tmp_path / "store.db", random.Random(1)
+    async with limpet.open(f"sqlite:///{path}?sync=normal") as lp:
+        s = await lp.create("a", "u", id="1", state={"n": 0})
+        for _ in range(100):
+            await s.append("a.b", {"text": noise.randbytes(2_000).hex()}, actor="x", inc={"n": 1})
+    conn = apsw.Connection(str(path))
+    seqs = [seq for (seq,) in conn.execute("SELECT seq FROM snapshots ORDER BY seq")]
+    conn.close()
+    assert len(seqs) == 7  # one for every 64 KiB
+    assert max(b - a for a, b in zip([0, *seqs], seqs, strict=False)) <= 17
+
+
+async def test_rungs_of_a_large_state_stand_further_apart(tmp_path: Path) -> None:
+    """Each takes at most an eighth of the log since the one below; the newest may take more."""
+    path, noise = tmp_path / "store.db", random.Random(1)
+    async with limpet.open(f"sqlite:///{path}?sync=normal") as lp:
+        s = await lp.create("a", "u", id="1", state={"large": noise.randbytes(10_000).hex()})
+        for number in range(60):
+            text = noise.randbytes(8_000).hex()
+            await s.append("a.b", {"text": text}, actor="x", set={"n": number})
+    conn = apsw.Connection(str(path))
+    found = conn.execute("SELECT seq, length(body) FROM snapshots ORDER BY seq").fetchall()
+    logged = dict(conn.execute("SELECT seq, length(body) + 128 FROM events").fetchall())
+    conn.close()
+    below = 0
+    assert len(found) > 3
+    for seq, size in found[:-1]:
+        assert size * 8 <= sum(logged[at] for at in range(below + 1, seq + 1))
+        below = seq
+
+
+async def test_a_segment_still_ends_on_a_snapshot(tmp_path: Path) -> None:
+    """What later snapshots remove is above what is cold."""
+    path, noise = tmp_path / "store.db", random.Random(1)
+    async with limpet.open(f"sqlite:///{path}?sync=normal") as lp:
+        s = await lp.create("a", "u", id="1", state={"log": []})
+        for number in range(120):
+            text = noise.randbytes(2_000).hex()
+            await s.append("a.b", {"text": text}, actor="x", add={"log": [text]})
+            if number == 60:
+                await lp._journal.store.compact(s.key, upto=number)
+    conn = apsw.Connection(str(path))
+    (last,) = conn.execute("SELECT last FROM segments").fetchone()
+    seqs = [seq for (seq,) in conn.execute("SELECT seq FROM snapshots ORDER BY seq")]
+    conn.close()
+    assert seqs[0] == last
+    assert seqs[-1] > 100
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ CREATE UNIQUE INDEX events_by_id ON limpet.events (id, sid);
 CREATE UNIQUE INDEX events_feed ON limpet.events (xid, pos);
 CREATE INDEX events_pending ON limpet.events (sid, seq) WHERE processed = 0;
 
--- A ladder: all that were ever written. `pin` is the number of the checkpoint that owns it.
+-- A ladder: see `thin_snapshots`. `pin` is the number of the checkpoint that owns it.
 CREATE TABLE limpet.snapshots (
     sid   bigint NOT NULL,
     seq   bigint NOT NULL,

@@ -417,6 +417,17 @@ INSERT INTO limpet.snapshots (sid, seq, flags, body, crc) SELECT $1, $2, $3, $4,
 WHERE EXISTS (SELECT FROM limpet.sessions WHERE sid = $1 FOR SHARE)
 ON CONFLICT DO NOTHING
 
+-- name: thin_snapshots
+-- The rung before this one goes if it takes more than its share of what the log has grown by since the
+-- rung below. Pinned ones stay, and those that a segment ends on.
+DELETE FROM limpet.snapshots n WHERE n.sid = $1 AND n.pin IS NULL
+  AND n.seq = (SELECT max(m.seq) FROM limpet.snapshots m WHERE m.sid = $1 AND m.seq < $2 AND m.pin IS NULL)
+  AND n.seq > coalesce((SELECT max(g.last) FROM limpet.segments g WHERE g.sid = $1), 0)
+  AND $3::bigint * octet_length(n.body) > (
+    SELECT coalesce(sum(octet_length(e.body) + $4::bigint), 0) FROM limpet.events e
+    WHERE e.sid = $1 AND e.seq <= n.seq AND e.seq > coalesce(
+        (SELECT max(m.seq) FROM limpet.snapshots m WHERE m.sid = $1 AND m.seq < n.seq), 0))
+
 -- name: feed
 -- Only what lies below the horizon: no transaction that is still open can add behind it. The last
 -- event there comes along, in a row of its own if there is nothing else: all up to it was looked at.

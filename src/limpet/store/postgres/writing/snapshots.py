@@ -1,19 +1,23 @@
 """Snapshots: folds written beside the log, so that a session is loaded without its whole log.
 
-One is due when the log since the last has grown as large as the snapshot. All of them are kept, a
-ladder by which any version is near. They are written off the critical path, by a lane that has
-nothing else to do, or now and then; losing one costs time and never data.
+One is due when the log since the last has grown as large as the snapshot. Older ones are kept, a
+ladder by which any version is near, as far as they take less than an eighth of the log. They are
+written off the critical path, by a lane that has nothing else to do, or now and then; losing one
+costs time and never data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
-from limpet.model import SNAPSHOT_FLOOR_BYTES, Key
+from limpet.model import EVENT_OVERHEAD_BYTES, SNAPSHOT_FLOOR_BYTES, SNAPSHOT_SHARE, Key
 from limpet.store.cache import Cache, Live
 from limpet.store.coding import Codec, bodies
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
+
+_THINNED: Final = (SNAPSHOT_SHARE, EVENT_OVERHEAD_BYTES)
 
 
 class Snapshots:
@@ -55,6 +59,7 @@ class Snapshots:
         seq, packed, size = bodies.packed_snapshot(live.fold, self._codec)
         conn = await connect()
         await conn.execute(SQL["put_snapshot"], live.sid, seq, *packed)
+        await conn.execute(SQL["thin_snapshots"], live.sid, seq, *_THINNED)
         now = self._cache.peek(key)  # others may have been recorded meanwhile
         if now is not None and now.sid == live.sid:
             now.snapshot_bytes, now.delta_bytes = size, max(0, now.delta_bytes - live.delta_bytes)

@@ -283,5 +283,16 @@ INSERT OR REPLACE INTO snapshots (sid, seq, flags, body, crc, pin) VALUES (?, ?,
 -- One that is not pinned does not take the place of one that is.
 INSERT OR IGNORE INTO snapshots (sid, seq, flags, body, crc) VALUES (?, ?, ?, ?, ?)
 
+-- name: thin_snapshots
+-- The rung before this one goes if it takes more than its share of what the log has grown by since the
+-- rung below. Pinned ones stay, and those that a segment ends on.
+DELETE FROM snapshots AS n WHERE n.sid = ?1 AND n.pin IS NULL
+  AND n.seq = (SELECT max(m.seq) FROM snapshots m WHERE m.sid = ?1 AND m.seq < ?2 AND m.pin IS NULL)
+  AND n.seq > coalesce((SELECT max(g.last) FROM segments g WHERE g.sid = ?1), 0)
+  AND ?3 * length(n.body) > (
+    SELECT coalesce(sum(length(e.body) + {overhead}), 0) FROM events e
+    WHERE e.sid = ?1 AND e.seq <= n.seq
+      AND e.seq > coalesce((SELECT max(m.seq) FROM snapshots m WHERE m.sid = ?1 AND m.seq < n.seq), 0))
+
 -- name: add_base
 INSERT INTO bases (sid, flags, body, crc) VALUES (?, ?, ?, ?)
