@@ -71,6 +71,7 @@ def test_blame_and_bisect_find_the_event(here: Path) -> None:
     """Bisect asks a command, which reads the state as JSON."""
     assert [c["seq"] for c in answer(here, "blame", "total")["changes"]] == [6, 5, 4, 3, 2, 1]
     assert "inc total -10" in run(here, "blame", "shop.db", "total", *KEY).stdout
+    assert "no event has changed totl." in run(here, "blame", "shop.db", "totl", *KEY).stdout
     found = answer(here, "bisect", "--command", "grep -v '\"total\":-'")
     assert found["event"]["seq"] == 5
     assert found["asked"] <= 4

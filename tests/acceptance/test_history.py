@@ -335,6 +335,32 @@ async def test_blame_follows_items_of_lists_and_shared_names(lp: limpet.Limpet) 
             await s.blame(path)  # type: ignore[arg-type]
 
 
+async def test_blame_takes_a_path_as_a_diff_shows_it(lp: limpet.Limpet) -> None:
+    """Dots, indexes in brackets and names in quotes; anything else is refused."""
+    s = await lp.create(
+        "shop", "ada", actor="x", state={"plan": {"steps": [{"a.b": 1}], "it's": 2}}
+    )
+    await s.append("x.y", ops=[limpet.ops.Set(("plan", "steps", 0, "a.b"), 5)])
+    (change,) = (await s.diff(1, 2)).changes
+    shown = str(await s.diff(1, 2)).split()[1].rstrip(":")
+    assert shown == "plan.steps[0]['a.b']"
+    for path in (shown, "plan.steps[0]", "plan.steps.0", change.path):
+        assert [each.event.seq for each in await s.blame(path)] == [2, 1], path
+    for path in (
+        "",
+        ".plan",
+        "plan.",
+        "plan..x",
+        "[0]",
+        "plan[",
+        "plan[x]",
+        "plan['\\x']",
+        "a[007]",
+    ):
+        with pytest.raises(limpet.InvalidInput, match="is not a path"):
+            await s.blame(path)
+
+
 async def test_blame_reads_through_to_the_parents(lp: limpet.Limpet) -> None:
     """Of a fork, the events before it are those of the session that it forked."""
     fork = await (await orders(lp)).fork(4, id="f")

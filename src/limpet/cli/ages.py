@@ -19,6 +19,11 @@ def moment(at_us: int) -> str:
     return to_time(at_us).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
+def instant(at_us: int) -> str:
+    """For example `2026-05-01T10:00:00.000001Z`: exact, so that it names one place in a history."""
+    return to_time(at_us).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
 def age(at_us: int, now_us: int) -> str:
     """In the largest unit that fits, rounded down: `3 h ago`, `in 5 min`, `now`."""
     seconds = abs(now_us - at_us) // 1_000_000

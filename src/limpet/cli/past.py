@@ -126,7 +126,7 @@ def diff(
 
 def blame(
     url: Url,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A name in state, as plan.steps.")],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A name in state, as plan.steps[0].")],
     *,
     app_name: App,
     user: User,
@@ -140,7 +140,7 @@ def blame(
         return await s.blame(path)
 
     with screen.errors():
-        shown.show_blame(screen, _with(url, (app_name, user, id_), run))
+        shown.show_blame(screen, path, _with(url, (app_name, user, id_), run))
 
 
 def bisect(

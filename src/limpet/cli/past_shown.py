@@ -13,6 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 import limpet
+from limpet.cli.ages import instant
 from limpet.cli.diff_table import diff_table
 from limpet.cli.show import Screen
 from limpet.model.diff.changes import brief
@@ -31,7 +32,7 @@ def show_log(screen: Screen, events: tuple[limpet.Event, ...]) -> None:
 def show_event(screen: Screen, event: limpet.Event, changed: limpet.Diff) -> None:
     told = {"ok": True, "event": event_form(event), "diff": _changes(changed)}
     head = [f"event {event.seq}  {event.type}", f"actor  {event.actor}"]
-    head += [f"at     {time_form(event.at_us)}", f"id     {event.id}"]
+    head += [f"at     {instant(event.at_us)}", f"id     {event.id}"]
     lines = [*head, "", _json(event.data), "", *str(changed).splitlines()]
     screen.display(
         told,
@@ -54,16 +55,16 @@ def show_diff(screen: Screen, changed: limpet.Diff) -> None:
     )
 
 
-def show_blame(screen: Screen, found: tuple[limpet.Blame, ...]) -> None:
-    rows = [(str(b.event.seq), b.actor, time_form(b.event.at_us) or "", _op(b.op)) for b in found]
+def show_blame(screen: Screen, path: str, found: tuple[limpet.Blame, ...]) -> None:
+    rows = [(str(b.event.seq), b.actor, instant(b.event.at_us), _op(b.op)) for b in found]
     told = [
         {"seq": b.event.seq, "actor": b.actor, "at": time_form(b.event.at_us), "op": _form(b.op)}
         for b in found
     ]
-    lines = ["  ".join(row) for row in rows] or ["never changed"]
+    lines = ["  ".join(row) for row in rows] or [f"no event has changed {path}."]
     screen.display(
         {"ok": True, "changes": told},
-        lambda: _table(("seq", "actor", "at", "operation"), rows),
+        lambda: _table(("seq", "actor", "at", "operation"), rows) if rows else Text(lines[0]),
         lines,
     )
 
@@ -178,12 +179,12 @@ def _lineage_form(found: limpet.Lineage) -> dict[str, Any]:
 
 
 def _log_table(events: tuple[limpet.Event, ...]) -> Table:
-    rows = [(str(e.seq), time_form(e.at_us) or "", e.actor, e.type, _data(e)) for e in events]
+    rows = [(str(e.seq), instant(e.at_us), e.actor, e.type, _data(e)) for e in events]
     return _table(("seq", "at", "actor", "type", "data"), rows)
 
 
 def _log_line(event: limpet.Event) -> str:
-    at = time_form(event.at_us)
+    at = instant(event.at_us)
     return f"{event.seq}  {at}  {event.actor}  {event.type}  {_data(event)}".rstrip()
 
 

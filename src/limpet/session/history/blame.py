@@ -8,8 +8,11 @@ the store looks for events that name it.
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 from limpet.errors import InvalidInput, SessionCorrupt
 from limpet.model import EMPTY, PAGE_MAX, Event, Fold, Path, PlainOp, described
@@ -18,19 +21,41 @@ from limpet.session.history.at import event_at, first_readable, head_now
 from limpet.session.history.refs import Blame
 from limpet.session.writer import Writer
 
+# A name, an index, or a name in quotes, as `ops.show` writes them.
+_STEP: Final = re.compile(
+    r"""\.?(?P<name>[^.\[\]'"]+)|\[(?P<within>[0-9]{1,9}|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]"""
+)
+
 
 def path_of(path: object) -> Path:
-    """A path as a caller writes it: "plan.steps", or a tuple if a name has a dot in it."""
-    steps: Sequence[Any] = path.split(".") if isinstance(path, str) else ()
-    if isinstance(path, (tuple, list)):
+    """A path as a caller writes it, "plan.steps.0", or as a diff shows it, "plan.steps[0]"; or a
+    tuple if a name has a dot in it."""
+    steps: Sequence[Any] = ()
+    if isinstance(path, str):
+        with suppress(SyntaxError):  # '\\x' in quotes, or an index such as 007
+            steps = _steps(path)
+    elif isinstance(path, (tuple, list)):
         steps = path
     named = bool(steps) and isinstance(steps[0], str) and steps[0] != ""
     if named and all([type(step) in (str, int) for step in steps]):
         return tuple(steps)
     raise InvalidInput(
-        f"{described(path)} is not a path. Pass names with dots between them, as in 'plan.steps', "
-        "or a tuple of names and indexes."
+        f"{described(path)} is not a path. Pass names with dots between them, as in 'plan.steps' "
+        "or 'plan.steps[0]', or a tuple of names and indexes."
     )
+
+
+def _steps(text: str) -> list[Any]:
+    """Names and indexes; none if the text has something else in it."""
+    found: list[Any] = []
+    at = 0
+    while at < len(text):
+        step = _STEP.match(text, at)
+        if step is None or (step["name"] and (at == 0) == text.startswith(".", at)):
+            return []
+        found.append(step["name"] or literal_eval(step["within"]))
+        at = step.end()
+    return found
 
 
 async def blame(writer: Writer, path: Path) -> tuple[Blame, ...]:

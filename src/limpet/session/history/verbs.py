@@ -137,9 +137,10 @@ class History(Generic[S]):
     async def blame(self, path: str | Sequence[str | int]) -> tuple[Blame, ...]:
         """Every change of a value, the newest first: the event, who acted, when, the operation.
 
-        `path` is a name in state and what is below it, "plan.steps.0", or a tuple if a name has a
-        dot in it. An operation on a part of the value counts, and one that replaced what it is a
-        part of; a merge of other names does not. Of an app: or user: name, what this session did.
+        `path` is a name in state and what is below it, "plan.steps.0" or "plan.steps[0]", or a
+        tuple if a name has a dot in it. An operation on a part of the value counts, and one that
+        replaced what it is a part of; a merge of other names does not. Of an app: or user: name,
+        what this session did.
         """
         from limpet.session.history.blame import blame, path_of
 
