@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
+import msgspec
 import pytest
 
 import limpet
@@ -689,6 +690,27 @@ async def test_a_signal_in_the_name_of_another_session_is_refused(checkpointer: 
     payload = {"approved": True}
     final = await graph.invoke(resume_invocation="i", signal_payload=payload, session_id="ada")
     assert final.item == "secret"
+
+
+async def test_a_refusal_says_how_to_go_on() -> None:
+    """Without a checkpointer, with a wrong field, and after a process died with the signal."""
+    built = line(Order, ask=ask, after=gives(log=["after"]))
+    with pytest.raises(limpet.LimpetError, match=r"Build the graph with with_checkpointer"):
+        await built.compile().invoke(Order())
+    with pytest.raises(limpet.LimpetError, match=r"Build the graph with with_checkpointer"):
+        await built.compile().invoke(resume_invocation="x")
+    checkpointer = InMemoryCheckpointer()
+    graph = built.with_checkpointer(checkpointer).compile()
+    waiting = await graph.invoke(Order())
+    assert isinstance(waiting, Suspended)
+    signal: dict[str, Any] = {"resume_invocation": waiting.invocation_id}
+    with pytest.raises(limpet.LimpetError, match=r"state: aproved: Extra .* permitted\. The invoc"):
+        await graph.invoke(**signal, signal_payload={"aproved": True})
+    record = await checkpointer.load(waiting.invocation_id)
+    assert record is not None
+    await checkpointer.save(msgspec.structs.replace(record, status="running"))
+    with pytest.raises(limpet.LimpetError, match=r"resume it without a signal_payload"):
+        await graph.invoke(**signal, signal_payload={"approved": True})
 
 
 async def test_of_two_signals_one_continues_the_run() -> None:

@@ -290,12 +290,14 @@ class CheckpointNotFound(CheckpointError, LookupError):
     status = 404
     exit_code = 3
 
-    def __init__(self, invocation_id: str) -> None:
-        self.invocation_id = invocation_id
-        super().__init__(
-            f"no checkpoint of invocation {invocation_id!r} is stored. Pass the id of an "
-            "invocation that ran with this checkpointer and was not deleted."
-        )
+    def __init__(
+        self,
+        invocation_id: str,
+        advice: str = "Pass the id of an invocation that ran with this checkpointer and was not "
+        "deleted",
+    ) -> None:
+        self.invocation_id, self.advice = invocation_id, advice
+        super().__init__(f"no checkpoint of invocation {invocation_id!r} is stored. {advice}.")
 
 
 class CheckpointRecordInvalid(CheckpointError):
@@ -346,11 +348,15 @@ class SuspensionError(GraphError):
 class SuspensionPersistenceFailed(SuspensionError):
     code, category = "suspension.persistence_failed", "suspension_persistence_failed"
 
-    def __init__(self, invocation_id: str, reason: str) -> None:
-        self.invocation_id, self.reason = invocation_id, reason
+    def __init__(
+        self,
+        invocation_id: str,
+        reason: str,
+        advice: str = "Resume it from its last checkpoint when its stores work",
+    ) -> None:
+        self.invocation_id, self.reason, self.advice = invocation_id, reason, advice
         super().__init__(
-            f"invocation {invocation_id!r} could not be suspended: {reason}. Resume it from its "
-            "last checkpoint when its stores work."
+            f"invocation {invocation_id!r} could not be suspended: {reason}. {advice}."
         )
 
 

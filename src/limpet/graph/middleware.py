@@ -49,8 +49,9 @@ def is_transient(error: Exception, state: Any) -> bool:
 class RetryMiddleware:
     """Runs a node again when it fails, `max_attempts` times in all.
 
-    `classifier(error, state)` says whether another attempt may help, `backoff(attempt)` how many
-    seconds to wait before it, `on_retry(error, attempt)` is called before the wait.
+    `classifier(error, state)` says whether another attempt may help; by default every error does,
+    but for those of Limpet that are not retryable. `backoff(attempt)` says how many seconds to
+    wait before it, `on_retry(error, attempt)` is called before the wait.
     """
 
     def __init__(

@@ -293,7 +293,8 @@ class StatePlan(Generic[S]):
     def _mapping(self, update: Any, node: str, state: S) -> dict[str, Any]:
         if isinstance(update, Mapping):
             return dict(update)
-        reason = f"the node returned {described(update)}, not a dict of fields"
+        reason = f"the node returned {described(update)}, not a dict of fields (an empty one "
+        reason += "changes nothing)"
         raise StateValidationError(f"the update of node {node!r}", (), reason, state, node)
 
     def _refused(self, error: Exception, name: Any, node: str, state: S) -> Exception:

@@ -99,7 +99,8 @@ async def suspended(scope: Scope, signal: SuspendSignal) -> Suspended:
     run, tracker = scope.run, scope.run.tracker
     if tracker is None or scope.frame is None:
         reason = "the graph has no checkpointer, so nothing could resume it"
-        raise SuspensionPersistenceFailed(run.invocation_id, reason)
+        advice = "Build the graph with with_checkpointer(…)"
+        raise SuspensionPersistenceFailed(run.invocation_id, reason, advice)
     await _close(run)
     state = scope.frame.state
     if signal.completed:

@@ -43,12 +43,15 @@ async def load_record(
     if record is None:
         if signal:
             raise SuspensionRecordInvalid(invocation_id, "no such invocation is stored")
+        if checkpointer is None:
+            raise CheckpointNotFound(invocation_id, "Build the graph with with_checkpointer(…)")
         raise CheckpointNotFound(invocation_id)
     if not isinstance(record, CheckpointRecord):
         reason = f"the checkpointer returned {described(record)}"
         raise CheckpointRecordInvalid(invocation_id, reason)
     if signal and record.status != "suspended":
-        running = "it has been resumed already, or was never suspended"
+        running = "it has been resumed already, or was never suspended; if its process has died, "
+        running += "resume it without a signal_payload"
         reason = "it has completed" if record.status == "completed" else running
         raise SuspensionRecordInvalid(invocation_id, reason)
     return record
@@ -189,7 +192,8 @@ def _signalled(
             graph, frames, list(known.get("slots", ())), values, completed=bool(known["completed"])
         )
     except StateValidationError as error:
-        raise SuspensionResumePayloadInvalid(record.invocation_id, str(error)) from error
+        reason = f"{', '.join(error.fields) or 'as a whole'}: {error.reason}"
+        raise SuspensionResumePayloadInvalid(record.invocation_id, reason) from error
     except (KeyError, IndexError, AttributeError) as error:
         reason = f"its record of the suspension is not complete ({error})"
         raise SuspensionRecordInvalid(record.invocation_id, reason) from error
