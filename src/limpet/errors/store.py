@@ -35,7 +35,8 @@ class StoreClosed(StoreError):
 
     def __init__(self) -> None:
         super().__init__(
-            "this Limpet is not open. Use it inside `async with limpet.open(url) as lp`."
+            "this Limpet is not open. Use it inside `async with limpet.open(url) as lp`, or "
+            "without await inside `with limpet.open_sync(url) as lp`."
         )
 
 

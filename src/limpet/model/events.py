@@ -84,7 +84,7 @@ def is_input(type: str) -> bool:
     return type.startswith(_INPUTS) or type == CHILD_ENDED
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class Event(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     """A recorded fact. Its data and ops are read-only."""
 
     seq: int  # dense within the session, from 1; 0 for a partial, which has no place in the log

@@ -119,7 +119,7 @@ _ACTIVE: Final = ("user.", "agent.", "step.", "effect.")
 _STARTS: Final = frozenset((creation.CREATED, forks.FORKED))
 
 
-class Head(msgspec.Struct, frozen=True, gc=False):
+class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     """The summary of a session. `version` is the seq of its last event."""
 
     key: Key
