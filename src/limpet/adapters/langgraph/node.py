@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from limpet.adapters.langgraph.changes import changed, metadata_after, touched, versions_after
 from limpet.adapters.langgraph.lists import Growth
 
 CHECKPOINT: Final = "langgraph.checkpoint"
@@ -36,9 +37,30 @@ class Node:
         self.children: dict[str, int] = {}  # the ids of checkpoints made from this one, and seqs
         self.hidden = False
 
+    def read(self, on: Node, data: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
+        """Take what its event says, on top of another node; lists are not part of it."""
+        self.meta = metadata_after(on.meta, data, shape)
+        self.versions, self.seen = versions_after(on, data, shape)
+        self.values = {**changed(on.values, shape, "values"), **data.get("values", {})}
+        self.values |= dict.fromkeys(shape.get("nulls", ()))
+        self.rest = changed(on.rest, shape, "rest")
+        if shape.get("updated"):
+            self.rest["updated_channels"] = touched(data, shape)
+
+
+class After(NamedTuple):
+    """What the node of a checkpoint will hold besides its lists, as it was when it was described:
+    its own event need not be read for it."""
+
+    meta: dict[str, Any]
+    versions: dict[str, Any]
+    seen: dict[str, Any]
+    values: dict[str, Any]
+    rest: dict[str, Any]
+
 
 class Told(NamedTuple):
-    """An event to be recorded, and how the lists of its checkpoint grow."""
+    """An event to be recorded; of a checkpoint, how its lists grow, and the rest of its node."""
 
     data: dict[str, Any]
     growths: Mapping[str, Growth] = {}
@@ -46,6 +68,7 @@ class Told(NamedTuple):
     cause: str | None = None
     invocation_id: str | None = None
     expect: int | None = None  # it refers to others, so it holds on this version only
+    after: After | None = None
 
 
 class Broken(Exception):

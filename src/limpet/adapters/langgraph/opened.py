@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from limpet import Event, Key, Limpet, Session
-from limpet.adapters.langgraph.lists import Growth
 from limpet.adapters.langgraph.node import Broken, Node, Told
 from limpet.adapters.langgraph.thread import Thread
 from limpet.adapters.langgraph.values import Values
@@ -70,10 +69,10 @@ class Opened:
             if not events:
                 raise SessionCorrupt(self.key, f"event {self.tree.version + 1} is missing")
 
-    def learn(self, event: Event, growths: Mapping[str, Growth] | None = None) -> None:
+    def learn(self, event: Event, told: Told | None = None) -> None:
         """Take in an event of ours. If others came before it, the next load reads them all."""
         if event.seq == self.tree.version + 1:
-            self.tree.fold(event, growths)
+            self.tree.fold(event, told)
 
 
 async def append(session: Session[Any], type: str, told: Told) -> Event:

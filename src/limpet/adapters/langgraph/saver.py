@@ -221,7 +221,7 @@ class LimpetSaver(Blocking):
                 return True
             event = await append(opened.session, CHECKPOINT, told)
             if not event.repeated:
-                opened.learn(event, told.growths)
+                opened.learn(event, told)
                 return True
             await opened.load(self._lp)
         except (SessionConflict, SessionExists):
@@ -244,7 +244,7 @@ class LimpetSaver(Blocking):
             c.append(session, type, told.data, id=told.id, **ids)
         opened.session = session
         opened.tree.fold(c.events[0])
-        opened.tree.fold(c.events[1], told.growths or None)
+        opened.tree.fold(c.events[1], told)
 
     async def _need(self, opened: Opened, place: Place) -> None:
         """The thread that a write builds upon, or why it is not there."""
@@ -302,7 +302,7 @@ class LimpetSaver(Blocking):
             if opened.session is None:
                 await self._begin(opened, WRITES, told)
             else:
-                opened.learn(await append(opened.session, WRITES, told))
+                opened.learn(await append(opened.session, WRITES, told), told)
             return True
         except (SessionConflict, SessionExists):
             await opened.load(self._lp)

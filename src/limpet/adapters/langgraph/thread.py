@@ -22,10 +22,8 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
 from limpet import Event
 from limpet.adapters.langgraph.changes import (
-    changed,
     is_id,
     long_time,
-    metadata_after,
     raw,
     short_time,
     tell,
@@ -33,13 +31,13 @@ from limpet.adapters.langgraph.changes import (
     tell_metadata,
     tell_versions,
     touched,
-    versions_after,
 )
 from limpet.adapters.langgraph.lists import Growth, List
 from limpet.adapters.langgraph.node import (
     CHECKPOINT,
     REMOVED,
     TYPES,
+    After,
     Broken,
     Node,
     Told,
@@ -187,26 +185,28 @@ class Thread:
         named = id not in self._ids and is_id(id)
         if not named:
             data["id"] = id
-        tell_metadata(data, shape, on.meta, self._codec.encode(dict(meta)))
+        encode = self._codec.encode
+        kept = encode(dict(meta))
+        tell_metadata(data, shape, on.meta, kept)
         tell_versions(data, shape, on, checkpoint)
-        growths = self._tell_values(data, shape, on, checkpoint, new)
-        rest = {name: part for name, part in checkpoint.items() if name not in _PARTS}
+        values: dict[str, Any] = {}
+        growths = self._tell_values(data, shape, on, checkpoint, new, values)
+        rest = {name: encode(part) for name, part in checkpoint.items() if name not in _PARTS}
         self._tell_rest(data, shape, on, rest)
         told = self._shaped_data(data, shape)
-        return Told(told, growths, id if named else None, expect=self.version)
+        seen = {node: dict(versions) for node, versions in checkpoint["versions_seen"].items()}
+        after = After(kept, dict(checkpoint["channel_versions"]), seen, values, rest)
+        return Told(told, growths, id if named else None, expect=self.version, after=after)
 
     def _tell_rest(
         self, data: dict[str, Any], shape: dict[str, Any], on: Node, rest: Mapping[str, Any]
     ) -> None:
-        encoded = {name: self._codec.encode(part) for name, part in rest.items()}
-        updated = encoded.get("updated_channels")
+        kept, updated = on.rest, rest.get("updated_channels")
         if updated is not None and updated == touched(data, shape):
             shape["updated"] = True
-            del encoded["updated_channels"]
+            rest = {n: part for n, part in rest.items() if n != "updated_channels"}
             kept = {n: part for n, part in on.rest.items() if n != "updated_channels"}
-        else:
-            kept = on.rest
-        tell_changes(shape, "rest", kept, encoded)
+        tell_changes(shape, "rest", kept, rest)
 
     def _tell_values(
         self,
@@ -215,7 +215,10 @@ class Thread:
         on: Node,
         checkpoint: Mapping[str, Any],
         written: Collection[str],
+        after: dict[str, Any],
     ) -> dict[str, Growth]:
+        """What is new in the channels; `after` takes what they hold then, but for lists that
+        change."""
         values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
         whole: dict[str, Any] = {}
         growths: dict[str, Growth] = {}
@@ -223,12 +226,14 @@ class Thread:
             held = on.values.get(name, ABSENT)
             is_old = name not in written and on.versions.get(name) == versions.get(name)
             if held is not ABSENT and is_old:
+                after[name] = held
                 continue
             if type(value) is list:
                 before = held if isinstance(held, List) else List()
                 growths[name] = before.compare(self._codec, value)
                 continue
             new = self._codec.encode(value)
+            after[name] = new
             if held is ABSENT or isinstance(held, List) or raw(held) != raw(new):
                 whole[name] = new
         tell(shape, "nulls", [name for name, held in whole.items() if held is None])
@@ -313,8 +318,8 @@ class Thread:
 
     # --- folding -------------------------------------------------------------------------------
 
-    def fold(self, event: Event, growths: Mapping[str, Growth] | None = None) -> None:
-        """Take in the next event. `growths`: as describe gave them, with their objects."""
+    def fold(self, event: Event, told: Told | None = None) -> None:
+        """Take in the next event. `told` is what it was recorded as, if it was recorded here."""
         self.version = event.seq
         if event.type not in TYPES:
             return
@@ -330,7 +335,7 @@ class Thread:
             self._shapes[self._count] = shape
             self._shaped.setdefault(raw(shape), self._count)
         if event.type == CHECKPOINT:
-            self._fold_checkpoint(event, shape, growths)
+            self._fold_checkpoint(event, shape, told)
         elif event.type == REMOVED:
             self._fold_removed(data)
         elif shape is not None:
@@ -342,7 +347,7 @@ class Thread:
                 node.hidden = True
 
     def _fold_checkpoint(
-        self, event: Event, shape: Mapping[str, Any] | None, growths: Mapping[str, Growth] | None
+        self, event: Event, shape: Mapping[str, Any] | None, told: Told | None
     ) -> None:
         data = event.data
         id = data.get("id", event.id)
@@ -354,7 +359,7 @@ class Thread:
         try:
             if back is not None and base is None:
                 raise Broken(id)
-            node = self._node(event, id, shape, base, growths)
+            node = self._node(event, id, shape, base, told)
         except (Broken, IndexError, KeyError):  # an event that it stands on is damaged
             nodes[id] = None
             return
@@ -368,34 +373,27 @@ class Thread:
         id: str,
         shape: Mapping[str, Any],
         base: Node | None,
-        growths: Mapping[str, Growth] | None,
+        told: Told | None,
     ) -> Node:
         data = event.data
         parent = None if base is None else base.id
         node = Node(shape.get("ns", ""), id, parent, self._count, event.seq)
         on = base or node
         node.ts = data["ts"]
-        node.meta = metadata_after(on.meta, data, shape)
-        node.versions, node.seen = versions_after(on, data, shape)
-        node.values = {**changed(on.values, shape, "values"), **data.get("values", {})}
-        node.values |= dict.fromkeys(shape.get("nulls", ()))
-        for name, by in self._growths(data, shape, on, growths).items():
+        if told is not None and told.after is not None:
+            node.meta, node.versions, node.seen, node.values, node.rest = told.after
+            growths: Mapping[str, Growth] = told.growths
+        else:
+            node.read(on, data, shape)
+            growths = self._growths(data, shape, on)
+        for name, by in growths.items():
             held = on.values.get(name)
             node.values[name] = (held if isinstance(held, List) else List()).grow(by)
-        node.rest = changed(on.rest, shape, "rest")
-        if shape.get("updated"):
-            node.rest["updated_channels"] = touched(data, shape)
         return node
 
     def _growths(
-        self,
-        data: Mapping[str, Any],
-        shape: Mapping[str, Any],
-        on: Node,
-        growths: Mapping[str, Growth] | None,
+        self, data: Mapping[str, Any], shape: Mapping[str, Any], on: Node
     ) -> Mapping[str, Growth]:
-        if growths is not None:
-            return growths
         found = {}
         for name, (keep, items, *tail) in data.get("lists", {}).items():
             found[name] = Growth(keep, [self._item(i) for i in items], tail[0] if tail else 0)

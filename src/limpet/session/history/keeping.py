@@ -135,7 +135,7 @@ class Keeping:
 
     async def policy(self, app: str) -> CheckpointPolicy | None:
         """The policy of an app, not older than a few seconds."""
-        return (await self._current(app)).policy
+        return (self._fresh(app) or await self._current(app)).policy
 
     def forget(self, app: str) -> None:
         """Read the rules of an app again: they were changed here."""
@@ -150,10 +150,14 @@ class Keeping:
             await asyncio.wait(reading)  # somebody's commit waits for them
         await self.bounds.close()
 
+    def _fresh(self, app: str) -> _Rules | None:
+        """The rules of an app, if they were read a moment ago."""
+        rules = self._rules.get(app)
+        return rules if rules is not None and rules.until_us >= self._journal.now_us() else None
+
     async def _current(self, app: str) -> _Rules:
         """Read once for all who ask meanwhile: a crowd would otherwise read for each commit."""
-        rules = self._rules.get(app)
-        if rules is not None and rules.until_us >= self._journal.now_us():
+        if (rules := self._fresh(app)) is not None:
             return rules
         if is_reserved(app):
             rules = self._rules[app] = _Rules(None, None, self._journal.now_us() + FRESH_US)
@@ -217,9 +221,9 @@ class Keeping:
         raise AssertionError("the last try returns or raises")
 
     def _note(self, uid: str, made: Checkpoint) -> None:
-        pace = self._pace(made.ref.key)
-        pace.uid, pace.last_us, pace.mutations = uid, made.at_us, 0
-        pace.made = LastCheckpoint(made.number, made.at_us)
+        pace, at_us = self._pace(made.ref.key), made.at_us
+        pace.uid, pace.last_us, pace.mutations = uid, at_us, 0
+        pace.made = LastCheckpoint(made.number, at_us)
         self._journal.metrics.measured(
             "session.checkpoint",
             session=made.ref.key,

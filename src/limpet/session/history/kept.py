@@ -138,7 +138,8 @@ class Kept:
             if after is not None:
                 if fulls is not None and not begun:
                     self._fulls = _fulls_after(fulls, made, dropped)
-                await self._let_go(dropped, after)
+                if dropped:
+                    await self._let_go(dropped, after)
                 return made
             await self._discard(made)
             await self.read(taken.uid)
@@ -261,7 +262,7 @@ class Kept:
     async def _let_go(self, gone: Sequence[Checkpoint], after: FrozenDict) -> None:
         """Free their snapshots and files, as far as those that are kept `after` it do not need
         them. If this is not reached they only take space."""
-        kept = self._in(after) if gone else ()
+        kept = self._in(after)
         await self._remove_files([each.place for each in gone if each.place is not None], kept)
         still = {each.seq for each in kept if each.full}
         seqs = [each.seq for each in gone if each.full and each.seq not in still]
@@ -278,18 +279,24 @@ class Kept:
 
 
 def _row(made: Checkpoint) -> dict[str, object]:
-    row: dict[str, object] = {"number": made.number, "seq": made.seq}
-    row |= {"checksum": made.ref.checksum, "full": made.full, "trigger": made.trigger}
-    if made.place is not None:
-        row["place"] = msgspec.to_builtins(made.place)
-    return row | {"size": made.size, "at_us": made.at_us}
+    ref = made.ref
+    row: dict[str, object] = {
+        "number": ref.number,
+        "seq": ref.seq,
+        "checksum": ref.checksum,
+        "full": made.full,
+        "trigger": made.trigger,
+        "size": made.size,
+        "at_us": made.at_us,
+    }
+    return row if made.place is None else {**row, "place": msgspec.to_builtins(made.place)}
 
 
 def _fulls_after(fulls: list[int], made: Checkpoint, dropped: Sequence[Checkpoint]) -> list[int]:
     """The numbers of full checkpoints when one was made and the oldest were let go."""
-    first = dropped[-1].number + 1 if dropped else 0
-    kept = [number for number in fulls if number >= first]
-    return [*kept, made.number] if made.full else kept
+    if dropped:
+        fulls = [number for number in fulls if number > dropped[-1].number]
+    return [*fulls, made.number] if made.full else fulls
 
 
 def _numbers(checkpoints: Sequence[Checkpoint]) -> list[int]:
