@@ -298,6 +298,38 @@ async def test_a_policy_keeps_so_many_and_the_full_one_they_need(lp: limpet.Limp
     assert (await lp.verify()).ok
 
 
+def kept_after(kept: list[tuple[int, bool]], new: tuple[int, bool], keep: int) -> Any:
+    """What is kept with one more: as few as may be, but it begins with a full one, if one is."""
+    every = [*kept, new]
+    over = max(0, len(every) - keep)
+    while over and not every[over][1]:
+        over -= 1
+    return every[over:]
+
+
+@pytest.mark.parametrize("keep", [1, 2, 4])
+async def test_what_is_let_go_follows_from_what_is_kept(lp: limpet.Limpet, keep: int) -> None:
+    """Whatever was full, let go by hand, or made through another object meanwhile."""
+    await lp.checkpointing("shop", CheckpointPolicy(keep=keep))
+    s = await session(lp, events=1)
+    kept: list[tuple[int, bool]] = []
+    for number, kind in enumerate("iiifiifffiiiiuiiiifiiiufif", 1):
+        if kind == "u":
+            first = (await s.checkpoints()).items[0]
+            await s.unpin(first.ref)
+            kept.remove((first.number, first.full))
+            kind = "i"
+        made = await s.checkpoint(f"number {number}", full=kind == "f")
+        assert made.number == number
+        kept = kept_after(kept, (number, kind == "f"), keep)
+        if number % 9 == 0:  # not each time: a listing reads what is kept again
+            found = (await s.checkpoints()).items[::-1]
+            assert [(c.number, c.full) for c in found] == kept
+    found = (await s.checkpoints()).items[::-1]
+    assert [(c.number, c.full) for c in found] == kept
+    assert (await lp.verify()).ok
+
+
 def test_the_adaptive_interval_is_bounded_on_both_sides() -> None:
     """max(shortest, base ÷ rate), capped; without mutations the longest."""
     second = 1_000_000
