@@ -73,6 +73,13 @@ def test_copy_exits_with_1_if_something_could_not_be_copied(here: Path) -> None:
     assert told["refused"][0]["session"] == {"app": "support", "user": "ada", "id": "c1"}
 
 
+def test_a_pipe_is_not_a_file(here: Path) -> None:
+    """Other programs take - for their output; here it would become a file of that name."""
+    for command in (("export", "support.db", "-", *NAMED), ("backup", "support.db", "-")):
+        done = run(here, *command)
+        assert (done.returncode, "write ./-" in done.stderr) == (2, True)
+
+
 def test_copy_shows_its_progress_on_a_terminal(here: Path) -> None:
     """A bar while it lasts, and the result."""
     code, shown = run_terminal(here, "copy", "support.db", "other.db")

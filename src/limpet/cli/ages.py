@@ -20,7 +20,12 @@ def moment(at_us: int) -> str:
 
 
 def instant(at_us: int) -> str:
-    """For example `2026-05-01T10:00:00.000001Z`: exact, so that it names one place in a history."""
+    """For example `2026-05-01T10:00:00.000001Z`: exact, so that it names one place in a history.
+
+    Nothing is known of a removed event, not even its time.
+    """
+    if not at_us:
+        return "-"
     return to_time(at_us).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -73,7 +73,9 @@ def named_by_options() -> Iterator[None]:
 
 
 def file_path(text: str) -> Path:
-    """A path. Raises InvalidInput for a URL."""
+    """A path. Raises InvalidInput for a URL, and for the - that other programs take for a pipe."""
+    if text == "-":
+        raise InvalidInput("FILE is a path, and - is not one. For a file of that name write ./-.")
     if text.startswith("sqlite://"):
         raise InvalidInput(f"FILE is a path, not a URL. Write {sqlite_path(text)} instead.")
     if "://" in text:

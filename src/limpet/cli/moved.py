@@ -74,7 +74,8 @@ def show_erased(screen: Screen, key: Key, erasure: Erasure | None) -> None:
         if erasure is None:
             say(f"ok: there is no session {key}; nothing was erased.", "warning")
             return
-        kept = f"; {plural(erasure.forks_kept, 'fork')} kept their state"
+        whose = "its" if erasure.forks_kept == 1 else "their"
+        kept = f"; {plural(erasure.forks_kept, 'fork')} kept {whose} state"
         say(f"ok: {key} erased{kept if erasure.forks_kept else ''}.", "ok")
 
 

@@ -19,7 +19,7 @@ import limpet
 from limpet.cli import past_shown as shown
 from limpet.cli.asked import Json, Url, named_by_options, on
 from limpet.cli.show import Screen
-from limpet.errors import InvalidInput, NoCheckpoint
+from limpet.errors import InvalidInput, NoCheckpoint, SessionExists
 from limpet.model.diff.policy import Conflict
 from limpet.session.history.at import When
 
@@ -205,7 +205,10 @@ def fork(
 
     async def run(s: Made) -> Made:
         place = None if at is None else await _place(s, at)
-        return await s.fork(place, id=new_id, user=new_user)
+        try:
+            return await s.fork(place, id=new_id, user=new_user)
+        except SessionExists as error:
+            raise SessionExists(error.key, "Pass another --new-id, or none") from error
 
     with screen.errors():
         shown.show_fork(screen, _with(url, (app_name, user, id_), run, actor=_actor(actor)))

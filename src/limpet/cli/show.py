@@ -44,6 +44,15 @@ _FINDINGS: Final = (
     "verifies (limpet restore FILE STORE --replace); or, to keep newer events of the other "
     "sessions, open that backup and copy the state of the damaged sessions from it."
 )
+# Where the advice of an error is for a program: the same for a person at the command line.
+_HERE: Final = {
+    "checkpoint.none": "limpet checkpoint, with --list to see which there are",
+    "merge.conflict": "pass --prefer ours or --prefer theirs",
+    "request.not_found": "limpet status shows what a session waits for",
+    "session.archived": "limpet unarchive brings it back",
+    "session.has_forks": "pass --forks erase or --forks keep",
+    "session.suspended": "limpet resume makes it active again",
+}
 _ASIDE: Final = "The old store could not be closed and was kept as"
 _SHOWN_MAX: Final = 100
 
@@ -250,6 +259,8 @@ class Screen:
         for line in findings[:_SHOWN_MAX]:
             self._err.print(Text(f"  {line}"), soft_wrap=True)
         self._err.print(Text(f"  {message}"), soft_wrap=True)
+        if code in _HERE:
+            self._err.print(Text(f"  Here: {_HERE[code]}."), soft_wrap=True)
 
     def _say(self, line: str, severity: str) -> None:
         if self._out.is_terminal:

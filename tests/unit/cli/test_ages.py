@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from limpet.cli.ages import age, timed
+from limpet.cli.ages import age, instant, timed
 
 NOW = 1_777_629_600_000_000  # 2026-05-01T10:00:00Z
 SECOND, MINUTE, HOUR, DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
@@ -37,3 +37,9 @@ def test_an_age_is_in_the_largest_unit_that_fits(past_us: int, told: str) -> Non
 def test_a_time_has_its_age_beside_it() -> None:
     """In UTC, to the second."""
     assert timed(NOW, NOW + 3 * HOUR) == "2026-05-01T10:00:00Z (3 h ago)"
+
+
+def test_an_instant_is_exact_and_may_be_unknown() -> None:
+    """A place in a history, as it is written and read; of a removed event nothing is known."""
+    assert instant(NOW + 1) == "2026-05-01T10:00:00.000001Z"
+    assert instant(0) == "-"

@@ -86,7 +86,8 @@ def open_archive(url: str | None) -> Archive | None:
         from limpet.session.life.s3 import BucketArchive
 
         return BucketArchive(parts.netloc, parts.path.strip("/"))
-    raise InvalidURL(str(url), "an archive is file:///directory or s3://bucket/prefix")
+    advice = "Write file:///directory or s3://bucket/prefix"
+    raise InvalidURL(str(url), "it does not name an archive", advice)
 
 
 async def put_bytes(archive: Archive, name: str, raw: bytes) -> None:
