@@ -7,6 +7,7 @@ the machine is; on new ones when fresh seeds are asked for.
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,6 +18,9 @@ import limpet
 from tests.support import examples, postgres, processes, seeds, tiers
 
 processes.heed_interrupts()
+# What a runner asks of its own output is not for the commands under test.
+for name in ("FORCE_COLOR", "PY_COLORS", "NO_COLOR", "GITHUB_ACTIONS", "COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 settings.register_profile(
     "limpet",
