@@ -6,7 +6,6 @@ their SQL so. What varies in a statement is its own store's business.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,8 +15,8 @@ def statements(folder: Path, names: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in names:
         text = (folder / f"{name}.sql").read_text()
-        blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
-        for block, body in zip(blocks[::2], blocks[1::2], strict=True):
-            assert block not in found, f"two statements are called {block}"
-            found[block] = body.strip()
+        for block in f"\n{text}".split("\n-- name: ")[1:]:
+            called, _, body = block.partition("\n")
+            assert called not in found, f"two statements are called {called}"
+            found[called] = body.strip()
     return found

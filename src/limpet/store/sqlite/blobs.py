@@ -26,7 +26,6 @@ from limpet.store.blobs import (
 )
 from limpet.store.blobs import Reading as BlobReading
 from limpet.store.coding import Codec, Damaged
-from limpet.store.sqlite.reading import lineage
 from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
@@ -132,6 +131,8 @@ class SQLiteBlobs:
 
     def _sought(self, key: Key, hash: str, *, own: bool) -> tuple[str, int, Row] | None:
         """uid of the owner, bid and row of a blob that the session can see."""
+        from limpet.store.sqlite.reading import lineage
+
         reader = self._reader
         sid, head = reader.living(key)
         for part in lineage.segments(reader, sid, head):

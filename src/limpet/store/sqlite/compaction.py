@@ -13,9 +13,8 @@ from limpet.store import cold
 from limpet.store.coding import Damaged, packed_snapshot
 from limpet.store.cold import Cold
 from limpet.store.protocol import Compacted
-from limpet.store.sqlite import rows
 from limpet.store.sqlite.cold import segment_row
-from limpet.store.sqlite.reading import retire, sized
+from limpet.store.sqlite.reading import feed, records
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
 
@@ -81,12 +80,12 @@ def _gathered(writes: WriteConnection, of: _Session, top: int, last: int, most: 
     size, limit = 0, cold.EVENTS_MAX - most
     asked = (of.sid, top, limit)
     for row in writes.conn.execute(SQL["stored_events"], asked).fetchall():
-        record = sized(writes.reader, row, of.head.uid)[0]
+        record = records.sized(writes.reader, row, of.head.uid)[0]
         event = record.event
         dense = event.seq == top + 1 + len(found)
         if event.seq > last or event.damage is not None or not dense or size >= cold.BYTES_MAX:
             break
-        found.append(Cold(record, rows.is_adopted(row[10])))
+        found.append(Cold(record, records.is_adopted(row)))
         size += len(record.raw or b"")
     return found
 
@@ -99,7 +98,7 @@ def _move(writes: WriteConnection, of: _Session, found: list[Cold], joined: int)
         cold.decode(cold.encode(found), first, row[6], row[7])
     except Damaged:  # the chain is broken in there: the rows stay for verify to find
         return Compacted()
-    retire(conn)
+    feed.retire(conn)
     moved = (sid, first + joined, last)
     before = int(conn.execute(SQL["rows_bytes"], moved).get)
     conn.execute(SQL["drop_segment"], (sid, first))

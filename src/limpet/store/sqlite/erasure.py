@@ -20,7 +20,6 @@ from limpet.store.coding import erasure_crc, scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner, Standing
 from limpet.store.sqlite import blobs, ledger, rows
-from limpet.store.sqlite.reading import feed
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
 
@@ -205,6 +204,8 @@ def _descent(writes: WriteConnection, key: Key) -> list[Key]:
 
 def _end(writes: WriteConnection, sid: int, head: Head) -> None:
     """The session is no longer among the living; its rows, and those that only it read, go."""
+    from limpet.store.sqlite.reading import feed
+
     feed.retire(writes.conn)
     parent = writes.conn.execute(SQL["parent_of"], (sid,)).get
     writes.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))

@@ -65,7 +65,6 @@ from limpet.store.sqlite.file.pace import Pace
 from limpet.store.sqlite.jobs import Job
 from limpet.store.sqlite.leases import Leases, expired
 from limpet.store.sqlite.marks import SQLiteMarks
-from limpet.store.sqlite.reading import feed
 from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.reading.sessions import Sessions
 from limpet.store.sqlite.transactions import WriteConnection
@@ -320,6 +319,8 @@ class SQLiteStore:
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
     ) -> tuple[tuple[FeedEntry, ...], str]:
+        from limpet.store.sqlite.reading import feed
+
         reading = feed.Reading(self._reader, after, app, key, limit)
         while True:
             if await self._open_read(reading.step):
@@ -327,9 +328,13 @@ class SQLiteStore:
             await asyncio.sleep(0)  # a stretch of the log was looked at: let others run
 
     async def touched(self, after: str) -> Touched:
+        from limpet.store.sqlite.reading import feed
+
         return self._read(lambda: feed.touched(self._reader, after))
 
     async def position(self) -> str:
+        from limpet.store.sqlite.reading import feed
+
         return self._read(lambda: feed.position(self._reader.conn))
 
     def pulse(self) -> int:

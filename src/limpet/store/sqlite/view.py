@@ -10,7 +10,6 @@ from limpet.model import Event, Fold, Key, ScopeKey, ScopeValue
 from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.planning.room import Sizes
 from limpet.store.scopes import Scopes
-from limpet.store.sqlite.reading import lineage
 from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
 
@@ -39,6 +38,8 @@ class View:
         live = self.lives.get(key)
         if live is None or not 1 <= seq <= live.fold.head.version:
             return None
+        from limpet.store.sqlite.reading import lineage
+
         part = lineage.segment_with(self._reader, live.sid, live.fold.head, seq)
         if part.sid is None:
             return None

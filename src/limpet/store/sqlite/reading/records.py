@@ -95,3 +95,8 @@ def sized(reader: Reader, row: tuple[Any, ...], uid: str) -> tuple[ChainedEvent,
         return ChainedEvent(*plain, row[-2], row[-1]), len(plain[1])
     event, size, raw, sealed = rows.opened_event(row[:-2], uid, reader.codec)
     return ChainedEvent(event, raw, row[-2] if sealed is None else sealed, row[-1]), size
+
+
+def is_adopted(row: tuple[Any, ...]) -> bool:
+    """Whether another store recorded the event in such a row."""
+    return rows.is_adopted(row[10])

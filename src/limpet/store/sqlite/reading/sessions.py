@@ -1,7 +1,8 @@
 """Reading sessions for callers: loads, pages of events and pages of heads, each from one instant.
 
 What was committed or read a moment ago is mostly still in memory: the writer's folds, and the last
-events of sessions. It is used if it is of the very version that the head has now.
+events of sessions. It is used if it is of the very version that the head has now. What a process
+may never read (forks, lists, logs as they were recorded) is imported when it first does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from limpet.store.coding import Damaged
 from limpet.store.paging import Room, newest_since
 from limpet.store.protocol import ChainedEvent, Loaded, Owner, Page, Query
 from limpet.store.scopes import Scopes
-from limpet.store.sqlite.reading import heads, lineage, records, states
 from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
 
@@ -90,6 +90,8 @@ class Sessions:
         with self._reader.instant():
             sid, head = self._reader.log(key)
             if head.floor:
+                from limpet.store.sqlite.reading import lineage
+
                 read = lineage.events_last if reverse else lineage.events_after
                 start = (after or head.version + 1) if reverse else after
                 return read(self._reader, sid, head, start, limit, types)
@@ -114,6 +116,8 @@ class Sessions:
 
     def fold_at(self, key: Key, seq: int, *, replay: bool = True) -> Fold:
         """Without `replay`, at the snapshot before, or where the log begins."""
+        from limpet.store.sqlite.reading import lineage
+
         with self._reader.instant():
             sid, head = self._reader.living(key)
             if not 1 <= seq <= head.version:
@@ -130,6 +134,8 @@ class Sessions:
         return fold
 
     def records(self, key: Key, after: int, limit: int) -> tuple[ChainedEvent, ...]:
+        from limpet.store.sqlite.reading import records
+
         if found := records.following(self._reader, key, after, limit):
             return found
         with self._reader.instant():
@@ -156,8 +162,12 @@ class Sessions:
         return tuple([Key(*row) for row in rows_])
 
     def heads(self, query: Query, cursor: str | None, limit: int, *, with_states: bool) -> Page:
+        from limpet.store.sqlite.reading import heads
+
         if not with_states:
             return heads.page(self._reader.conn, query, cursor=cursor, limit=limit)
+        from limpet.store.sqlite.reading import states
+
         with self._reader.instant():
             return states.page(self._reader, self._known, query, cursor=cursor, limit=limit)
 
@@ -213,6 +223,8 @@ class Sessions:
         first = events[0].seq if events else head.version + 1
         if first != head.floor + 1:  # not all own events fitted: no gap is left
             return events
+        from limpet.store.sqlite.reading import lineage
+
         left = tail - len(events)
         older = lineage.events_last(self._reader, sid, head, first, left, None)
         return (*reversed(older), *events)
