@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -640,6 +640,16 @@ async def test_a_wrong_argument_within_a_turn_is_the_harness_mistake(
     assert (woken.error, wrong) == (None, [])
     assert await s.children() == ()
     assert await s.read(types=["effect.*"]) == ()
+
+
+async def test_an_update_is_not_computed_by_an_async_function(lp: Limpet, s: Session) -> None:
+    """It is refused before it is called; a coroutine that nobody awaits would be a warning."""
+
+    async def change(state: Any) -> dict[str, Any]:
+        return {"n": 1}
+
+    with pytest.raises(errors.InvalidInput, match="not an async one"):
+        await s.update(cast("Any", change), actor="x")
 
 
 async def test_a_session_may_be_watched_with_its_app(lp: Limpet, s: Session) -> None:

@@ -100,8 +100,8 @@ class EventTooLarge(InvalidInput):
     def __init__(self, size_bytes: int, bytes_max: int) -> None:
         self.size_bytes, self.bytes_max = size_bytes, bytes_max
         super().__init__(
-            f"the event takes {size_bytes:,} bytes; the limit is {bytes_max:,}. Keep large "
-            "payloads elsewhere and put a reference in the event."
+            f"the event takes {size_bytes:,} bytes; the limit is {bytes_max:,}. Put large content "
+            "into a blob (s.put_blob), or elsewhere, and its reference into the event."
         )
 
 
@@ -211,7 +211,7 @@ class OpPathUnknown(InvalidInput):
         self.path, self.missing = path, missing
         super().__init__(
             f"state has no {missing} on the path {path}. An operation can create only the last "
-            "name of its path: set the parent first."
+            "name of its path, so set the parent first, and can remove only what is there."
         )
 
 

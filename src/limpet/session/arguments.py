@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from limpet.errors import (
@@ -167,6 +168,11 @@ def check_change(change: T) -> T:
         raise InvalidInput(
             f"update takes a function, not {described(change)}. Pass one that takes the state and "
             "returns the names to set, or append an event with set=…."
+        )
+    if iscoroutinefunction(change):
+        raise InvalidInput(
+            "update takes a plain function, not an async one: it runs again if another writer was "
+            "faster. Await what it needs first, then update."
         )
     return change
 
