@@ -36,6 +36,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "step.isascii() or not _LONE(step) -> not _LONE(step)",
     ): "Nothing in ASCII is a lone surrogate: slower.",
     (
+        "limpet.model.ops",
+        "_apply_at",
+        "ours[id(inner)] = inner -> pass",
+    ): "A container is copied again by every operation in it, and the last copy stays: slower.",
+    (
         "limpet.store.planning.plan",
         "Plan.add",
         "self._scanned > records -> self._scanned >= records",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.unit.test_cycles import ROOT, imported, modules
@@ -12,6 +14,7 @@ _LINES_MAX = 450
 _IMPORTS_P90_MAX = 9
 _FOLDER_MODULES_MAX = 20
 _READING_LINES_MAX = 1_500
+_OF_NAMED_TUPLES = {"_replace", "_asdict", "_fields"}  # public, so that no field is called so
 
 
 def _lines(file: Path) -> int:
@@ -32,6 +35,31 @@ def test_nine_modules_in_ten_import_nine_others_at_most() -> None:
     inside = {name: tree for name, tree in known.items() if name != "limpet"}
     counts = sorted(len(imported(tree, known) - {name}) for name, tree in inside.items())
     assert counts[int(len(counts) * 0.9)] <= _IMPORTS_P90_MAX
+
+
+def test_no_module_reaches_into_anothers_private_names() -> None:
+    """What begins with an underscore is used on objects of one's own module only."""
+    found = [f"{name}: {each}" for name, tree in modules().items() for each in _foreign(tree)]
+    assert found == []
+
+
+def _foreign(tree: ast.Module) -> Iterator[str]:
+    """The private names that a module uses and does not define; inherited ones are its own."""
+    own, nodes = set(_OF_NAMED_TUPLES), list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            own.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own |= {node.attr} if ast.unparse(node.value) == "self" else set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("limpet"):
+            yield from [alias.name for alias in node.names if alias.name.startswith("_")]
+        elif isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr):
+            of = node.value.id if isinstance(node.value, ast.Name) else None
+            if of not in ("self", "cls") and node.attr not in own:
+                yield f"{node.attr} in line {node.lineno}"
 
 
 def test_the_list_of_rooms_names_every_folder() -> None:
