@@ -33,11 +33,14 @@ class StoreError(LimpetError):
 class StoreClosed(StoreError):
     code = "store.closed"
 
-    def __init__(self) -> None:
-        super().__init__(
-            "this Limpet is not open. Use it inside `async with limpet.open(url) as lp`, or "
-            "without await inside `with limpet.open_sync(url) as lp`."
-        )
+    def __init__(
+        self,
+        what: str = "this Limpet",
+        advice: str = "Use it inside `async with limpet.open(url) as lp`, or without await inside "
+        "`with limpet.open_sync(url) as lp`",
+    ) -> None:
+        self.what, self.advice = what, advice
+        super().__init__(f"{what} is not open. {advice}.")
 
 
 class StoreForked(StoreError):

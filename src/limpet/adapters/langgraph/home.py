@@ -118,7 +118,9 @@ class Homed:
     def _home(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             work.close()
-            raise StoreClosed
+            name = type(self).__name__
+            advice = f"Use it inside `with {name}.from_url(url) as opened`, or `async with`"
+            raise StoreClosed(f"this {name}", advice)
         return self._loop
 
     def _step(self, items: AsyncIterator[R]) -> Iterator[R]:

@@ -396,5 +396,5 @@ def test_without_await_it_does_the_same(tmp_path: Path) -> None:
         saver.prune(["v"], strategy="delete")
         saver.delete_thread("u")
         assert list(saver.list(None)) == []
-    with pytest.raises(limpet.StoreClosed):
+    with pytest.raises(limpet.StoreClosed, match="from_url"):
         saver.get_tuple(at())
