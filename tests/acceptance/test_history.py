@@ -415,6 +415,12 @@ async def test_a_lineage_is_a_tree_of_parents_forks_and_merges(lp: limpet.Limpet
     assert [each.key for each in tree.forks[0].forks] == [deep.key]
     assert [(m.key, m.at, m.seq) for m in tree.merges] == [(fork.key, 5, 7)]
     up = await deep.lineage()
+    assert str(up).splitlines() == [
+        str(s.key),
+        f"  {fork.key} (from event 3)",
+        f"    {deep.key} (from event 4)",
+    ]
+    assert str(tree).splitlines()[1] == f"  <- {fork.key} up to 5, in event 7"
     assert up.at == 4
     assert up.parent is not None
     assert up.parent.parent is not None

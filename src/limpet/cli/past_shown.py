@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -79,7 +79,7 @@ def show_found(screen: Screen, event: limpet.Event | None, asked: int) -> None:
 
 def show_lineage(screen: Screen, found: limpet.Lineage) -> None:
     told = {"ok": True, "lineage": _lineage_form(found)}
-    screen.display(told, lambda: _tree(found), _tree_lines(found))
+    screen.display(told, lambda: _tree(found), str(found).splitlines())
 
 
 def show_fork(screen: Screen, fork: limpet.Session[Any]) -> None:
@@ -203,21 +203,11 @@ def _table(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
     return made
 
 
-def _top(found: limpet.Lineage) -> list[limpet.Lineage]:
-    """The parents, the oldest first."""
-    above: list[limpet.Lineage] = []
-    parent = found.parent
-    while parent is not None:
-        above.insert(0, parent)
-        parent = parent.parent
-    return above
-
-
 def _tree(found: limpet.Lineage) -> Tree:
-    line = [*_top(found), found]
-    tree = at = Tree(Text(_node(line[0]), "bold" if line[0] is found else "dim"))
-    for each in line[1:]:
-        at = at.add(Text(_node(each), "bold" if each is found else "dim"))
+    first, *others = (*found.above, found)
+    tree = at = Tree(Text(first.line, "bold" if first is found else "dim"))
+    for each in others:
+        at = at.add(Text(each.line, "bold" if each is found else "dim"))
     _grow(at, found)
     return tree
 
@@ -226,26 +216,7 @@ def _grow(tree: Tree, found: limpet.Lineage) -> None:
     for merge in found.merges:
         tree.add(Text(f"← {merge.key} up to {merge.at}, in event {merge.seq}", "cyan"))
     for fork in found.forks:
-        _grow(tree.add(Text(_node(fork))), fork)
-
-
-def _tree_lines(found: limpet.Lineage) -> Iterator[str]:
-    above = _top(found)
-    for depth, each in enumerate(above):
-        yield "  " * depth + _node(each)
-    yield from _lines_below(found, len(above))
-
-
-def _lines_below(found: limpet.Lineage, depth: int) -> Iterator[str]:
-    yield "  " * depth + _node(found)
-    for merge in found.merges:
-        yield "  " * (depth + 1) + f"<- {merge.key} up to {merge.at}, in event {merge.seq}"
-    for fork in found.forks:
-        yield from _lines_below(fork, depth + 1)
-
-
-def _node(found: limpet.Lineage) -> str:
-    return f"{found.key}" + (f" (from event {found.at})" if found.at else "")
+        _grow(tree.add(Text(fork.line)), fork)
 
 
 def _op(op: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 
 import msgspec
@@ -60,3 +61,30 @@ class Lineage(msgspec.Struct, frozen=True):
     parent: Lineage | None = None  # upwards; without the parent's other forks
     forks: tuple[Lineage, ...] = ()  # downwards, to the last
     merges: tuple[MergedFrom, ...] = ()  # the oldest first
+
+    @property
+    def above(self) -> tuple[Lineage, ...]:
+        """Its parents, the oldest first."""
+        found: list[Lineage] = []
+        parent = self.parent
+        while parent is not None:
+            found.append(parent)
+            parent = parent.parent
+        return tuple(reversed(found))
+
+    @property
+    def line(self) -> str:
+        """Its own line in the tree."""
+        return f"{self.key}" + (f" (from event {self.at})" if self.at else "")
+
+    def __str__(self) -> str:
+        """The tree, a line for each session and merge."""
+        above = ["  " * depth + each.line for depth, each in enumerate(self.above)]
+        return "\n".join([*above, *self._below(len(above))])
+
+    def _below(self, depth: int) -> Iterator[str]:
+        yield "  " * depth + self.line
+        for merge in self.merges:
+            yield "  " * (depth + 1) + f"<- {merge.key} up to {merge.at}, in event {merge.seq}"
+        for fork in self.forks:
+            yield from fork._below(depth + 1)
