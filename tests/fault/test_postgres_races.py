@@ -14,6 +14,7 @@ from limpet.errors import SessionConflict, SessionErased, SessionExists, StoreFa
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.postgres.writing.batch import Batch
+from limpet.store.postgres.writing.flight import Flight
 from limpet.store.postgres.writing.jobs import Job
 from limpet.store.postgres.writing.lane import LOCK_AFTER_TRIES
 from limpet.store.postgres.writing.reply import Reply
@@ -178,7 +179,7 @@ async def test_the_feed_keeps_a_session_in_order_over_a_long_wait(
     await foreign.execute("SELECT 1 FROM limpet.sessions WHERE id = 'b' FOR UPDATE")
     job = Job([addition(of, draft(type="slow.write")) for of in keys])
     job.tries = LOCK_AFTER_TRIES  # it was overtaken before: it takes its locks first
-    serving = asyncio.create_task(one._committer._lanes[0].serve([job]))
+    serving = asyncio.create_task(one._committer._lanes[0].serve(Flight([job])))
     await waiting_backend(foreign)
     await add(two, keys[2], draft(type="quick.write"))
     await held.rollback()
@@ -238,8 +239,8 @@ async def test_a_lost_answer_is_waited_for_like_the_first(open_stores: Open) -> 
         return await lock_rows(conn, jobs)
 
     lane._lock_rows = noted  # type: ignore[method-assign]
-    await lane.serve([job])
-    assert (await job.wait())[0].events[0].seq == 2
+    await lane.serve(Flight([job]))
+    assert (await job.answer)[0].events[0].seq == 2
     assert locked == [[job]]
 
 
@@ -291,13 +292,8 @@ async def test_a_seal_that_fails_for_one_fails_only_that_one(postgres_store_url:
 async def test_a_caller_cancelled_as_its_answer_comes_does_not_hang() -> None:
     """The outcome is known before the caller wakes: there is nothing left to wait for."""
     job = Job([])
-    job.taken = True
-    waiting = asyncio.create_task(job.wait())
-    await asyncio.sleep(0)
-    waiting.cancel()
     job.succeed(())
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(waiting, 60)
+    await asyncio.wait_for(job.known(), 60)
 
 
 async def test_thousands_of_shared_names_leave_room_in_the_lock_table(open_stores: Open) -> None:

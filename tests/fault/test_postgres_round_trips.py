@@ -144,7 +144,7 @@ async def test_a_lane_that_ends_as_it_is_woken_leaves_its_job_to_the_other(
 ) -> None:
     """Nobody else would look at the queue."""
     await _rest(store)
-    tasks = store._committer._tasks.values()
+    tasks = store._committer._tasks
     lanes = {task._fut_waiter: task for task in tasks}  # type: ignore[attr-defined]
     adding = asyncio.create_task(add(store, A))
     while not (woken := [waiter for waiter in lanes if waiter.done()]):  # noqa: ASYNC110 - a turn

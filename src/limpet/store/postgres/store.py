@@ -8,7 +8,7 @@ judged there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -131,9 +131,9 @@ class PostgresStore:
 
     # --- writing -------------------------------------------------------------------------------
 
-    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+    def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:
         self._pools.check()
-        return await self._committer.commit(commits)
+        return self._committer.commit(commits)
 
     async def delete(
         self, key: Key, *, ending: Ending = "deleted", at: Standing | None = None

@@ -36,6 +36,11 @@ CREATE OR REPLACE FUNCTION limpet.seen(token bigint) RETURNS boolean LANGUAGE sq
            ELSE pg_visible_in_snapshot((token - limpet.epoch())::text::xid8, pg_current_snapshot()) END
 $$;
 
+-- One of the byte strings that come joined.
+CREATE OR REPLACE FUNCTION limpet.part(joined bytea, ends integer[], i integer) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
+    SELECT substr(joined, coalesce(ends[i - 1], 0) + 1, ends[i] - coalesce(ends[i - 1], 0))
+$$;
+
 -- Record a batch: the commits of many callers ("jobs"), each all or nothing, planned by the
 -- caller on the versions it knows. First the locks (heads in key order, then scope names), then
 -- the look for repeats and for versions that moved, then the writing of what still holds. A job
@@ -48,12 +53,16 @@ $$;
 --   n_*  the scope names of the batch, each once, with the event that made the version it was planned on; a
 --        name '' stands for all of an owner's: n_base and n_seq are how many there may be, and may ever
 --        have been, before the batch adds its own
---   v_*  a job leaves a session at this head (the last job that holds wins); facts NULL: as they were;
---        version NULL: the job only needs the session
+--   v_*  what a job changes of a session besides adding events (the last job that holds wins); facts NULL:
+--        as they were; active NULL: as updated, if the last event is active. A session without is only moved
+--        on to its last event
+--   l_*  a job needs a session to live
 --   w_*  a job needs a scope name
 --   e_*  the events, in order     p_*  inputs processed     s_*  new versions of scope names     k_*  pins
 --
--- A column that is NULL throughout may come as an empty array: subscripts past its end are NULL.
+-- A column that is NULL throughout may come as an empty array: subscripts past its end are NULL. Of the
+-- types, actors and times of events one stands for all, if they are the same. Byte strings come joined, with
+-- the place where each ends unless all have 32 bytes: the driver of the caller takes long over an array.
 -- Rows are taken by subscript and not by unnest, which would fill one temporary store a column.
 --
 -- The caller dates events and links them into their chains. Here is checked that the head has the
@@ -72,17 +81,18 @@ $$;
 -- value: for a row of columns the server would look up their types at every call.
 CREATE OR REPLACE FUNCTION limpet.commit(
     planned_us bigint, late_us bigint, jobs integer,
-    h_sid bigint[], h_uid text[], h_base bigint[], h_link bytea[], h_app text[], h_owner text[], h_id text[],
-    h_hash bytea[], h_created bigint[], h_floor bigint[], h_parent integer[], h_reuse boolean[],
+    h_sid bigint[], h_uid text[], h_base bigint[], h_link bytea, h_link_end integer[], h_app text[], h_owner text[],
+    h_id text[], h_hash bytea[], h_created bigint[], h_floor bigint[], h_parent integer[], h_reuse boolean[],
     b_head integer[], b_flags integer[], b_body bytea[], b_crc bigint[],
     n_app text[], n_owner text[], n_name text[], n_base bigint[], n_uid text[], n_seq bigint[],
-    v_job integer[], v_head integer[], v_fence bigint[], v_version bigint[], v_link bytea[], v_updated bigint[],
-    v_active bigint[], v_facts text[], v_due bigint[], v_priority integer[], v_relabel boolean[], v_deadline bigint[],
-    v_release bigint[], v_adopted bigint[],
+    v_job integer[], v_head integer[], v_fence bigint[], v_active bigint[], v_facts text[], v_due bigint[],
+    v_priority integer[], v_relabel boolean[], v_deadline bigint[], v_release bigint[], v_adopted bigint[],
+    l_job integer[], l_head integer[],
     w_job integer[], w_name integer[],
     e_job integer[], e_head integer[], e_seq bigint[], e_id text[], e_given boolean[], e_type text[], e_actor text[],
-    e_at bigint[], e_flags integer[], e_body bytea[], e_crc bigint[], e_salt bytea[], e_digest bytea[], e_link bytea[],
-    e_cause text[], e_invocation text[], e_correlation text[], e_wake text[], e_processed bigint[], e_adopted boolean[],
+    e_at bigint[], e_flags integer[], e_body bytea, e_body_end integer[], e_crc bigint[], e_salt bytea,
+    e_salt_end integer[], e_digest bytea, e_link bytea, e_cause text[], e_invocation text[], e_correlation text[],
+    e_wake text[], e_processed bigint[], e_adopted boolean[], e_active boolean[],
     p_job integer[], p_head integer[], p_seq bigint[], p_by bigint[],
     s_job integer[], s_name integer[], s_version bigint[], s_base bigint[], s_form integer[], s_flags integer[],
     s_body bytea[], s_crc bigint[], s_head integer[], s_seq bigint[], s_more integer[], s_first integer[],
@@ -101,7 +111,8 @@ DECLARE
     heads    integer := cardinality(h_sid);
     stale    boolean[] := array_fill(true, ARRAY[heads]);
     at_time  bigint[] := array_fill(0::bigint, ARRAY[heads]);
-    last     integer[] := array_fill(0, ARRAY[heads]);
+    last     integer[] := array_fill(0, ARRAY[heads]); -- the place of each one's last event
+    more     integer[]; -- the place of what else is changed of each
     spans    bigint[];
     made     boolean[];
     moved    boolean[];
@@ -110,6 +121,7 @@ DECLARE
     place    bigint := (mine::text::bigint & 4294967295) * 1000003;
     r        record;
     h        integer;
+    at_us    bigint;
     new_sid  bigint;
 BEGIN
     -- New sessions first: an insert waits for a rival's insert of the same key, and then sees it.
@@ -118,7 +130,7 @@ BEGIN
         FOR i IN 1 .. heads LOOP
             CONTINUE WHEN h_sid[i] IS NOT NULL;
             INSERT INTO limpet.sessions (app, owner, id, uid, version, link, created_us, updated_us, active_us, floor)
-            VALUES (h_app[i], h_owner[i], h_id[i], h_uid[i], h_base[i], h_link[i], h_created[i], h_created[i],
+            VALUES (h_app[i], h_owner[i], h_id[i], h_uid[i], h_base[i], limpet.part(h_link, h_link_end, i), h_created[i], h_created[i],
                     h_created[i], h_floor[i])
             ON CONFLICT (app, owner, id) DO NOTHING RETURNING sid INTO new_sid;
             IF FOUND THEN
@@ -138,7 +150,7 @@ BEGIN
              FROM generate_subscripts(h_sid, 1) AS h (i) JOIN limpet.sessions s ON s.sid = h_sid[h.i]
              ORDER BY s.app, s.owner, s.id FOR UPDATE OF s
     LOOP
-        stale[r.i] := r.version <> h_base[r.i] OR r.link <> h_link[r.i] OR r.xid > mine;
+        stale[r.i] := r.version <> h_base[r.i] OR r.link <> limpet.part(h_link, h_link_end, r.i) OR r.xid > mine;
         IF h_base[r.i] IS NULL THEN stale[r.i] := false; END IF;
         at_time[r.i] := r.updated_us;
         IF r.fence > 0 THEN
@@ -211,40 +223,48 @@ BEGIN
 
     FOR i IN 1 .. cardinality(e_job) LOOP
         h := e_head[i];
-        IF e_at[i] < at_time[h] OR (e_adopted[i] IS NULL
-            AND (e_at[i] > greatest(now_us + 1000000, at_time[h]) OR planned_us < now_us - late_us))
+        at_us := coalesce(e_at[i], e_at[1]);
+        IF at_us < at_time[h] OR (e_adopted[i] IS NULL
+            AND (at_us > greatest(now_us + 1000000, at_time[h]) OR planned_us < now_us - late_us))
         THEN
             refused[e_job[i]] := coalesce(refused[e_job[i]], 'clock');
             doubt := true;
         END IF;
-        at_time[h] := e_at[i];
+        at_time[h] := at_us;
+        last[h] := i;
     END LOOP;
 
-    -- Which jobs hold. One that does not takes with it what was planned on top of it: visits and
+    -- Which jobs hold. One that does not takes with it what was planned on top of it: events and
     -- needs come in the order of their jobs, so one pass each way over both is enough.
     IF doubt THEN
         FOR u IN 1 .. jobs LOOP
             IF refused[u] IS NULL AND (
-                EXISTS (SELECT FROM generate_subscripts(v_job, 1) j WHERE v_job[j] = u AND stale[v_head[j]])
+                EXISTS (SELECT FROM generate_subscripts(e_job, 1) j WHERE e_job[j] = u AND stale[e_head[j]])
+                OR EXISTS (SELECT FROM generate_subscripts(l_job, 1) j WHERE l_job[j] = u AND stale[l_head[j]])
                 OR EXISTS (SELECT FROM generate_subscripts(w_job, 1) j WHERE w_job[j] = u AND moved[w_name[j]]))
             THEN
                 refused[u] := 'stale';
             END IF;
             CONTINUE WHEN refused[u] IS NULL;
-            FOR j IN 1 .. cardinality(v_job) LOOP
-                IF v_job[j] = u AND v_version[j] IS NOT NULL THEN stale[v_head[j]] := true; END IF;
+            FOR j IN 1 .. cardinality(e_job) LOOP
+                IF e_job[j] = u THEN stale[e_head[j]] := true; END IF;
             END LOOP;
             FOR j IN 1 .. cardinality(w_job) LOOP
                 IF w_job[j] = u THEN moved[w_name[j]] := true; END IF;
             END LOOP;
         END LOOP;
+        last := array_fill(0, ARRAY[heads]);
+        FOR i IN 1 .. cardinality(e_job) LOOP
+            IF refused[e_job[i]] IS NULL THEN last[e_head[i]] := i; END IF;
+        END LOOP;
     END IF;
 
     INSERT INTO limpet.events (xid, pos, sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id,
                                wake_id, flags, body, crc, salt, digest, link, processed)
-    SELECT mine, i, sids[e_head[i]], e_seq[i], e_id[i], e_type[i], e_actor[i], e_at[i], e_cause[i], e_invocation[i],
-           e_correlation[i], e_wake[i], coalesce(e_flags[i], 0), e_body[i], e_crc[i] # ((place + i) & 4294967295), e_salt[i],
-           e_digest[i], e_link[i], e_processed[i]
+    SELECT mine, i, sids[e_head[i]], e_seq[i], e_id[i], coalesce(e_type[i], e_type[1]), coalesce(e_actor[i], e_actor[1]),
+           coalesce(e_at[i], e_at[1]), e_cause[i], e_invocation[i], e_correlation[i], e_wake[i], coalesce(e_flags[i], 0),
+           limpet.part(e_body, e_body_end, i), e_crc[i] # ((place + i) & 4294967295), limpet.part(e_salt, e_salt_end, i),
+           substr(e_digest, 32 * i - 31, 32), substr(e_link, 32 * i - 31, 32), e_processed[i]
     FROM generate_subscripts(e_job, 1) i WHERE refused[e_job[i]] IS NULL;
 
     IF cardinality(p_job) > 0 THEN
@@ -269,9 +289,9 @@ BEGIN
     END IF;
 
     FOR j IN 1 .. cardinality(v_job) LOOP
-        CONTINUE WHEN refused[v_job[j]] IS NOT NULL OR v_version[j] IS NULL;
+        CONTINUE WHEN refused[v_job[j]] IS NOT NULL;
         h := v_head[j];
-        last[h] := j;
+        more[h] := j;
         IF v_release[j] IS NOT NULL THEN
             spans[h] := v_release[j];
             leases[h] := CASE WHEN v_release[j] > 0 THEN now_us + v_release[j] END;
@@ -283,14 +303,16 @@ BEGIN
     IF made IS NULL AND spans IS NULL
         AND cardinality(v_facts) + cardinality(v_deadline) + cardinality(v_adopted) = 0
     THEN
-        UPDATE limpet.sessions s SET version = v_version[v.j], link = v_link[v.j], updated_us = v_updated[v.j],
-            active_us = coalesce(v_active[v.j], v_updated[v.j]), xid = mine
-        FROM (SELECT last[h] AS j, h_sid[h] AS sid FROM generate_subscripts(last, 1) h WHERE last[h] > 0) v
+        UPDATE limpet.sessions s SET version = e_seq[v.i], link = substr(e_link, 32 * v.i - 31, 32),
+            updated_us = coalesce(e_at[v.i], e_at[1]),
+            active_us = coalesce(v_active[more[v.h]], CASE WHEN e_active[v.i] THEN coalesce(e_at[v.i], e_at[1]) END,
+                s.active_us), xid = mine
+        FROM (SELECT h, last[h] AS i, h_sid[h] AS sid FROM generate_subscripts(last, 1) h WHERE last[h] > 0) v
         WHERE s.sid = v.sid;
     ELSE
         UPDATE limpet.sessions s SET
-            version = v_version[v.j], link = v_link[v.j], updated_us = v_updated[v.j],
-            active_us = coalesce(v_active[v.j], v_updated[v.j]),
+            version = e_seq[v.i], link = substr(e_link, 32 * v.i - 31, 32), updated_us = coalesce(e_at[v.i], e_at[1]),
+            active_us = coalesce(v_active[v.j], CASE WHEN e_active[v.i] THEN coalesce(e_at[v.i], e_at[1]) END, s.active_us),
             facts = CASE WHEN v.changed THEN nullif(v_facts[v.j], '{}')::jsonb ELSE s.facts END,
             due_us = CASE WHEN v.changed THEN v_due[v.j] ELSE s.due_us END,
             priority = CASE WHEN v.changed THEN v_priority[v.j] ELSE s.priority END,
@@ -301,7 +323,7 @@ BEGIN
             leased_us = CASE WHEN spans[v.h] IS NULL THEN s.leased_us ELSE leaseds[v.h] END,
             worker = CASE WHEN spans[v.h] IS NULL THEN s.worker END,
             xid = mine
-        FROM (SELECT l.h, last[l.h] AS j, sids[l.h] AS sid, v_facts[last[l.h]] IS NOT NULL AS changed
+        FROM (SELECT l.h, last[l.h] AS i, more[l.h] AS j, sids[l.h] AS sid, v_facts[more[l.h]] IS NOT NULL AS changed
               FROM generate_subscripts(last, 1) AS l (h) WHERE last[l.h] > 0) v
         WHERE s.sid = v.sid;
     END IF;

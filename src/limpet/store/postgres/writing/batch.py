@@ -49,6 +49,7 @@ from limpet.store.postgres.writing.view import View
 from limpet.store.protocol import Committed, Owner, Place
 
 _AS_BEFORE: Final = (None,) * 4  # the facts of a visit that changes none
+_UNCHANGED: Final = (None,) * 9  # a visit that only moves the session on to its last event
 _UNNAMED: Final = (None,) * 8  # of a session that is there
 LATE_US: Final = 10_000_000  # planned longer ago than this: the server's clock may have been set
 
@@ -71,8 +72,11 @@ class Batch:
         self._tables = tables()
         self._sizes: dict[Key, int] = {}
         self._adopted: dict[Key, int] = {}  # the last event of each that another store recorded
+        self._changed: set[Key] = set()  # of which more than the last event is sent
         self._planned: dict[tuple[Key, int], int] = {}  # the job that leaves a session at a version
         self._left: list[tuple[int, Key, Fold]] = []
+        self._needed: set[int] = set()  # places of sessions that only have to live
+        self._lives: dict[Key, Live] = {}  # as they will be, if everything holds
         self._scope_left: list[tuple[int, ScopeKey, LiveScope]] = []
 
     def take(self, commits: Sequence[Commit]) -> int:
@@ -170,21 +174,35 @@ class Batch:
             token,
         )
 
+    def leaves(self) -> dict[Key, Live]:
+        """The sessions as all jobs together leave them, but for those that they create."""
+        if not self._lives:
+            known = self._view.lives
+            last = {key: fold for _, key, fold in self._left if key in known}
+            self._lives = {key: self._live(key, fold, known[key].sid) for key, fold in last.items()}
+        return self._lives
+
     def settle(self, reply: Reply) -> dict[Key, Live]:
         """The sessions as the jobs that held left them."""
+        whole = len(self._held) == self._jobs
+        lives = self._lives if whole else {}
         done: dict[Key, Live] = {}
-        for job, key, fold in self._left:
-            if job not in self._held:
-                continue
-            place = self._heads[key]
-            before = self._view.lives.get(key)
-            old = (before.snapshot_bytes, before.delta_bytes) if before is not None else (0, 0)
+        for key, fold in {key: fold for job, key, fold in self._left if job in self._held}.items():
+            place, before = self._heads[key], self._view.lives.get(key)
             head, after = reply.leased(fold.head, place), fold
             if head is not fold.head:
                 after = Fold(head, fold.fields, fold.versions, fold.damaged)
-            sid = reply.sid(place) if before is None else before.sid
-            done[key] = Live(sid, after, old[0], old[1] + self._sizes[key], self._view.era)
+            live = lives.get(key)
+            if live is None:
+                live = self._live(key, after, reply.sid(place) if before is None else before.sid)
+            live.fold = after  # the server's leases count
+            done[key] = live
         return done
+
+    def _live(self, key: Key, fold: Fold, sid: int) -> Live:
+        before = self._view.lives.get(key)
+        old = (before.snapshot_bytes, before.delta_bytes) if before is not None else (0, 0)
+        return Live(sid, fold, old[0], old[1] + self._sizes[key], self._view.era)
 
     def scopes(self) -> dict[ScopeKey, LiveScope]:
         return {key: s for job, key, s in self._scope_left if job in self._held}
@@ -198,7 +216,8 @@ class Batch:
             live = self._view.lives.get(key)
             row = self._new_head(key) if live is None else _known_head(live)
             place = self._heads[key] = self._tables["h"].add(*row)
-        elif self._tables["h"].rows[place - 1][2] is None:  # so far it only had to live
+        elif place in self._needed:
+            self._needed.discard(place)
             self._tables["h"].rows[place - 1] = _known_head(self._view.lives[key])
         return place
 
@@ -225,7 +244,8 @@ class Batch:
             row = _known_head(live)
             row = (*row[:2], None, *row[3:])
             place = self._heads[key] = self._tables["h"].add(*row)
-        self._tables["v"].add(self._jobs, place, *[None] * 12)
+            self._needed.add(place)
+        self._tables["l"].add(self._jobs, place)
         return place
 
     def _add_look(self, commit: Commit) -> None:
@@ -256,7 +276,7 @@ class Batch:
             head = self._head_of(key)
             if key in self._plan.bases:
                 self._add_base(key, self._plan.bases[key])
-        else:
+        elif self._needed:
             self._head_of(key)
         given, adopted = draft.caller_chose_id or None, None
         if draft.origin is not None:
@@ -264,16 +284,30 @@ class Batch:
         names = (self._jobs, head, e.seq, e.id, given, e.type, e.actor, e.at_us)
         stored = (flags or None, body, crc, salt, rec.digest, e.link)
         causes = (e.cause, e.invocation_id, e.correlation_id, e.wake_id)
-        self._tables["e"].rows.append((*names, *stored, *causes, e.processed, adopted))
+        active = True if self._plan.folds[key].head.active_us == e.at_us else None
+        self._tables["e"].rows.append((*names, *stored, *causes, e.processed, adopted, active))
         for seq in processed_by(e.type, e.data):
             self._tables["p"].add(self._jobs, head, seq, e.seq)
 
     def _add_visit(self, commit: Commit) -> None:
-        """What the job leaves of a session: None where that is what the batch found."""
+        """What the job leaves of a session to which it adds events."""
         key = commit.key
         fold = self._plan.folds[key]
-        after, live = fold.head, self._view.lives.get(key)
-        before = blank(key, after.uid, 0) if live is None else live.fold.head
+        if commit.reuse and key not in self._view.lives:
+            rows, place = self._tables["h"].rows, self._heads[key]
+            rows[place - 1] = (*rows[place - 1][:11], True)
+        change = self._change(commit, fold.head)
+        # Once there is a change, the last job says what it came to, even if that is none.
+        if change != _UNCHANGED or key in self._changed:
+            self._changed.add(key)
+            self._tables["v"].add(self._jobs, self._heads[key], *change)
+        self._left.append((self._jobs, key, fold))
+        self._planned[key, fold.head.version] = self._jobs
+
+    def _change(self, commit: Commit, after: Head) -> tuple[Any, ...]:
+        """More than that the session moves on: None where that is what the batch found."""
+        live = self._view.lives.get(commit.key)
+        before = blank(commit.key, after.uid, 0) if live is None else live.fold.head
         facts: tuple[Any, ...] = _AS_BEFORE
         deadline = deadline_us(after) if moves_with_activity(after.facts) else None
         if after.facts is not before.facts and after.facts != before.facts:
@@ -281,17 +315,10 @@ class Batch:
             text = msgspec.json.encode(after.facts).decode()
             facts = (text, due_us(after.facts), after.priority, relabel)
             deadline = deadline_us(after)
-        active_us = None if after.active_us == after.updated_us else after.active_us
-        times = (after.version, after.link, after.updated_us, active_us)
-        place = self._head_of(key)
-        if commit.reuse and live is None:
-            row = self._tables["h"].rows[place - 1]
-            self._tables["h"].rows[place - 1] = (*row[:11], True)
-        adopted = self._adopted.get(key)  # by whichever commit of the batch
-        lease = (_fence(commit), *times, *facts, deadline, _release(commit, after), adopted)
-        self._tables["v"].add(self._jobs, place, *lease)
-        self._left.append((self._jobs, key, fold))
-        self._planned[key, after.version] = self._jobs
+        moved = after.active_us not in (after.updated_us, before.active_us)
+        active_us = after.active_us if moved else None  # the last event says which of the two
+        adopted = self._adopted.get(commit.key)  # by whichever commit of the batch
+        return (_fence(commit), active_us, *facts, deadline, _release(commit, after), adopted)
 
     def _add_pin(self, key: Key, number: int, fold: Fold) -> None:
         seq, packed, _ = packed_snapshot(fold, self._codec)
@@ -371,7 +398,7 @@ class Batch:
             (*rows[was - 1][:10], new.get(rows[was - 1][10]), rows[was - 1][11]) for was in old
         ]
         self._heads = {key: new[place] for key, place in self._heads.items()}
-        for name, at in (("b", 0), ("v", 1), ("e", 1), ("p", 1), ("s", 8), ("k", 1)):
+        for name, at in (("b", 0), ("v", 1), ("l", 1), ("e", 1), ("p", 1), ("s", 8), ("k", 1)):
             table = self._tables[name]
             table.rows = [(*row[:at], new[row[at]], *row[at + 1 :]) for row in table.rows]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Container, Coroutine, Sequence, Set
+from typing import Any, Final
 
 from limpet.model import Commit, Key
 from limpet.store.cache import Cache, Live
@@ -19,6 +19,7 @@ from limpet.store.coding import Unready, owners_of
 from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.server import WriteConnection
 from limpet.store.postgres.writing.clock import ServerClock
+from limpet.store.postgres.writing.flight import Flight
 from limpet.store.postgres.writing.jobs import Job, Touched
 from limpet.store.postgres.writing.lane import Lane
 from limpet.store.postgres.writing.snapshots import Snapshots
@@ -43,17 +44,17 @@ class Committer:
         shared = (self.cache, self.clock, Snapshots(self.cache, reader.codec))
         self._lanes = [Lane(writer, reader, *shared, notify) for writer in writers]
         self._waiting: deque[Job] = deque()
-        self._busy: set[Touched] = set()
-        self._sent = 0  # jobs on their way
+        self._flights: dict[Lane, Flight] = {}
         self._idle: list[asyncio.Future[None]] = []  # of lanes that have nothing to do
         self._roused = False  # a lane was woken and has not looked at the queue yet
         self._room = asyncio.Event()
-        self._tasks: dict[Lane, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []  # one for each lane
         self._closing = False
 
-    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
-        if not self._codec.seals:
-            return await self._submit(Job(commits))
+    def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:
+        return self._commit_sealed(commits) if self._codec.seals else self._submit(Job(commits))
+
+    async def _commit_sealed(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         await self._codec.sealer.ready(owners_of(commits, self._uid))
         job = Job(commits)
         while True:
@@ -75,9 +76,11 @@ class Committer:
         self._start()
         self._rouse()
         try:
-            return await job.wait()
+            return await job.answer
         except asyncio.CancelledError:
-            if not job.taken:
+            if job.taken:
+                await job.known()
+            else:
                 self._waiting.remove(job)  # it never happened
             raise
 
@@ -93,7 +96,7 @@ class Committer:
         """Wait until everything that was asked for has its answer."""
         self._closing = True
         self._rouse()
-        await asyncio.gather(*map(asyncio.shield, self._tasks.values()))
+        await asyncio.gather(*map(asyncio.shield, self._tasks))
         for lane in self._lanes:
             await lane.close()
 
@@ -101,10 +104,14 @@ class Committer:
 
     def _start(self) -> None:
         """Set the lanes going, or again if a task was ended from outside."""
-        for lane in self._lanes:
-            task = self._tasks.get(lane)
-            if task is None or task.done():
-                self._tasks[lane] = asyncio.get_running_loop().create_task(self._run(lane))
+        for place, task in enumerate(self._tasks):
+            if task.done():
+                self._tasks[place] = self._started(self._lanes[place])
+        if not self._tasks:
+            self._tasks = [self._started(lane) for lane in self._lanes]
+
+    def _started(self, lane: Lane) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(self._run(lane))
 
     def _rouse(self) -> None:
         """Wake one lane, unless one is on its way to the queue already. It wakes the next."""
@@ -130,9 +137,9 @@ class Committer:
     async def _run(self, lane: Lane) -> None:
         served = 0
         while True:
-            batch = self._take()
-            if batch:
-                await self._serve(lane, batch)
+            flight = self._take()
+            if flight is not None:
+                await self._serve(lane, flight)
                 served += 1
                 if served % SNAPSHOTS_EVERY == 0:  # in a crowd that never lets up, too
                     await lane.write_snapshots()
@@ -144,45 +151,66 @@ class Committer:
             else:
                 await self._rest()
 
-    async def _serve(self, lane: Lane, batch: list[Job]) -> None:
-        touched = [thing for job in batch for thing in job.touches]
-        self._busy.update(touched)
-        self._sent += len(batch)
+    async def _serve(self, lane: Lane, flight: Flight) -> None:
+        self._flights[lane] = flight
         if self._waiting:
             self._rouse()  # there is more than this lane took
         try:
-            await lane.serve(batch)
+            await lane.serve(flight)
         except BaseException:
             self._rouse()  # this lane ends: what waited for its batch is for the other
             raise
         finally:
-            self._busy.difference_update(touched)
-            self._sent -= len(batch)
+            del self._flights[lane]
+            flight.end()
 
-    def _take(self) -> list[Job]:
-        """The next batch: the first jobs of the queue that touch nothing that is on its way."""
-        fair = max(BATCH_SPLIT_MIN, (len(self._waiting) + self._sent + 1) // LANES)
-        batch: list[Job] = []
+    def _take(self) -> Flight | None:
+        """The next batch: the first jobs of the queue that touch nothing that is on its way. If
+        there is none, those that can be planned on top of what is."""
+        before = next(iter(self._flights.values()), None)
+        sent = 0 if before is None else len(before.jobs)
+        fair = max(BATCH_SPLIT_MIN, (len(self._waiting) + sent + 1) // LANES)
+        most = min(fair, BATCH_MAX)
+        if before is None:
+            return self._picked(most, _LOOKED_AT_MAX)
+        left = before.leaves()
+        found = self._picked(most, most if left else _LOOKED_AT_MAX, before.touched)
+        if found is None and left:
+            found = self._picked(most, _LOOKED_AT_MAX, before.touched, left, before)
+        return found
+
+    def _picked(
+        self,
+        most: int,
+        in_vain: int,
+        busy: Set[Touched] = frozenset(),
+        left: Container[Touched] = (),
+        after: Flight | None = None,
+    ) -> Flight | None:
+        """Take jobs that touch nothing busy, or only sessions of which it is known how they will be
+        `left`. Looks at so many before the first is found."""
+        jobs: list[Job] = []
         passed: list[Job] = []
         blocked: set[Touched] = set()
         size = looked_at = 0
-        while (
-            self._waiting
-            and len(batch) < min(fair, BATCH_MAX)
-            and size < BATCH_BYTES_MAX
-            and looked_at < _LOOKED_AT_MAX
-        ):
+        while self._waiting and len(jobs) < most and size < BATCH_BYTES_MAX:
+            if looked_at >= (_LOOKED_AT_MAX if jobs else in_vain):
+                break
             job = self._waiting.popleft()
             looked_at += 1
-            if self._busy and not (
-                self._busy.isdisjoint(job.touches) and blocked.isdisjoint(job.touches)
-            ):
+            if blocked.isdisjoint(job.touches) and _is_free(job, busy, left):
+                job.taken = True
+                jobs.append(job)
+                size += job.size
+            else:
                 blocked.update(job.touches)  # nobody behind it may overtake it
                 passed.append(job)
-                continue
-            job.taken = True
-            batch.append(job)
-            size += job.size()
         self._waiting.extendleft(reversed(passed))
         self._room.set()
-        return batch
+        return Flight(jobs, after) if jobs else None
+
+
+def _is_free(job: Job, busy: Set[Touched], left: Container[Touched]) -> bool:
+    if busy.isdisjoint(job.touches):
+        return True
+    return job.simple and all([thing in left or thing not in busy for thing in job.touches])

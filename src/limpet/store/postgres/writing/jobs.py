@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from limpet.model import Commit, Key, ScopeKey, scope_of
+from limpet.model import Commit, Key, ScopeKey, processed_by, scope_of
 from limpet.store.protocol import Committed
 
 Touched: TypeAlias = Key | ScopeKey  # a session, or a scope name
@@ -29,6 +29,8 @@ class Job:
         "resent",
         "search_ids",
         "settled",
+        "simple",
+        "size",
         "taken",
         "touches",
         "tries",
@@ -37,11 +39,15 @@ class Job:
 
     def __init__(self, commits: Sequence[Commit]) -> None:
         self.commits = commits
-        self.written = _written_by(commits)  # the scope names that it writes
-        self.names = _guarded_by(commits) | self.written
+        self.written = self.names = _NO_NAMES  # the scope names that it writes, and guards too
         # What no other job may touch while this one is on its way.
-        self.touches: list[Touched] = [key for commit in commits for key in keys_of(commit)]
-        self.touches += self.names
+        self.touches: list[Touched] = []
+        self.simple = True  # nothing but its sessions has to be known to plan it
+        self.size = 0
+        for commit in commits:
+            self._add(commit)
+        if self.names:
+            self.touches += self.names
         self.answer: asyncio.Future[tuple[Committed, ...]] = (
             asyncio.get_running_loop().create_future()
         )
@@ -55,8 +61,20 @@ class Job:
         self.judged_us = 0  # the server's time at which it refused the job's fence
         self.tries = 0
 
-    def size(self) -> int:
-        return sum([len(draft.raw) for commit in self.commits for draft in commit.drafts])
+    def _add(self, commit: Commit) -> None:
+        self.touches.append(commit.key)
+        if commit.base is not None:
+            self.touches.append(commit.base.parent)
+            self.simple = False
+        for draft in commit.drafts:
+            self.size += len(draft.raw)
+            if processed_by(draft.type, draft.data):
+                self.simple = False
+            if draft.scoped and draft.origin is None:  # what is adopted writes no shared names
+                self.written |= _shared(commit.owner, [str(op.path[0]) for op in draft.plain_ops])
+        if self.written or commit.guards:
+            self.names |= self.written | _shared(commit.owner, commit.guards)
+            self.simple = self.simple and not self.names
 
     def resend(self) -> None:
         """An answer was lost. From now on a repeat of these drafts is looked for, whoever chose
@@ -75,19 +93,15 @@ class Job:
 
     # --- the answer ----------------------------------------------------------------------------
 
-    async def wait(self) -> tuple[Committed, ...]:
-        """For the caller."""
-        try:
-            return await self.answer
-        except asyncio.CancelledError:
-            if self.taken and not self.settled:
-                self._outcome = asyncio.get_running_loop().create_future()
-            while self._outcome is not None and not self._outcome.done():
-                try:
-                    await asyncio.shield(self._outcome)
-                except asyncio.CancelledError:
-                    continue
-            raise
+    async def known(self) -> None:
+        """For a caller that is cancelled while its job is on its way: wait for the outcome."""
+        if not self.settled:
+            self._outcome = asyncio.get_running_loop().create_future()
+        while self._outcome is not None and not self._outcome.done():
+            try:
+                await asyncio.shield(self._outcome)
+            except asyncio.CancelledError:
+                continue
 
     def succeed(self, answers: tuple[Committed, ...]) -> None:
         if not self.answer.done():
@@ -111,24 +125,7 @@ def keys_of(commit: Commit) -> tuple[Key, ...]:
     return (commit.key,) if commit.base is None else (commit.key, commit.base.parent)
 
 
-def _written_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
-    found: set[ScopeKey] = set()
-    for commit in commits:
-        for draft in commit.drafts:
-            if draft.scoped and draft.origin is None:  # what is adopted writes no shared names
-                found |= _shared(commit.owner, [str(op.path[0]) for op in draft.plain_ops])
-    return frozenset(found) if found else _NO_NAMES
-
-
-def _guarded_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
-    found = _NO_NAMES
-    for commit in commits:
-        if commit.guards:
-            found |= _shared(commit.owner, commit.guards)
-    return found
-
-
-def _shared(owner: tuple[str, str], names: Iterable[str]) -> set[ScopeKey]:
+def _shared(owner: tuple[str, str], names: Iterable[str]) -> frozenset[ScopeKey]:
     """The app: and user: names among them, in full."""
     app, user = owner
     found: set[ScopeKey] = set()
@@ -136,7 +133,7 @@ def _shared(owner: tuple[str, str], names: Iterable[str]) -> set[ScopeKey]:
         kind = scope_of(name)
         if kind in ("app", "user"):
             found.add((app, "" if kind == "app" else user, name))
-    return found
+    return frozenset(found)
 
 
 def _with_given_ids(commit: Commit) -> Commit:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 import asyncpg
@@ -32,6 +33,7 @@ from limpet.store.postgres.server.outage import Outage
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.writing.batch import Batch
 from limpet.store.postgres.writing.clock import ServerClock
+from limpet.store.postgres.writing.flight import Flight
 from limpet.store.postgres.writing.jobs import Job, keys_of
 from limpet.store.postgres.writing.reply import Reply
 from limpet.store.postgres.writing.snapshots import Snapshots
@@ -45,6 +47,7 @@ _HURRIED_LOCK_TIMEOUT: Final = "100ms"  # these jobs have waited once already
 
 Planned: TypeAlias = tuple[Job, int, tuple[Committed, ...]]  # with its place in the batch
 Refused: TypeAlias = tuple[Job, LimpetError]
+Ready: TypeAlias = tuple[Batch, list[Planned], list[Refused], int]  # and when it was planned
 
 
 class Unwritable(Exception):  # no error of the tree: it never leaves the lane
@@ -81,10 +84,14 @@ class Lane:
         self._clock, self._snapshots = clock, snapshots
         self._outage = Outage(writer.place, "writer")
         self._entropy = Entropy(os.urandom)
+        self._flight: Flight  # that it serves
+        self._after: Flight | None = None  # on its way still, when its jobs were taken
 
-    async def serve(self, jobs: list[Job]) -> None:
+    async def serve(self, flight: Flight) -> None:
         """Bring every job to an answer."""
-        waiting, began = jobs, time.monotonic()
+        self._flight, self._after = flight, flight.after
+        jobs = waiting = flight.jobs
+        began = time.monotonic()
         try:
             while waiting:
                 slow = [job for job in waiting if job.tries >= LOCK_AFTER_TRIES]
@@ -115,10 +122,13 @@ class Lane:
 
     # --- private -------------------------------------------------------------------------------
 
-    async def _attempt(self, jobs: list[Job], *, locked: bool, hurried: bool = False) -> list[Job]:
+    async def _attempt(
+        self, jobs: Sequence[Job], *, locked: bool, hurried: bool = False
+    ) -> list[Job]:
         """Plan and send; the jobs that must be tried again. Those that fail get their error."""
         try:
             sent = await self._deliver(jobs, locked=locked, hurried=hurried)
+            self._flight.answer(held=not sent.refused and not sent.reply.refused)
             return self._settle(sent)  # only now is it durable: nobody is answered before
         except Unwritable as error:
             if isinstance(error.reason, Unready):
@@ -147,7 +157,9 @@ class Lane:
             self._fail(jobs, error)
         return []
 
-    async def _apart_unready(self, jobs: list[Job], error: Unready, *, locked: bool) -> list[Job]:
+    async def _apart_unready(
+        self, jobs: Sequence[Job], error: Unready, *, locked: bool
+    ) -> list[Job]:
         """Each alone, so that only those wait for keys that need them. The committer asks for the
         keys: here others would wait for them too."""
         if len(jobs) == 1:
@@ -165,7 +177,7 @@ class Lane:
             self._fail([job], error)
         return job.tries > TRIES_MAX
 
-    async def _deliver(self, jobs: list[Job], *, locked: bool, hurried: bool) -> Sent:
+    async def _deliver(self, jobs: Sequence[Job], *, locked: bool, hurried: bool) -> Sent:
         """Send until there is an answer, on new connections if need be, or no hope of one."""
         deadline = asyncio.get_running_loop().time() + settings.LOST_SECONDS_MAX
         while True:
@@ -192,7 +204,7 @@ class Lane:
                     job.resend()
                 await asyncio.sleep(settings.LOST_PAUSE_SECONDS)
 
-    async def _apart(self, jobs: list[Job]) -> list[Job]:
+    async def _apart(self, jobs: Sequence[Job]) -> list[Job]:
         """The server refused a batch as a whole: each alone, so that only the culprit fails.
 
         Somebody else's transaction holds one of the rows, or a value cannot be stored.
@@ -210,7 +222,7 @@ class Lane:
                 held |= keys
         return again
 
-    def _fail(self, jobs: list[Job], error: BaseException) -> None:
+    def _fail(self, jobs: Sequence[Job], error: BaseException) -> None:
         self._cache.clear()
         if waiting := [job for job in jobs if not job.settled]:
             self._log_failure(error, len(waiting))
@@ -228,7 +240,7 @@ class Lane:
             await conn.execute(SQL["lock_names"], *columns)
         self._forget(job)
 
-    async def _lock_rows(self, conn: Connection, jobs: list[Job]) -> str:
+    async def _lock_rows(self, conn: Connection, jobs: Sequence[Job]) -> str:
         """Lock the sessions of these jobs; the token of the transaction that does."""
         touched = {key for job in jobs for commit in job.commits for key in keys_of(commit)}
         keys = [(key.app, key.user, key.id) for key in touched]
@@ -236,15 +248,10 @@ class Lane:
         found = await conn.fetch(SQL["lock"], *columns)
         return found[0]["token"] if found else ""
 
-    async def _send(self, conn: Connection, jobs: list[Job]) -> Sent:
+    async def _send(self, conn: Connection, jobs: Sequence[Job]) -> Sent:
         """Plan on what is known, and have it checked and written. Changes no job."""
-        view = View(self._cache, self._reader)
-        await view.fetch(conn, jobs)
-        if not self._clock.known:
-            asked_us = self._clock.local_us()
-            self._clock.learn(asked_us, await conn.fetchval(SQL["now"]))
-        now_us = self._clock.now_us()
-        batch, planned, refused = self._plan(view, jobs, now_us)
+        batch, planned, refused, now_us = await self._planned(conn, jobs)
+        self._flight.plan(batch)
         asked_us = self._clock.local_us()
         # What took too long once is not refused for it again, or it would never be recorded.
         reply = await batch.send(conn, now_us, late=any([job.tries for job in jobs]))
@@ -257,8 +264,34 @@ class Lane:
             token = await self._lock_rows(conn, jobs)
         return Sent(batch, reply, planned, refused, token)
 
+    async def _planned(self, conn: Connection, jobs: Sequence[Job]) -> Ready:
+        """A plan, while another batch is on its way if need be.
+
+        It stands if all of that batch held. If not, everything in it is settled before these jobs
+        are planned again: an earlier commit of their sessions may be on its second attempt.
+        """
+        after, self._after = self._after, None
+        if after is not None:
+            with suppress(Exception):  # it is met again
+                ready = await self._ready(conn, jobs, after.leaves())
+                if await after.held:
+                    return ready
+            await after.ended
+        return await self._ready(conn, jobs, {})
+
+    async def _ready(
+        self, conn: Connection, jobs: Sequence[Job], left: Mapping[Key, Live]
+    ) -> Ready:
+        view = View(self._cache, self._reader, left)
+        await view.fetch(conn, jobs)
+        if not self._clock.known:
+            asked_us = self._clock.local_us()
+            self._clock.learn(asked_us, await conn.fetchval(SQL["now"]))
+        now_us = self._clock.now_us()
+        return *self._plan(view, jobs, now_us), now_us
+
     def _plan(
-        self, view: View, jobs: list[Job], now_us: int
+        self, view: View, jobs: Sequence[Job], now_us: int
     ) -> tuple[Batch, list[Planned], list[Refused]]:
         """The jobs as a batch, each with the answer that it gets if the server finds it good."""
         # The server judges leases; after a refusal its time shows the planner which had ended.
@@ -333,7 +366,7 @@ class Lane:
         else:
             again.append(job)
 
-    def _log_retry(self, jobs: list[Job]) -> None:
+    def _log_retry(self, jobs: Sequence[Job]) -> None:
         tries = max([job.tries for job in jobs])
         text = "commits retried: store=%s commits=%d tries=%d"
         POSTGRES.debug(text, self._writer.place, len(jobs), tries)

@@ -6,7 +6,7 @@ attempt and forgotten after it: keys that are gone, ids that were recorded, inpu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from limpet.errors import LimpetError, SessionDeleted, SessionNotFound
@@ -51,10 +51,11 @@ class View:
         "lives",
     )
 
-    def __init__(self, cache: Cache, reader: Reader) -> None:
+    def __init__(self, cache: Cache, reader: Reader, left: Mapping[Key, Live]) -> None:
+        """`left`: sessions as a batch that is on its way leaves them."""
         self._cache, self._reader = cache, reader
         # Held here too: the cache may let go of one to make room for another.
-        self.lives: dict[Key, Live] = {}
+        self.lives: dict[Key, Live] = dict(left)
         self.known: dict[ScopeKey, LiveScope] = {}  # the scope names that are written
         self._versions: dict[ScopeKey, int] = {}  # of those that are only guarded
         self._sizes: dict[tuple[str, str], dict[str, int]] = {}
@@ -71,6 +72,9 @@ class View:
 
     async def fetch(self, conn: Connection, jobs: Sequence[Job]) -> None:
         """Read what is not known yet; nothing, for sessions that are."""
+        jobs = [job for job in jobs if not self._has_all(job)]
+        if not jobs:
+            return
         commits = [commit for job in jobs for commit in job.commits]
         unknown = [commit for commit in commits if not self._has(commit)]
         if unknown:
@@ -85,6 +89,12 @@ class View:
         guarded = {n for job in jobs for n in job.names - job.written} - self.known.keys()
         if guarded:
             self._versions = await self._reader.versions(conn, list(guarded))
+
+    def _has_all(self, job: Job) -> bool:
+        """The common case, with nothing to wait for."""
+        if not job.simple or job.search_ids:
+            return False
+        return all([self._knows(commit.key) for commit in job.commits])
 
     def _has(self, commit: Commit) -> bool:
         """Whether nothing has to be read for a commit: the common case, without a coroutine."""
@@ -176,11 +186,10 @@ class View:
         is it asked for all of them, to say how many there are.
         """
         for job in jobs:
-            size = job.size()
             for name in job.written:
                 live, owner = self.known.get(name), name[:2]
                 new = job.fresh and (live is None or live.value.deleted)
-                large = size + (0 if live is None else live.size) > SCOPE_SMALL_BYTES
+                large = job.size + (0 if live is None else live.size) > SCOPE_SMALL_BYTES
                 if (new or large) and owner not in self._sizes:
                     self._sizes[owner] = await self._reader.sizes(conn, *owner)
 

@@ -1,0 +1,143 @@
+"""Batches planned on top of one that is on its way: what is sent when, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import pytest
+
+from limpet.model import Key
+from limpet.model.facts.labels import LABELED
+from limpet.store.cache import Live
+from limpet.store.postgres.server import Connection
+from limpet.store.postgres.store import PostgresStore
+from limpet.store.postgres.writing.batch import Batch
+from limpet.store.postgres.writing.jobs import Job
+from limpet.store.postgres.writing.lane import Lane, Ready
+from limpet.store.postgres.writing.reply import Reply
+from limpet.testing.commits import add, create, draft, key, load
+
+MANY = 40  # more than one batch takes
+A = key("a")
+
+
+@pytest.fixture
+async def store(postgres_store_url: str) -> AsyncIterator[PostgresStore]:
+    store = await PostgresStore.open(postgres_store_url)
+    await create(store, A)
+    yield store
+    await store.close()
+
+
+async def burst(store: PostgresStore, of: Key) -> list[int]:
+    """The versions that as many appends at once were answered with."""
+    answers = await asyncio.gather(*[add(store, of, draft(set={"n": n})) for n in range(MANY)])
+    return [answer.head.version for answer in answers]
+
+
+class Sends:
+    """Notes on what each plan was made, and holds the first batch back until it is released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, store: PostgresStore) -> None:
+        self.plans: list[tuple[list[Key], int]] = []  # sessions, and batches before it on their way
+        self.early = 0  # batches that were sent although the one before had not held
+        self.release = asyncio.Event()
+        ready, send = Lane._ready, Batch.send
+
+        async def noted(
+            lane: Lane, conn: Connection, jobs: Sequence[Job], left: Mapping[Key, Live]
+        ) -> Ready:
+            flights = [flight.jobs for flight in store._committer._flights.values()]
+            (own,) = [place for place, of in enumerate(flights) if jobs[0] in of]
+            self.plans.append((list(left), own))
+            return await ready(lane, conn, jobs, left)
+
+        async def held_back(
+            batch: Batch, conn: Connection, planned_us: int, *, late: bool
+        ) -> Reply:
+            flights = list(store._committer._flights.values())
+            own = [flight._batch for flight in flights].index(batch)
+            self.early += sum(not flight.held.done() for flight in flights[:own])
+            self.early += sum(not flight.held.result() for flight in flights[:own])
+            await self.release.wait()
+            return await send(batch, conn, planned_us, late=late)
+
+        monkeypatch.setattr(Lane, "_ready", noted)
+        monkeypatch.setattr(Batch, "send", held_back)
+
+    async def two_plans(self) -> None:
+        while len(self.plans) < 2:  # noqa: ASYNC110 - a turn
+            await asyncio.sleep(0)
+        self.release.set()
+
+
+async def test_a_burst_to_one_session_is_planned_while_the_server_works(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second batch is ready before the first is answered, and its plan stands."""
+    sends = Sends(monkeypatch, store)
+    burst_on = asyncio.create_task(burst(store, A))
+    await asyncio.wait_for(sends.two_plans(), 20)
+    assert await burst_on == list(range(2, MANY + 2))
+    assert sends.plans[:2] == [([], 0), ([A], 1)]
+    assert all(plan in (([], 0), ([A], 1)) for plan in sends.plans)
+    assert sends.early == 0
+    assert (await load(store, A)).fields == {"n": MANY - 1}
+    assert (await store.verify(None)).findings == ()
+
+
+async def test_a_plan_on_top_of_a_batch_that_did_not_hold_is_dropped(
+    store: PostgresStore, postgres_store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its jobs wait until the earlier ones are recorded: nobody overtakes them."""
+    other = await PostgresStore.open(postgres_store_url)
+    await add(other, A)  # the first batch is planned on what is no longer true
+    await other.close()
+    sends = Sends(monkeypatch, store)
+    burst_on = asyncio.create_task(burst(store, A))
+    await asyncio.wait_for(sends.two_plans(), 20)
+    assert await burst_on == list(range(3, MANY + 3))
+    assert sends.plans[:4] == [([], 0), ([A], 1), ([], 0), ([], 0)]
+    assert sends.early == 0
+    assert (await store.verify(None)).findings == ()
+
+
+async def test_a_session_that_is_being_created_is_not_planned_on(store: PostgresStore) -> None:
+    """Only the server knows its number: what is added to it waits."""
+    new = key("new")
+    made, *added = await asyncio.gather(
+        create(store, new), *[add(store, new, draft(set={"n": n})) for n in range(MANY)]
+    )
+    assert [answer.head.version for answer in added] == list(range(2, MANY + 2))
+    assert made.head.version == 1
+
+
+async def test_the_last_of_a_batch_says_what_its_changes_came_to(
+    store: PostgresStore, postgres_store_url: str
+) -> None:
+    """A label that is put on and taken off again by two commits at once is not there."""
+    labels = [{"team": "red"}, {"team": None}]
+    await asyncio.gather(*[add(store, A, draft(LABELED, {"labels": each})) for each in labels])
+    other = await PostgresStore.open(postgres_store_url)
+    head = (await load(other, A)).head
+    await other.close()
+    assert (head.labels, head.version) == ({}, 3)
+    assert (await store.verify(None)).findings == ()
+
+
+@pytest.mark.parametrize(
+    "types", [("note.made", "agent.said"), ("agent.said", "note.made"), ("note.made",)]
+)
+async def test_activity_is_stored_as_it_was_planned(
+    store: PostgresStore, postgres_store_url: str, types: tuple[str, ...]
+) -> None:
+    """Whichever of the events of a batch counts as activity."""
+    answers = await asyncio.gather(*[add(store, A, draft(type)) for type in types])
+    other = await PostgresStore.open(postgres_store_url)
+    head = (await load(other, A)).head
+    await other.close()
+    assert (head.active_us, head.updated_us) == (
+        answers[-1].head.active_us,
+        answers[-1].head.updated_us,
+    )
