@@ -226,6 +226,7 @@ async def test_a_resumed_session_falls_back_with_its_memory(tmp_path: Path) -> N
         for name in "ab":
             await s.memory.session.put(name, "new")
         broken = await s.append("agent.message", {"text": "x"}, set={"n": 2})
+        await s.append("agent.noted", set={"m": 3})
         await s.suspend()
         await s.resume(activate=False)
     conn = apsw.Connection(f"{tmp_path}/resumed.db")
@@ -237,3 +238,4 @@ async def test_a_resumed_session_falls_back_with_its_memory(tmp_path: Path) -> N
         assert (session.phase, dict(session.values)) == ("resumed", {"n": 1})
         found = {each.name: each.value for each in await session.memory.session.list()}
         assert found == {"a": "old"}
+        assert dict((await lp.get(KEY)).values) == {"n": 1}, "it is recorded, not only shown"

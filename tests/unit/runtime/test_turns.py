@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.model.limits import TIMERS_MAX
+from limpet.model.limits import REVISITS_PER_TURN_MAX, TIMERS_MAX
 from tests.support.agents import Bank, World, a_world
 
 
@@ -487,6 +487,20 @@ async def test_a_revisit_that_makes_no_sense_is_refused_where_it_is_asked_for(
     assert (session.stop_reason, session.head.timers) == ("end_turn", {})
 
 
+async def test_a_turn_asks_for_so_many_revisits_and_no_more(world: World) -> None:
+    """The one too many is refused in the harness; the others are recorded."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        for number in range(REVISITS_PER_TURN_MAX):
+            turn.revisit(timedelta(days=1), f"number {number}")
+        with pytest.raises(limpet.TurnMisused, match="at most"):
+            turn.revisit(timedelta(days=1), "one more")
+
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness)
+    assert (woken.reason, len(session.head.timers)) == ("end_turn", REVISITS_PER_TURN_MAX)
+
+
 @pytest.mark.parametrize("verb", ["effect", "approve", "ask", "delegate", "result"])
 @pytest.mark.parametrize("outer", ["step", "stream", "effect"])
 async def test_a_call_that_may_pause_or_act_is_made_by_the_harness_itself(
@@ -568,7 +582,11 @@ async def test_a_call_has_a_name(world: World, verb: str, name: Any) -> None:
         ("effect", {"timeout": timedelta(0)}),
         ("effect", {"timeout": "x"}),
         ("effect", {"timeout": float("nan")}),
+        ("effect", {"timeout": float("inf")}),
+        ("effect", {"timeout": True}),
         ("effect", {"retries": -1}),
+        ("effect", {"retries": "2"}),
+        ("effect", {"compensate": len}),
         ("effect", {"on_unknown": "hope"}),
         ("effect", {"max_cost": -1}),
         ("approve", {"deadline": 5}),
@@ -594,6 +612,36 @@ async def test_what_a_call_cannot_mean_is_refused_before_it_is_recorded(
     assert isinstance(woken.error, limpet.InvalidInput)
     assert (done, session.blocked_on) == ([], ())
     assert not {"effect.intended", "agent.tool_use"} & set(await world.types())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda turn: turn.say(),
+        lambda turn: turn.say("hi", content=[]),
+        lambda turn: turn.effect("pay", "the bill"),
+        lambda turn: turn.stream("answer", 5),
+        lambda turn: turn.stream("answer", [5]),
+        lambda turn: turn.delegate("research", 5),
+        lambda turn: turn.delegate("", "look"),
+    ],
+    ids=["nothing", "both", "no function", "no pieces", "no text", "no message", "no app"],
+)
+async def test_what_a_call_cannot_use_is_refused_before_it_is_recorded(
+    world: World, call: Any
+) -> None:
+    """The harness has the error, and the log nothing of the call."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        with pytest.raises(limpet.InvalidInput):
+            await call(turn)
+
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness)
+    assert (woken.reason, woken.error) == ("end_turn", None)
+    kinds = {type.partition(".")[0] for type in await world.types()}
+    assert kinds == {"session", "user", "span"}
+    assert not await session.children()
 
 
 async def test_an_interrupt_leaves_a_dead_letter_one(world: World) -> None:
