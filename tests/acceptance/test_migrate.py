@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 import limpet
 from limpet import MigrationRegistry, errors
+from limpet.session.typing.loading import Loading
 from tests.support import chats
 
 
@@ -143,6 +145,65 @@ async def test_what_is_too_much_for_an_event_is_seen_by_the_plan(lp: limpet.Limp
     found.register("1.0.0", "2.0.0", lambda fields: {f"f{n}": n for n in range(2_000)})
     (outcome,) = (await lp.migrate(found)).outcomes
     assert outcome.fate == "failed"
+
+
+async def test_the_report_says_why_in_bounds_and_what_is_left_behind(lp: limpet.Limpet) -> None:
+    """What a function raised is quoted, up to a length; an error of ours has said it already. Names
+    that nobody declares are counted in every session that has them."""
+    await many(lp, 4)
+
+    def fails(fields: dict[str, Any]) -> dict[str, Any]:
+        if fields["plan"] == "0":
+            raise ValueError("long " * 1_000)
+        if fields["plan"] == "1":
+            raise errors.InvalidInput("not this one.")
+        return {"goal": fields["plan"], "left": 1}
+
+    found = MigrationRegistry("chats")
+    found.register("1.0.0", "2.0.0", fails)
+    plan = await lp.migrate(found, chats.New)
+    by_fate = {outcome.fate: outcome for outcome in plan.outcomes}
+    said = dict(by_fate["failed"].named)
+    long, ours = said[limpet.Key("support", "ada", "0")], said[limpet.Key("support", "ada", "1")]
+    assert long.partition("It said: ")[2] == ("long " * 100)[:300]
+    assert "It said" not in ours
+    assert (by_fate["failed"].left_off, by_fate["failed"].ok) == (0, False)
+    assert (by_fate["migratable"].named, by_fate["migratable"].left_off) == ((), 0)
+    assert dict(plan.leftovers) == {"left": 2}
+
+
+LOCKED = limpet.Key("support", "ada", "0")
+
+
+@pytest.mark.parametrize(
+    ("error", "fate"),
+    [
+        (errors.SessionLocked(LOCKED, "worker", datetime(2030, 1, 1, tzinfo=UTC)), "busy"),
+        (errors.SessionConflict(LOCKED, "session", 1, 2), "busy"),
+        (errors.SessionCorrupt(LOCKED, "an event cannot be read"), "damaged"),
+        (errors.StoreCorrupt("a.db", "a page cannot be read"), "damaged"),
+        (errors.IntegrityViolation("the state", "aa", "bb"), "damaged"),
+    ],
+    ids=lambda given: type(given).__name__ if isinstance(given, Exception) else given,
+)
+async def test_what_keeps_a_session_from_being_migrated_is_reported(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, fate: str
+) -> None:
+    """Under a fate of its own, with the words of the error; the others are migrated."""
+    load = Loading.load
+
+    async def fails(self: Any, *args: Any, **how: Any) -> Any:
+        if self._key == LOCKED:
+            raise error
+        return await load(self, *args, **how)
+
+    async with limpet.open("memory://") as lp:
+        await many(lp, 3)
+        monkeypatch.setattr(Loading, "load", fails)
+        plan = await lp.migrate(registry(), chats.New, apply=True)
+    (stuck,) = [outcome for outcome in plan.outcomes if not outcome.ok]
+    assert (stuck.fate, stuck.named) == (fate, ((LOCKED, str(error)),))
+    assert plan.count("migrated") == 2
 
 
 async def test_only_the_sessions_of_an_app_are_migrated(lp: limpet.Limpet) -> None:

@@ -22,6 +22,7 @@ from limpet.model.keys import Key
 from limpet.model.state.update import plan_update
 from limpet.store.coding import codec
 from limpet.store.protocol import Place
+from limpet.store.sqlite import doctor
 from limpet.store.sqlite.file import backup
 from limpet.store.sqlite.verify import Verification
 from tests.support.seal import FixedKeySeal
@@ -241,6 +242,65 @@ async def test_a_restore_that_runs_out_of_memory_moves_nothing_aside(
     assert sorted(each.name for each in tmp_path.iterdir()) == ["copy.db", "memory.db"]
     async with limpet.open(f"sqlite:///{path}") as lp:
         assert (await lp.verify()).ok
+
+
+async def test_a_file_that_there_was_no_memory_to_look_at_is_not_foreign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restore is refused as one to try again, not as one over somebody else's file."""
+    path, copy = tmp_path / "memory.db", tmp_path / "copy.db"
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await fill(lp)
+        await lp.backup(copy)
+    schema_of, asked = backup.schema_of, list[object]()
+
+    def strained(conn: apsw.Connection) -> int:
+        asked.append(conn)
+        if len(asked) > 1:  # the first is the backup
+            raise apsw.NoMemError("out of memory")
+        return schema_of(conn)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backup, "kind_of", lambda _: "foreign")  # as before its log is copied
+        patched.setattr(backup, "schema_of", strained)
+        with pytest.raises(StoreFailed) as caught:
+            backup.restore(copy, path, replace=True)
+    assert (caught.value.retryable, len(asked)) == (True, 2)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        assert (await lp.verify()).ok
+
+
+async def test_a_copy_that_there_was_no_memory_to_verify_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is sent for another backup."""
+    path, copy = tmp_path / "memory.db", tmp_path / "copy.db"
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await fill(lp)
+        await lp.backup(copy)
+
+    def strained(*_: object) -> None:
+        raise apsw.NoMemError("out of memory")
+
+    monkeypatch.setattr(Verification, "read", strained)
+    with pytest.raises(StoreFailed) as caught:
+        backup.restore(copy, path, replace=True)
+    assert caught.value.retryable
+
+
+async def test_a_doctor_without_memory_finds_no_problem_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It raises: advice to restore a backup would be wrong."""
+
+    def strained(*_: object) -> None:
+        raise apsw.NoMemError("out of memory")
+
+    async with limpet.open(f"sqlite:///{tmp_path / 'memory.db'}") as lp:
+        monkeypatch.setattr(doctor, "page_size", strained)
+        with pytest.raises(StoreFailed) as caught:
+            await lp.doctor()
+    assert caught.value.retryable
 
 
 def test_a_migration_that_runs_out_of_memory_has_not_failed() -> None:
