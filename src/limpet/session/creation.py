@@ -16,7 +16,6 @@ from msgspec import structs
 from limpet.errors import InvalidInput, SessionDeleted
 from limpet.model import EMPTY, Commit, Key, Prepared, scope_of
 from limpet.model.facts import ACTIVE, Phase, Timeouts, created
-from limpet.model.state.semver import SchemaVersion
 from limpet.session.arguments import check_actor, check_flag, check_untyped, own_key
 from limpet.session.journal import Journal
 from limpet.session.life.door import refuse_moving
@@ -151,6 +150,8 @@ def _unpacked(envelope: Envelope) -> Beginning:
                 f"the envelope holds {name!r}, which is not one of the session's own fields. Take "
                 "such names out before it is encoded, as s.envelope() does."
             )
+    from limpet.model.state.semver import SchemaVersion
+
     version = envelope.schema_version
     # As a session may have it: an envelope may also name a pre-release, which no load could read.
     return Beginning(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.model import EMPTY, PAGE_MAX, Event
-from limpet.session.conversing.entries import TYPES, entries_of
 from limpet.session.conversing.message import Entry, Message, Part, Role
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ class Conversation:
         outcome was never recorded has one that says it was interrupted. What the adapter of a
         framework recorded reads the same; what was popped, cleared or rewound there is left out.
         """
+        from limpet.session.conversing.entries import TYPES
+
         events: list[Event] = []
         after = 0
         while page := await self.read(after=after, limit=PAGE_MAX, types=TYPES):
@@ -87,6 +88,8 @@ class Conversation:
 
 def messages_in(events: Sequence[Event]) -> list[Message]:
     """The messages of a log, or of a part of it, in an order that every model accepts."""
+    from limpet.session.conversing.entries import entries_of
+
     entries = entries_of(events)
     outcomes = _Outcomes(entries)
     found: list[Message] = []

@@ -7,7 +7,6 @@ the checksum of the state there; the session's own log is the delta.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import islice, takewhile
@@ -194,6 +193,8 @@ class Kept:
         oldest = tuple(islice(kept, over + 1))
         if full and len(oldest) == over:  # the new one is all that is kept
             return [self._checkpoint(int(each), kept[each]) for each in oldest]
+        from bisect import bisect_right
+
         fulls = self._fulls_in(kept)
         place = bisect_right(fulls, int(oldest[-1]))
         if not place:

@@ -8,7 +8,6 @@ codec, as those of events do.
 
 from __future__ import annotations
 
-import hmac
 from functools import cache
 from typing import Any, Final
 from zlib import crc32
@@ -175,6 +174,8 @@ def tomb_crc(head: Head) -> int:
 
 def key_hash(secret: bytes, key: Key | tuple[str, str, str]) -> bytes:
     """What is kept of an erased key, or of an erased user: enough to know it again."""
+    import hmac  # most processes meet nothing that was erased
+
     return hmac.digest(secret, canonical(key), "sha256")
 
 
