@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -152,7 +153,12 @@ def test_trace_prints_a_tree_with_times(here: Path) -> None:
     code, told = answer(here, "trace", "support.db", *NAMED)
     assert code == 0
     assert [span["kind"] for span in told["spans"]] == ["wake", "tool"]
-    assert "woken by input (input 2), claimed" in " ".join(done.stdout.split())
+    (woken,) = [line for line in done.stdout.splitlines() if "woken by" in line]
+    assert re.fullmatch(
+        r"├── woken by input \(input 2\), claimed \S+Z by worker-\S+, fence 1, attempt 1, "
+        r"began after \S+ ms",
+        woken,
+    )
     assert told["activation"]["why"] == "input"
     listed = run(here, "trace", "support.db", *NAMED, "--list")
     assert listed.stdout.startswith(f"{told['wake_id']}  success")

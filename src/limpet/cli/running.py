@@ -19,6 +19,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 import limpet
+from limpet.cli.ages import moment
 from limpet.cli.asked import Json, Url, named_by_options, on
 from limpet.cli.life import acting
 from limpet.cli.objects import imported_object
@@ -34,6 +35,7 @@ Request = Annotated[
 ]
 
 _SHOW_SECONDS: Final = 1.0
+_PIPE_COLUMNS: Final = 10_000
 _OURS: Final = Path(limpet.__file__).parent
 _COLOURS: Final = {"success": "green", "error": "bold red", "blocked": "yellow"}
 
@@ -206,7 +208,9 @@ def trace(
         elif as_json:
             sys.stdout.write(msgspec.json.encode(_form(found)).decode() + "\n")
         else:
-            Console(highlight=False).print(tree_of(found))
+            # In a pipe a line is never broken: it may be searched for.
+            width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+            Console(highlight=False, width=width).print(tree_of(found))
 
 
 def _answered(
@@ -314,7 +318,7 @@ def woken_by(woken: limpet.Activation) -> str:
     what = [f"{name} {', '.join(map(str, of))}" for name, of in named.items() if of]
     why = f"woken by {woken.why}" + (f" ({'; '.join(what)})" if what else "")
     waited = (woken.started_us - woken.claimed_us) / 1_000
-    claimed = f"claimed {woken.claimed_at:%Y-%m-%d %H:%M:%S} by {woken.worker}"
+    claimed = f"claimed {moment(woken.claimed_us)} by {woken.worker}"
     began = f"fence {woken.fence}, attempt {woken.attempt}, began after {waited:,.1f} ms"
     return f"{why}, {claimed}, {began}"
 
