@@ -30,7 +30,7 @@ from limpet.model.facts.running import (
     span_started,
     steps,
 )
-from limpet.runtime.records import EffectRecord, Records, args_hash, identity, plain
+from limpet.runtime.records import EffectRecord, Records, args_hash, identity, plain, result_of
 from limpet.runtime.requests import answered, request
 from limpet.runtime.under_way import UnderWay
 from limpet.session.life.policy import NOTHING, Lifecycle
@@ -234,7 +234,8 @@ class Performing:
                 if not left:
                     raise await self._failed(error) from error
             else:
-                return await self._record(steps.effect_succeeded, "succeeded", result)
+                with result_of(f"the effect {effect.name!r}"):
+                    return await self._record(steps.effect_succeeded, "succeeded", result)
             await asyncio.sleep(_jitter(effect.retries - left))
         raise AssertionError("the last try returns or raises")
 

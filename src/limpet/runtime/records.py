@@ -7,13 +7,14 @@ has other arguments than the record, the turn stops. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import InvalidInput, TurnMismatch
+from limpet.errors import InvalidInput, InvalidValue, TurnMismatch
 from limpet.model import CHILD_ENDED, NAME_CHARS_MAX, Event, canonical, settle, unfit
 from limpet.model.facts.running import (
     ANSWERS,
@@ -165,3 +166,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(each) for each in value]
     return {"$type": f"{type(value).__module__}.{type(value).__qualname__}"}
+
+
+@contextmanager
+def result_of(what: str) -> Iterator[None]:
+    """Name what returned a value that cannot be recorded: its caller knows no `data`."""
+    try:
+        yield
+    except InvalidValue as error:
+        where = error.where.replace("data['result']", f"the result of {what}", 1)
+        raise InvalidValue(where, error.reason) from error

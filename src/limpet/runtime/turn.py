@@ -32,7 +32,7 @@ from limpet.runtime.effects import Effect, OnUnknown, Performing, called
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import Opening
 from limpet.runtime.pauses import Pauses
-from limpet.runtime.records import args_hash, check_same, identity
+from limpet.runtime.records import args_hash, check_same, identity, result_of
 from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.streams import Stream
 from limpet.session.runs.learnings import Learning, LearningKind, learn, learning_of
@@ -129,7 +129,8 @@ class Turn:
                     result = await called(fn, *args, **kwargs)
                 self.driver.check()
                 fact = steps.step_recorded(id, name, occurrence, hashed, result)
-                event, *_ = await self.log.write(fact, *reservation.settling())
+                with result_of(f"the step {name!r}"):
+                    event, *_ = await self.log.write(fact, *reservation.settling())
             return event.data["result"]
 
     async def stream(

@@ -665,3 +665,21 @@ async def test_an_interrupt_leaves_a_dead_letter_one(world: World) -> None:
     await world.work(echo)
     assert await world.said() == ["good"]
     assert (await world.lp.dead_letters(app="support")).items == ()
+
+
+async def test_a_result_that_cannot_be_recorded_is_named(world: World) -> None:
+    """By the step or effect that returned it; nobody knows of the event it would be in."""
+
+    async def computes(turn: limpet.Turn) -> None:
+        await turn.step("look up", lambda: {"rows": [object()]})
+
+    async def acts(turn: limpet.Turn) -> None:
+        await turn.effect("refund", object)
+
+    session = await world.begin("hi")
+    woken = await world.lp.wake(session.key, computes)
+    assert str(woken.error).startswith("the result of the step 'look up'['rows'][0] is object,")
+    session = await world.begin("hi")
+    woken = await world.lp.wake(session.key, acts)
+    assert str(woken.error).startswith("the result of the effect 'refund' is object,")
+    assert [e.type for e in await session.read(types=["effect.*"])][-1] == "effect.unknown"
