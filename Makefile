@@ -23,7 +23,7 @@ READY  := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-postgres test frameworks adapters quick mutants check format torture bench venv lock clean
+.PHONY: help demo demo-postgres test frameworks adapters quick shaky mutants check format torture bench venv lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -58,6 +58,9 @@ format: $(READY) ## Rewrite the code as `make check` wants it
 
 torture: $(READY) ## Run the tests that take minutes, on fresh seeds: hundreds of kills
 	LIMPET_SEED=$${LIMPET_SEED:-fresh} $(BIN)/python -m pytest -m "torture or deeper" -o faulthandler_timeout=3600
+
+shaky: $(READY) ## Run the tests on a machine that stands still at the wrong moments
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -p tests.support.shaky
 
 mutants: $(READY) ## Break guarded modules a line at a time; list what no test noticed (ONLY="fold plan")
 	$(BIN)/python -m mutants $(if $(ONLY),--only $(ONLY))
