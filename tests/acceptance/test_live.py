@@ -19,6 +19,7 @@ from msgspec.structs import replace
 import limpet
 from limpet import Draft, Event, InvalidInput, Limpet, Session, errors
 from limpet.model.values import freeze
+from limpet.session.history import keeping
 from limpet.store import open as opening
 from limpet.store.memory import MemoryStore
 from limpet.store.open import sqlite_path
@@ -451,8 +452,11 @@ async def idle(following: AsyncIterator[Event]) -> asyncio.Task[Event]:
     return asyncio.ensure_future(anext(following))
 
 
-async def test_a_foreign_commit_costs_one_look_however_many_follow(tmp_path: Path) -> None:
+async def test_a_foreign_commit_costs_one_look_however_many_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Idle followers are left alone: their sessions are not read."""
+    monkeypatch.setattr(keeping, "FRESH_US", 3_600_000_000)  # rules are read once, however slowly
     path, followers, commits = tmp_path / "a.db", 200, 30
     store: Any = await Counting.open(path, sync="normal")
     async with (

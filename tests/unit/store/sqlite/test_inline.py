@@ -163,12 +163,15 @@ async def test_a_job_that_was_handed_over_stays_counted_after_an_interrupt(
 ) -> None:
     """With too few counted, the loop would take the thread for idle and overtake it."""
     queue = store._writer._jobs
-    real = queue._jobs.put
+    real = queue._jobs
 
     class Interrupted:
         def put(self, job: object) -> None:
-            real(job)
+            real.put(job)
             raise KeyboardInterrupt
+
+        def __getattr__(self, name: str) -> Any:  # for the thread, which may be at work by now
+            return getattr(real, name)
 
     before = queue._handed
     monkeypatch.setattr(queue, "_jobs", Interrupted())
