@@ -100,6 +100,26 @@ def test_work_says_why_a_turn_failed(here: Path) -> None:
     assert done.stderr == ""
 
 
+PARENT = """
+async def support(turn):
+    if turn.session.app == "research":
+        raise ValueError("nothing found")
+    await (await turn.delegate("research", "look")).result()
+"""
+
+
+def test_a_parent_shows_the_child_that_it_waits_for(here: Path) -> None:
+    """A child that is a dead letter keeps it waiting: both are shown."""
+    (here / "parent_agent.py").write_text(PARENT)
+    work = ("work", "support.db", "--harness", "parent_agent:support", "--stop-when-idle")
+    run(here, *work, "--retries", "0")
+    code, told = answer(here, "status", "support.db")
+    assert (code, told["blocked"], told["dead"]) == (0, 3, 3)
+    first = told["shown"][0]
+    (need,) = first["needs"]
+    assert (first["state"], need.startswith("waits for child research/ada/")) == ("blocked", True)
+
+
 ASKING = """
 async def support(turn):
     if turn.session.id == "c1":

@@ -12,11 +12,11 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from limpet.model import PAGE_MAX, Head, runnable_us
+from limpet.model import PAGE_MAX, Head, Key, runnable_us
 from limpet.model.diff.changes import brief
-from limpet.model.facts.running import open_requests, run_in
+from limpet.model.facts.running import children_in, open_requests, run_in
 from limpet.model.facts.running.endings import is_held
-from limpet.model.facts.running.runs import is_dead
+from limpet.model.facts.running.runs import is_dead, is_paused
 from limpet.model.lease import is_leased
 from limpet.session.limpet import Limpet
 
@@ -34,7 +34,7 @@ class Backlog(msgspec.Struct):
     pending: int = 0  # with unprocessed input
     due: int = 0  # can be claimed now: input, a wake timer, or an ended lease
     leased: int = 0
-    blocked: int = 0  # a person or a tool has to answer
+    blocked: int = 0  # a person, a tool or a child has to answer
     dead: int = 0  # dead letters: held until somebody requeues them
     held: int = 0  # to be retried later
     shown: list[Head] = []  # all but idle ones; due ones as they would be claimed
@@ -76,7 +76,7 @@ def readiness(head: Head, now_us: int) -> Readiness:
         return "due"
     if is_dead(head.facts) or is_held(head.facts):
         return "dead"
-    if open_requests(head.facts):
+    if open_requests(head.facts) or _awaited(head):
         return "blocked"
     if at_us is None:
         return "idle"
@@ -87,13 +87,22 @@ def readiness(head: Head, now_us: int) -> Readiness:
 def needs(head: Head, state: Readiness) -> list[str]:
     """What a blocked session waits for, or why a session is a dead letter; else nothing."""
     if state == "blocked":
-        return [
+        asked = [
             f"waits for {each.kind} {each.name} {brief(each.input, _INPUT_CHARS_MAX)} ({each.id})"
             for each in open_requests(head.facts)
         ]
+        return asked or [f"waits for child {child}" for child in _awaited(head)]
     if state == "dead" and is_dead(head.facts):
         return [" ".join(str(run_in(head.facts)["dead"]["message"]).split())]
     return ["a compensation failed"] if state == "dead" else []
+
+
+def _awaited(head: Head) -> list[Key]:
+    """The children that a paused session waits for: one that is dead keeps it waiting."""
+    if not is_paused(head.facts):
+        return []
+    children = children_in(head.facts).items()
+    return [Key(child["app"], child["user"], id) for id, child in children]
 
 
 async def backlog_of(lp: Limpet, app: str | None, *, now_us: int, limit: int) -> Backlog:
