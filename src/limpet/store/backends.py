@@ -87,13 +87,13 @@ def scheme_of(url: str) -> str:
     if not isinstance(url, str) or "://" not in url:
         raise InvalidURL(str(url), "it is not a URL")
     try:
-        return _parts(url).scheme
+        return split_url(url).scheme
     except ValueError:  # its words may hold a piece of a password
         reason = "it is not a URL; [ and ] belong around an IPv6 address only"
         raise InvalidURL(url, reason) from None
 
 
-def _parts(url: str) -> SplitResult:
+def split_url(url: str) -> SplitResult:
     """A URL in its parts. Of a plain one they are plain to see, and every start asks."""
     if url.startswith("sqlite:///") and url.isprintable() and _MARKS.isdisjoint(url):
         return SplitResult("sqlite", "", url[9:], "", "")
@@ -206,7 +206,7 @@ def _restore_sqlite(
 
 def sqlite_path(url: str) -> Path:
     """The file that a sqlite: URL names."""
-    parts = _parts(url)
+    parts = split_url(url)
     path = unquote(parts.path)
     if parts.scheme != "sqlite" or parts.netloc or parts.fragment or len(path) < 2:
         raise InvalidURL(url, "it names no file")
@@ -226,7 +226,7 @@ def _inline(url: str) -> bool:
 
 def _options(url: str) -> dict[str, str]:
     """The options of a sqlite: URL, those that it leaves out too. Raises InvalidURL."""
-    query = _parts(url).query
+    query = split_url(url).query
     try:
         given = dict(parse_qsl(query, strict_parsing=True, keep_blank_values=True))
     except ValueError:

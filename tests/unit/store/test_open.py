@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 import pytest
 
 from limpet.errors import InvalidInput, InvalidURL
+from limpet.store import backends
 from limpet.store.memory import MemoryStore
 from limpet.store.open import open_store, sqlite_path
 from limpet.store.sqlite.store import SQLiteStore
@@ -29,6 +32,22 @@ from limpet.store.sqlite.store import SQLiteStore
 def test_a_url_names_a_file(url: str, path: str) -> None:
     """Three slashes are relative, four absolute, and quoting is undone."""
     assert sqlite_path(url) == Path(path)
+
+
+@pytest.mark.parametrize(
+    "part", [*" !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~\t\n\x00é😀", "", "//", "?a=b"]
+)
+def test_a_plain_url_is_split_as_every_other(part: str) -> None:
+    """The short way gives what urllib gives, or leaves it to that."""
+    for url in (f"sqlite:///a{part}b.db", f"sqlite:////{part}", f"sqlite://{part}/a.db"):
+        assert _split(backends.split_url, url) == _split(urlsplit, url)
+
+
+def _split(how: Callable[[str], SplitResult], url: str) -> SplitResult | str:
+    try:
+        return how(url)
+    except ValueError as error:
+        return str(error)
 
 
 BAD_URLS = [
