@@ -122,9 +122,29 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ): "What is no input is looked for among the processed, and not found.",
     (
         "limpet.model.fold",
-        "record",
+        "_record_any",
         "data = draft.data or EMPTY -> data = draft.data",
     ): "Only data that the head does not look into comes undecoded.",
+    (
+        "limpet.model.fold",
+        "record",
+        "draft.input or draft.origin is not None or (draft.plain_ops and draft.sets is None) -> draft.input or draft.origin is not None or draft.sets is None",
+    ): "The long way is taken, which ends the same: slower.",
+    (
+        "limpet.model.fold",
+        "record",
+        "draft.input or draft.origin is not None or (draft.plain_ops and draft.sets is None) -> draft.input or draft.origin is not None or draft.plain_ops",
+    ): "The long way is taken, which ends the same: slower.",
+    (
+        "limpet.model.fold",
+        "_record_plain",
+        "now_us > at_us -> now_us >= at_us",
+    ): "Equal times are the same time.",
+    (
+        "limpet.model.fold",
+        "record_run",
+        "not active and head.activity_of(draft.type) -> head.activity_of(draft.type)",
+    ): "It is asked again, and changes nothing: slower.",
     (
         "limpet.model.fold",
         "is_run",

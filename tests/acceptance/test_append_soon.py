@@ -474,7 +474,7 @@ async def test_who_waits_for_anothers_flush_hears_what_it_could_not_record(lp: L
         return ()
 
     assert await asyncio.gather(handle(good), handle(bad)) == [("bad",), ("bad",)]
-    assert len(lp._journal.queue) == 0
+    assert lp._journal.queue.events == 0
 
 
 async def test_each_caller_is_named_its_own_ids(

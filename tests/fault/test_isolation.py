@@ -97,7 +97,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
 
 @pytest.mark.parametrize(
     "failing",
-    [("data_version",), ("data_version", "ROLLBACK"), ("COMMIT", "ROLLBACK"), ("ROLLBACK",)],
+    [("UPDATE",), ("UPDATE", "ROLLBACK"), ("COMMIT", "ROLLBACK"), ("ROLLBACK",)],
     ids="+".join,
 )
 async def test_no_failing_statement_leaves_a_transaction_open(

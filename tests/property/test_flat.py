@@ -65,6 +65,38 @@ def test_a_flat_draft_is_prepared_as_any_other(draft: Draft) -> None:
         assert repr(short.data) == repr(usual.data)  # which tells 1 from True and 1.0
 
 
+@given(drafts, st.sampled_from([{}, (), None, [("a", 1)]]))
+def test_what_is_prepared_without_a_draft_is_what_its_draft_would_be(
+    draft: Draft, other: object
+) -> None:
+    """Of type, data and names to set; None where the draft would not be flat, or is refused."""
+    alone = Draft(type=draft.type, data=draft.data, set=draft.set, actor="agent:main")
+    with patch.object(model, "_prepare_flat", lambda *_: None):
+        usual = prepared(alone)
+    short = model.prepare_flat(draft.type, draft.data, draft.set, ID, "agent:main")
+    if short is not None:
+        assert msgspec.structs.replace(short, sets=None) == usual
+        assert repr(short.data) == repr(usual.data)
+        assert (short.sets or {}) == {op.path[0]: op.value for op in usual.plain_ops}
+    for odd in ((draft.data, other), (other, {})):
+        if other != {}:
+            assert model.prepare_flat("a.b", *odd, ID, "agent:main") is None
+
+
+class Text(str):
+    """Text of a class of its own."""
+
+
+def test_names_of_another_class_than_text_are_looked_at_closely() -> None:
+    """They are equal to names that were seen before, and are not these."""
+    assert model.prepare_flat("a.b", {"n": 1}, {"n": 1}, ID, "agent:main") is not None
+    odd = [({Text("n"): 1}, {}), ({"n": Text()}, {}), ({}, {Text("n"): 1}), ({}, {"n": Text()})]
+    for data, given_ in odd:
+        assert model.prepare_flat("a.b", data, given_, ID, "agent:main") is None
+    assert model.prepare_flat(Text("a.b"), {}, {}, ID, "agent:main") is None
+    assert model.prepare_flat("a.b", {}, {}, ID, Text("agent:main")) is None
+
+
 @given(st.lists(drafts, max_size=5))
 def test_a_union_folds_as_the_operations_do(many: list[Draft]) -> None:
     """Fields, their order, and their versions."""

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from limpet.errors import InvalidOp
 from limpet.model import ops as op
 from limpet.model.keys import unfit
-from limpet.model.limits import NAME_CHARS_MAX, OPS_PER_EVENT_MAX
-from limpet.model.values import is_exact
+from limpet.model.limits import INT_MAX, INT_MIN, NAME_CHARS_MAX, OPS_PER_EVENT_MAX
 
 _SUGAR: Final = ("set", "merge", "add", "inc")
 # A reference is worth its bytes only for text longer than this; containers always are.
 _REFER_CHARS_MIN: Final = 48
 _REFERABLE: Final = frozenset((str, dict, list))
+
+# Operations that only set names of the session, and the values of these; None: no name is set.
+Sets: TypeAlias = tuple[tuple[op.Set, ...], dict[str, Any] | None]
+NOTHING_SET: Final[Sets] = ((), None)
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -59,24 +62,29 @@ def sets_only(draft: Draft) -> bool:
     return False
 
 
-def set_all(
-    given: Mapping[str, Any], data: Mapping[str, Any], sets: dict[str, Any]
-) -> tuple[op.Set, ...] | None:
-    """The operations of a `set` of plain values, which go to `sets`; None if one of them needs a
-    closer look."""
+def set_all(given: Mapping[str, Any], data: Mapping[str, Any]) -> Sets | None:
+    """The operations of a `set` of plain values, and what they do; None if a name or a value needs
+    a closer look."""
+    sets = dict(given)  # looked at below, and nobody else's
     ops = []
-    for name, value in given.items():
+    for name, value in sets.items():
         path = _own_path(name)
-        if path is None:
-            return None
-        if type(value) is str:
+        kind = type(value)
+        if kind is str:
             if len(value) >= _REFER_CHARS_MIN and _reference(value, data) is not None:
                 return None
-        elif not is_exact(value):
+        elif kind is int:
+            if not INT_MIN <= value <= INT_MAX:
+                return None
+        elif kind is float:
+            if value - value != 0.0:  # not finite
+                return None
+        elif value is not None and kind is not bool:
+            return None
+        if path is None:
             return None
         ops.append(op.Set(path, value))
-        sets[name] = value
-    return tuple(ops) if len(ops) <= OPS_PER_EVENT_MAX else None
+    return (tuple(ops), sets) if len(ops) <= OPS_PER_EVENT_MAX else None
 
 
 @lru_cache(maxsize=4_096)

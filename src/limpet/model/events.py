@@ -22,9 +22,9 @@ from limpet.errors import (
 )
 from limpet.model import ops as op
 from limpet.model.chain import header_digest, header_of, header_tail
+from limpet.model.drafts import NOTHING_SET, collect_ops, set_all, sets_only
 from limpet.model.drafts import Draft as Draft
 from limpet.model.drafts import Fact as Fact
-from limpet.model.drafts import collect_ops, set_all, sets_only
 from limpet.model.keys import unfit
 from limpet.model.limits import (
     ACTOR_CHARS_MAX,
@@ -279,39 +279,48 @@ def prepare_plain(fact: Fact, *, id: str, actor: str) -> Prepared:
 
 
 def _prepare_flat(draft: Draft, id: str, actor: str | None) -> Prepared | None:
+    """The same as `prepare_flat`, of a draft."""
+    if draft.input is not False or not sets_only(draft):
+        return None
+    ids = (draft.id, draft.cause, draft.invocation_id, draft.correlation_id, draft.wake_id)
+    return prepare_flat(draft.type, draft.data, draft.set, id, actor, ids)
+
+
+def prepare_flat(
+    type_: str, data: object, given: object, id: str, actor: str | None, ids: _Ids = _NO_IDS
+) -> Prepared | None:
     """The common case on the hot path: small plain data, plain ids, names of the session that are
     set to plain values, nothing else. None: the usual way decides, and finds what is wrong."""
-    type_, data = draft.type, draft.data
     if (
         type(data) is not dict
+        or type(given) is not dict
         or type(type_) is not str
         or type(actor) is not str
-        or draft.input is not False
-        or not sets_only(draft)
         or (names := _names(type_, actor)) is None
-        or (ids := _plain_ids(draft)) is None
         or (copy := frozen_copy(data) if data else EMPTY) is None
+        or (set_to := set_all(given, data) if given else NOTHING_SET) is None
+        or (raw := try_encode(Body(copy, set_to[0]))) is None
+        or len(raw) > EVENT_BYTES_MAX
     ):
         return None
-    sets: dict[str, Any] = {}
-    ops = set_all(draft.set, data, sets) if draft.set else ()
-    raw = None if ops is None else try_encode(Body(copy, ops))
-    if ops is None or raw is None or len(raw) > EVENT_BYTES_MAX:
+    chosen, cause, invocation, correlation, wake = ids
+    if chosen is cause is invocation is correlation is wake is None:
+        header = header_of(id, names[0])
+    elif _are_plain(ids):
+        id = id if chosen is None else chosen
+        header = header_digest((id, type_, actor, *ids[1:]))
+    else:
         return None
-    tail, input = names
-    chosen = draft.id is not None
-    id = id if draft.id is None else draft.id
-    named = ids is not _NO_IDS
-    header = header_digest((id, type_, actor, *ids[1:])) if named else header_of(id, tail)
+    ops, sets = set_to
     return Prepared(
         id,
-        chosen,
+        chosen is not None,
         type_,
         actor,
-        ids[1],
-        ids[2],
-        ids[3],
-        ids[4],
+        cause,
+        invocation,
+        correlation,
+        wake,
         copy,
         ops,
         ops,
@@ -319,22 +328,19 @@ def _prepare_flat(draft: Draft, id: str, actor: str | None) -> Prepared | None:
         (),
         raw,
         header,
-        input,
+        names[1],
         None,
         None,
-        sets or None,
+        sets,
     )
 
 
-def _plain_ids(draft: Draft) -> _Ids | None:
-    """The ids that a draft names; None if one of them needs a closer look."""
-    ids = (draft.id, draft.cause, draft.invocation_id, draft.correlation_id, draft.wake_id)
-    if ids == _NO_IDS:
-        return _NO_IDS
+def _are_plain(ids: _Ids) -> bool:
+    """Whether the ids that a draft names need no closer look."""
     for id in ids:
         if id is not None and (type(id) is not str or unfit(id, ID_CHARS_MAX)):
-            return None
-    return ids
+            return False
+    return True
 
 
 @lru_cache(maxsize=4_096)  # the same few types and actors come again and again

@@ -12,7 +12,9 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput, SessionCorrupt
-from limpet.model import chain, head, ops
+from limpet.model import head, ops
+from limpet.model.chain import body_digest
+from limpet.model.chain import link as next_link
 from limpet.model.events import Event, Prepared
 from limpet.model.head import Head
 from limpet.model.values import ABSENT, EMPTY, FrozenDict
@@ -70,14 +72,43 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
     Session ops are checked on the fold as they are applied. The caller applies scope ops (see
     `scope_writes`). Raises InvalidInput and changes nothing.
     """
+    if draft.input or draft.origin is not None or (draft.plain_ops and draft.sets is None):
+        return _record_any(fold, draft, now_us, salt)
+    active = head.activity_of(draft.type)
+    if active is None or not head.is_moved(fold.head):
+        return _record_any(fold, draft, now_us, salt)
+    return _record_plain(fold, draft, now_us, salt, active=active)
+
+
+def _record_plain(
+    fold: Fold, draft: Prepared, now_us: int, salt: bytes, *, active: bool
+) -> tuple[Fold, Recorded]:
+    """The common case on the hot path: an event that moves the head and at most sets names."""
+    before, sets = fold.head, draft.sets
+    seq, at_us = before.version + 1, before.updated_us
+    if now_us > at_us:
+        at_us = now_us
+    digest = body_digest(salt, draft.raw)
+    link = next_link(before.link, seq, at_us, draft.header, digest)
+    recorded = Recorded(event_of(draft, seq, at_us, link), draft, salt, digest)
+    after = head.moved(before, seq, link, at_us, active=active)
+    fields, versions = fold.fields, fold.versions
+    if sets is not None:
+        fields, versions = FrozenDict(fields), FrozenDict(versions)
+        _join(fields, sets)
+        _join(versions, dict.fromkeys(sets, seq))
+    return Fold(after, fields, versions, fold.damaged), recorded
+
+
+def _record_any(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold, Recorded]:
     before, origin = fold.head, draft.origin
     seq = before.version + 1
     at_us = max(now_us, before.updated_us)  # time never runs backwards within a session
     if origin is not None:
         at_us = now_us = origin.at_us
         salt = origin.salt
-    digest = chain.body_digest(salt, draft.raw)
-    link = chain.link(before.link, seq, at_us, draft.header, digest)
+    digest = body_digest(salt, draft.raw)
+    link = next_link(before.link, seq, at_us, draft.header, digest)
     event = event_of(draft, seq, at_us, link)
     data = draft.data or EMPTY  # what is adopted may come undecoded
     after = head.advance(before, draft.type, data, at_us, link, now_us, input=draft.input)
@@ -86,12 +117,7 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
             head.check_phase(before, draft.type, input=draft.input)
         head.check_facts(before.facts, after.facts, draft.type, draft.data)
     recorded = Recorded(event, draft, salt, digest)
-    if draft.sets is None:
-        return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), recorded
-    fields, versions = FrozenDict(fold.fields), FrozenDict(fold.versions)
-    _join(fields, draft.sets)
-    _join(versions, dict.fromkeys(draft.sets, seq))
-    return Fold(after, fields, versions, fold.damaged), recorded
+    return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), recorded
 
 
 def event_of(draft: Prepared, seq: int, at_us: int, link: bytes) -> Event:
@@ -120,7 +146,9 @@ def is_run(fold: Fold, drafts: Sequence[Prepared]) -> bool:
     for draft in drafts:
         if draft.input or draft.caller_chose_id or (draft.plain_ops and draft.sets is None):
             return False  # what is adopted has a chosen id, too
-    return head.is_moved_by(fold.head, {draft.type for draft in drafts})
+        if head.activity_of(draft.type) is None:
+            return False
+    return head.is_moved(fold.head)
 
 
 def record_run(
@@ -130,20 +158,19 @@ def record_run(
     and all of them are folded at once."""
     before = fold.head
     at_us = max(now_us, before.updated_us)
-    seq, link, recorded = before.version, before.link, []
+    seq, link, active, recorded = before.version, before.link, False, []
+    fields, versions = FrozenDict(fold.fields), FrozenDict(fold.versions)
     for draft in drafts:
         seq, salted = seq + 1, salt()
-        digest = chain.body_digest(salted, draft.raw)
-        link = chain.link(link, seq, at_us, draft.header, digest)
+        digest = body_digest(salted, draft.raw)
+        link = next_link(link, seq, at_us, draft.header, digest)
         recorded.append(Recorded(event_of(draft, seq, at_us, link), draft, salted, digest))
-    after = head.moved(before, seq, link, at_us, {draft.type for draft in drafts})
-    sets = [(rec.event.seq, rec.draft.sets) for rec in recorded if rec.draft.sets is not None]
-    if not sets:
-        return Fold(after, fold.fields, fold.versions, fold.damaged), recorded
-    fields, versions = FrozenDict(fold.fields), FrozenDict(fold.versions)
-    for seq, values in sets:
-        _join(fields, values)
-        _join(versions, dict.fromkeys(values, seq))
+        if draft.sets is not None:
+            _join(fields, draft.sets)
+            _join(versions, dict.fromkeys(draft.sets, seq))
+        if not active and head.activity_of(draft.type):
+            active = True
+    after = head.moved(before, seq, link, at_us, active=active)
     return Fold(after, fields, versions, fold.damaged), recorded
 
 

@@ -7,7 +7,7 @@ types to those modules. A new fact changes no store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -277,18 +277,23 @@ def _advanced(
     return facts
 
 
-def is_moved_by(head: Head, types: Iterable[str]) -> bool:
-    """Whether events of these types, which are not inputs, only move the head: they are not its
-    first, they change none of its facts, and none of these refuses them."""
+def is_moved(head: Head) -> bool:
+    """Whether an event that is not an input and of which no fact follows (see `activity_of`) only
+    moves the head: it is not its first, and none of its facts changes by it or refuses it."""
     facts = head.facts
-    if head.version == head.floor or "inputs" in facts or "phase" in facts:
+    if facts and ("inputs" in facts or "phase" in facts):
         return False
-    return not any([type in _FOLDS or type in _CHECKS for type in types])
+    return head.version != head.floor
 
 
-def moved(head: Head, version: int, link: bytes, at_us: int, types: Iterable[str]) -> Head:
-    """The head after events of these types, which only moved it: see `is_moved_by`."""
-    active = any([_traits(type).active for type in types])
+@lru_cache(maxsize=1_024)
+def activity_of(type: str) -> bool | None:
+    """Whether events of this type count as activity; None if facts follow from them."""
+    return None if type in _FOLDS or type in _CHECKS else type.startswith(_ACTIVE)
+
+
+def moved(head: Head, version: int, link: bytes, at_us: int, *, active: bool) -> Head:
+    """The head after events that only moved it: see `is_moved`."""
     return Head(
         head.key,
         head.uid,

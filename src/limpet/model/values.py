@@ -28,6 +28,7 @@ _DIGITS_TO_ZERO: Final = bytes.maketrans(b"0123456789", b"0" * 10)
 _LONG_NUMBER: Final = b"0" * 19
 _COPIED_DEPTH: Final = 8
 _COPIED_TOTAL: Final = 96  # values up to which a walk is faster than a round trip
+_put: Final[Any] = dict.__setitem__
 _decode_any: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
 
 
@@ -153,18 +154,18 @@ def is_exact(value: Any) -> bool:
     return kind is float and value - value == 0.0  # finite
 
 
-def frozen_copy(value: dict[str, Any]) -> FrozenDict | None:
+def frozen_copy(
+    value: dict[str, Any], depth_left: int = _COPIED_DEPTH, room: list[int] | None = None
+) -> FrozenDict | None:
     """The read-only form of a small dict of plain values, which reads back as the same; None if it
     is large or deep, or if a value or a name in it needs a closer look.
 
-    The copy is what is looked at: a caller that changes its dict meanwhile changes nothing.
+    The copy is what is looked at: a caller that changes its dict meanwhile changes nothing. `room`
+    is how many values are still looked at, in all: a list may contain itself.
     """
-    return _frozen_dict(value, _COPIED_DEPTH, [_COPIED_TOTAL])
-
-
-def _frozen_dict(value: dict[str, Any], depth_left: int, room: list[int]) -> FrozenDict | None:
-    """`room` is how many values are still looked at, in all: a list may contain itself."""
     copy = FrozenDict(value)
+    if room is None:
+        room = [_COPIED_TOTAL]
     room[0] -= len(copy)
     if room[0] < 0:
         return None
@@ -172,12 +173,12 @@ def _frozen_dict(value: dict[str, Any], depth_left: int, room: list[int]) -> Fro
         if type(name) is not str:
             return None
         kind = type(inner)
-        if kind is str or inner is None or kind is bool:
+        if kind is str or (kind is float and inner - inner == 0.0):  # finite
             continue
-        if kind is float and inner - inner == 0.0:  # finite: most numbers need no call
+        if kind is int and INT_MIN <= inner <= INT_MAX:
             continue
         if kind is dict and depth_left:
-            inside: Any = _frozen_dict(inner, depth_left - 1, room)
+            inside: Any = frozen_copy(inner, depth_left - 1, room)
         elif kind is list and depth_left:
             inside = _frozen_list(inner, depth_left - 1, room)
         elif is_exact(inner):
@@ -186,7 +187,7 @@ def _frozen_dict(value: dict[str, Any], depth_left: int, room: list[int]) -> Fro
             return None
         if inside is None:
             return None
-        dict.__setitem__(copy, name, inside)  # ours until it is returned; its names stay
+        _put(copy, name, inside)  # ours until it is returned; its names stay
     return copy
 
 
@@ -202,7 +203,7 @@ def _frozen_list(value: list[Any], depth_left: int, room: list[int]) -> FrozenLi
             continue
         inside: Any = None
         if kind is dict and depth_left:
-            inside = _frozen_dict(inner, depth_left - 1, room)
+            inside = frozen_copy(inner, depth_left - 1, room)
         elif kind is list and depth_left:
             inside = _frozen_list(inner, depth_left - 1, room)
         if inside is None:

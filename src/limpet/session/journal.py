@@ -30,6 +30,7 @@ from limpet.model import (
     LastCheckpoint,
     Prepared,
     prepare,
+    prepare_flat,
     prepare_plain,
 )
 from limpet.model.ids import Ids
@@ -114,6 +115,15 @@ class Journal:
             )
         return prepare(draft, id=self.new_id(), actor=actor)
 
+    def prepare_flat(
+        self, type: str, data: object, given: object, actor: str | None
+    ) -> Prepared | None:
+        """What `prepare` makes of a draft with nothing but data and names that are `given` values,
+        if it is plain and small; None if it needs a closer look."""
+        if self._store is None:
+            raise StoreClosed
+        return prepare_flat(type, data, given, self.new_id(), actor)
+
     def prepare_plain(self, fact: Fact, actor: str) -> Prepared:
         """A fact with nothing in it that needs to be looked at: see `model.events`."""
         return prepare_plain(fact, id=self.new_id(), actor=actor)
@@ -128,7 +138,7 @@ class Journal:
             _check_size(commits)
         keeping = self.keeping if self.keeping.concerns(commits) else None
         try:
-            if self.queue:
+            if self.queue.events:
                 await self.queue.before(commits)
             if keeping is not None:
                 await keeping.before(commits)
@@ -153,7 +163,7 @@ class Journal:
         """
         here = self._pid == os.getpid()
         try:
-            if here and self._store is not None and self.queue:
+            if here and self._store is not None and self.queue.events:
                 await self.queue.close()
         finally:
             store, self._store = self._store, None

@@ -170,7 +170,9 @@ class Known:
         `drafts` go with the commit's events; None stands for one that another object proposed.
         """
         before, head = self.maybe_head, committed.head
-        if before is None or head.version > before.version:
+        if before is not None and self._is_next(committed, before.version + 1):
+            self._absorb_next(committed)
+        elif before is None or head.version > before.version:
             self.maybe_head, self._values = head, None
             self.fields, self.versions = committed.fields, committed.versions
             self._extend(committed.events, 0 if before is None else before.version)
@@ -185,6 +187,22 @@ class Known:
             if draft is not None and draft.temp_ops:
                 self._absorb_temp(committed, drafts)
                 break
+
+    def _is_next(self, committed: Committed, version: int) -> bool:
+        """Whether a commit left what is known and one event more, which says nothing about others
+        and was recorded by it: the common case on the hot path."""
+        events = committed.events
+        if len(events) != 1 or committed.repeated or committed.damaged or self._unread:
+            return False
+        (event,) = events
+        return event.seq == version == committed.head.version and event.type not in PROCESSING
+
+    def _absorb_next(self, committed: Committed) -> None:
+        self.maybe_head, self._values = committed.head, None
+        self.fields, self.versions, self.damaged = committed.fields, committed.versions, ()
+        self.events.append(committed.events[0])
+        if len(self.events) > self._kept_max + self._kept_max // 4:  # as in `_extend`
+            del self.events[: -self._kept_max]
 
     def _absorb_temp(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
         """temp: operations of the drafts that were recorded now, not of repeats."""

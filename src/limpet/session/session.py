@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from limpet.session.typing.typed import Typed
 
 _NONE: Final[Mapping[str, Any]] = {}
+_EMPTY: Final = ()  # the only one there is
 S = TypeVar("S", covariant=True)
 
 
@@ -279,32 +280,46 @@ class Session(
         migrates it first. SessionTyped if it would change typed state and this object has no State
         class.
         """
-        draft = Draft(
-            type=type,
-            data=data,
-            actor=actor,
-            set=set,
-            merge=merge,
-            add=add,
-            inc=inc,
-            delete=delete,
-            ops=ops,
-            id=id,
-            cause=cause,
-            invocation_id=invocation_id,
-            correlation_id=correlation_id,
-            wake_id=wake_id,
-            input=input,
-        )
-        prepared = self.writer.journal.prepare(draft, self.actor)
+        writer, prepared = self.writer, None
+        if (  # most are so
+            merge is _NONE
+            and add is _NONE
+            and inc is _NONE
+            and delete is _EMPTY
+            and ops is _EMPTY
+            and id is cause is invocation_id is correlation_id is wake_id is None
+            and input is False
+        ):
+            by = self.actor if actor is None else actor
+            prepared = writer.journal.prepare_flat(type, data, set, by)
+        if prepared is None:
+            draft = Draft(
+                type=type,
+                data=data,
+                actor=actor,
+                set=set,
+                merge=merge,
+                add=add,
+                inc=inc,
+                delete=delete,
+                ops=ops,
+                id=id,
+                cause=cause,
+                invocation_id=invocation_id,
+                correlation_id=correlation_id,
+                wake_id=wake_id,
+                input=input,
+            )
+            prepared = writer.journal.prepare(draft, self.actor)
         if partial:
-            return self.writer.publish(prepared, check_attempt(attempt))
+            return writer.publish(prepared, check_attempt(attempt))
         if attempt != 1:
             check_attempt(attempt, partial=False)
-        drafts = (prepared,)
-        return (await self.writer.append(drafts, check_expect(expect), may_repeat=id is not None))[
-            0
-        ]
+        if expect is not None:
+            check_expect(expect)
+        if writer.typed is None:
+            return (await writer.commit((prepared,), expect))[0]
+        return (await writer.append((prepared,), expect, may_repeat=id is not None))[0]
 
     async def append_many(
         self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None

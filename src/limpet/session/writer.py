@@ -126,9 +126,11 @@ class Writer:
     ) -> tuple[Event, ...]:
         """Record the drafts, durably, or nothing. `classless` False: they are known to fit. A lease
         to release ends with the commit; documents are put by it."""
-        known, lease = self.known, self.lease
+        known, lease, head = self.known, self.lease, self.known.maybe_head
         known.check_temp(drafts)
-        fence, uid = self._fence_and_uid()
+        fence, uid = None, None if head is None else head.uid
+        if lease is not None:
+            fence, uid = self._fence_and_uid()
         plain = self.classless if classless is None else classless
         commit = Commit(known.key, drafts, expect, fence, guards, schema, plain, uid)
         if release is not None:

@@ -48,6 +48,7 @@ class Live(msgspec.Struct):
     # The newest events, without a gap, up to the fold's version. It grows while others read: they
     # take a copy first.
     tail: list[Event] = msgspec.field(default_factory=list)
+    kept_bytes: int = 0  # as which it counts in the cache
 
     @property
     def damaged(self) -> bool:
@@ -100,18 +101,24 @@ class Cache:
 
     def __init__(self) -> None:
         self.era = 0
+        self.issued: int | None = None  # the last position of the feed, if it is known
         self._data_version: int | None = None
         self._sessions: dict[Key, Live] = {}
-        self._sizes: dict[Key, int] = {}
         self._scopes: dict[ScopeKey, LiveScope] = {}
         self._names: dict[Owner, tuple[int, dict[str, int]]] = {}  # the era, and their sizes
         self._bytes = 0
 
-    def note_version(self, data_version: int) -> None:
-        """The database's data_version: a new one means that another process has committed."""
-        if data_version != self._data_version:
+    def note_version(self, data_version: int | None) -> None:
+        """The database's data_version as a transaction finds it: another one than the last left
+        means that another process has committed. None: it is not known."""
+        if data_version != self._data_version or data_version is None:
             self._data_version = data_version
             self.era += 1
+            self.issued = None
+
+    def leave_version(self, data_version: int) -> None:
+        """The database's data_version as our own commit left it."""
+        self._data_version = data_version
 
     def peek(self, key: Key) -> Live | None:
         """An entry that may be out of date. For readers in other threads, who compare versions."""
@@ -131,18 +138,22 @@ class Cache:
         if live.fold.damaged:
             self.forget(key)
             return
+        if self._sessions.get(key) is not live:
+            self.forget(key)
+            self._sessions[key], live.kept_bytes = live, 0
         size = live.snapshot_bytes + live.delta_bytes + _ENTRY_BYTES + 1_024 * len(live.tail)
-        self._bytes += size - self._sizes.get(key, 0)
-        self._sessions[key], self._sizes[key] = live, size
-        while len(self._sessions) > SESSIONS_MAX or self._bytes > BYTES_MAX:
+        self._bytes += size - live.kept_bytes
+        live.kept_bytes = size
+        while self._bytes > BYTES_MAX or len(self._sessions) > SESSIONS_MAX:
             oldest = next(iter(self._sessions))
             if oldest == key:
                 break
             self.forget(oldest)
 
     def forget(self, key: Key) -> None:
-        self._sessions.pop(key, None)
-        self._bytes -= self._sizes.pop(key, 0)
+        live = self._sessions.pop(key, None)
+        if live is not None:
+            self._bytes -= live.kept_bytes
 
     def scope(self, key: ScopeKey) -> LiveScope | None:
         live = self._scopes.get(key)
@@ -179,10 +190,10 @@ class Cache:
     def clear(self) -> None:
         """Forget everything: a transaction failed and what is true must be read again."""
         self._sessions.clear()
-        self._sizes.clear()
         self._scopes.clear()
         self._names.clear()
         self._bytes = 0
+        self.issued = None
 
     def sessions(self) -> list[tuple[Key, Live]]:
         return list(self._sessions.items())

@@ -164,25 +164,18 @@ class Queue:
         self._lines: dict[Key, _Waiting] = {}
         self._sending: dict[Key, _Waiting] = {}
         self._failed: list[_Waiting] = []  # by a write that came first; the next flush names them
-        self._events = self._bytes = 0  # of all three
+        self.events = self._bytes = 0  # of all three: not recorded, nor named by a flush's error
         self._lock = asyncio.Lock()  # one at a time: the order of a session's events
         self._roused: list[Writes] = []  # by what was recorded; their turn comes without the lock
         self._closed = False
-
-    def __bool__(self) -> bool:
-        return self._events > 0
-
-    def __len__(self) -> int:
-        """The events that are neither recorded nor named by a flush's error."""
-        return self._events
 
     def add(self, key: Key, writes: Writes, draft: Prepared) -> str:
         """Put an event at the end of its session's line; its id. Raises QueueFull, StoreClosed."""
         size = len(draft.raw)
         if self._closed:
             raise StoreClosed
-        if self._events >= QUEUED_EVENTS_MAX:
-            raise QueueFull("events", self._events, QUEUED_EVENTS_MAX)
+        if self.events >= QUEUED_EVENTS_MAX:
+            raise QueueFull("events", self.events, QUEUED_EVENTS_MAX)
         if self._bytes + size > QUEUED_BYTES_MAX:
             raise QueueFull("bytes of events", self._bytes, QUEUED_BYTES_MAX)
         line = self._lines.get(key)
@@ -194,13 +187,13 @@ class Queue:
             line.parts.append(part)
         part.drafts.append(draft)
         part.size += size
-        self._events += 1
+        self.events += 1
         self._bytes += size
         return draft.id
 
     async def flush(self) -> None:
         """Record everything that waits now, durably. Raises FlushFailed for what could not be."""
-        if not self._events:
+        if not self.events:
             return
         if self._is_inside():
             raise InvalidInput(
@@ -351,7 +344,7 @@ class Queue:
     def _forget(self, parts: Iterable[_Part]) -> None:
         """They leave the queue."""
         for part in parts:
-            self._events -= len(part.drafts)
+            self.events -= len(part.drafts)
             self._bytes -= part.size
 
     def _put_back(self, line: _Waiting) -> None:

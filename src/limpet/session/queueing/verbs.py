@@ -12,6 +12,7 @@ from limpet.session.door import Door
 from limpet.session.writer import Writer
 
 _NONE: Final[Mapping[str, Any]] = {}
+_EMPTY: Final = ()  # the only one there is
 
 
 class AppendsSoon:
@@ -49,26 +50,38 @@ class AppendsSoon:
         Events of one session are recorded in their order, and before any later write to it. Raises
         QueueFull when too much waits.
         """
-        draft = Draft(
-            type=type,
-            data=data,
-            actor=actor,
-            set=set,
-            merge=merge,
-            add=add,
-            inc=inc,
-            delete=delete,
-            ops=ops,
-            id=id,
-            cause=cause,
-            invocation_id=invocation_id,
-            correlation_id=correlation_id,
-            wake_id=wake_id,
-            input=input,
-        )
-        journal = self.writer.journal
+        journal, prepared = self.writer.journal, None
         journal.check_open()
-        prepared = journal.prepare(draft, self.actor)
+        if (  # most are so
+            merge is _NONE
+            and add is _NONE
+            and inc is _NONE
+            and delete is _EMPTY
+            and ops is _EMPTY
+            and id is cause is invocation_id is correlation_id is wake_id is None
+            and input is False
+        ):
+            by = self.actor if actor is None else actor
+            prepared = journal.prepare_flat(type, data, set, by)
+        if prepared is None:
+            draft = Draft(
+                type=type,
+                data=data,
+                actor=actor,
+                set=set,
+                merge=merge,
+                add=add,
+                inc=inc,
+                delete=delete,
+                ops=ops,
+                id=id,
+                cause=cause,
+                invocation_id=invocation_id,
+                correlation_id=correlation_id,
+                wake_id=wake_id,
+                input=input,
+            )
+            prepared = journal.prepare(draft, self.actor)
         if prepared.temp_ops:
             raise InvalidEvent("temp: names are not queued. Set them with append")
         return journal.queue.add(self.key, self.writer, prepared)

@@ -6,13 +6,13 @@ in a few executemany calls. Nothing reaches the cache before the database has co
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import apsw
 
 from limpet.model import (
     PROCESSING,
+    UPDATE_SLOT_BITS,
     Base,
     Fold,
     Head,
@@ -21,24 +21,23 @@ from limpet.model import (
     ScopeWrite,
     activity_moves,
 )
-from limpet.store.cache import Cache, Live, LiveScope
+from limpet.store.cache import Live, LiveScope
 from limpet.store.coding import bodies
 from limpet.store.planning.plan import Plan
 from limpet.store.sqlite import rows
-from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
+from limpet.store.sqlite.transactions import WriteConnection
 from limpet.store.sqlite.view import View
 
 
 class Batch:
     """A transaction under way: `plan.add` for each caller, then write, commit, settle."""
 
-    def __init__(
-        self, reader: Reader, cache: Cache, now_us: int, salt: Callable[[], bytes]
-    ) -> None:
-        self._view = View(reader, cache)
-        self.plan = Plan(self._view, now_us, salt)
-        self._conn, self._codec, self._cache = reader.conn, reader.codec, cache
+    def __init__(self, writes: WriteConnection, now_us: int) -> None:
+        reader, self._cursor, self._cache = writes.reader, writes.cursor, writes.cache
+        self._view = View(reader, self._cache)
+        self.plan = Plan(self._view, now_us, writes.salt)
+        self._conn, self._codec = reader.conn, reader.codec
         self._lives = self._view.lives
         self._scopes: dict[ScopeKey, LiveScope] = {}
         self._last: tuple[int, str] | None = None  # the position and the id of its last event
@@ -54,7 +53,7 @@ class Batch:
                 self._add_session(key, fold)
             else:
                 heads.add(live.sid, live.fold.head, fold.head)
-        heads.write(self._conn)
+        heads.write(self._cursor)
         self._write_events()
         if self.plan.writes:
             values = [self._scope_row(key, write) for key, write in self.plan.writes]
@@ -76,6 +75,8 @@ class Batch:
         lives, era, keep = self._lives, self._cache.era, self._cache.keep
         for key, rec in self.plan.records:
             lives[key].add(rec)
+        if self._last is not None:
+            self._cache.issued = self._last[0]
         touched = []
         for key, fold in self.plan.folds.items():
             live = lives[key]
@@ -118,23 +119,23 @@ class Batch:
         return live.sid if live is not None and live.fold.head.uid == base.uid else None
 
     def _write_events(self) -> None:
-        codec, lives, folds = self._codec, self._lives, self.plan.folds
-        if not self.plan.records:
+        codec, lives, records = self._codec, self._lives, self.plan.records
+        if not records:
             return
         # Under the write lock: nobody else is given these positions.
-        first = int(self._conn.execute(SQL["feed_issued"]).get) + 1
-        self._conn.executemany(
-            SQL["add_event"],
-            [
-                rows.event_row(pos, lives[key].sid, folds[key].head.uid, rec, codec)
-                for pos, (key, rec) in enumerate(self.plan.records, first)
-            ],
-        )
-        self._last = (first + len(self.plan.records) - 1, self.plan.records[-1][1].event.id)
-        for key, rec in self.plan.records:
-            if rec.event.type in PROCESSING:
+        issued = self._cache.issued
+        first = 1 + (self._conn.execute(SQL["feed_issued"]).get if issued is None else issued)
+        made, processes = [], False
+        for pos, (key, rec) in enumerate(records, first):
+            live = lives[key]
+            made.append(rows.event_row(pos, live.sid, live.fold.head.uid, rec, codec))
+            processes = processes or rec.draft.type in PROCESSING
+        self._cursor.executemany(SQL["add_event"], made)
+        self._last = (first + len(records) - 1, records[-1][1].event.id)
+        if processes:
+            for key, rec in records:
                 done = rows.processed_rows(lives[key].sid, rec)
-                self._conn.executemany(SQL["set_processed"], done)
+                self._cursor.executemany(SQL["set_processed"], done)
 
 
 class _Heads:
@@ -150,8 +151,10 @@ class _Heads:
         self._rare: list[tuple[str, tuple[Any, ...]]] = []
 
     def add(self, sid: int, before: Head, after: Head) -> None:
-        times = (after.version, after.link, after.updated_us, after.active_us)
-        slot, stays = (now := rows.slot(after)), now == rows.slot(before)
+        updated_us = after.updated_us
+        times = (after.version, after.link, updated_us, after.active_us)
+        slot = updated_us >> UPDATE_SLOT_BITS
+        stays = before.updated_us >> UPDATE_SLOT_BITS == slot
         leased = before.lease_us != after.lease_us or before.worker != after.worker
         if before.facts is not after.facts and before.labels == after.labels:
             facts, due = rows.facts_text(after), rows.derived(after)
@@ -170,7 +173,7 @@ class _Heads:
             self._moved.append((*times, slot, sid))
         if before.facts is not after.facts:
             self._facts(sid, before, after)
-        elif activity_moves(before, after):
+        elif after.facts and activity_moves(before, after):
             self._due(sid, before, after)
         if leased:
             self._rare.append(("set_lease", rows.lease_row(sid, after)))
@@ -186,7 +189,7 @@ class _Heads:
         if rows.derived(before) != (due := rows.derived(after)):
             self._rare.append(("set_due", (*due, sid)))
 
-    def write(self, conn: apsw.Connection) -> None:
+    def write(self, cursor: apsw.Cursor) -> None:
         for name, values in (
             ("set_hot", self._hot),
             ("set_moved", self._moved),
@@ -195,6 +198,6 @@ class _Heads:
             ("set_turned", self._turned),
         ):
             if values:
-                conn.executemany(SQL[name], values)
+                cursor.executemany(SQL[name], values)
         for name, row in self._rare:
-            conn.execute(SQL[name], row)
+            cursor.execute(SQL[name], row)

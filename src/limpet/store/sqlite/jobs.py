@@ -11,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias
 
 from limpet.errors import Asked, LimpetError, StoreClosed, StoreForked
 from limpet.model import Commit
+from limpet.store.sqlite.file.pace import Pace
 from limpet.store.sqlite.transactions import WriteConnection
 
 WAITING_MAX: Final = 16_384
@@ -36,12 +38,14 @@ class Job:
         asked: Asked = "write",
     ) -> None:
         self.commits, self.run, self.asked = commits, run, asked
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.loop = loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = loop.create_future()
         self.ticket = [None]  # whoever pops it, writer or cancelled caller, decides
         self.answered = False
-        # The bytes of its events' bodies.
-        self.size = sum([len(draft.raw) for commit in commits for draft in commit.drafts])
+        if len(commits) == 1 and len(commits[0].drafts) == 1:
+            self.size = len(commits[0].drafts[0].raw)
+        else:  # the bytes of its events' bodies
+            self.size = sum([len(draft.raw) for commit in commits for draft in commit.drafts])
 
     @property
     def wanted(self) -> bool:
@@ -67,9 +71,12 @@ class JobQueue:
     the loop, if nothing was handed to the thread before; else the thread is given it.
     """
 
-    def __init__(self, here: Callable[[list[Job]], None]) -> None:
-        self._here = here
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+    def __init__(self, here: Callable[[list[Job]], None], pace: Pace) -> None:
+        self._here, self._pace = here, pace
+        # What was handed over together; None at the end. Out of it, they wait in `_next`.
+        self._turns_over: SimpleQueue[list[Job] | None] = SimpleQueue()
+        self._next: deque[Job] = deque()
+        self._ended = False  # the last turn is in `_next`
         self._turns: dict[asyncio.AbstractEventLoop, list[Job]] = {}
         self._gate = threading.Lock()  # loops of several threads may share a store
         self._handed, self._finished = 0, 0  # to the thread, and by it
@@ -88,7 +95,10 @@ class JobQueue:
             self._crowded = True
             self._free.clear()  # back-pressure: memory for the queue is bounded
             await self._free.wait()
-        self._join(job)
+        if not self._is_alone(job):
+            self._join(job)
+        else:
+            self._do_alone(job)
         self._waiting += 1
         try:
             return await job.future
@@ -116,7 +126,27 @@ class JobQueue:
         for turn in turns:
             self._put(turn)
         self._free.set()  # callers that wait for space are refused, not left waiting
-        self._jobs.put(None)
+        self._turns_over.put(None)
+
+    def _is_alone(self, job: Job) -> bool:
+        """Whether a job is the last thing that runs in this turn of its loop, and the turn is
+        young: nobody could join it."""
+        if self._handed != self._finished or self._turns or self._ending or job.run is not None:
+            return False
+        # What waits to run on an event loop of asyncio's. Others do not say: they end their turns.
+        ready = getattr(job.loop, "_ready", True)
+        return not ready and self._pace.is_turn_young() and self._pid == os.getpid()
+
+    def _do_alone(self, job: Job) -> None:
+        """Do it now: at the end of the turn it would wake the loop twice. An interrupt is the
+        loop's, as it is there, and not the caller's."""
+        try:
+            self._here([job])
+            self._put([job])
+        except BaseException as error:
+            # Out of the loop first; what is left is done when it goes on.
+            job.loop.call_soon(_raise, error)
+            job.loop.call_soon(self._put, [job])
 
     def _join(self, job: Job) -> None:
         """Add a job to this turn of its loop."""
@@ -145,8 +175,9 @@ class JobQueue:
                 if loop in self._turns:  # else the store is closing, and its thread was given it
                     jobs = self._turns[loop]
                     del self._turns[loop]
+            self._pace.begin_turn()
             if jobs and self._handed == self._finished:  # the thread has nothing left to do
-                self._here([job for job in jobs if job.wanted])
+                self._here(jobs)
             self._put(jobs)
         except BaseException:
             loop.call_soon(self._put, jobs)
@@ -159,12 +190,11 @@ class JobQueue:
         over again. With too many counted, the loop makes no more commits itself; with too few it
         would overtake a job that waits.
         """
-        left = [job for job in reversed(jobs) if job.wanted and not job.answered]
-        with self._gate:
-            self._handed += len(left)
-        while left:
-            self._jobs.put(left[-1])
-            left.pop()
+        left = [job for job in jobs if not job.answered and job.wanted]
+        if left:
+            with self._gate:
+                self._handed += len(left)
+            self._turns_over.put(left)
         if self.failure is not None:  # put after the last look at the queue
             answer([(job, None, self.failure) for job in jobs if job.claim()])
 
@@ -172,19 +202,22 @@ class JobQueue:
 
     def get(self) -> Job | None:
         """The next job, waited for; None at the end."""
-        return self._jobs.get()
+        while not self._next and not self._ended:
+            self._take(self._turns_over.get())
+        return self._next.popleft() if self._next else None
 
-    def waiting(self) -> Iterator[Job]:
-        """The jobs that wait now, each taken out when it is asked for."""
-        while True:
-            try:
-                job = self._jobs.get_nowait()
-            except Empty:
-                return
-            if job is None:
-                self._jobs.put(None)  # the end comes after these
-                return
-            yield job
+    def waiting(self) -> deque[Job]:
+        """The jobs that wait now. Whoever does one takes it out."""
+        with suppress(Empty):
+            while not self._ended:
+                self._take(self._turns_over.get_nowait())
+        return self._next
+
+    def _take(self, turn: list[Job] | None) -> None:
+        if turn is None:
+            self._ended = True
+        else:
+            self._next.extend(turn)
 
     def finished(self, count: int) -> None:
         """So many jobs are done, and what followed from them: if these were all, a loop may do the
@@ -192,14 +225,19 @@ class JobQueue:
         self._finished += count
 
     def count(self) -> int:
-        return self._jobs.qsize()
+        """How many jobs wait now."""
+        return len(self.waiting())
 
     def refuse(self, failure: LimpetError, taken: Sequence[Job]) -> None:
         """The writer cannot go on: answer those it has taken and those that wait, so that nobody
         waits for it. A job that was answered is not answered again."""
         self.failure = failure
         answer([(job, None, failure) for job in taken])
-        answer([(job, None, failure) for job in self.waiting() if job.claim()])
+        with suppress(Empty):
+            while True:  # also what came after the end
+                self._take(self._turns_over.get_nowait())
+        answer([(job, None, failure) for job in self._next if job.claim()])
+        self._next.clear()
 
 
 def answer(answers: Sequence[Answer]) -> None:
@@ -222,6 +260,10 @@ def deliver(answers: Sequence[Answer]) -> None:
             job.future.set_result(result)
         else:
             job.future.set_exception(error)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 async def _outcome(job: Job) -> None:

@@ -29,7 +29,7 @@ from limpet.model import (
 )
 from limpet.model.reasons import NO_REASONS, due_for
 from limpet.store.coding import REMOVED, SEALED, Codec, Damaged, bodies
-from limpet.store.coding.codec import ADOPTED
+from limpet.store.coding.codec import ADOPTED, COMPRESS_BYTES_MIN
 from limpet.store.protocol import Erasure, Place
 
 # Of the alias `e`. When an input was processed stands in the event that processed it.
@@ -88,6 +88,38 @@ def unpack_id(id: bytes | str) -> str:
 
 def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tuple[Any, ...]:
     """The values of an INSERT into events, at this position of the feed."""
+    event, draft = rec.event, rec.draft
+    raw = draft.raw
+    if (
+        codec.seals
+        or len(raw) >= COMPRESS_BYTES_MIN
+        or draft.caller_chose_id  # what is adopted is, too
+        or not event.cause is event.invocation_id is event.correlation_id is event.wake_id is None
+    ):
+        return _any_row(pos, sid, uid, rec, codec)
+    return (
+        pos,
+        sid,
+        event.seq,
+        bytes.fromhex(event.id.replace("-", "")),  # ours: a UUID
+        event.type,
+        event.actor,
+        event.at_us,
+        None,
+        None,
+        None,
+        None,
+        0,
+        raw,
+        crc32(raw) ^ (pos & _LOW),
+        rec.salt,
+        rec.digest,
+        event.link,
+        event.processed,
+    )
+
+
+def _any_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tuple[Any, ...]:
     e = rec.event
     salt, raw, place = rec.salt, rec.raw, None
     if codec.seals:  # the salt goes inside: beside a sealed body it would let the body be guessed
@@ -97,12 +129,7 @@ def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tupl
     flags, body, crc = codec.pack(raw, place, compressed=compressed)
     if rec.draft.origin is not None:
         flags |= ADOPTED
-    crc ^= _mixed(pos, flags)
-    if e.cause is e.invocation_id is e.correlation_id is e.wake_id is None:
-        names = _NONE_GIVEN
-    else:
-        names = (e.cause, e.invocation_id, e.correlation_id, e.wake_id)
-        names = tuple([id and _pack_name(id) for id in names])
+    names = (e.cause, e.invocation_id, e.correlation_id, e.wake_id)
     return (
         pos,
         sid,
@@ -111,10 +138,10 @@ def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tupl
         e.type,
         e.actor,
         e.at_us,
-        *names,
+        *[id and _pack_name(id) for id in names],
         flags,
         body,
-        crc,
+        crc ^ _mixed(pos, flags),
         salt,
         rec.digest,
         e.link,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import apsw
 
@@ -28,6 +29,8 @@ class WriteConnection:
         self.cache = Cache()
         self.codec = codec
         self.conn: apsw.Connection
+        self._transaction: Transaction
+        self.cursor: apsw.Cursor  # for statements without rows: making one takes longer than BEGIN
         self.reader: Reader
         self.wal: Wal
         self.purging = True  # there may be purges that an earlier process left unfinished
@@ -36,12 +39,16 @@ class WriteConnection:
         self._database = database
         self._connected = False
         self._home = 0  # the thread that opened it
-        self._entropy = Entropy(os.urandom)
+        # A new salt for the digest of an event.
+        self.salt = partial(Entropy(os.urandom).take, SALT_BYTES)
 
     def open(self) -> None:
         """Connect, or connect again."""
         self._home = threading.get_ident()
         self.conn, self._connected = self._database.connect(), True
+        self.cursor = self.conn.cursor()
+        self._transaction = Transaction(self.cursor, self.cache)
+        self.cache.note_version(None)  # each connection counts for itself
         # What is deleted is overwritten: an erased session must not linger in free pages.
         self.conn.pragma("secure_delete", True)
         self.reader = Reader(self.conn, self.codec)
@@ -68,28 +75,26 @@ class WriteConnection:
         self.open()
         return True
 
-    def salt(self) -> bytes:
-        """A new salt for the digest of an event."""
-        return self._entropy.take(SALT_BYTES)
-
     def transaction(self) -> Transaction:
         """The write lock, from BEGIN IMMEDIATE to a durable COMMIT or a ROLLBACK."""
-        return Transaction(self.conn, self.cache)
+        return self._transaction
 
 
 class Transaction:
-    """BEGIN IMMEDIATE … COMMIT, and the question whether another process has committed since."""
+    """BEGIN IMMEDIATE … COMMIT, and the question whether another process has committed since. One
+    serves all transactions of a connection."""
 
-    __slots__ = ("_cache", "_conn")
+    __slots__ = ("_cache", "_conn", "_cursor")
 
-    def __init__(self, conn: apsw.Connection, cache: Cache) -> None:
-        self._conn, self._cache = conn, cache
+    def __init__(self, cursor: apsw.Cursor, cache: Cache) -> None:
+        self._cursor, self._cache, self._conn = cursor, cache, cursor.connection
 
     def __enter__(self) -> None:
         try:
             # IMMEDIATE: the write lock comes first, so nothing read inside can be overtaken.
-            self._conn.execute("BEGIN IMMEDIATE")
-            self._cache.note_version(self._conn.execute("PRAGMA data_version").get)
+            self._cursor.execute("BEGIN IMMEDIATE")
+            # Counts our commits, too, and is asked without a statement.
+            self._cache.note_version(self._conn.data_version())
         except BaseException:
             self._roll_back()
             raise
@@ -97,11 +102,13 @@ class Transaction:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             try:
-                self._conn.execute("COMMIT")  # durable here: the WAL is synced
-                return
+                self._cursor.execute("COMMIT")  # durable here: the WAL is synced
             except BaseException:
                 self._roll_back()
                 raise
+            # Nobody else's commit is in it: this connection sees those when it next begins.
+            self._cache.leave_version(self._conn.data_version())
+            return
         self._roll_back()
 
     def _roll_back(self) -> None:

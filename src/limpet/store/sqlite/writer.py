@@ -45,7 +45,7 @@ class Writer(threading.Thread):
         self._writes, self._clock, self._pace = writes, clock, pace
         self.cache = writes.cache  # readers borrow folds from it
         self._snapshots = Snapshots(self._writes)
-        self._jobs = JobQueue(self._do_here)
+        self._jobs = JobQueue(self._do_here, pace)
         # Reentrant only so that who does not hold it can find out by letting go: see `_do_here`.
         self._hold = threading.RLock()
         self._ready = False  # the connection is open
@@ -76,7 +76,10 @@ class Writer(threading.Thread):
         An interrupt may come out of any call. So what was acquired is let go by a call that is
         refused if it was not, and nothing is remembered in between.
         """
-        if not jobs or any([job.run for job in jobs]) or not self._pace.admits(jobs):
+        if not self._pace.admits(jobs):
+            return
+        jobs = [job for job in jobs if job.wanted]
+        if not jobs or [job for job in jobs if job.run is not None]:
             return
         try:
             if self._hold.acquire(blocking=False) and self._ready:
@@ -96,7 +99,7 @@ class Writer(threading.Thread):
             self._settle(batch)
             _answer_here(answers)
             self._pace.note(jobs, seconds)
-            self._pace.held(seconds)
+            self._pace.held()
             logs.slow_commit(SQLITE, self._writes.path, seconds, jobs)
             if self._writes.wal.neglected or self._snapshots.due:
                 self._jobs.wake(Job((), _nothing))  # the thread sees to it, before the next commit
@@ -169,10 +172,8 @@ class Writer(threading.Thread):
         self._gather()
         batch, size, alone = [first], first.size, None
         waiting = self._jobs.waiting()
-        while len(batch) < BATCH_MAX and size < BATCH_BYTES_MAX:
-            job = next(waiting, None)
-            if job is None:
-                break
+        while waiting and len(batch) < BATCH_MAX and size < BATCH_BYTES_MAX:
+            job = waiting.popleft()
             self._taken.append(job)
             if job.run is not None:
                 alone = job
@@ -240,7 +241,7 @@ class Writer(threading.Thread):
             self._forget()
         self._unsettled = True
         with self._writes.transaction():
-            batch = Batch(self._writes.reader, self.cache, self._clock(), self._writes.salt)
+            batch = Batch(self._writes, self._clock())
             for job in jobs:
                 try:
                     answers.append((job, batch.plan.add(job.commits), None))

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,6 +113,56 @@ async def test_a_lone_commit_runs_on_the_loop(store: SQLiteStore, disk: Disk) ->
     assert (await load(store, A)).head.version == 6
 
 
+async def test_one_who_is_alone_does_not_wait_for_the_end_of_the_turn(
+    store: SQLiteStore, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could join: the loop takes no further turn, but after a millisecond, when it looks
+    after the others again."""
+    looked, selector = [], asyncio.get_running_loop()._selector  # type: ignore[attr-defined]
+    select = selector.select
+
+    def selecting(timeout: float | None) -> Any:
+        looked.append(disk.now)
+        return select(timeout)
+
+    monkeypatch.setattr(selector, "select", selecting)
+    disk.delay = paces.HERE_SECONDS_MAX / 4
+    for _ in range(21):
+        await add(store, A)
+    assert disk.on_loop() == [True] * 21
+    assert 8 <= len(looked) <= 11  # twice for every fifth commit
+    apart = [after - before for before, after in pairwise(looked)]
+    assert max(apart) <= paces.HERE_SECONDS_MAX + disk.delay
+    assert store._pace.longest <= paces.HERE_SECONDS_MAX + disk.delay
+
+
+async def test_one_who_is_not_alone_waits_for_the_others_of_the_turn(
+    store: SQLiteStore, disk: Disk
+) -> None:
+    """Who runs later in the same turn shares its commit, though it asks after the first."""
+    await add(store, A)
+    disk.on_loop()
+    await asyncio.gather(add(store, KEYS[0]), add(store, KEYS[1]))
+    assert disk.on_loop() == [True]
+
+
+@pytest.mark.parametrize(("enabled", "crowd"), [(False, 1), (True, HERE_JOBS_MAX + 1)])
+async def test_where_the_loop_does_not_commit_one_who_is_alone_is_gathered(
+    enabled: bool, crowd: int
+) -> None:
+    """The thread is handed what a turn has gathered."""
+    pace, here = Pace(enabled=enabled, timer=lambda: 0.0), []
+    queue = JobQueue(here.append, pace)
+    pace.crowd = crowd
+    pace.begin_turn()
+    asking = queue.submit(Job([addition(A)]))
+    asking.send(None)  # nothing else waits to run
+    assert (here, queue.count()) == ([], 0)
+    await turns(2)
+    assert queue.count() == 1
+    asking.close()
+
+
 async def test_commits_of_one_turn_share_a_commit(store: SQLiteStore, disk: Disk) -> None:
     """As many as may run on the loop, gathered and synced once."""
     await asyncio.gather(*(add(store, each) for each in KEYS[:HERE_JOBS_MAX]))
@@ -163,18 +214,18 @@ async def test_a_job_that_was_handed_over_stays_counted_after_an_interrupt(
 ) -> None:
     """With too few counted, the loop would take the thread for idle and overtake it."""
     queue = store._writer._jobs
-    real = queue._jobs
+    real = queue._turns_over
 
     class Interrupted:
-        def put(self, job: object) -> None:
-            real.put(job)
+        def put(self, jobs: object) -> None:
+            real.put(jobs)
             raise KeyboardInterrupt
 
-        def __getattr__(self, name: str) -> Any:  # for the thread, which may be at work by now
+        def __getattr__(self, name: str) -> Any:  # the thread may ask it meanwhile
             return getattr(real, name)
 
     before = queue._handed
-    monkeypatch.setattr(queue, "_jobs", Interrupted())
+    monkeypatch.setattr(queue, "_turns_over", Interrupted())
     job = Job([addition(A)])
     with pytest.raises(KeyboardInterrupt):
         queue.wake(job)
@@ -186,7 +237,7 @@ async def test_a_job_that_was_handed_over_stays_counted_after_an_interrupt(
 async def test_a_turn_is_the_threads_while_it_has_something_left() -> None:
     """What it was handed in an earlier turn comes first."""
     asked: list[int] = []
-    queue = JobQueue(lambda jobs: asked.append(len(jobs)))  # and answers none of them
+    queue = JobQueue(lambda jobs: asked.append(len(jobs)), Pace())  # and answers none of them
     waiting = [asyncio.create_task(queue.submit(Job([addition(A)]))) for _ in range(2)]
     await turns(3)
     waiting += [asyncio.create_task(queue.submit(Job([addition(A)])))]
@@ -247,7 +298,7 @@ async def test_doctor_tells_the_longest_time_that_the_loop_was_held(
         disk.delay = delay
         await add(store, A)
         await at_rest(store)
-    assert (await found()).found == "held for 2.0 ms at most by 3 commits"
+    assert (await found()).found == "held for 2.1 ms at most by 3 commits"
     assert (await found()).ok
     disk.delay, store._pace.average = 0.5, 0.0
     await add(store, A)
@@ -599,11 +650,8 @@ def test_an_interrupt_right_after_begin_leaves_no_transaction_open() -> None:
         if statement.startswith("BEGIN"):
             raise KeyboardInterrupt
 
-    class Interrupting:
-        def __getattr__(self, name: str) -> Any:
-            return execute if name == "execute" else getattr(conn, name)
-
-    with pytest.raises(KeyboardInterrupt), Transaction(Interrupting(), Cache()):  # type: ignore[arg-type]
+    cursor: Any = SimpleNamespace(execute=execute, connection=conn)
+    with pytest.raises(KeyboardInterrupt), Transaction(cursor, Cache()):
         pass
     assert not conn.in_transaction
 

@@ -29,7 +29,7 @@ class Sized(Protocol):
 class Pace:
     """What was measured of one store's commits. `enabled` False: the thread makes all of them."""
 
-    __slots__ = ("average", "commits", "crowd", "enabled", "longest", "timer")
+    __slots__ = ("_turn_at", "average", "commits", "crowd", "enabled", "longest", "timer")
 
     def __init__(self, *, enabled: bool = True, timer: Callable[[], float] = perf_counter) -> None:
         self.enabled, self.timer = enabled, timer
@@ -37,24 +37,40 @@ class Pace:
         self.average = 0.0  # seconds of small commits
         self.longest = 0.0  # seconds for which a loop was held
         self.commits = 0  # made on a loop
+        self._turn_at = -HERE_SECONDS_MAX  # when the last turn of a loop began to commit
 
     def admits(self, jobs: Sequence[Sized]) -> bool:
         """Whether these may be committed on the loop."""
-        return (
-            self.enabled
-            and len(jobs) <= HERE_JOBS_MAX >= self.crowd
-            and self.average <= HERE_SECONDS_MAX
-            and sum([job.size for job in jobs]) <= HERE_BYTES_MAX
-        )
+        if not self.enabled or self.crowd > HERE_JOBS_MAX or self.average > HERE_SECONDS_MAX:
+            return False
+        return _are_small(jobs)
 
     def note(self, jobs: Sequence[Sized], seconds: float) -> None:
         """A commit for these callers took so long."""
         self.crowd = len(jobs)
-        if len(jobs) <= HERE_JOBS_MAX and sum([job.size for job in jobs]) <= HERE_BYTES_MAX:
-            counted = min(seconds, _SECONDS_COUNTED_MAX)
+        if _are_small(jobs):
+            counted = seconds if seconds < _SECONDS_COUNTED_MAX else _SECONDS_COUNTED_MAX
             self.average += (counted - self.average) * _WEIGHT
 
-    def held(self, seconds: float) -> None:
-        """A loop was held for so long."""
+    def begin_turn(self) -> None:
+        """A loop is about to commit what one of its turns has gathered."""
+        self._turn_at = self.timer()
+
+    def is_turn_young(self) -> bool:
+        """Whether that was so short a time ago that the loop may make one more commit before it
+        looks after anybody else."""
+        small = self.enabled and self.crowd <= HERE_JOBS_MAX
+        return small and self.timer() - self._turn_at < HERE_SECONDS_MAX
+
+    def held(self) -> None:
+        """A loop has committed, and was held by that since the turn began."""
         self.commits += 1
-        self.longest = max(self.longest, seconds)
+        seconds = self.timer() - self._turn_at
+        if seconds > self.longest:
+            self.longest = seconds
+
+
+def _are_small(jobs: Sequence[Sized]) -> bool:
+    if len(jobs) == 1:
+        return jobs[0].size <= HERE_BYTES_MAX
+    return len(jobs) <= HERE_JOBS_MAX and sum([job.size for job in jobs]) <= HERE_BYTES_MAX

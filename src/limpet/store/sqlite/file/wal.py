@@ -63,13 +63,18 @@ class Wal:
     @property
     def neglected(self) -> bool:
         """Whether `tend` has something to do."""
-        is_long = self._pages >= max(CHECKPOINT_PAGES, self._idle)
-        return is_long or self._truncate or self._is_short
+        pages = self._pages
+        if self._truncate or (pages >= CHECKPOINT_PAGES and pages >= self._idle):
+            return True
+        return self._is_short
 
     @property
     def _is_short(self) -> bool:
         """Whether the end of the file is near."""
-        return self._grow and self._pages > 0 and self._length <= self._used + _STEP_BYTES // 4
+        used = self._pages * _FRAME_BYTES
+        if self._length > used + _STEP_BYTES // 4:
+            return False
+        return self._grow and used > 0 and self._length <= self._used + _STEP_BYTES // 4
 
     @property
     def _used(self) -> int:
