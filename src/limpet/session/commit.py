@@ -306,7 +306,7 @@ class CommitBuilder:
         empty = guarded - {session.key for session in self._sessions}
         if empty:
             raise InvalidEvent(
-                f"the commit has a condition on {min(empty)} but no event for it. Append one."
+                f"the commit has a condition on {min(empty)} but no event for it; append one"
             )
         if self._drafts or self._puts:
             await self._record()

@@ -53,7 +53,7 @@ def outcome_defined(title: str, detail: str | None, criteria: Iterable[str]) -> 
     if not is_list or not fits or len(listed) > CRITERIA_MAX:
         raise InvalidEvent(
             f"an outcome has a title, a detail and up to {CRITERIA_MAX} criteria, each a text of "
-            f"at most {_TEXT_CHARS_MAX:,} characters."
+            f"1 to {_TEXT_CHARS_MAX:,} characters"
         )
     data: dict[str, Any] = {"title": title, "criteria": listed}
     if detail is not None:
