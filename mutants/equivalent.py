@@ -16,6 +16,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "verified = True -> verified = False",
     ): "Verified again at every try: slower, and no less safe.",
     (
+        "limpet.session.typing.loading",
+        "Loading.load",
+        "raise AssertionError('the last try returns or raises') -> pass",
+    ): "Never reached: both handlers raise at the last try.",
+    (
         "limpet.model.ops",
         "_Op",
         "frozen=True -> frozen=False",

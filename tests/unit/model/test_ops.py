@@ -124,6 +124,23 @@ def test_an_op_that_does_not_fit_is_refused(op: Any, error: type[LimpetError]) -
 
 
 @pytest.mark.parametrize(
+    ("path", "missing"),
+    [
+        (("new", "x", "y"), "new"),
+        (("d", "new", "x"), "d.new"),
+        (("n", "x", "y"), "dict or list at n"),
+        (("d", "x", 0), "dict or list at d.x"),
+        (("l", 3), "item 3"),
+    ],
+)
+def test_the_error_of_a_path_says_what_is_missing_on_it(path: Any, missing: str) -> None:
+    """A parent that is not there, or one that can hold nothing."""
+    with pytest.raises(OpPathUnknown) as info:
+        after(ops.Set(path, 1))
+    assert (info.value.path, info.value.missing) == (show(path), missing)
+
+
+@pytest.mark.parametrize(
     ("start", "by"),
     [
         (INT_MAX, 1),
