@@ -38,8 +38,8 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     (
         "limpet.model.ops",
         "_check_steps",
-        "step.isascii() or not _LONE(step) -> not _LONE(step)",
-    ): "Nothing in ASCII is a lone surrogate: slower.",
+        "step.isprintable() or not any(map(is_lone, step)) -> not any(map(is_lone, step))",
+    ): "Nothing printable is a lone surrogate: slower.",
     (
         "limpet.model.ops",
         "_apply_at",
@@ -105,11 +105,6 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "Plan._record",
         "draft.scoped and origin is None -> origin is None",
     ): "A draft that is not scoped has no operations on shared names.",
-    (
-        "limpet.store.planning.plan",
-        "Plan._scan",
-        "event.type == PROCESSED and event.data is not None -> event.type == PROCESSED",
-    ): "A new event that processes inputs has its data: the head looks into it.",
     (
         "limpet.store.planning.plan",
         "Plan._check_retry",
