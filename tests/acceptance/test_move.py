@@ -15,6 +15,7 @@ import apsw
 import msgspec
 import pytest
 from backports import zstd
+from msgspec import structs
 
 import limpet
 from limpet import Key, Limpet
@@ -652,9 +653,40 @@ async def test_a_changed_file_is_refused_whole(two: tuple[Limpet, Limpet], tmp_p
     ]
     await refused_all(target, tmp_path, [zstd.compress(b"".join(each) + end) for each in wrong])
     await refused_all(target, tmp_path, [zstd.compress(sealed_again(each)) for each in wrong])
+    told = msgspec.json.decode(end)
+    ends = [{**told, "sha256": sha256(b"").hexdigest()}, {**told, "events": told["events"] + 1}]
+    lies = [b"".join(lines) + msgspec.json.encode(each) + b"\n" for each in ends]
+    await refused_all(target, tmp_path, [zstd.compress(each) for each in lies])
     more = zstd.compress(b"".join(lines) + end + b"more\n")
     await refused_all(target, tmp_path, [more, packed + packed, b"", b"text", zstd.compress(b"")])
     assert await target.import_(whole) == A
+
+
+@pytest.mark.parametrize("what", ["body", "blob"])
+async def test_what_is_not_what_was_recorded_is_not_exported(
+    two: tuple[Limpet, Limpet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Another body, or another content of a blob: the file could be imported nowhere."""
+    source, _ = two
+    await filled(source)
+    await source.session(A, actor="user:ada").put_blob(b"large" * 100, "text/plain")
+    store: Any = source._journal.store
+    records, chunk = store.records, store.blobs.chunk
+
+    async def changed(*args: Any, **how: Any) -> Any:
+        found = await records(*args, **how)
+        return tuple([structs.replace(one, raw=one.raw.replace(b"hi", b"ho")) for one in found])
+
+    async def backwards(*args: Any) -> bytes:
+        return (await chunk(*args))[::-1]  # type: ignore[no-any-return]  # a chunk is bytes
+
+    if what == "body":
+        monkeypatch.setattr(store, "records", changed)
+    else:
+        monkeypatch.setattr(store.blobs, "chunk", backwards)
+    with pytest.raises(limpet.SessionCorrupt, match="another (body|content) than"):
+        await source.export(A, tmp_path / "a.limpet")
+    assert not [each for each in tmp_path.iterdir() if "limpet" in each.name]
 
 
 def sealed_again(lines: list[bytes]) -> bytes:

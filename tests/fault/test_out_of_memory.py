@@ -231,8 +231,13 @@ async def test_a_restore_that_runs_out_of_memory_moves_nothing_aside(
         await fill(lp)
         await lp.backup(copy)
 
-    def strained(_: object) -> int:
-        raise apsw.NoMemError("out of memory")
+    last_position, asked = backup.last_position, list[object]()
+
+    def strained(conn: apsw.Connection) -> int:
+        asked.append(conn)
+        if len(asked) == 1:  # once: who goes on would find that there is memory again
+            raise apsw.NoMemError("out of memory")
+        return last_position(conn)
 
     with monkeypatch.context() as patched:
         patched.setattr(backup, "last_position", strained)
