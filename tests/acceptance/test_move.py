@@ -684,7 +684,7 @@ async def test_what_is_not_what_was_recorded_is_not_exported(
         monkeypatch.setattr(store, "records", changed)
     else:
         monkeypatch.setattr(store.blobs, "chunk", backwards)
-    with pytest.raises(limpet.SessionCorrupt, match="another (body|content) than"):
+    with pytest.raises(limpet.SessionCorrupt, match=r"another (body|content) than"):
         await source.export(A, tmp_path / "a.limpet")
     assert not [each for each in tmp_path.iterdir() if "limpet" in each.name]
 
