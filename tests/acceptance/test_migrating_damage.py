@@ -54,3 +54,28 @@ async def test_a_session_that_does_not_verify_is_not_migrated(url: str) -> None:
         assert ran == []
         again = await lp.get(KEY)
         assert (again.version, again.head.schema_version) == (61, "1.0.0")
+
+
+async def test_a_dry_run_does_not_plan_on_a_state_with_a_hole(tmp_path: Path) -> None:
+    """It verifies no whole log, so it looks at what the load has met: no migration is tried."""
+    path = tmp_path / "store.db"
+    ran: list[str] = []
+    registry = MigrationRegistry("chats")
+
+    @registry.migration("1.0.0", "2.0.0")
+    def renamed(fields: dict[str, Any]) -> dict[str, Any]:
+        ran.append(fields["plan"])
+        return {**fields, "goal": fields.pop("plan")}
+
+    async with limpet.open(f"sqlite:///{path}?sync=normal") as lp:
+        s = await lp.create(*KEY[:2], id=KEY[2], state=chats.Old(plan="p"), actor="x")
+        await s.append("a.b", {"text": "x"})
+    conn = apsw.Connection(str(path))
+    conn.execute("UPDATE events SET body = zeroblob(length(body)) WHERE seq = 2")
+    conn.execute("DELETE FROM snapshots")
+    conn.close()
+    async with limpet.open(f"sqlite:///{path}?sync=normal") as lp:
+        assert (await lp.get(KEY)).damaged == (2,)
+        (outcome,) = (await lp.migrate(registry, chats.New)).outcomes
+    assert (outcome.fate, outcome.sessions, ran) == ("damaged", 1, [])
+    assert "event 2 cannot be read" in outcome.reason
