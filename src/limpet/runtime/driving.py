@@ -48,6 +48,7 @@ class Driver:
     def __init__(self, key: object) -> None:
         self._key = key
         self._task: asyncio.Task[Any] | None = None
+        self._running: Awaitable[Any] | None = None
         self._over: asyncio.Future[None] | None = None  # for whoever waits for the end
         self._gave_up = False  # a run that was stopped takes too long
         self._is_over = False  # the harness returned or raised
@@ -78,8 +79,8 @@ class Driver:
             return mistake
         if not inspect.isawaitable(running):
             return TurnMisused("a harness is an async function. Define it with `async def`.")
-        task = self._task = asyncio.ensure_future(self._main(running))
-        task.add_done_callback(lambda _: _let_go(running))
+        self._running = running
+        task = self._task = asyncio.get_running_loop().create_task(self._main(running))
         task.add_done_callback(self._end)
         if self.stopped is not None:
             self._cancel(task)
@@ -116,8 +117,10 @@ class Driver:
         self._gave_up = True
         self._end()
 
-    def _end(self, _: object = None) -> None:
+    def _end(self, ended: asyncio.Task[Any] | None = None) -> None:
         """Wake whoever waits."""
+        if ended is not None:
+            _let_go(self._running)
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
 
@@ -150,7 +153,7 @@ class Driver:
                 close()
 
 
-def _let_go(running: Awaitable[Any]) -> None:
+def _let_go(running: Awaitable[Any] | None) -> None:
     """Of a harness that was stopped before its first step, nobody else does."""
     close = getattr(running, "close", None)
     if close is not None:

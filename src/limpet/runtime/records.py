@@ -6,7 +6,6 @@ has other arguments than the record, the turn stops. Pure.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
@@ -59,7 +58,7 @@ class Records:
         self.children: dict[tuple[str, int], Event] = {}
         self.ended: dict[str, Event] = {}
         self.reserved: dict[str, Literal["open", "settled", "cut"]] = {}  # blocks and calls, by id
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counts: dict[tuple[str, str], int] = {}
         self._reached: set[tuple[str, int]] = set()
         for event in events:
             self.add(event)
@@ -71,8 +70,8 @@ class Records:
         """
         if why := unfit(name, NAME_CHARS_MAX):
             raise InvalidInput(f"turn.{kind} takes a name first, and it {why}.")
-        self._counts[kind, name] += 1
-        return self._counts[kind, name]
+        number = self._counts[kind, name] = self._counts.get((kind, name), 0) + 1
+        return number
 
     def reach(self, name: str, occurrence: int) -> EffectRecord | None:
         """The record of an effect, which this run has reached."""

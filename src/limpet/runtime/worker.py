@@ -162,8 +162,9 @@ class Worker:
         return len(leases)
 
     def _start(self, wakes: Iterable[Wake]) -> None:
+        loop = asyncio.get_running_loop()
         for wake in wakes:
-            task = asyncio.ensure_future(wake.run())
+            task = loop.create_task(wake.run())
             self._wakes[task] = wake
             task.add_done_callback(self._ended)
             self.rates.claimed += 1

@@ -56,7 +56,8 @@ Why: TypeAlias = Literal[
 ]
 SpanResult: TypeAlias = Literal["success", "error", "blocked"]
 _MESSAGE_CHARS_MAX: Final = 1_000
-# What remains of a run when its turn is over.
+# What a run no longer has when a wake begins, and when its turn is over.
+_BEGUN: Final[Changes] = dict.fromkeys(("paused", "deadline_us", "retry_us", "requeued", "needs"))
 _OVER: Final[Changes] = dict.fromkeys(("turn", "paused", "deadline_us", "retry_us", "fails"))
 
 
@@ -86,9 +87,19 @@ def wake_started(
 
     It is also the record of its activation: why it was woken, when it was claimed, and by whom.
     """
-    data = {"span_id": wake_id, "kind": "wake", "name": name, "turn": turn, "attempt": attempt}
-    data |= {"inputs": list(inputs), "timers": list(timers), "worker": worker}
-    data |= {"why": why, "claimed_us": claimed_us, "fence": fence}
+    data = {
+        "span_id": wake_id,
+        "kind": "wake",
+        "name": name,
+        "turn": turn,
+        "attempt": attempt,
+        "inputs": list(inputs),
+        "timers": list(timers),
+        "worker": worker,
+        "why": why,
+        "claimed_us": claimed_us,
+        "fence": fence,
+    }
     if seqs := list(answers):
         data["answers"] = seqs
     return Fact(type=SPAN_STARTED, data=data, wake_id=wake_id, invocation_id=turn)
@@ -258,11 +269,18 @@ def fold_started(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
         return {}
     before = turn_in(facts)
     goes_on = before is not None and before["id"] == data["turn"]
-    turn = {"id": data["turn"], "from": before["from"] if before and goes_on else at.seq - 1}
-    turn |= {name: data[name] for name in ("inputs", "timers", "attempt")}
-    turn |= {"span": data["span_id"], "since_us": at.now_us}
-    over: Changes = dict.fromkeys(("paused", "deadline_us", "retry_us", "requeued", "needs"))
-    return _run(facts, turn=FrozenDict(turn), **over)
+    turn = FrozenDict(
+        {
+            "id": data["turn"],
+            "from": before["from"] if before and goes_on else at.seq - 1,
+            "inputs": data["inputs"],
+            "timers": data["timers"],
+            "attempt": data["attempt"],
+            "span": data["span_id"],
+            "since_us": at.now_us,
+        }
+    )
+    return _run(facts, turn=turn, **_BEGUN)
 
 
 def fold_completed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
