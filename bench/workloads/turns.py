@@ -105,8 +105,9 @@ async def _turns(path: Path, sessions: int) -> Numbers:
     async with limpet.open(f"sqlite:///{path}/turns.db") as lp:
         many = await asyncio.gather(*[lp.create("bench", "ada") for _ in range(sessions)])
         await asyncio.gather(*[s.append("user.message", {"text": "hi"}, actor="u") for s in many])
+        worker = limpet.Worker(lp, _empty, app="bench", idle_exit=True)  # imports the runtime
         begin, spent = time.perf_counter(), time.process_time()
-        rates = await limpet.Worker(lp, _empty, app="bench", idle_exit=True).run()
+        rates = await worker.run()
         seconds, spent = time.perf_counter() - begin, time.process_time() - spent
         assert rates.turns == sessions
     return {"rate": sessions / seconds, "cpu": spent / sessions * 1e3}

@@ -295,7 +295,9 @@ def fold_idle(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     if not done:
         return _stopped(facts, data, at)
     changes = fold_processed(facts, {"seqs": done}, at)
-    return {**changes, **_stopped(with_changes(facts, changes), data, at)}
+    if "run" in changes:  # it has dealt with an interrupt
+        facts = with_changes(facts, changes)
+    return {**changes, **_stopped(facts, data, at)}
 
 
 def _stopped(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
