@@ -63,6 +63,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_migrating_races.py",
         "tests/acceptance/test_evolution.py",
         "tests/acceptance/test_migrating_damage.py",
+        "tests/acceptance/test_migrate.py",
         "tests/property/test_loading.py",
         "tests/acceptance/test_rolling_deploy.py",
         "tests/acceptance/test_logging.py",

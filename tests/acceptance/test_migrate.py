@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import limpet
 from limpet import MigrationRegistry, errors
+from limpet.model.limits import EVENT_BYTES_MAX
 from limpet.session.typing.loading import Loading
 from tests.support import chats
 
@@ -145,6 +147,19 @@ async def test_what_is_too_much_for_an_event_is_seen_by_the_plan(lp: limpet.Limp
     found.register("1.0.0", "2.0.0", lambda fields: {f"f{n}": n for n in range(2_000)})
     (outcome,) = (await lp.migrate(found)).outcomes
     assert outcome.fate == "failed"
+
+
+async def test_too_many_bytes_for_an_event_name_the_last_step() -> None:
+    """The steps are one event: the error says which way was taken and how large it became."""
+    found = MigrationRegistry()
+    found.register("1.0.0", "2.0.0", lambda fields: fields)
+    found.register("2.0.0", "3.0.0", lambda fields: {"goal": "x" * EVENT_BYTES_MAX})
+    async with limpet.open("memory://") as lp:
+        await many(lp, 1)
+        (outcome,) = (await lp.migrate(found)).outcomes
+    assert outcome.fate == "failed"
+    assert "migrating from schema 1.0.0 to 3.0.0, the step 2.0.0 → 3.0.0 changes" in outcome.reason
+    assert re.search(r"too much for one event \(8,\d{3},\d{3} bytes\)", outcome.reason)
 
 
 async def test_the_report_says_why_in_bounds_and_what_is_left_behind(lp: limpet.Limpet) -> None:
