@@ -592,6 +592,7 @@ async def test_a_call_has_a_name(world: World, verb: str, name: Any) -> None:
         ("approve", {"deadline": 5}),
         ("approve", {"deadline": timedelta(0)}),
         ("approve", {"deadline": timedelta.max}),
+        ("approve", {"deadline": timedelta(days=3_651)}),
         ("approve", {"otherwise": "deny"}),
         ("approve", {"deadline": timedelta(1), "otherwise": "perhaps"}),
     ],
