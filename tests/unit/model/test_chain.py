@@ -27,6 +27,13 @@ def test_a_header_digest_covers_the_names_in_order() -> None:
     assert chain.header_digest(NAMES) == sha256(raw).digest()
 
 
+def test_a_header_by_its_tail_is_the_same_digest() -> None:
+    """What is the same for many events is made once; the digest does not show it."""
+    tail = chain.header_tail("user.message", "user:ädä")
+    names = (UID, "user.message", "user:ädä", None, None, None, None)
+    assert chain.header_of(UID, tail) == chain.header_digest(names)
+
+
 def test_a_body_digest_is_salted() -> None:
     """A short body cannot be guessed from its digest once the salt is gone."""
     raw = b'{"data":{"text":"yes"}}'
