@@ -159,6 +159,7 @@ def test_sums_up_to_the_edge_are_exact() -> None:
     """The largest and smallest integers can be reached."""
     assert after(ops.Inc(("n",), 1), state=freeze({"n": INT_MAX - 1})) == {"n": INT_MAX}
     assert after(ops.Inc(("n",), -1), state=freeze({"n": INT_MIN + 1})) == {"n": INT_MIN}
+    assert after(ops.Inc(("n",), 1e30), state=freeze({"n": 0.5})) == {"n": 1e30}  # a float: no edge
 
 
 @pytest.mark.parametrize(
