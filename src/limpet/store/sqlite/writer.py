@@ -99,7 +99,7 @@ class Writer(threading.Thread):
             self._settle(batch)
             _answer_here(answers)
             self._pace.note(jobs, seconds)
-            self._pace.held()
+            self._pace.held(seconds)
             logs.slow_commit(SQLITE, self._writes.path, seconds, jobs)
             if self._writes.wal.neglected or self._snapshots.due:
                 self._jobs.wake(Job((), _nothing))  # the thread sees to it, before the next commit

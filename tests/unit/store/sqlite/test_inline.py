@@ -689,6 +689,36 @@ async def test_two_loops_may_share_a_store(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_the_turns_of_another_loop_make_ours_neither_younger_nor_shorter(
+    store: SQLiteStore, disk: Disk
+) -> None:
+    """Each loop looks after its own tasks once a millisecond, and is told how long it was held."""
+
+    async def give_up_an_append() -> None:
+        asking = asyncio.create_task(add(store, KEYS[0]))
+        await turns(1)
+        asking.cancel()
+        await turns(2)  # a turn is over in which nobody asks for anything
+
+    def another_loops() -> None:
+        other = threading.Thread(target=asyncio.run, args=(give_up_an_append(),))
+        other.start()
+        other.join()
+
+    await add(store, A)
+    looked: list[float] = []
+    asyncio.get_running_loop().call_later(0, lambda: looked.append(disk.now))
+    disk.delay, disk.at_sync = paces.HERE_SECONDS_MAX / 4, another_loops
+    for _ in range(12):
+        await add(store, A)
+    assert disk.on_loop() == [True] * 13
+    assert looked
+    assert looked[0] <= paces.HERE_SECONDS_MAX + disk.delay
+    disk.delay = paces.HERE_SECONDS_MAX * 3
+    await add(store, A)
+    assert store._pace.longest >= disk.delay
+
+
 async def test_closing_refuses_another_loops_latecomers(store: SQLiteStore) -> None:
     """A turn that ends after the writer's thread is gone is answered, not left waiting."""
     await store.close()

@@ -9,6 +9,7 @@ made: a disk that has become slow moves them to the thread within two commits; q
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from time import perf_counter
 from typing import Final, Protocol
 
@@ -29,7 +30,7 @@ class Sized(Protocol):
 class Pace:
     """What was measured of one store's commits. `enabled` False: the thread makes all of them."""
 
-    __slots__ = ("_turn_at", "average", "commits", "crowd", "enabled", "longest", "timer")
+    __slots__ = ("_turn", "average", "commits", "crowd", "enabled", "longest", "timer")
 
     def __init__(self, *, enabled: bool = True, timer: Callable[[], float] = perf_counter) -> None:
         self.enabled, self.timer = enabled, timer
@@ -37,7 +38,9 @@ class Pace:
         self.average = 0.0  # seconds of small commits
         self.longest = 0.0  # seconds for which a loop was held
         self.commits = 0  # made on a loop
-        self._turn_at = -HERE_SECONDS_MAX  # when the last turn of a loop began to commit
+        # The last turn that began to commit: the thread of its loop, and when. Others are not
+        # known to be young.
+        self._turn = (0, 0.0)
 
     def admits(self, jobs: Sequence[Sized]) -> bool:
         """Whether these may be committed on the loop."""
@@ -54,18 +57,22 @@ class Pace:
 
     def begin_turn(self) -> None:
         """A loop is about to commit what one of its turns has gathered."""
-        self._turn_at = self.timer()
+        self._turn = (get_ident(), self.timer())
 
     def is_turn_young(self) -> bool:
-        """Whether that was so short a time ago that the loop may make one more commit before it
+        """Whether this loop did so such a short time ago that it may make one more commit before it
         looks after anybody else."""
-        small = self.enabled and self.crowd <= HERE_JOBS_MAX
-        return small and self.timer() - self._turn_at < HERE_SECONDS_MAX
+        thread, began = self._turn
+        if not self.enabled or self.crowd > HERE_JOBS_MAX or thread != get_ident():
+            return False
+        return self.timer() - began < HERE_SECONDS_MAX
 
-    def held(self) -> None:
-        """A loop has committed, and was held by that since the turn began."""
+    def held(self, seconds: float) -> None:
+        """A loop has made a commit that took so long, and was held since its turn began."""
         self.commits += 1
-        seconds = self.timer() - self._turn_at
+        thread, began = self._turn
+        if thread == get_ident():  # else another loop has begun one meanwhile
+            seconds = self.timer() - began
         if seconds > self.longest:
             self.longest = seconds
 
