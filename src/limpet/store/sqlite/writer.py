@@ -82,7 +82,9 @@ class Writer(threading.Thread):
         if not jobs or [job for job in jobs if job.run is not None]:
             return
         try:
-            if self._hold.acquire(blocking=False) and self._ready:
+            # Inside a transaction it is asked for by what runs there, a seal say, with eager tasks.
+            held = self._hold.acquire(blocking=False) and self._ready
+            if held and not self._writes.conn.in_transaction:
                 self._commit_here(jobs)
         finally:
             try:  # noqa: SIM105  # no call before it, from which an interrupt could come

@@ -508,6 +508,27 @@ async def test_commits_that_fail_together_on_the_loop_are_tried_by_the_thread(
     assert (await strained.verify(None)).findings == ()
 
 
+async def test_an_append_from_inside_a_commit_is_not_a_part_of_it(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a seal asks for in an eager task, say: the thread does it, after the commit."""
+    writing, inside = Batch._write_events, add(store, KEYS[0])
+
+    def asks(batch: Batch) -> None:
+        monkeypatch.setattr(Batch, "_write_events", writing)
+        inside.send(None)
+        writing(batch)
+
+    await add(store, A)
+    monkeypatch.setattr(Batch, "_write_events", asks)
+    assert (await add(store, A)).head.version == 3
+    await at_rest(store)
+    inside.close()
+    assert (await load(store, A)).head.version == 3
+    assert (await load(store, KEYS[0])).head.version == 2
+    assert (await store.verify(None)).findings == ()
+
+
 async def test_a_full_disk_is_told_on_the_loop(store: SQLiteStore, disk: Disk) -> None:
     """As the thread tells it, and the next commit goes through."""
 
