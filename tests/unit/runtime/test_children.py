@@ -304,6 +304,39 @@ async def test_a_turn_that_reached_its_budget_can_be_interrupted(world: World) -
     assert (session.stop_reason, session.head.pending) == ("end_turn", 0)
 
 
+async def test_an_interrupt_that_comes_before_the_turn_is_held_ends_it(world: World) -> None:
+    """It is not held then: no grant would come, and a worker would claim it again and again."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        try:
+            await turn.step("dear", lambda: 1, max_cost=2)
+        except limpet.BudgetReached:
+            await world.lp.session(world.session.key, actor="user:ada").interrupt()
+            raise
+
+    session = await world.begin("dear")
+    await session.grant(1.0, actor="user:ada")
+    reasons = [woken.reason for woken in await world.work(harness)]
+    assert reasons == ["budget_reached", "settled"]
+    assert (session.stop_reason, session.head.pending) == ("interrupted", 0)
+
+
+async def test_a_turn_waits_only_for_what_its_call_lacked(world: World) -> None:
+    """Tokens that messages have overdrawn refuse no call that asks for none."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        if not await world.said():
+            await turn.say("long", usage={"output": 20})
+        await turn.step("dear", lambda: 1, max_cost=2)
+
+    session = await world.begin("hi")
+    await session.grant(limpet.Budget(cost=1.0, tokens=10), actor="user:ada")
+    await world.work(harness)
+    assert session.stop_reason == "budget_reached"
+    await session.grant(1.0, actor="user:ada")
+    assert [woken.reason for woken in await world.work(harness)] == ["end_turn"]
+
+
 async def test_a_child_that_reaches_its_budget_ends(world: World) -> None:
     """Nobody else could grant it more: the rest goes back, and the parent decides."""
 

@@ -190,9 +190,9 @@ def needed(name: str, asked: float) -> dict[str, int]:
 
 
 def is_enough(facts: Facts, of: Mapping[str, Any]) -> bool:
-    """Whether as much is left of the budget."""
+    """Whether as much is left of the budget. What was not asked for may be overdrawn."""
     left = zip(("cost", "tokens"), remaining(facts), strict=True)
-    return all([has is None or has >= of.get(name, 0) for name, has in left])
+    return all([has is None or name not in of or has >= of[name] for name, has in left])
 
 
 # --- folds ----------------------------------------------------------------------------------------

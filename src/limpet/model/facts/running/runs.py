@@ -311,6 +311,8 @@ def _stopped(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     if reason == "rescheduling":
         return _run(facts, stop=reason)
     if (needs := data.get("needs")) is not None:
+        if "interrupt" in run:  # it came before this was recorded: no grant is waited for
+            return _run(facts, stop=reason)
         return _run(facts, stop=reason, needs=FrozenDict({**needs, "since_us": at.now_us}))
     if reason == "retries_exhausted":
         dead = FrozenDict({"at_us": at.now_us, **run.get("error", EMPTY)})
