@@ -13,10 +13,10 @@ from typing import Final, Literal, TypeAlias, get_args
 import msgspec
 
 from limpet.model import PAGE_MAX, Head, Key, runnable_us
-from limpet.model.diff.changes import brief
+from limpet.model.diff.changes import brief, printable
 from limpet.model.facts.running import children_in, open_requests, run_in
-from limpet.model.facts.running.endings import is_held
-from limpet.model.facts.running.runs import is_dead, is_paused
+from limpet.model.facts.running.endings import has_ended, is_held
+from limpet.model.facts.running.runs import is_dead, is_paused, is_short
 from limpet.model.lease import is_leased
 from limpet.session.limpet import Limpet
 
@@ -34,7 +34,7 @@ class Backlog(msgspec.Struct):
     pending: int = 0  # with unprocessed input
     due: int = 0  # can be claimed now: input, a wake timer, or an ended lease
     leased: int = 0
-    blocked: int = 0  # a person, a tool or a child has to answer
+    blocked: int = 0  # a person, a tool or a child has to answer, or more is to be granted
     dead: int = 0  # dead letters: held until somebody requeues them
     held: int = 0  # to be retried later
     shown: list[Head] = []  # all but idle ones; due ones as they would be claimed
@@ -67,17 +67,21 @@ class Backlog(msgspec.Struct):
 
 
 def readiness(head: Head, now_us: int) -> Readiness:
-    """Whether the session is leased to a worker, can be claimed now, waits for an answer or for a
-    person who requeues it, is held back for a retry, or has nothing to do now."""
+    """Whether the session is leased to a worker, can be claimed now, waits for an answer, a grant
+    or a person who requeues it, is held back for a retry, or has nothing to do now."""
+    facts = head.facts
     if is_leased(head, now_us):
         return "leased"
     at_us = runnable_us(head)
     if at_us is not None and at_us <= now_us:
         return "due"
-    if is_dead(head.facts) or is_held(head.facts):
+    if is_held(facts):
         return "dead"
-    if open_requests(head.facts) or _awaited(head):
-        return "blocked"
+    if not has_ended(facts):  # nobody can answer or requeue one that has
+        if is_dead(facts):
+            return "dead"
+        if open_requests(facts) or is_short(facts) or _awaited(head):
+            return "blocked"
     if at_us is None:
         return "idle"
     is_retried = run_in(head.facts).get("stop") == "rescheduling"
@@ -91,10 +95,17 @@ def needs(head: Head, state: Readiness) -> list[str]:
             f"waits for {each.kind} {each.name} {brief(each.input, _INPUT_CHARS_MAX)} ({each.id})"
             for each in open_requests(head.facts)
         ]
+        if is_short(head.facts):
+            asked.append(_one_line(run_in(head.facts)["error"]["message"]))
         return asked or [f"waits for child {child}" for child in _awaited(head)]
-    if state == "dead" and is_dead(head.facts):
-        return [" ".join(str(run_in(head.facts)["dead"]["message"]).split())]
+    if state == "dead" and not is_held(head.facts):
+        return [_one_line(run_in(head.facts)["dead"]["message"])]
     return ["a compensation failed"] if state == "dead" else []
+
+
+def _one_line(message: str) -> str:
+    """An error of a harness may quote anything."""
+    return printable(" ".join(message.split()))
 
 
 def _awaited(head: Head) -> list[Key]:

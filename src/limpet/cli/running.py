@@ -25,7 +25,7 @@ from limpet.cli.life import acting
 from limpet.cli.objects import imported_object
 from limpet.cli.past import Actor, App, Id, User
 from limpet.cli.show import Screen
-from limpet.errors import InvalidInput
+from limpet.model.diff.changes import printable
 from limpet.runtime.worker import Rates
 from limpet.session.wire import event_form
 
@@ -118,7 +118,7 @@ def confirm(
 
     async def run(session: limpet.Session[Any]) -> limpet.Event:
         if allow is None:
-            raise InvalidInput("choose --allow or --deny. Pass one of the two.")
+            raise limpet.InvalidInput("choose --allow or --deny. Pass one of the two.")
         wanted = asked_for(session, request)
         return await session.confirm(wanted, allow=allow, note=note, actor=acting(actor))
 
@@ -167,8 +167,8 @@ def asked_for(session: limpet.Session[Any], request: str | None) -> str:
     if len(waiting) == 1:
         return session.blocked_on[0].id
     if not waiting:
-        raise InvalidInput(f"session {session.key} waits for no answer. See limpet status.")
-    raise InvalidInput(
+        raise limpet.InvalidInput(f"session {session.key} waits for no answer. See limpet status.")
+    raise limpet.InvalidInput(
         f"session {session.key} waits for several answers: {', '.join(waiting)}. Pass the id of "
         "one of them."
     )
@@ -198,7 +198,9 @@ def trace(
             await session.refresh()
         wakes = await session.activations(limit=20 if every else 1)
         if wake is None and not wakes:
-            raise InvalidInput(f"session {session.key} has no wakes yet. Run a worker first.")
+            raise limpet.InvalidInput(
+                f"session {session.key} has no wakes yet. Run a worker first."
+            )
         return wakes if every else await session.trace(wake or wakes[0].wake_id)
 
     with screen.errors():
@@ -337,7 +339,7 @@ def _line(span: limpet.Span, trace: limpet.Trace) -> Text:
     text = Text(f"{span.kind} {span.name}  {_after(span.started_us, trace)}  {took}  ")
     text.append(span.result or "open", style=_COLOURS.get(span.result or "", "dim"))
     if span.error:
-        text.append(f"  {span.error}")
+        text.append(f"  {printable(span.error)}")
     return text
 
 

@@ -185,6 +185,11 @@ def _cut(text: str, start: int, chars_max: int) -> str:
         text = "…" + text[start:]
     if len(text) > chars_max:
         text = text[: chars_max - 1] + "…"
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """The text without characters that could move the cursor of a terminal or color its lines."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
