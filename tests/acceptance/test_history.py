@@ -355,6 +355,7 @@ async def test_blame_takes_a_path_as_a_diff_shows_it(lp: limpet.Limpet) -> None:
         "plan[",
         "plan[x]",
         "plan['\\x']",
+        "plan['\ud800']",
         "a[007]",
     ):
         with pytest.raises(limpet.InvalidInput, match="is not a path"):

@@ -32,7 +32,7 @@ def path_of(path: object) -> Path:
     tuple if a name has a dot in it."""
     steps: Sequence[Any] = ()
     if isinstance(path, str):
-        with suppress(SyntaxError):  # '\\x' in quotes, or an index such as 007
+        with suppress(SyntaxError, ValueError):  # '\\x' in quotes, half a pair, or an index 007
             steps = _steps(path)
     elif isinstance(path, (tuple, list)):
         steps = path
