@@ -62,6 +62,15 @@ def test_a_harness_that_cannot_be_loaded_is_named(here: Path, name: str) -> None
     assert name.partition(":")[0] in done.stderr
 
 
+def test_a_setup_that_cannot_be_called_is_named(here: Path) -> None:
+    """Before the store is opened: it is not a mistake of the command."""
+    (here / "settings.py").write_text("SETTINGS = 5\n")
+    work = ("work", "support.db", "--harness", "shop_agent:support", "--stop-when-idle")
+    done = run(here, *work, "--setup", "settings:SETTINGS")
+    assert done.returncode == 2
+    assert "--setup 'settings:SETTINGS' is int 5. Name a function." in done.stderr
+
+
 FAILING = """
 import asyncio
 

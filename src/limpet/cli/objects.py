@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from limpet.errors import InvalidInput, LimpetError
+from limpet.model import described
 
 
 def imported_object(option: str, text: str) -> Any:
@@ -31,6 +32,14 @@ def imported_object(option: str, text: str) -> Any:
             raise InvalidInput(
                 f"{option}: the module {where} has no {name!r}. Check the spelling of the name."
             ) from None
+    return found
+
+
+def imported_function(option: str, text: str) -> Any:
+    """The same, if it can be called. Raises InvalidInput."""
+    found = imported_object(option, text)
+    if not callable(found):
+        raise InvalidInput(f"{option} {text!r} is {described(found)}. Name a function.")
     return found
 
 

@@ -22,7 +22,7 @@ import limpet
 from limpet.cli.ages import moment
 from limpet.cli.asked import Json, Url, named_by_options, on
 from limpet.cli.life import acting
-from limpet.cli.objects import imported_object
+from limpet.cli.objects import imported_function, imported_object
 from limpet.cli.past import Actor, App, Id, User
 from limpet.cli.show import Screen
 from limpet.model.diff.changes import printable
@@ -95,7 +95,7 @@ def work(
     with screen.errors():
         # Before there is an event loop: what is imported may run one of its own.
         to_run = imported_object("--harness", harness)
-        set_up = None if setup is None else imported_object("--setup", setup)
+        set_up = None if setup is None else imported_function("--setup", setup)
         rates = on(url, run)
         show.last(rates)
 
