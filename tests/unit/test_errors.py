@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle  # noqa: TID251  # as a pool of processes does
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -222,6 +224,25 @@ def test_what_a_message_is_built_from_is_kept(name: str) -> None:
     assert {field: getattr(error, field) for field in fields} == {
         field: ARGUMENTS[field] for field in fields
     }
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_an_error_crosses_to_another_process(name: str) -> None:
+    """The same class, message and fields: a pool of processes is not broken by it."""
+    error = build(CLASSES[name])
+    error.add_note("told in a worker")
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is type(error)
+        assert (str(again), again.args) == (str(error), error.args)
+        assert vars(again).keys() == vars(error).keys()
+        assert repr(vars(again)) == repr(vars(error))
+
+
+def test_all_classes_are_found_by_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are loaded later."""
+    monkeypatch.delitem(vars(errors), "EffectFailed")
+    assert ("EffectFailed", CLASSES["EffectFailed"]) in inspect.getmembers(errors)
+    assert set(errors.__all__) <= set(dir(errors))
 
 
 def test_branches_are_for_except() -> None:

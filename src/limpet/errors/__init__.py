@@ -398,3 +398,8 @@ if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
                 globals()[name] = found
                 return found
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Names that are loaded later are there to be found, too."""
+    return sorted({*globals(), *__all__})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class LimpetError(Exception):
@@ -17,3 +17,12 @@ class LimpetError(Exception):
     def summary(self) -> str:
         """What happened, without what to do next, to be told within another sentence."""
         return str(self).partition(". ")[0].rstrip(".")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and pickled as it is. The usual way would call its class with the message, which
+        takes other arguments: in a pool of processes that breaks the pool, and hides the error."""
+        return _again, (type(self), *self.args), self.__dict__ or None
+
+
+def _again(kind: type[LimpetError], *args: object) -> LimpetError:
+    return kind.__new__(kind, *args)
