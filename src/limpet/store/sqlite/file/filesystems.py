@@ -17,7 +17,7 @@ NETWORK: Final = {
 }
 _ROOM_BYTES_MIN: Final = 65_536  # for the -shm file that every opening needs
 _SHARED_DISKS: Final = ("gfs2", "ocfs2")
-_SYSTEM: Final = "/sys/fs"  # has a directory of each of them once it is loaded
+_SYSTEM: Final = "/sys"  # in fs it has a directory of each of them once it is loaded
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
@@ -59,14 +59,18 @@ def refuse_network(path: Path, mounts: Path | None = None) -> None:
 
 def is_own_disk(path: Path) -> bool:
     """Whether a path is certainly on a disk of this machine: a block device, and no file system is
-    loaded that clusters share. A tenth of the time that the table of mounts takes."""
+    loaded that clusters share. A tenth of the time that the table of mounts takes.
+
+    The system has to know the device: Lustre makes up a number that looks like one.
+    """
     try:
-        if os.major(_device(path)) == 0:
-            return False
+        device = _device(path)
     except OSError:
         return False
-    exists = os.path.exists
-    return exists(_SYSTEM) and not any([exists(f"{_SYSTEM}/{kind}") for kind in _SHARED_DISKS])
+    exists, known = os.path.exists, f"{_SYSTEM}/dev/block/{os.major(device)}:{os.minor(device)}"
+    if not (exists(known) and exists(f"{_SYSTEM}/fs")):
+        return False
+    return not any([exists(f"{_SYSTEM}/fs/{kind}") for kind in _SHARED_DISKS])
 
 
 def file_system(path: Path, mounts: Path = _MOUNTS) -> str | None:
@@ -97,8 +101,8 @@ def _by_device(path: Path, lines: list[_Mount]) -> str | None:
 def _device(path: Path) -> int:
     try:
         return path.stat().st_dev
-    except FileNotFoundError:  # it is to be made there
-        return path.parent.stat().st_dev
+    except FileNotFoundError:  # it is to be made there, or where a link leads
+        return path.resolve().parent.stat().st_dev
 
 
 def _by_path(path: Path, lines: list[_Mount]) -> str | None:

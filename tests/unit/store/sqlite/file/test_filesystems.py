@@ -65,18 +65,31 @@ def test_network_file_systems_are_refused_by_name(mounts: Path) -> None:
 
 
 def test_a_disk_of_its_own_needs_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Network file systems have no block device, and those that clusters share show in /sys."""
-    system = tmp_path / "fs"
+    """Network file systems have no block device that the system knows, though some have a number
+    that looks like one; those that clusters share show in /sys."""
+    system = tmp_path / "sys"
+    (system / "dev/block").mkdir(parents=True)
+    (system / "dev/block/8:1").touch()
     monkeypatch.setattr(filesystems, "_SYSTEM", str(system))
     monkeypatch.setattr(filesystems, "_device", lambda path: os.makedev(8, 1))
-    assert not filesystems.is_own_disk(tmp_path)  # nothing is known
-    system.mkdir()
+    assert not filesystems.is_own_disk(tmp_path)  # nothing is known of file systems
+    (system / "fs").mkdir()
     assert filesystems.is_own_disk(tmp_path)
-    (system / "ocfs2").mkdir()
+    (system / "fs/ocfs2").mkdir()
     assert not filesystems.is_own_disk(tmp_path)
-    (system / "ocfs2").rmdir()
-    monkeypatch.setattr(filesystems, "_device", lambda path: os.makedev(0, 40))
-    assert not filesystems.is_own_disk(tmp_path)
+    (system / "fs/ocfs2").rmdir()
+    for made_up in ((0, 40), (2_903, 1_014)):
+        monkeypatch.setattr(filesystems, "_device", lambda path, of=made_up: os.makedev(*of))
+        assert not filesystems.is_own_disk(tmp_path)
+
+
+def test_a_link_leads_to_where_its_file_will_be_made(tmp_path: Path) -> None:
+    """Not to where the link is: that may be another disk."""
+    if not (elsewhere := Path("/dev/shm")).is_dir():
+        pytest.skip("no second file system")
+    link = tmp_path / "a.db"
+    link.symlink_to(elsewhere / "limpet-is-never-made.db")
+    assert filesystems._device(link) == elsewhere.stat().st_dev
 
 
 def test_where_nothing_is_known_nothing_is_refused(tmp_path: Path) -> None:
