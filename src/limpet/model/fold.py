@@ -7,19 +7,18 @@ again. Every store calls these two and computes state in no other way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
-from limpet.errors import InvalidInput, SessionCorrupt
+from limpet.errors import InvalidInput
 from limpet.model import head, ops
 from limpet.model.chain import body_digest
 from limpet.model.chain import link as next_link
 from limpet.model.events import Event, Prepared
 from limpet.model.head import Head
-from limpet.model.values import ABSENT, EMPTY, FrozenDict
+from limpet.model.values import EMPTY, FrozenDict
 
-ScopeKey: TypeAlias = tuple[str, str, str]  # app, user ("" for the app's own), name with its prefix
 _put: Final[Any] = dict.__setitem__  # into a FrozenDict that nobody else has seen yet
 _join: Final[Any] = dict.update
 _drop: Final[Any] = dict.pop
@@ -32,25 +31,6 @@ class Fold(msgspec.Struct, frozen=True, gc=False):
     fields: FrozenDict = EMPTY
     versions: FrozenDict = EMPTY
     damaged: tuple[int, ...] = ()  # seqs that could not be read: their changes are missing here
-
-
-class ScopeValue(msgspec.Struct, frozen=True, gc=False):
-    """One app: or user: name at one version. A deleted name has no value and keeps its version."""
-
-    version: int
-    value: Any
-    deleted: bool = False
-    damage: str | None = None  # why the stored value could not be read; there is no value then
-
-
-class ScopeWrite(msgspec.Struct, frozen=True, gc=False):
-    """One more version of a scope name: the op that made it and what it now is."""
-
-    key: ScopeKey
-    at: ScopeValue
-    op: ops.PlainOp
-    seq: int
-    whole: bytes  # the value, encoded; nothing if it was deleted
 
 
 class Recorded(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +50,7 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
     """Assign the draft its seq, time and link, and fold it in.
 
     Session ops are checked on the fold as they are applied. The caller applies scope ops (see
-    `scope_writes`). Raises InvalidInput and changes nothing.
+    `shared.scope_ops`). Raises InvalidInput and changes nothing.
     """
     if draft.input or draft.origin is not None or (draft.plain_ops and draft.sets is None):
         return _record_any(fold, draft, now_us, salt)
@@ -209,35 +189,6 @@ def _folded(fold: Fold, after: Head, plain: tuple[ops.PlainOp, ...], *, scoped: 
         else:
             _drop(versions, name, None)
     return Fold(after, fields, versions, fold.damaged)
-
-
-def scope_ops(draft: Prepared, app: str, user: str) -> list[tuple[ScopeKey, ops.PlainOp]]:
-    """A draft's app: and user: operations with the full name of what each changes."""
-    found: list[tuple[ScopeKey, ops.PlainOp]] = []
-    if draft.scoped:
-        for op in draft.plain_ops:
-            name = str(op.path[0])
-            scope = ops.scope_of(name)
-            if scope == "app":
-                found.append(((app, "", name), op))
-            elif scope == "user":
-                found.append(((app, user, name), op))
-    return found
-
-
-def scope_next(key: ScopeKey, before: ScopeValue | None, op: ops.PlainOp) -> ScopeValue:
-    """The next version of a scope name. Raises InvalidInput if the op does not match its value."""
-    name = key[2]
-    fields, version = EMPTY, 1
-    if before is not None:
-        version = before.version + 1
-        if before.damage is not None:
-            if type(op) is not ops.Set or len(op.path) > 1:
-                raise SessionCorrupt(f"{name} of {key[0]}", before.damage)
-        elif not before.deleted:
-            fields = FrozenDict({name: before.value})
-    value = ops.apply(fields, (op,)).get(name, ABSENT)
-    return ScopeValue(version, None, True) if value is ABSENT else ScopeValue(version, value)
 
 
 def replay_all(fold: Fold, events: Iterable[Event]) -> Fold:

@@ -11,8 +11,8 @@ import apsw
 import pytest
 
 from limpet import Key, Limpet, ScopeFull, State
-from limpet.model.fold import ScopeValue
 from limpet.model.limits import SCOPE_NAMES_EVER_MAX, SCOPE_NAMES_MAX
+from limpet.model.shared import ScopeValue
 from limpet.store.planning.room import DELETED, Room
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Place, Store, scope_fields
