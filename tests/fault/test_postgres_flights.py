@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 
+import asyncpg
 import pytest
 
 from limpet.model import Key
 from limpet.model.facts.labels import LABELED
 from limpet.store.cache import Live
-from limpet.store.postgres.server import Connection
+from limpet.store.postgres.server import Connection, WriteConnection
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.postgres.writing.batch import Batch
 from limpet.store.postgres.writing.jobs import Job
 from limpet.store.postgres.writing.lane import Lane, Ready
 from limpet.store.postgres.writing.reply import Reply
+from limpet.store.protocol import Query
 from limpet.testing.commits import add, create, draft, key, load
+from tests.support.seal import KeylessSeal
 
 MANY = 40  # more than one batch takes
 A = key("a")
@@ -58,13 +61,20 @@ class Sends:
         ) -> Reply:
             flights = list(store._committer._flights.values())
             own = [flight._batch for flight in flights].index(batch)
-            self.early += sum(not flight.held.done() for flight in flights[:own])
-            self.early += sum(not flight.held.result() for flight in flights[:own])
+            before = [flight for flight in flights[:own] if flight.touched & flights[own].touched]
+            self.early += sum(not f.held.done() or not f.held.result() for f in before)
+            self.early += sum(not job.settled for flight in before for job in flight.jobs)
             await self.release.wait()
             return await send(batch, conn, planned_us, late=late)
 
         monkeypatch.setattr(Lane, "_ready", noted)
         monkeypatch.setattr(Batch, "send", held_back)
+
+    async def turns(self) -> None:
+        """Let everybody come as far as they can without an answer of the server."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+        self.release.set()
 
     async def two_plans(self) -> None:
         while len(self.plans) < 2:  # noqa: ASYNC110 - a turn
@@ -101,6 +111,61 @@ async def test_a_plan_on_top_of_a_batch_that_did_not_hold_is_dropped(
     assert sends.plans[:4] == [([], 0), ([A], 1), ([], 0), ([], 0)]
     assert sends.early == 0
     assert (await store.verify(None)).findings == ()
+
+
+async def test_jobs_that_are_sent_one_by_one_are_not_overtaken(
+    postgres_store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys of one session are missing, so each job of the batch is sent alone: that the first was
+    recorded does not let those in that come after all of them."""
+    cold = key("cold")
+    store = await PostgresStore.open(postgres_store_url, seal=KeylessSeal())
+    await create(store, cold)
+    await store.close()
+    store = await PostgresStore.open(postgres_store_url, seal=KeylessSeal())
+    await create(store, A)
+    sends = Sends(monkeypatch, store)
+    adds = [add(store, of) for of in (cold, *[A] * MANY)]
+    late, *answers = (await asyncio.gather(sends.turns(), *adds))[1:]
+    assert late.head.version == 2
+    assert [answer.head.version for answer in answers] == list(range(2, MANY + 2))
+    assert sends.early == 0
+    await store.close()
+
+
+async def test_rows_are_not_locked_while_a_batch_before_may_want_them(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lane that lost its first attempt before it had a plan sends its jobs one by one, each under
+    locks. It waits with that, or the two would wait for each other."""
+    sends = Sends(monkeypatch, store)
+    get, failed = WriteConnection.get, asyncio.Event()
+
+    async def fails_once(writer: WriteConnection) -> Connection:
+        conn = await get(writer)
+        if len(store._committer._flights) == 2 and not failed.is_set():
+            failed.set()
+            raise asyncpg.QueryCanceledError("while the connection was set up")
+        return conn
+
+    monkeypatch.setattr(WriteConnection, "get", fails_once)
+    released: list[bool] = []
+    lock = Lane._lock
+
+    async def noted(lane: Lane, conn: Connection, job: Job) -> None:
+        released.append(sends.release.is_set())
+        await lock(lane, conn, job)
+
+    monkeypatch.setattr(Lane, "_lock", noted)
+    burst_on = asyncio.create_task(burst(store, A))
+    await asyncio.wait_for(failed.wait(), 20)
+    for _ in range(20):  # as long as it takes to begin a transaction
+        if not released:
+            await store.heads(Query(), cursor=None, limit=1)
+    sends.release.set()
+    assert await burst_on == list(range(2, MANY + 2))
+    assert released
+    assert all(released)
 
 
 async def test_a_session_that_is_being_created_is_not_planned_on(store: PostgresStore) -> None:

@@ -165,6 +165,7 @@ class Lane:
         if len(jobs) == 1:
             jobs[0].fail(error)
             return []
+        self._flight.answer(held=False)  # that the first of them did says nothing of the others
         again: list[Job] = []
         for job in jobs:
             again += await self._attempt([job], locked=locked)
@@ -186,6 +187,7 @@ class Lane:
                 if not locked:
                     sent = await self._send(conn, jobs)
                 else:
+                    await self._let_pass()
                     async with conn.transaction():
                         if hurried:
                             await conn.execute(SQL["lock_timeout"], _HURRIED_LOCK_TIMEOUT)
@@ -270,14 +272,23 @@ class Lane:
         It stands if all of that batch held. If not, everything in it is settled before these jobs
         are planned again: an earlier commit of their sessions may be on its second attempt.
         """
+        if self._after is not None:
+            with suppress(Exception):  # it is met again
+                ready = await self._ready(conn, jobs, self._after.leaves())
+                if await self._after.held:
+                    self._after = None
+                    return ready
+            await self._let_pass()
+        return await self._ready(conn, jobs, {})
+
+    async def _let_pass(self) -> None:
+        """Wait for the batch that was on its way when these jobs were taken.
+
+        Before rows are locked, too: it may be going to wait for the same ones.
+        """
         after, self._after = self._after, None
         if after is not None:
-            with suppress(Exception):  # it is met again
-                ready = await self._ready(conn, jobs, after.leaves())
-                if await after.held:
-                    return ready
             await after.ended
-        return await self._ready(conn, jobs, {})
 
     async def _ready(
         self, conn: Connection, jobs: Sequence[Job], left: Mapping[Key, Live]
