@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.store.postgres.writing.clock import STEP_US, ServerClock
+from limpet.store.postgres.writing.clock import DRIFT, STEP_US, ServerClock
 
 OFFSET = 1_700_000_000_000_000
 
@@ -55,9 +55,10 @@ def test_the_shortest_way_back_tells_best() -> None:
     steady = Steady()
     clock = ServerClock(steady)
     ask(clock, steady, 10, 10)
+    learnt_us = steady.us
     for _ in range(20):
         ask(clock, steady, 1, 50_000)
-        assert behind(clock) == 10
+        assert behind(clock) == 10 + (steady.us - learnt_us) // DRIFT
     ask(clock, steady, 50_000, 1)
     assert behind(clock) == 1
 
@@ -70,6 +71,28 @@ def test_clocks_that_part_slowly_are_followed() -> None:
         ask(clock, steady, 1, 1)
         ask(clock, steady, 200, 200, OFFSET + parted)
         assert behind(clock, OFFSET + parted) == 200
+
+
+def test_a_clock_here_that_is_too_fast_does_not_run_ahead() -> None:
+    """A reply on a long way would contradict it only when it is ahead by as long as the way."""
+    steady = Steady()
+    clock = ServerClock(steady)
+    for second in range(600):
+        offset = OFFSET - second * (1_000_000 // DRIFT)
+        ask(clock, steady, 50_000, 50_000, offset)
+        steady.us += 900_000
+        assert 0 <= behind(clock, offset - 1_000_000 // DRIFT) <= 50_100
+
+
+def test_what_is_known_does_not_age_without_end() -> None:
+    """After a night without a reply it is behind by a step, and the next reply corrects it."""
+    steady = Steady()
+    clock = ServerClock(steady)
+    ask(clock, steady, 1, 1)
+    steady.us += 10 * STEP_US * DRIFT
+    assert behind(clock) == STEP_US + 1
+    ask(clock, steady, 300, 300)
+    assert behind(clock) == 300
 
 
 def test_a_clock_that_was_set_is_believed_at_once() -> None:
