@@ -28,8 +28,11 @@ class Key(msgspec.Struct, frozen=True, gc=False, order=True, cache_hash=True):
 
     def __post_init__(self) -> None:
         for part in ("app", "user", "id"):
-            if reason := unfit(getattr(self, part), KEY_PART_CHARS_MAX):
+            text = getattr(self, part)
+            if reason := unfit(text, KEY_PART_CHARS_MAX):
                 raise InvalidKey(part, reason)
+            if type(text) is not str:  # a class of its own: no codec and no driver knows it
+                msgspec.structs.force_setattr(self, part, str.__str__(text))
         if len(self.app) + len(self.user) + len(self.id) > KEY_BYTES_MAX // 4:
             size = len(f"{self.app}{self.user}{self.id}".encode())
             if size > KEY_BYTES_MAX:

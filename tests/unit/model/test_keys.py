@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 import pytest
 
@@ -25,6 +27,20 @@ BAD = {
     "number": 5,
     "list": ["x"],
 }
+
+
+class Shop(StrEnum):
+    """Texts of a class of their own, as settings often are."""
+
+    EU = "shop eu"
+
+
+def test_a_part_of_a_class_of_its_own_is_kept_as_plain_text() -> None:
+    """No codec and no driver has to know the class, and the key is that of the plain text."""
+    key = Key(Shop.EU, Shop.EU, Shop.EU)
+    assert [type(part) for part in (key.app, key.user, key.id)] == [str] * 3
+    assert (key, hash(key)) == (plain := Key("shop eu", "shop eu", "shop eu"), hash(plain))
+    assert str(key) == "shop eu/shop eu/shop eu"
 
 
 @pytest.mark.parametrize("part", ["app", "user", "id"])
