@@ -20,7 +20,7 @@ import apsw
 
 from limpet.store.logs import SQLITE
 
-CHECKPOINT_PAGES: Final = 4_000
+CHECKPOINT_PAGES: Final = 1_000
 RESTART_PAGES: Final = 8_000  # from here on readers are waited for
 RESTART_SECONDS_MAX: Final = 0.5  # to wait for the write lock and, holding it, for them
 FILE_BYTES_MAX: Final = 64 * 2**20  # of a log that a long reader made longer, once it begins again
