@@ -62,10 +62,13 @@ class Live(msgspec.Struct):
         if size > TAIL_BYTES_MAX or event.data is None:
             self.tail = []  # too large to keep, or not decoded: it is read when asked for
         else:
-            if event.type in PROCESSING and (done := processed_by(event.type, event.data)):
-                self.tail = [_marked(e, event) if e.seq in done else e for e in self.tail]
             tail = self.tail
-            tail.append(event)
+            if event.type in PROCESSING and (done := processed_by(event.type, event.data)):
+                # With the event, at once: readers in other threads must not see marks without it.
+                marked = [_marked(e, event) if e.seq in done else e for e in tail]
+                tail = self.tail = [*marked, event]
+            else:
+                tail.append(event)
             if len(tail) > _TAIL_MOST:
                 del tail[:-TAIL_MAX]
 
