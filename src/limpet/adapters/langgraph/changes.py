@@ -50,11 +50,11 @@ def tell_metadata(
 
 
 def _is_other(old: Mapping[str, Any], name: str, new: Any) -> bool:
-    """Whether a name is new, or has another value or type: 1 is not True."""
+    """Whether a name is new, or has another value or type: 1 is not True, also inside."""
     if name not in old:
         return True
     before = old[name]
-    return before is not new and (before != new or type(before) is not type(new))
+    return before is not new and (before != new or raw(before) != raw(new))
 
 
 def _is_short(part: Any) -> bool:

@@ -103,6 +103,18 @@ async def test_every_checkpoint_of_a_tree_reads_back_as_it_was_put(
             assert repr(sorted(found.metadata.items())) == repr(sorted(meta.items()))
 
 
+async def test_metadata_that_only_looks_the_same_is_recorded(lp: limpet.Limpet, app: str) -> None:
+    """1 is not True and 0.0 not -0.0, also inside: who reads the log finds what was put."""
+    saver, config, read = LimpetSaver(lp, app=app), at(), []
+    for part in ({"n": 1}, {"n": True}, {"n": 1.0}, 0.0, -0.0):
+        new = checkpoint(1, n=1)
+        config = await saver.aput(config, new, {"source": "loop", "part": part}, {})  # type: ignore[typeddict-unknown-key]  # ours
+        for reader in (saver, LimpetSaver(lp, app=app)):
+            read.append(repr((await reader.aget_tuple(config)).metadata["part"]))  # type: ignore[union-attr]  # it is there
+    assert read[::2] == ["{'n': 1}", "{'n': True}", "{'n': 1.0}", "0.0", "-0.0"]
+    assert read[1::2] == read[::2]
+
+
 async def test_a_longer_list_costs_its_growth(saver: LimpetSaver, lp: limpet.Limpet) -> None:
     """The event of the 300th message is not larger than that of the 30th."""
     messages: list[Any] = []
