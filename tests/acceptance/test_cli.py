@@ -400,7 +400,7 @@ def test_the_page_shows_what_happens(
     here: Path, server: Server, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every command of docs/cli.md, run in order, prints what stands below it."""
-    monkeypatch.setattr(cli, "now_us", lambda: time.time_ns() // 1_000 + 3 * 3_600_000_000)
+    monkeypatch.setattr(cli, "now_us", lambda _: time.time_ns() // 1_000 + 3 * 3_600_000_000)
     if "limpet migrate" in examples()[place]:
         chats.write_modules(here)
         asyncio.run(chats.fill(f"sqlite:///{here}/chats.db"))

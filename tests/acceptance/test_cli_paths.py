@@ -82,7 +82,7 @@ def test_ages_are_for_people_and_json_has_the_times_alone(
     """By a given clock: three hours after the message the line says so."""
     due = answer(here, "status", "support.db")[1]["shown"][0]["due_at"]
     clock = FakeClock(limpet.runnable_at(asyncio.run(head_of(here))))
-    monkeypatch.setattr(cli, "now_us", lambda: clock.now_us + 3 * HOUR_US)
+    monkeypatch.setattr(cli, "now_us", lambda _: clock.now_us + 3 * HOUR_US)
     _, told = answer(here, "status", "support.db")
     assert told["shown"][0]["due_at"] == due
     assert " ago" not in str(told)

@@ -370,7 +370,7 @@ async def test_what_is_cached_has_a_time_to_live() -> None:
     """Past it, an answer is not served even as stale, and is removed."""
     clock = FakeClock()
     store = MemoryStore(clock.clock())
-    async with limpet.Limpet("memory://", store=store, clock=lambda: clock.now_us) as lp:
+    async with limpet.Limpet("memory://", store=store) as lp:
         s = await suspended(lp)
         how: dict[str, Any] = {"queries": ["weather"], "fresh_seconds": 0, "cache_seconds": 60}
         s, _ = await lp.resume(s.key, retrieve=lambda query: "rain", actor="user:ada", **how)

@@ -36,7 +36,7 @@ async def timed(
     if request.param == "sqlite":
         path = tmp_path / "timed.db"
         store = await SQLiteStore.open(path, sync="normal", clock=clock.clock())
-    async with limpet.Limpet("timed://", store=store, clock=lambda: clock.now_us) as lp:
+    async with limpet.Limpet("timed://", store=store) as lp:
         yield lp
 
 

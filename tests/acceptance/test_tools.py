@@ -121,7 +121,7 @@ async def test_a_lock_ends_by_itself() -> None:
     """A session that died with it keeps an exclusive tool for as long as its lease, no longer."""
     clock = FakeClock()
     store = MemoryStore(clock.clock())
-    async with limpet.Limpet("memory://", store=store, clock=lambda: clock.now_us) as lp:
+    async with limpet.Limpet("memory://", store=store) as lp:
         one, other = [await lp.create("support", user, actor=ADA) for user in ("ada", "bob")]
         for s in (one, other):
             await s.bind_tools(ToolRegistry([Tool("printer", exclusive=True)]))

@@ -82,7 +82,7 @@ async def with_store(folder: Path, hours: int, work: Deed) -> Any:
     store = await SQLiteStore.open(folder / "life.db", sync="normal", clock=clock.clock())
     cold = DirectoryArchive(folder / "cold")
     url = "sqlite:///life.db"
-    async with limpet.Limpet(url, store=store, clock=lambda: clock.now_us, archive=cold) as lp:
+    async with limpet.Limpet(url, store=store, archive=cold) as lp:
         return await work(lp)
 
 

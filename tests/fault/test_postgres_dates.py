@@ -15,6 +15,7 @@ from limpet.model.events import Origin
 from limpet.store.memory import MemoryStore
 from limpet.store.postgres.rows import SLOT_BITS
 from limpet.store.postgres.store import PostgresStore
+from limpet.store.postgres.writing.clock import ServerClock
 from limpet.store.postgres.writing.lane import TRIES_MAX
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import add, create, creation, draft, key, load
@@ -144,10 +145,9 @@ async def test_lone_appends_within_a_slot_touch_no_index(
     """Every one of them is a heap-only update of its head."""
     await store.close()
     before = await updates(admin, postgres_store_url)
-    store = await PostgresStore.open(postgres_store_url)
     began = await server_us(admin) >> SLOT_BITS << SLOT_BITS
     await admin.execute(_NOW.format(began))  # time stands still, there and here
-    store._committer.clock._steady = lambda: 0
+    store = await PostgresStore.open(postgres_store_url, clock=ServerClock(lambda: 0))
     await create(store, A)
     for _ in range(20):
         await add(store, A, draft("agent.said", inc={"n": 1}))

@@ -21,6 +21,7 @@ import limpet
 from limpet.session.life.archives import DirectoryArchive
 from limpet.store.memory import MemoryStore
 from limpet.store.postgres.store import PostgresStore
+from limpet.store.postgres.writing.clock import ServerClock
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from tests.support import postgres
@@ -225,7 +226,7 @@ async def drive(
     archive: Any = None,
 ) -> None:
     spans = {name: span * HOUR for name, span in SPANS.items()}
-    how: Any = {"store": store, "clock": lambda: clock.now_us, "archive": archive}
+    how: Any = {"store": store, "archive": archive}
     async with limpet.Limpet("any://", **how) as lp:
         how = {"phase": first, "timeouts": limpet.Timeouts(**spans)}
         s = await lp.create("support", "ada", actor="user:ada", **how)
@@ -268,17 +269,18 @@ def test_any_life_obeys_the_rules_on_sqlite(first: str, steps: list[Any]) -> Non
 async def on_server(url: str, first: str, steps: list[Any]) -> None:
     """A life on a server whose clock is ours for as long as it lasts."""
     clock = FakeClock()
+    known = ServerClock(clock.wall)
     await postgres.cleared(url)
     conn = await asyncpg.connect(url)
     its_own = await conn.fetchval("SELECT pg_get_functiondef('limpet.now_us'::regproc)")
 
     async def moved() -> None:
         await conn.execute(NOW.format(clock.now_us))
+        known.learn(known.local_us(), clock.now_us)  # or it would be known less well after hours
 
     try:
         await moved()
-        store = await PostgresStore.open(url, connections=6)
-        store._committer.clock._steady = clock.wall  # so its estimate is exact
+        store = await PostgresStore.open(url, connections=6, clock=known)
         await drive(store, clock, first, steps, moved)
     finally:
         await conn.execute(its_own)

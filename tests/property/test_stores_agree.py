@@ -47,6 +47,7 @@ from limpet.model.fold import Fold
 from limpet.store import cache
 from limpet.store.memory import MemoryStore
 from limpet.store.postgres.store import PostgresStore
+from limpet.store.postgres.writing.clock import ServerClock
 from limpet.store.protocol import Loaded
 from limpet.store.sqlite import snapshots
 from limpet.store.sqlite.store import SQLiteStore
@@ -660,9 +661,8 @@ class PostgresAgrees(StoresAgree):
         await self._clock_moved()
 
     async def _store(self) -> Any:
-        store = await PostgresStore.open(self.url, connections=6)
-        store._committer.clock._steady = self.clock.wall  # so its estimate is exact
-        return store
+        clock = ServerClock(self.clock.wall)  # so its estimate is exact
+        return await PostgresStore.open(self.url, connections=6, clock=clock)
 
     def _ordered(self, parts: list[Part]) -> list[Part]:
         """Those to one session that nothing refuses. Others go over other connections and may

@@ -173,7 +173,7 @@ def status(
     async def run(lp: limpet.Limpet) -> Backlog:
         if app_name is not None:
             await _refuse_unknown(lp, app_name)
-        return await backlog_of(lp, app_name, now_us=now_us(), limit=limit)
+        return await backlog_of(lp, app_name, now_us=now_us(lp), limit=limit)
 
     with screen.errors():
         screen.status(on(url, run, looking=True))
@@ -288,9 +288,9 @@ def migrate(
     raise typer.Exit(0 if done.ok else FOUND)
 
 
-def now_us() -> int:
-    """The time for showing ages and for deciding whether a lease has ended."""
-    return time.time_ns() // 1_000
+def now_us(lp: limpet.Limpet) -> int:
+    """The store's time, for showing ages and for deciding whether a lease has ended."""
+    return lp.documents("limpet").journal.now_us()
 
 
 async def _refuse_unknown(lp: limpet.Limpet, app_name: str) -> None:

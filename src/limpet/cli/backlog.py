@@ -1,7 +1,7 @@
 """The backlog of a store: how many sessions wait for a worker, and the most urgent of them.
 
 Reads the heads page by page and keeps only those that are shown, so memory does not depend on the
-size of the store. This machine's clock decides whether a lease has ended.
+size of the store. The store's clock decides whether a lease has ended.
 """
 
 from __future__ import annotations

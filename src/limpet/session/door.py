@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,13 +33,11 @@ class Door:
         seal: Seal | None = None,
         connections: int | None = None,
         store: Store | None = None,
-        clock: Callable[[], int] | None = None,
         archive: str | Archive | None = None,
     ) -> None:
         self.url = url
         self._seal, self._connections = seal, connections
         self._ready = store  # opened by the caller, and ours to close
-        self._clock = clock or (lambda: time.time_ns() // 1_000)  # microseconds since 1970
         self._archive = _opened_archive(archive)
         self._opened: Journal | None = None
 
@@ -54,7 +52,7 @@ class Door:
         if store is None:
             store = await open_store(self.url, seal=self._seal, connections=self._connections)
         ids = Ids(lambda: time.time_ns() // 1_000_000, Entropy(os.urandom))
-        self._opened = Journal(store, Hub(store), ids, self._clock, Keeping)
+        self._opened = Journal(store, Hub(store), ids, store.now_us, Keeping)
         self._opened.archive = self._archive
         if self._archive is not None:
             self._warn_if_sealed(self._archive.url, "archive")

@@ -317,6 +317,15 @@ class Store(Protocol):
         """
         ...
 
+    def now_us(self) -> int:
+        """The time by the store's clock, in microseconds since 1970, as a new event is dated.
+
+        No I/O. What is compared with recorded times, or recorded to be compared with them, is
+        counted from it: the clock of the machine that asks may be another. It is never ahead of the
+        clock that judges leases.
+        """
+        ...
+
     def pulse(self) -> int:
         """A number that has changed if another process may have committed since the last call.
 

@@ -8,7 +8,6 @@ content, unless somebody has put it again in the meantime.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -49,7 +48,8 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
     """Items of LangGraph in a Limpet store. `store` is a URL or an open Limpet.
 
     Values are JSON. There is no semantic search: a `query` does not rank. `ttl` as LangGraph
-    describes it; expired items are never shown. `clock` gives seconds since 1970.
+    describes it; expired items are never shown. `clock` gives seconds since 1970;
+    without one the clock of the store counts, which is the same for all processes.
     """
 
     supports_ttl = True
@@ -61,7 +61,7 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
         collection: str = "langgraph",
         ttl: TTLConfig | None = None,
         seal: Seal | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.collection, self.ttl_config, self._clock = collection, ttl, clock
         self._take(store, seal)
@@ -100,7 +100,7 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
         """Take out the content of items that have expired. How many there were."""
         documents, count = self._documents(), 0
         async for document in _all(documents, ""):
-            if _is_there(document) and not _is_live(document, self._clock()):
+            if _is_there(document) and not _is_live(document, self._now()):
                 try:
                     await documents.put(document.name, None, expect=document.version)
                 except DocumentConflict:  # it was put again
@@ -111,7 +111,7 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
     # --- operations ----------------------------------------------------------------------------
 
     async def _put(self, puts: Mapping[str, PutOp]) -> None:
-        documents, now = self._documents(), self._clock()
+        documents, now = self._documents(), self._now()
         kept = {name: op for name, op in puts.items() if op.value is not None}
         before = {name: await documents.find(name) for name in kept}
         if kept:
@@ -125,14 +125,14 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
     async def _get(self, op: GetOp) -> Item | None:
         documents = self._documents()
         document = await documents.find(_name(op.namespace, op.key))
-        if document is None or not _is_live(document, self._clock()):
+        if document is None or not _is_live(document, self._now()):
             return None
         if op.refresh_ttl:
             await self._refresh(documents, document)
         return _item(Item, document)
 
     async def _search(self, op: SearchOp) -> list[SearchItem]:
-        documents, now = self._documents(), self._clock()
+        documents, now = self._documents(), self._now()
         found: list[Document] = []
         for prefix in _prefixes(op.namespace_prefix):
             async for document in _all(documents, prefix):
@@ -147,7 +147,7 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
 
     async def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
         found: set[Namespace] = set()
-        now = self._clock()
+        now = self._now()
         async for document in _all(self._documents(), ""):
             namespace, _ = _parts(document.name)
             if _is_live(document, now) and _matches(namespace, op.match_conditions or ()):
@@ -156,7 +156,7 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
 
     async def _refresh(self, documents: Documents, document: Document) -> None:
         """Begin the time to live of an item again, unless it was changed meanwhile."""
-        kept, now = document.value, self._clock()
+        kept, now = document.value, self._now()
         if kept["ttl"] is None:
             return
         whole = kept["ttl"] * _MINUTE
@@ -166,6 +166,11 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
                 await documents.put(document.name, new, expect=document.version)
             except DocumentConflict:
                 return
+
+    def _now(self) -> float:
+        if self._clock is not None:
+            return self._clock()
+        return self._documents().journal.now_us() / 1_000_000
 
     def _documents(self) -> Documents:
         return self._lp.documents(self.collection, actor=_ACTOR)

@@ -59,7 +59,7 @@ class Scheduling:
     ) -> Event:
         """Ask to be due at a time, so that a claim gives the session. The same name replaces.
 
-        A timedelta counts from now, by the clock of this process.
+        A timedelta counts from now, by the store's clock.
         Time passing records nothing: the session stays due until somebody clears the timer or sets
         it again, best in the commit that records the work: c.record(s, facts.timer_cleared(name)).
         A kind="deadline" is when the session should end: lp.sweep() terminates it then. It makes

@@ -7,7 +7,7 @@ driven beside it and compared. It favours the obvious over the fast.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 
@@ -79,6 +79,7 @@ class MemoryStore(Leasing, Naming):
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
+        self.now_us: Callable[[], int] = self._clock
         self.blobs: Blobs = MemoryBlobs(self._living, self._logs, self._clock)
         self.marks: Marks = MemoryMarks(self._check_open, self._clock)
 

@@ -53,6 +53,7 @@ from limpet.store.postgres.server import (
 )
 from limpet.store.postgres.server.schema import follow_timeline
 from limpet.store.postgres.sql import SQL
+from limpet.store.postgres.writing.clock import ServerClock
 from limpet.store.postgres.writing.committer import LANES, Committer
 from limpet.store.protocol import (
     ChainedEvent,
@@ -87,7 +88,7 @@ _CATCH_UP: Final = "a replica has it a moment later; the primary has it at once"
 class PostgresStore:
     """A database on a server. Open with `await PostgresStore.open(url)`."""
 
-    def __init__(self, pools: Pools, url: str, reader: Reader) -> None:
+    def __init__(self, pools: Pools, url: str, reader: Reader, clock: ServerClock) -> None:
         self._pools, self._reader, self._url = pools, reader, url
         self._pooled = is_pooled(url)
         # A LISTEN needs a process of the server to itself, which a pooler does not give.
@@ -96,7 +97,8 @@ class PostgresStore:
         self._connect_live = listener
         # Connections of the committer's own: readers, however many, do not keep it from writing.
         writers = [WriteConnection(url) for _ in range(LANES)]
-        self._committer = Committer(writers, reader, self._notifier.notify)
+        self._committer = Committer(writers, reader, clock, self._notifier.notify)
+        self.now_us: Callable[[], int] = clock.now_us
         self._leases = Leases(pools, reader, self._committer.cache)
         self._step = POOLED_POLL_SECONDS if self._pooled else POLL_SECONDS
         self.blobs: Blobs = ReadyBlobs(PostgresBlobs(pools, reader), reader.codec.sealer)
@@ -111,15 +113,18 @@ class PostgresStore:
         seal: Seal | None = None,
         connections: int = CONNECTIONS,
         looking: bool = False,
+        clock: ServerClock | None = None,
     ) -> PostgresStore:
         """Connect, and migrate the schema if it is outdated and not only looked at.
 
         No more than so many connections are open at any time. Raises StoreError.
         """
-        reading, waiting = shares(connections)
+        (reading, waiting), clock = shares(connections), clock or ServerClock()
         pool = await connect(url, size=reading, looking=looking)
         try:
-            secret = await pool.fetchval(SQL["secret"])
+            asked_us = clock.local_us()
+            secret, now_us = await pool.fetchrow(SQL["opening"])
+            clock.learn(asked_us, now_us)
             others = await open_pool(url, size=waiting)
         except BaseException as error:
             await pool.close()
@@ -127,7 +132,7 @@ class PostgresStore:
                 raise translate(error, where(url), "read") from error
             raise
         codec = Codec(seal)
-        return cls(Pools(pool, others, where(url), codec.sealer), url, Reader(codec, secret))
+        return cls(Pools(pool, others, where(url), codec.sealer), url, Reader(codec, secret), clock)
 
     # --- writing -------------------------------------------------------------------------------
 

@@ -87,6 +87,7 @@ class SQLiteStore:
         pace: Pace | None = None,
     ) -> None:
         self._database, self._codec, self._clock = database, codec, clock
+        self.now_us: Callable[[], int] = clock
         self._pace = pace or Pace()
         self._reader = Reader(conn, codec)
         self._sessions = Sessions(self._reader, self._peek)

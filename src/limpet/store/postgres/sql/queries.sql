@@ -466,8 +466,8 @@ SELECT limpet.seen($1)
 -- name: now
 SELECT limpet.now_us()
 
--- name: secret
-SELECT value FROM limpet.meta WHERE name = 'secret'
+-- name: opening
+SELECT (SELECT value FROM limpet.meta WHERE name = 'secret'), limpet.now_us()
 
 -- name: lock_names
 SELECT limpet.lock_names($1, $2, $3)

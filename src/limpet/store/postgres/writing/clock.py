@@ -30,11 +30,6 @@ class ServerClock:
         self._offset_us: int | None = None
         self._last_us = self._learnt_us = 0
 
-    @property
-    def known(self) -> bool:
-        """Whether there was a reply yet."""
-        return self._offset_us is not None
-
     def local_us(self) -> int:
         """Now by this machine, to be passed to `learn`."""
         return self._steady() // 1_000

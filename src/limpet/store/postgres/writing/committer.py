@@ -38,10 +38,14 @@ class Committer:
     """Belongs to one store and one event loop."""
 
     def __init__(
-        self, writers: Sequence[WriteConnection], reader: Reader, notify: Callable[[], None]
+        self,
+        writers: Sequence[WriteConnection],
+        reader: Reader,
+        clock: ServerClock,
+        notify: Callable[[], None],
     ) -> None:
-        self.cache, self.clock, self._codec = Cache(), ServerClock(), reader.codec
-        shared = (self.cache, self.clock, Snapshots(self.cache, reader.codec))
+        self.cache, self._codec = Cache(), reader.codec
+        shared = (self.cache, clock, Snapshots(self.cache, reader.codec))
         self._lanes = [Lane(writer, reader, *shared, notify) for writer in writers]
         self._waiting: deque[Job] = deque()
         self._flights: dict[Lane, Flight] = {}

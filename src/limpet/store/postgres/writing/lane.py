@@ -295,9 +295,6 @@ class Lane:
     ) -> Ready:
         view = View(self._cache, self._reader, left)
         await view.fetch(conn, jobs)
-        if not self._clock.known:
-            asked_us = self._clock.local_us()
-            self._clock.learn(asked_us, await conn.fetchval(SQL["now"]))
         now_us = self._clock.now_us()
         return *self._plan(view, jobs, now_us), now_us
 

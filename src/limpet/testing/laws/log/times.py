@@ -27,6 +27,12 @@ class TimeLaws:
             clock.now_us - 3_600_000_000,
         )
 
+    async def test_the_store_says_what_time_it_is(self, store: Store, clock: FakeClock) -> None:
+        """An event recorded now is dated as `now_us` says."""
+        clock.advance(HOUR)
+        assert store.now_us() == clock.now_us
+        assert (await create(store, A)).events[0].at_us == store.now_us()
+
     async def test_time_never_runs_backwards_within_a_session(
         self, store: Store, clock: FakeClock
     ) -> None:
