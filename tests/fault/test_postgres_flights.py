@@ -39,6 +39,11 @@ async def burst(store: PostgresStore, of: Key) -> list[int]:
     return [answer.head.version for answer in answers]
 
 
+def awaited_by(task: asyncio.Task[None]) -> list[object]:
+    """What a lane that rests is waiting for."""
+    return [task._fut_waiter]  # type: ignore[attr-defined]  # there is no other way to see it
+
+
 class Sends:
     """Notes on what each plan was made, and holds the first batch back until it is released."""
 
@@ -166,6 +171,19 @@ async def test_rows_are_not_locked_while_a_batch_before_may_want_them(
     assert await burst_on == list(range(2, MANY + 2))
     assert released
     assert all(released)
+
+
+async def test_a_lane_that_is_ended_while_it_rests_is_not_woken(store: PostgresStore) -> None:
+    """Whoever commits before the lane has noticed wakes the other one."""
+    await burst(store, A)
+    while len(store._committer._idle) < 2:  # noqa: ASYNC110 - a turn
+        await asyncio.sleep(0)
+    last = store._committer._idle[-1]
+    (task,) = [task for task in store._committer._tasks if last in awaited_by(task)]
+    async with asyncio.timeout(20):
+        task.cancel()
+        answer = await add(store, A)  # in the same turn
+    assert answer.head.version == MANY + 2
 
 
 async def test_a_session_that_is_being_created_is_not_planned_on(store: PostgresStore) -> None:

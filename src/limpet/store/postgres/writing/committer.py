@@ -100,7 +100,8 @@ class Committer:
         """Wait until everything that was asked for has its answer."""
         self._closing = True
         self._rouse()
-        await asyncio.gather(*map(asyncio.shield, self._tasks))
+        # One that was ended from outside does not keep the connections open.
+        await asyncio.gather(*map(asyncio.shield, self._tasks), return_exceptions=True)
         for lane in self._lanes:
             await lane.close()
 
@@ -119,9 +120,11 @@ class Committer:
 
     def _rouse(self) -> None:
         """Wake one lane, unless one is on its way to the queue already. It wakes the next."""
-        if self._idle and not self._roused:
-            self._roused = True
-            self._idle.pop().set_result(None)
+        while self._idle and not self._roused:
+            waiter = self._idle.pop()
+            if not waiter.done():  # else its lane was ended from outside, and is about to notice
+                self._roused = True
+                waiter.set_result(None)
 
     async def _rest(self) -> None:
         """Wait to be woken."""
@@ -133,7 +136,7 @@ class Committer:
         except BaseException:  # ended from outside, maybe just as it was woken
             if waiter in self._idle:
                 self._idle.remove(waiter)
-            else:
+            elif not waiter.cancelled():
                 self._roused = False
                 self._rouse()
             raise
