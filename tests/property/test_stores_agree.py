@@ -648,6 +648,13 @@ class StoresAgree(TypedRules):
                 assert seqs == [*range(seqs[0], session.version + 1)]
 
 
+class _Exact(ServerClock):
+    """What it learnt stays as good: the clock that it counts by is the server's."""
+
+    def _aged_us(self, local_us: int) -> int:
+        return 0
+
+
 class PostgresAgrees(StoresAgree):
     """PostgreSQL is the one beside memory. It dates by a clock of its own, which is made ours."""
 
@@ -661,7 +668,7 @@ class PostgresAgrees(StoresAgree):
         await self._clock_moved()
 
     async def _store(self) -> Any:
-        clock = ServerClock(self.clock.wall)  # so its estimate is exact
+        clock = _Exact(self.clock.wall)
         return await PostgresStore.open(self.url, connections=6, clock=clock)
 
     def _ordered(self, parts: list[Part]) -> list[Part]:

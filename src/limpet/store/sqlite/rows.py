@@ -101,7 +101,7 @@ def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tupl
         pos,
         sid,
         event.seq,
-        bytes.fromhex(event.id.replace("-", "")),  # ours: a UUID
+        pack_id(event.id),
         event.type,
         event.actor,
         event.at_us,
