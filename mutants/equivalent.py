@@ -51,6 +51,12 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "raise AssertionError(op) -> pass",
     ): "Never reached: every kind of operation has its case.",
     (
+        "limpet.model.fold",
+        "record",
+        "draft.input or draft.origin is not None or (draft.plain_ops and draft.sets is None) -> "
+        "draft.input or draft.origin is None or (draft.plain_ops and draft.sets is None)",
+    ): "What is not adopted takes the usual way: slower. What is adopted is tested.",
+    (
         "limpet.store.planning.plan",
         "Plan.add",
         "self._scanned > records -> self._scanned >= records",

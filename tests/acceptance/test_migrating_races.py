@@ -116,3 +116,16 @@ async def test_a_worker_that_loses_its_lease_migrates_nothing_and_hears_it_at_on
     assert "during=migration " in caplog.text
     assert (await lp.get(KEY)).head.schema_version == "1.0.0"
     await lp.close()
+
+
+async def test_a_lease_that_was_taken_over_before_the_load_is_not_ours() -> None:
+    """Whoever runs the session now is named; nothing is sent that its fence would refuse."""
+    _, lp = await busy(0)
+    mine = await lp.acquire_lock(KEY, worker="one")
+    handle = lp.session(KEY, state_type=chats.New, migrations=MIGRATIONS, actor="a", lease=mine)
+    assert await lp.release(mine)
+    await lp.acquire_lock(KEY, worker="two")
+    with pytest.raises(errors.SessionLocked) as info:
+        await handle.refresh()
+    assert "two" in str(info.value)
+    await lp.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from limpet import ops
 from limpet.errors import LimpetError, OpPathUnknown, OpTypeMismatch, SessionCorrupt
 from limpet.model.canonical import canonical
-from limpet.model.events import Event, Fact, Prepared, prepare
+from limpet.model.events import Event, Fact, Origin, Prepared, prepare
 from limpet.model.fold import Fold, Recorded, record, replay, replay_all, replay_any
 from limpet.model.head import blank
 from limpet.model.keys import Key
@@ -251,3 +251,12 @@ def test_an_event_that_does_not_fit_moves_the_head_alone() -> None:
     damaged = msgspec.structs.replace(kept.event, data=None, ops=(), damage="rotted")
     after, sound = replay_any(start, damaged)
     assert (after.head.version, after.fields, sound) == (1, {}, False)
+
+
+def test_an_adopted_event_keeps_its_time_and_salt() -> None:
+    """A plain one too: it is dated and salted where it was first recorded, not here."""
+    fold, _ = recorded(draft("session.created", data={"app": "shop", "user": "ada", "id": "1"}))
+    origin = Origin(2, 5_000, b"o" * 16, b"")
+    adopted = msgspec.structs.replace(draft(), origin=origin, caller_chose_id=True)
+    _, rec = record(fold, adopted, 9_000, SALT)
+    assert (rec.event.at_us, rec.salt) == (5_000, b"o" * 16)
