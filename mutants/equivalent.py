@@ -58,6 +58,22 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     ): "What is not adopted takes the usual way: slower. What is adopted is tested.",
     (
         "limpet.store.planning.plan",
+        "Plan._add",
+        "fold is None and commit.reuse -> commit.reuse",
+    ): "Where another session lives under the key, the creation is refused either way.",
+    (
+        "limpet.store.planning.plan",
+        "Plan._add",
+        "fold is None and commit.reuse -> fold is None",
+    ): "Without reuse a deleted session was refused before: there is none to ask about.",
+    (
+        "limpet.store.planning.plan",
+        "Plan._add",
+        "len(events) > 1 and is_run(fold, commit.drafts) -> "
+        "len(events) > 2 and is_run(fold, commit.drafts)",
+    ): "Two events are recorded one after the other: slower.",
+    (
+        "limpet.store.planning.plan",
         "Plan.add",
         "self._scanned > records -> self._scanned >= records",
     ): "Records are looked through again, and the same is found in them.",
