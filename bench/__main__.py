@@ -1,4 +1,4 @@
-"""The command: `python -m bench [W1 W2 … | --postgres | P1 P2 …] [--quick] [--json F] [--svg F]`.
+"""The command: `python -m bench [W1 W2 … | --postgres | P1 P2 …] [--quick] [--sync-ms MS] …`.
 
 Prints a table per workload as soon as it is measured, and JSON lines with every reading. Missed
 targets are shown, not punished: benchmarks inform, tests decide.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import subprocess
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -21,7 +23,7 @@ from rich.console import Console
 from rich.status import Status
 
 import limpet
-from bench import peer, picture, postgres, table
+from bench import disk, peer, picture, postgres, table
 from bench.lines import Lines
 from bench.place import Place, scratch
 from bench.raw import PAGE_BYTES
@@ -31,10 +33,13 @@ from tests.support.postgres import Server
 
 WORKLOADS: Final = {**SQLITE, **postgres.WORKLOADS}
 _WIDTH: Final = 132
+_SYNC_MS_MAX: Final = 1_000.0
 
 
 def main() -> int:
     args = _arguments()
+    if args.sync_ms is not None and disk.sync_ms() is None:
+        return _slowed(args.sync_ms)
     console = _console(stderr=args.json == "-")
     with ExitStack() as stack:
         place = stack.enter_context(scratch(args.dir))
@@ -72,8 +77,29 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--postgres", action="store_true", help="P1 to P11, on a server of its own")
     parser.add_argument("--rounds", type=int, help="turns of every contestant")
     parser.add_argument("--dir", type=Path, help="where the databases are made; a real disk")
+    parser.add_argument(
+        "--sync-ms", type=_milliseconds, metavar="MS", help="a slower disk: a sync takes this long"
+    )
     parser.add_argument("--no-peer", action="store_true", help="leave out openai-agents")
     return parser.parse_args()
+
+
+def _milliseconds(text: str) -> float:
+    given = float(text)
+    if not 0 < given <= _SYNC_MS_MAX:
+        raise argparse.ArgumentTypeError(f"between 0 and {_SYNC_MS_MAX:g}, not {text}")
+    return given
+
+
+def _slowed(milliseconds: float) -> int:
+    """Run this command again on a slower disk."""
+    with tempfile.TemporaryDirectory(prefix="limpet-bench-") as directory:
+        try:
+            environment = disk.slowed(milliseconds, Path(directory))
+        except disk.NoCompiler as error:
+            sys.exit(f"{error}")
+        command = [sys.executable, "-m", "bench", *sys.argv[1:]]
+        return subprocess.call(command, env=environment)
 
 
 def _console(*, stderr: bool) -> Console:
@@ -109,6 +135,7 @@ def _about(place: Place, neighbour: peer.Peer | None, *, quick: bool) -> dict[st
         "peer's sqlite": "–" if neighbour is None else neighbour.about["sqlite"],
         "file system": place.kind,
         "synchronous": "full",
+        "sync": "as it is" if disk.sync_ms() is None else f"≥ {disk.sync_ms():g} ms",
         "page bytes": PAGE_BYTES,
         "cores": os.cpu_count(),
         "load": round(load, 2),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
+from bench import disk
 from bench.picture import picture
 from bench.table import Row
 from tests.support.venvs import ROOT
@@ -45,3 +50,42 @@ def test_the_picture_is_well_formed_and_shows_ratios() -> None:
     ]
     assert {"12 ×", "1 ×", "150 ×", "0.75 ×"} <= {*texts}
     assert "prefers-color-scheme: dark" in svg
+
+
+def test_a_slowed_disk_takes_its_time(tmp_path: Path) -> None:
+    """Every sync of whoever is measured lasts as long as was asked for, and still syncs."""
+    if shutil.which("cc") is None or sys.platform != "linux":
+        pytest.skip("needs a C compiler on Linux")
+    script = (
+        "import os, time; file = os.open('f', os.O_CREAT | os.O_WRONLY); began = time.monotonic();"
+        "os.fsync(file); os.fdatasync(file); print(time.monotonic() - began)"
+    )
+    slowed = disk.slowed(30, tmp_path)
+    said = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=slowed,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(said.stdout) >= 0.06  # two of them; a lower bound holds on any machine
+
+
+@pytest.mark.parametrize("given", ["0", "slow"])
+def test_a_time_no_disk_takes_is_refused(given: str) -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "bench", "W1", f"--sync-ms={given}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 2
+    assert "--sync-ms" in said.stderr
+
+
+def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(disk.NoCompiler, match="C compiler"):
+        disk.slowed(1, tmp_path)
