@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     for item in items:
         item.add_marker(tiers.tier(item))
-        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        if tiers.goes_deeper(item):
             item.add_marker("deeper")
     if dropped := [*tiers.repeated_arguments(items), *tiers.left_to_torture(items)]:
         config.hook.pytest_deselected(items=dropped)

@@ -160,7 +160,6 @@ async def judge_all(specimen: Specimen, flips: Iterable[tuple[int, int]]) -> dic
     return verdicts
 
 
-@pytest.mark.deeper
 async def test_a_flipped_bit_anywhere_is_found_or_harmless(specimen: Specimen) -> None:
     """Some bits of every page, and of some bytes of the header one."""
     chance = random.Random(seed("flips"))
@@ -377,7 +376,6 @@ async def test_nothing_is_computed_from_a_state_with_a_hole(specimen: Specimen) 
         await session.append("agent.said", set={"step": 1})
 
 
-@pytest.mark.deeper
 async def test_damage_never_speaks_a_foreign_tongue(specimen: Specimen) -> None:
     """Whatever rotted in a row, reading and writing raise our errors or none."""
     chance = random.Random(seed("tongue"))

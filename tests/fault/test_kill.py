@@ -1,4 +1,4 @@
-"""A writer is killed with SIGKILL, again and again; its successor goes on with the same file."""
+"""A writer is killed with SIGKILL, again and again; its successor goes on with the same store."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import limpet
 from limpet import Event, Key, Limpet, Session
 from limpet.model.fold import Fold, replay
 from limpet.model.head import blank
+from tests.support.postgres import without_clients
 from tests.support.processes import Child
 from tests.support.seeds import seed
 from tests.support.writer import APP, SHARED, USER, step
@@ -52,19 +53,19 @@ class Ledger:
         ]
 
 
-def write_and_kill(path: Path, ledger: Ledger, chance: random.Random) -> None:
+def write_and_kill(where: Path | str, ledger: Ledger, chance: random.Random) -> None:
     """Let a writer run for a number of acknowledgements and a moment more, then kill it."""
     wait_for = chance.choice((0, 1, chance.randrange(2, 60)))
     moment = chance.uniform(0, 3_000 if wait_for else 400_000)
-    with Child("tests.support.writer", path, ledger.seed, ledger.starts()) as child:
+    with Child("tests.support.writer", where, ledger.seed, ledger.starts()) as child:
         for line in child.killed_after(wait_for, moment):
             ledger.note(line)
         assert child.complaint() == ""
 
 
-async def check(path: Path, ledger: Ledger) -> None:
-    """Hold the file against the ledger."""
-    async with limpet.open(f"sqlite:///{path}") as lp:
+async def check(url: str, ledger: Ledger) -> None:
+    """Hold the store against the ledger."""
+    async with limpet.open(url) as lp:
         report = await lp.verify()
         assert report.findings == ()
         recorded: set[tuple[str, str]] = set()
@@ -131,10 +132,10 @@ async def kill_loop(directory: Path, start: int, kills: int) -> None:
             left = path.with_name(path.name + suffix)
             if left.exists():
                 shutil.copyfile(left, copy.with_name(copy.name + suffix))
-        await check(copy, ledger)
+        await check(f"sqlite:///{copy}", ledger)
         for suffix in ("", "-wal", "-shm"):
             copy.with_name(copy.name + suffix).unlink(missing_ok=True)
-    await check(path, ledger)
+    await check(f"sqlite:///{path}", ledger)
     assert sum(ledger.acknowledged) > kills
 
 
@@ -148,3 +149,32 @@ async def test_every_acknowledged_event_survives_every_kill(tmp_path: Path) -> N
 async def test_hundreds_of_kills_lose_nothing(tmp_path: Path, round_: int) -> None:
     """Four hundred kills in twenty rounds, each on a file of its own."""
     await kill_loop(tmp_path, seed("kill") + round_, KILLS)
+
+
+async def kill_clients(url: str, start: int, kills: int) -> None:
+    chance, ledger = random.Random(start), Ledger(start)
+    for _ in range(kills):
+        write_and_kill(url, ledger, chance)
+        # Else the successor begins while the server still works on what this one had sent.
+        if chance.random() < 0.5:
+            await without_clients(url)
+            await check(url, ledger)
+    await without_clients(url)
+    await check(url, ledger)
+    assert sum(ledger.acknowledged) > kills
+
+
+async def test_every_acknowledged_event_survives_every_kill_of_a_client(
+    postgres_store_url: str,
+) -> None:
+    """The same on a server, which may go on with what a client had sent before it was killed."""
+    await kill_clients(postgres_store_url, seed("postgres kill"), KILLS // 4)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("round_", range(20))
+async def test_hundreds_of_killed_clients_lose_nothing(
+    postgres_store_url: str, round_: int
+) -> None:
+    """Four hundred kills in twenty rounds, each with an empty store."""
+    await kill_clients(postgres_store_url, seed("postgres kill") + round_, KILLS)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import pytest
-
 import limpet
 from tests.support.examples import tries
 from tests.support.processes import Child
@@ -50,7 +48,6 @@ async def check(lp: limpet.Limpet, said: dict[str, str]) -> None:
         assert [event.type for event in log[:2]] == ["session.created", "user.message"]
 
 
-@pytest.mark.deeper
 async def test_a_killed_process_leaves_each_session_in_one_phase(tmp_path: Path) -> None:
     """Between any two steps of suspend, resume, sweep, archive and unarchive."""
     chance = random.Random(seed("life"))

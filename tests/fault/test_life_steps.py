@@ -201,7 +201,6 @@ async def erased(lp: limpet.Limpet) -> None:
     assert (await lp.list(app="support")).items == ()
 
 
-@pytest.mark.deeper
 @pytest.mark.parametrize("deed", ["archive", "unarchive"])
 def test_what_is_erased_on_its_way_does_not_come_back(tmp_path: Path, deed: str) -> None:
     """Wherever a move was interrupted, erasing takes the file too, and no sweep finishes it."""

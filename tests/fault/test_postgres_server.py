@@ -141,7 +141,6 @@ async def test_the_server_under_these_tests_writes_through(admin: asyncpg.Connec
         assert await admin.fetchval(f"SHOW {name}") == "on"
 
 
-@pytest.mark.deeper
 @pytest.mark.parametrize("given", [False, True], ids=["new ids", "given ids"])
 async def test_whichever_answer_is_lost_nothing_is_lost_or_doubled(
     postgres_server: Server, tmp_path_factory: pytest.TempPathFactory, given: bool

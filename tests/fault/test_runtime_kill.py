@@ -13,11 +13,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import limpet
 from tests.support import seeds
 from tests.support.agent_process import APP, harness_for
+from tests.support.examples import tries
 from tests.support.processes import ROOT
 
 SESSIONS, ORDERS = 5, 4  # so that each session has orders of both kinds
@@ -80,7 +79,6 @@ async def a_worker(url: str, port: int) -> AsyncIterator[Process]:
         await process.wait()
 
 
-@pytest.mark.deeper
 async def test_a_killed_worker_never_pays_twice_without_asking(tmp_path: Path) -> None:
     """Every order is paid once, or asked about; every input answered once; nothing runs on."""
     dice = random.Random(seeds.seed("runtime kill"))
@@ -91,7 +89,7 @@ async def test_a_killed_worker_never_pays_twice_without_asking(tmp_path: Path) -
         for number in range(SESSIONS):
             await lp.create(APP, "ada", id=f"s{number}", actor="user:ada")
         sent, asked = 0, set[str]()
-        for _ in range(TORTURE if seeds.fresh() else KILLS):
+        for _ in range(tries(KILLS, TORTURE)):
             asked |= await leave_unknown(lp)  # or all would wait for a person before long
             for _ in range(ORDERS):
                 session = lp.session((APP, "ada", f"s{sent % SESSIONS}"))

@@ -1,32 +1,44 @@
-"""A process is killed with SIGKILL while it flushes; its successor goes on with the same file."""
+"""A process is killed with SIGKILL while it flushes; its successor goes on with the same store."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
+import pytest
+
 import limpet
+from tests.support.examples import tries
+from tests.support.postgres import without_clients
 from tests.support.processes import Child
 from tests.support.seeds import seed
 from tests.support.soon_writer import APP, EACH, SESSIONS, USER
 
-KILLS = 5
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/soon.db"
+    found: str = request.getfixturevalue("postgres_store_url")
+    return found
 
 
-async def test_what_a_flush_acknowledged_is_there_in_order_and_once(tmp_path: Path) -> None:
+async def test_what_a_flush_acknowledged_is_there_in_order_and_once(url: str) -> None:
     """Of the round that was under way, a session has a beginning or nothing; no event twice."""
     chance = random.Random(seed("soon_kill"))
-    path, rounds = tmp_path / "soon.db", 0
-    for _ in range(KILLS):
-        with Child("tests.support.soon_writer", path, rounds) as child:
+    rounds = 0
+    for _ in range(tries(5, 40)):
+        with Child("tests.support.soon_writer", url, rounds) as child:
             said = child.killed_after(chance.randrange(1, 8), chance.uniform(0, 5_000))
         assert said == [str(rounds + each) for each in range(len(said))]
         rounds += len(said)
-        await check(path, rounds)
+        if url.startswith("postgresql"):
+            await without_clients(url)
+        await check(url, rounds)
 
 
-async def check(path: Path, rounds: int) -> None:
-    async with limpet.open(f"sqlite:///{path}") as lp:
+async def check(url: str, rounds: int) -> None:
+    async with limpet.open(url) as lp:
         assert (await lp.verify()).ok
         for number in range(SESSIONS):
             s = await lp.get(APP, USER, f"s{number}")

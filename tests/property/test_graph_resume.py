@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from typing import Annotated, Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,7 +151,6 @@ async def _with_crashes(world: World, spec: list[Any]) -> Work:
     raise AssertionError("it never ended")
 
 
-@pytest.mark.deeper
 @settings(max_examples=1_000 if seeds.fresh() else 20)
 @given(_graphs, st.sets(st.integers(1, 30), max_size=4), st.sets(st.integers(1, 30), max_size=3))
 def test_a_run_that_is_resumed_ends_like_one_that_never_stopped(

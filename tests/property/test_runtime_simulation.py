@@ -19,7 +19,6 @@ def listening(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wake, "LISTEN_AFTER_SECONDS", wake.LISTEN_AFTER_SECONDS)
 
 
-@pytest.mark.deeper
 @pytest.mark.usefixtures("listening")
 async def test_no_schedule_breaks_the_runtime() -> None:
     """Workers, leases, messages, interrupts, answers and crashes in any order: the laws hold."""
@@ -32,7 +31,6 @@ async def test_no_schedule_breaks_the_runtime() -> None:
             raise
 
 
-@pytest.mark.deeper
 @pytest.mark.usefixtures("listening")
 async def test_no_schedule_breaks_a_family() -> None:
     """Children, budgets, deadlines, interrupts, terminations and crashes: the sum over each tree

@@ -1,8 +1,8 @@
 """How much a property or a fault loop is tried: little in a hurry, all of it when there is time.
 
 A test names the whole count. The suite tries a fifth of it, `make quick` a twentieth. On fresh
-seeds `make torture` runs the same tests again (they are marked `deeper`) with three times the
-examples and every point of the loops.
+seeds `make torture` runs the same tests again (`tiers.goes_deeper`) with three times the examples
+and every point of the loops.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The process that is killed while it flushes: it queues and flushes without end.
 
-    python -m tests.support.soon_writer PATH START
+    python -m tests.support.soon_writer WHERE START
 
 Each round queues a few events for several sessions, interleaved, and flushes them. The id of an
 event is its number in its session. A line with the number of the round means that its flush was
@@ -22,8 +22,9 @@ SESSIONS: Final = 4
 EACH: Final = 25  # events of a session in a round
 
 
-async def main(path: str, start: int) -> None:
-    async with limpet.open(f"sqlite:///{path}") as lp:
+async def main(where: str, start: int) -> None:
+    """`where` is a file, or a server's URL."""
+    async with limpet.open(where if "://" in where else f"sqlite:///{where}") as lp:
         for number in range(SESSIONS):
             await lp.get_or_create(APP, USER, f"s{number}", state={"log": []}, actor="w")
         many = [lp.session(APP, USER, f"s{number}", actor="w") for number in range(SESSIONS)]

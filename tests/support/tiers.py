@@ -9,11 +9,12 @@ memory, and on the other stores one case of each error class.
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Final
 
 import pytest
 
-from tests.support import seeds
+from tests.support import examples, seeds
 
 SEALED_EVERY: Final = 8
 STORIES_EVERY: Final = 4
@@ -31,6 +32,7 @@ _WORLD_FILES: Final = (
 _STORE_FOLDERS: Final = ("golden", "sqlite", "postgres")
 _SOURCE_FILES: Final = ("test_cycles", "test_house")  # they parse every file of the package
 _STORE_WORDS: Final = ("sqlite", "postgres")
+_LOOPS: Final = (examples.tries, examples.schedules)
 _STORE_FIXTURES: Final = frozenset(("tmp_path", "tmp_path_factory", "any_postgres", "server"))
 
 
@@ -46,6 +48,17 @@ def tier(item: pytest.Item) -> str:
     if any(part in folders for part in _STORE_FOLDERS) or _needs_store(item):
         return "stores"
     return "quick"
+
+
+def goes_deeper(item: pytest.Item) -> bool:
+    """Whether a test tries more of its kind on fresh seeds: every property, every fault loop."""
+    test = getattr(item, "obj", None)
+    if getattr(test, "is_hypothesis_test", False):
+        return True
+    test = getattr(test, "__func__", test)
+    if not isinstance(test, FunctionType):
+        return False
+    return any(test.__globals__.get(name) in _LOOPS for name in test.__code__.co_names)
 
 
 def repeated_arguments(items: list[pytest.Item]) -> list[pytest.Item]:

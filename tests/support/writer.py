@@ -1,6 +1,6 @@
 """The process that is killed: it writes without end and says what was acknowledged.
 
-    python -m tests.support.writer PATH SEED START,START,…
+    python -m tests.support.writer WHERE SEED START,START,…
 
 Several lanes write at once, each a list of steps that follows from the seed alone. A line
 `lane step` on stdout means that this step was acknowledged. A lane starts at its START, so a
@@ -93,8 +93,9 @@ async def take(lp: Limpet, own: Session, shared: Session, todo: Step, mark: str)
             await own.append("user.said", {"text": mark}, id=mark, **changes(mark))
 
 
-async def main(path: str, seed: int, starts: list[int]) -> None:
-    async with limpet.open(f"sqlite:///{path}") as lp:
+async def main(where: str, seed: int, starts: list[int]) -> None:
+    """`where` is a file, or a server's URL."""
+    async with limpet.open(where if "://" in where else f"sqlite:///{where}") as lp:
         for name in (SHARED, *(f"lane-{number}" for number in range(len(starts)))):
             await lp.get_or_create(APP, USER, id=name, state={"n": 0, "log": []})
         async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""The tiers: which cases the marker `arguments` leaves out."""
+"""The tiers: which cases the marker `arguments` leaves out, and what torture tries more of."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from limpet import errors
 from tests.support import seeds, tiers
+from tests.support.examples import schedules, tries
 
 
 def item(test: str, *, marked: bool = True, **params: object) -> Any:
@@ -45,3 +48,30 @@ def test_fresh_seeds_try_every_case_on_every_store(monkeypatch: pytest.MonkeyPat
     """There is time for all of them then."""
     monkeypatch.setenv(seeds.VARIABLE, "fresh")
     assert tiers.repeated_arguments([item("test_a", url="sqlite") for _ in range(3)]) == []
+
+
+async def _a_fault_loop() -> int:
+    return sum(range(tries(1, 2)))
+
+
+def _a_simulation() -> int:
+    return schedules(1, 2)
+
+
+@given(st.integers())
+def _a_property(number: int) -> None:
+    assert number == number
+
+
+def _once() -> int:
+    return seeds.seed("once")
+
+
+@pytest.mark.parametrize(
+    ("test", "deeper"),
+    [(_a_fault_loop, True), (_a_simulation, True), (_a_property, True), (_once, False)],
+)
+def test_what_has_more_to_try_is_tried_by_torture(test: Any, deeper: bool) -> None:
+    """Nobody has to mark it, so that nobody can forget to."""
+    found: Any = SimpleNamespace(obj=test)
+    assert tiers.goes_deeper(found) == deeper
