@@ -7,6 +7,7 @@ No password is ever shown: of a place only what `address.where` leaves of its UR
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from typing import Final
@@ -108,6 +109,8 @@ def _reason(error: BaseException) -> str:
         return f"the server does not answer ({said(error)})"
     if isinstance(error, BROKEN):
         return f"the connection to the server broke ({said(error)})"
+    if isinstance(error, asyncio.CancelledError):
+        return "the store's own task was cancelled while it wrote"
     return f"{type(error).__name__}: {said(error)}"
 
 

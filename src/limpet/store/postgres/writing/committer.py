@@ -100,23 +100,40 @@ class Committer:
         """Wait until everything that was asked for has its answer."""
         self._closing = True
         self._rouse()
-        # One that was ended from outside does not keep the connections open.
-        await asyncio.gather(*map(asyncio.shield, self._tasks), return_exceptions=True)
+        while running := self._running():
+            await asyncio.gather(*map(asyncio.shield, running), return_exceptions=True)
         for lane in self._lanes:
             await lane.close()
 
     # --- private -------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        """Set the lanes going, or again if a task was ended from outside."""
+    def _start(self, *, lasting: bool = True) -> None:
+        """Start the lanes, and again those whose task was cancelled from outside."""
         for place, task in enumerate(self._tasks):
             if task.done():
-                self._tasks[place] = self._started(self._lanes[place])
+                self._tasks[place] = self._started(self._lanes[place], lasting=lasting)
         if not self._tasks:
-            self._tasks = [self._started(lane) for lane in self._lanes]
+            self._tasks = [self._started(lane, lasting=lasting) for lane in self._lanes]
 
-    def _started(self, lane: Lane) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(self._run(lane))
+    def _started(self, lane: Lane, *, lasting: bool) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._run(lane, lasting=lasting))
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        self._restart()
+
+    def _restart(self) -> None:
+        """Serve what is queued if the lanes were cancelled. The next commit would start them again,
+        but there may be none. They do not outlast the queue: whoever cancels all tasks of a loop
+        may be about to close it."""
+        if self._waiting and not self._flights:  # else whoever is on its way looks at the queue
+            self._start(lasting=False)
+
+    def _running(self) -> list[asyncio.Task[None]]:
+        """The tasks of lanes that have not ended: at least one, as long as a commit is queued."""
+        self._restart()
+        return [task for task in self._tasks if not task.done()]
 
     def _rouse(self) -> None:
         """Wake one lane, unless one is on its way to the queue already. It wakes the next."""
@@ -141,7 +158,7 @@ class Committer:
                 self._rouse()
             raise
 
-    async def _run(self, lane: Lane) -> None:
+    async def _run(self, lane: Lane, *, lasting: bool) -> None:
         served = 0
         while True:
             flight = self._take()
@@ -152,7 +169,7 @@ class Committer:
                     await lane.write_snapshots()
             elif lane.has_snapshots:
                 await lane.write_snapshots()
-            elif self._closing and not self._waiting:
+            elif not lasting or (self._closing and not self._waiting):
                 self._rouse()  # the other lane is to end too
                 return
             else:
