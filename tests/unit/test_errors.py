@@ -58,6 +58,7 @@ ARGUMENTS: dict[str, Any] = {
     "bytes_max": 8,
     "what": "events",
     "size": 9,
+    "steps_max": 9,
     "size_max": 8,
     "type": "session.x",
     "name": "apps:b",

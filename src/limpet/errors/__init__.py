@@ -37,6 +37,7 @@
     │   ├── GraphMisused          (an InvalidInput too)
     │   ├── GraphRunError         NodeException · EdgeException · ReducerError · RoutingError
     │   │                         StateValidationError · FanOutEmpty · ParallelBranchesBranchFailed
+    │   │                         StepLimitReached
     │   ├── CheckpointError       CheckpointNotFound · CheckpointRecordInvalid
     │   │                         CheckpointSaveFailed · CheckpointLoadFailed
     │   ├── SuspensionError       SuspensionPersistenceFailed · SuspensionRecordInvalid
@@ -84,7 +85,6 @@ from limpet.errors.input import (
     SchemaViolation,
     ScopeUnknown,
 )
-from limpet.errors.queue import FlushFailed, QueueFull, Unrecorded
 from limpet.errors.root import (
     LimpetError,
 )
@@ -139,6 +139,8 @@ from limpet.errors.store import (
     BundleDamaged,
     BundleRefused,
     ExtraMissing,
+    FlushFailed,
+    QueueFull,
     SealUnavailable,
     StoreBusy,
     StoreClosed,
@@ -153,15 +155,11 @@ from limpet.errors.store import (
     StoreOnNetwork,
     StoreReadOnly,
     StoreUnopened,
+    Unrecorded,
 )
 
 if TYPE_CHECKING:
     from limpet.errors.graph import (
-        CheckpointError,
-        CheckpointLoadFailed,
-        CheckpointNotFound,
-        CheckpointRecordInvalid,
-        CheckpointSaveFailed,
         ConflictingProjectionForms,
         ConflictingReducers,
         DanglingEdge,
@@ -183,17 +181,25 @@ if TYPE_CHECKING:
         ReducerConfigurationInvalid,
         ReducerError,
         RoutingError,
+        StateValidationError,
+        StepLimitReached,
+        UnreachableNode,
+    )
+    from limpet.errors.invocation import (
+        CheckpointError,
+        CheckpointLoadFailed,
+        CheckpointNotFound,
+        CheckpointRecordInvalid,
+        CheckpointSaveFailed,
         SessionLoadFailed,
         SessionSaveFailed,
         SessionStoreError,
         SessionWriteConflict,
-        StateValidationError,
         SuspensionError,
         SuspensionInUnsupportedContext,
         SuspensionPersistenceFailed,
         SuspensionRecordInvalid,
         SuspensionResumePayloadInvalid,
-        UnreachableNode,
     )
     from limpet.errors.migration import (
         CheckpointMigrationAmbiguous,
@@ -353,6 +359,7 @@ __all__ = [
     "StateError",
     "StateValidationError",
     "Step",
+    "StepLimitReached",
     "StoreBusy",
     "StoreClosed",
     "StoreCorrupt",
@@ -385,7 +392,7 @@ __all__ = [
 
 # Loaded when first asked for: most processes run no turn, no migration and no graph, and all of
 # them start.
-_LATER = ("runtime", "migration", "graph")
+_LATER = ("runtime", "migration", "graph", "invocation")
 
 if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
 

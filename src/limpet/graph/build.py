@@ -36,7 +36,7 @@ from limpet.graph.observe import Tracer
 from limpet.graph.project import Projection, projection_of
 from limpet.graph.sessions import SessionStore
 from limpet.graph.state import State, plan_of
-from limpet.model import described
+from limpet.model import GRAPH_STEPS_MAX, described
 from limpet.model.state.labels import LabelRegistry
 
 S = TypeVar("S", bound=State)
@@ -251,8 +251,12 @@ class GraphBuilder(Generic[S]):
 
     # --- compiling ------------------------------------------------------------------------------
 
-    def compile(self) -> CompiledGraph[S]:
-        """Check the graph and compile it. Raises GraphInvalid, of the kind that says why."""
+    def compile(self, *, steps_max: int = GRAPH_STEPS_MAX) -> CompiledGraph[S]:
+        """Check the graph and compile it. Raises GraphInvalid, of the kind that says why.
+
+        A run that has run `steps_max` nodes of this graph without reaching END stops with
+        StepLimitReached. Graphs inside this one have limits of their own.
+        """
         steps = make.steps_of(self._nodes, self._edges, self._entry, tuple(self._middleware))
         self._migrations.check(self._plan.version)
         assert self._entry is not None  # as checked
@@ -265,6 +269,7 @@ class GraphBuilder(Generic[S]):
             migrations=self._migrations,
             session=self._session_config(),
             tracer=self._tracer,
+            steps_max=steps_max,
         )
 
     def _session_config(self) -> SessionConfig | None:

@@ -32,6 +32,7 @@ class Invocation(RunIds):
         "metadata",
         "observers",
         "step",
+        "steps_max",
         "tracer",
         "tracker",
     )
@@ -50,6 +51,7 @@ class Invocation(RunIds):
         self.delivery: Delivery | None = None
         self.deliveries: set[Delivery] = set()  # of the graph that was invoked
         self.tracer: Tracer | None = None
+        self.steps_max: int | None = None  # of every graph of the run, if the caller gave one
         self.tracker: Tracker | None = None
         self.binding: Binding | None = None
 

@@ -19,6 +19,7 @@ from limpet.errors import (
     GraphMisused,
     MigrationError,
     StateValidationError,
+    StepLimitReached,
     SuspensionRecordInvalid,
     SuspensionResumePayloadInvalid,
 )
@@ -39,6 +40,7 @@ _CORRECTABLE: Final = (
     CheckpointRecordInvalid,
     GraphMisused,
     StateValidationError,
+    StepLimitReached,
     SuspensionRecordInvalid,
     SuspensionResumePayloadInvalid,
 )

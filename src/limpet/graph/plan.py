@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
+from limpet.errors import GraphError, GraphInvalid
 from limpet.graph.binding import SessionConfig
 from limpet.graph.checkpoint import ChangeCheckpointer, Checkpointer
 from limpet.graph.observe import Delivery, Observer, Tracer
 from limpet.graph.state import State, StatePlan
+from limpet.model import described
 from limpet.model.state.labels import LabelRegistry
 
 S = TypeVar("S", bound=State)
@@ -31,12 +33,14 @@ class GraphPlan(Generic[S]):
         migrations: LabelRegistry,
         session: SessionConfig | None = None,
         tracer: Tracer | None = None,
+        steps_max: int,
     ) -> None:
         self.name, self.plan, self.entry = name, plan, entry
         self.steps: dict[str, Any] = dict(steps)
         self.checkpointer, self.migrations = checkpointer, migrations
         self.changes = checkpointer if isinstance(checkpointer, ChangeCheckpointer) else None
         self.session, self.tracer = session, tracer
+        self.steps_max = checked_steps(steps_max, GraphInvalid)
         self.observers: tuple[Observer, ...] = ()
         self.deliveries: set[Delivery] = set()
 
@@ -64,6 +68,13 @@ class GraphPlan(Generic[S]):
             return graph
         branch: GraphPlan[Any] | None = step.branches[key][0].subgraph
         return branch
+
+
+def checked_steps(steps_max: int, refusal: type[GraphError]) -> int:
+    """How many nodes of a graph one run may run. Raises `refusal`."""
+    if type(steps_max) is not int or steps_max < 1:
+        raise refusal(f"steps_max is {described(steps_max)}. Pass a number of nodes from 1.")
+    return steps_max
 
 
 def _kind(step: Any) -> str:

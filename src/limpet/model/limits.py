@@ -60,6 +60,10 @@ ENVELOPE_BYTES_MAX: Final = 16 * 2**20  # unless a caller says otherwise
 QUEUED_EVENTS_MAX: Final = 65_536
 QUEUED_BYTES_MAX: Final = 64 * 2**20  # of encoded bodies
 
+GRAPH_STEPS_MAX: Final = (
+    10_000  # nodes that a graph runs in one run, unless a caller says otherwise
+)
+
 PAGE_MAX: Final = 1_000
 READ_PAGE_BYTES_MAX: Final = 16 * 2**20  # of encoded bodies: a page of events ends once it has them
 WALK_MAX: Final = 2_000  # heads that one page of a listing looks at while it filters

@@ -33,6 +33,7 @@ class CompiledGraph(GraphPlan[S]):
         signal_payload: Mapping[str, Any] | None = None,
         observers: Iterable[Observer] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        steps_max: int | None = None,
     ) -> Any:
         """Run the graph to its end; the final state, or `Suspended`.
 
@@ -41,6 +42,9 @@ class CompiledGraph(GraphPlan[S]):
         begins a new turn with `initial` folded into its state; a suspended one continues with
         `signal_payload`. A resumed invocation has a new id, unless it was suspended, and keeps its
         correlation id.
+
+        `steps_max` replaces the step limits that this graph and those inside it were compiled with.
+        A run that stopped at its limit can be resumed: each call counts from zero.
         """
         call = Call(
             initial=initial,
@@ -51,6 +55,7 @@ class CompiledGraph(GraphPlan[S]):
             signal_payload=signal_payload,
             observers=observers,
             metadata=metadata,
+            steps_max=steps_max,
         )
         return await invoke(self, call, Ran())
 

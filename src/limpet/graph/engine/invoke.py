@@ -28,7 +28,7 @@ from limpet.graph.engine.resume import (
 from limpet.graph.engine.run import run_graph
 from limpet.graph.engine.track import LiveFrame, Tracker
 from limpet.graph.observe import Observer, checked_observer
-from limpet.graph.plan import GraphPlan
+from limpet.graph.plan import GraphPlan, checked_steps
 from limpet.graph.suspend import SuspendSignal
 from limpet.model import described
 
@@ -44,6 +44,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     signal_payload: Mapping[str, Any] | None = None
     observers: Iterable[Observer] | None = None
     metadata: Mapping[str, Any] | None = None
+    steps_max: int | None = None
 
     def check(self) -> None:
         """Refuse ids that are not text, and a signal for nobody."""
@@ -60,6 +61,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.metadata is not None and not isinstance(self.metadata, Mapping):
             raise GraphMisused(f"metadata is {described(self.metadata)}. Pass a dict.")
+        if self.steps_max is not None:
+            checked_steps(self.steps_max, GraphMisused)
 
     def watchers(self) -> tuple[Observer, ...]:
         """The observers of this invocation alone."""
@@ -90,7 +93,7 @@ async def invoke(graph: GraphPlan[Any], call: Call, ran: Ran) -> Any:
         record = await load_record(graph.checkpointer, call.resume_invocation, signal=signal)
         check_session(record, call.session_id, signal=signal)
     run = Invocation(*await _ids(graph, call, record), call.session_id, call.metadata)
-    run.observers, run.tracer = watchers, graph.tracer
+    run.observers, run.tracer, run.steps_max = watchers, graph.tracer, call.steps_max
     run.deliveries, ran.invocation_id = graph.deliveries, run.invocation_id
     scope = Scope(run, graph)
     token = CURRENT.set(scope)

@@ -11,7 +11,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
-from limpet.errors import CheckpointSaveFailed, GraphError, NodeException, SuspensionError
+from limpet.errors import (
+    CheckpointSaveFailed,
+    GraphError,
+    NodeException,
+    StepLimitReached,
+    SuspensionError,
+)
 from limpet.errors.graph import said
 from limpet.graph.checkpoint import Position
 from limpet.graph.context import CURRENT, Scope
@@ -43,9 +49,13 @@ async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
     """Run the scope's graph from `node` to its end; the final state."""
     run, steps, plan = scope.run, scope.graph.steps, scope.graph.plan
     simple = not scope.watched and run.tracker is None and run.tracer is None
+    left = limit = run.steps_max or scope.graph.steps_max
     token = CURRENT.set(scope)
     try:
         while node is not None:
+            if not left:
+                raise StepLimitReached(node, limit, state)
+            left -= 1
             step = steps[node]
             scope.node, scope.state, scope.attempt = node, state, 0
             run.step = number = run.step + 1
