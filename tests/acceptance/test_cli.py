@@ -9,14 +9,13 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 import limpet
-from limpet.cli import app as cli
 from limpet.store.postgres import doctor as postgres_doctor
 from limpet.store.sqlite.file import backup as backups
 from tests.support import chats
@@ -400,7 +399,8 @@ def test_the_page_shows_what_happens(
     here: Path, server: Server, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every command of docs/cli.md, run in order, prints what stands below it."""
-    monkeypatch.setattr(cli, "now_us", lambda _: time.time_ns() // 1_000 + 3 * 3_600_000_000)
+    later = datetime.now(UTC) + timedelta(hours=3)
+    monkeypatch.setattr(limpet.Limpet, "now", lambda _: later)
     if "limpet migrate" in examples()[place]:
         chats.write_modules(here)
         asyncio.run(chats.fill(f"sqlite:///{here}/chats.db"))

@@ -69,9 +69,25 @@ def test_people_see_a_line_for_each_session_and_whether_there_are_more(here: Pat
 
 @pytest.mark.parametrize(
     ("option", "code"),
-    [(("--label", "gold"), "input.invalid"), (("--order", "updated"), "query.invalid")],
+    [
+        (("--label", "gold"), "input.invalid"),
+        (("--label", "plan=gold", "--label", "plan=free"), "input.invalid"),
+        (("--app", "support", "--app", "billing"), "input.invalid"),
+        (("--app", "support", "--app=support"), "input.invalid"),
+        (("--order", "updated"), "query.invalid"),
+    ],
 )
-def test_what_cannot_be_listed_is_refused(here: Path, option: tuple[str, str], code: str) -> None:
-    """A label without a value; an order without an index that serves it."""
+def test_what_cannot_be_listed_is_refused(here: Path, option: tuple[str, ...], code: str) -> None:
+    """A label without a value or with two, an option given twice, an order without an index."""
     exit_code, told = answer(here, "list", "a.db", *option)
     assert (exit_code, told["error"]["code"]) == (2, code)
+
+
+def test_what_is_said_twice_is_no_question(here: Path) -> None:
+    """Several labels, one label said twice, and a flag said twice leave nothing open."""
+    labels = ("--label", "plan=gold", "--label", "plan=gold", "--label", "a=b=c")
+    labels += ("--app", "support")
+    assert answer(here, "list", "a.db", *labels, "--state", "--state")[0] == 0
+    done = run(here, "list", "a.db", "--app", "a", "--app", "b")
+    assert done.returncode == 2
+    assert "--app is given 2 times. Pass it once." in done.stderr

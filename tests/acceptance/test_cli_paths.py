@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,10 @@ import pytest
 import limpet
 from limpet.cli import app as cli
 from limpet.cli import commands, show
-from limpet.testing.clock import FakeClock
 from tests.support import chats
 from tests.support.command import PAGE, answer, run, run_process, run_terminal
 
 COMMANDS = ("doctor", "verify", "status", "backup", "restore", "migrate")
-HOUR_US = 3_600_000_000
 
 
 @pytest.fixture
@@ -81,8 +80,10 @@ def test_ages_are_for_people_and_json_has_the_times_alone(
 ) -> None:
     """By a given clock: three hours after the message the line says so."""
     due = answer(here, "status", "support.db")[1]["shown"][0]["due_at"]
-    clock = FakeClock(limpet.runnable_at(asyncio.run(head_of(here))))
-    monkeypatch.setattr(cli, "now_us", lambda _: clock.now_us + 3 * HOUR_US)
+    pending_at = limpet.runnable_at(asyncio.run(head_of(here)))
+    assert pending_at is not None
+    later = pending_at + timedelta(hours=3)
+    monkeypatch.setattr(limpet.Limpet, "now", lambda _: later)
     _, told = answer(here, "status", "support.db")
     assert told["shown"][0]["due_at"] == due
     assert " ago" not in str(told)

@@ -124,3 +124,16 @@ async def test_an_absolute_timeout_has_not_passed(skewed: limpet.Limpet) -> None
     timeouts = limpet.Timeouts(idle=HOUR / 4, absolute=HOUR / 2)
     s = await skewed.create("support", "ada", timeouts=timeouts, actor=ADA)
     assert (await s.renew(idle=HOUR / 4)).data
+
+
+async def test_now_is_the_stores_time(skewed: limpet.Limpet) -> None:
+    """Between the event before it and the event after it, in UTC; a closed store has none."""
+    s = await skewed.create("support", "ada", actor=ADA)
+    before = await s.append("note.made", {})
+    now = skewed.now()
+    after = await s.append("note.made", {})
+    assert before.at <= now <= after.at
+    assert now.utcoffset() == timedelta(0)
+    await skewed.close()
+    with pytest.raises(limpet.StoreClosed):
+        skewed.now()

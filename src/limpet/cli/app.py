@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
@@ -17,7 +18,7 @@ import limpet
 from limpet.cli import agents, importing, life, listing, moving, past, running
 from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on, store_url
 from limpet.cli.backlog import Backlog, backlog_of
-from limpet.cli.commands import Commands
+from limpet.cli.commands import Command, Commands
 from limpet.cli.objects import imported_object
 from limpet.cli.show import Screen
 from limpet.cli.stuck import Stuck
@@ -81,6 +82,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain text, the same on a terminal and in a pipe
 )
+command = partial(app.command, cls=Command)
 
 
 @app.callback(invoke_without_command=True)
@@ -95,7 +97,7 @@ def root(
         raise typer.Exit
 
 
-@app.command()
+@command()
 def doctor(
     url: Url,
     *,
@@ -121,7 +123,7 @@ def doctor(
     raise typer.Exit(0 if well else FOUND)
 
 
-@app.command()
+@command()
 def verify(
     url: Url,
     *,
@@ -151,7 +153,7 @@ def verify(
     raise typer.Exit(0 if report.ok else FOUND)
 
 
-@app.command()
+@command()
 def status(
     url: Url,
     *,
@@ -173,16 +175,16 @@ def status(
     async def run(lp: limpet.Limpet) -> Backlog:
         if app_name is not None:
             await _refuse_unknown(lp, app_name)
-        return await backlog_of(lp, app_name, now_us=now_us(lp), limit=limit)
+        return await backlog_of(lp, app_name, now=lp.now(), limit=limit)
 
     with screen.errors():
         screen.status(on(url, run, looking=True))
 
 
-app.command("list")(listing.list_)
+command("list")(listing.list_)
 
 
-@app.command()
+@command()
 def backup(
     url: Url,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The copy; must not exist yet.")],
@@ -210,7 +212,7 @@ def backup(
     raise typer.Exit(FOUND if report is not None and damage(report) else 0)
 
 
-@app.command()
+@command()
 def restore(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The backup.")],
     url: Annotated[
@@ -247,7 +249,7 @@ def restore(
     raise typer.Exit(FOUND if damage(done.report) else 0)
 
 
-@app.command()
+@command()
 def migrate(
     url: Url,
     *,
@@ -286,11 +288,6 @@ def migrate(
             done = on(url, run, looking=plan)
         screen.migration(done, stuck)
     raise typer.Exit(0 if done.ok else FOUND)
-
-
-def now_us(lp: limpet.Limpet) -> int:
-    """The store's time, for showing ages and for deciding whether a lease has ended."""
-    return lp.documents("limpet").journal.now_us()
 
 
 async def _refuse_unknown(lp: limpet.Limpet, app_name: str) -> None:
@@ -333,9 +330,9 @@ def _listed(apps: list[str]) -> str:
 verbs = (moving.copy, moving.erase, moving.export, moving.mirror)
 runs = (running.work, running.confirm, running.answer, running.requeue, running.trace)
 for verb in (*verbs, *runs):
-    app.command()(verb)
+    command()(verb)
 for of_past in (*past.COMMANDS, *life.COMMANDS, *agents.COMMANDS):
-    app.command()(of_past)
-app.command("import")(moving.import_)
-app.command("erase-user")(moving.erase_user)
-app.command("import-adk")(importing.import_adk)
+    command()(of_past)
+command("import")(moving.import_)
+command("erase-user")(moving.erase_user)
+command("import-adk")(importing.import_adk)

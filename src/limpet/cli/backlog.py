@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from limpet.model import PAGE_MAX, Head, Key, runnable_us
+from limpet.model import PAGE_MAX, Head, Key, runnable_us, to_us
 from limpet.model.diff.changes import brief, printable
 from limpet.model.facts.running import children_in, open_requests, run_in
 from limpet.model.facts.running.endings import has_ended, is_held
@@ -116,9 +117,9 @@ def _awaited(head: Head) -> list[Key]:
     return [Key(child["app"], child["user"], id) for id, child in children]
 
 
-async def backlog_of(lp: Limpet, app: str | None, *, now_us: int, limit: int) -> Backlog:
+async def backlog_of(lp: Limpet, app: str | None, *, now: datetime, limit: int) -> Backlog:
     """The backlog of a store, or of one app in it."""
-    backlog, cursor = Backlog(now_us, shown=[]), None
+    backlog, cursor = Backlog(to_us(now), shown=[]), None
     while True:
         page = await lp.list(app=app, reverse=False, limit=PAGE_MAX, cursor=cursor)
         backlog.add(page.items, limit=limit)

@@ -1,4 +1,4 @@
-"""The command group, and the errors outside the commands: wrong usage, output that fails.
+"""The command group and its commands, and the errors outside them: wrong usage, lost output.
 
 A command reports its own errors. Errors before it starts, or while its output is written, are
 reported here in the same form and with their own exit codes.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput
@@ -45,6 +46,17 @@ class Commands(TyperGroup):
             screen.error(InvalidInput(f"{words}. See {command} --help."))
             code = InvalidInput.exit_code
         sys.exit(code if isinstance(code, int) else 0)
+
+
+class Command(TyperCommand):
+    """A command. An option that takes one value is accepted once: the last would win silently."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option, times in Counter(given).items():
+            if times > 1 and not (option.multiple or getattr(option, "is_flag", False)):
+                ctx.fail(f"{option.opts[0]} is given {times} times. Pass it once.")
+        return super().parse_args(ctx, args)
 
 
 class _Lost(Exception):

@@ -69,10 +69,17 @@ def list_(
 
 
 def _labels(options: list[str]) -> dict[str, str] | None:
+    labels: dict[str, str] = {}
     for option in options:
-        if "=" not in option:
+        name, given, value = option.partition("=")
+        if not given:
             raise InvalidInput(f"--label takes NAME=VALUE, such as plan=gold, not {option!r}.")
-    return dict([option.split("=", 1) for option in options]) or None
+        if labels.setdefault(name, value) != value:
+            raise InvalidInput(
+                f"--label asks for {name}={labels[name]} and for {option}, and a session has one "
+                "value of a label. Pass one of the two."
+            )
+    return labels or None
 
 
 def _table(page: Page) -> Table:

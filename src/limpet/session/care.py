@@ -1,9 +1,10 @@
-"""Looking after a store: verify, examine, migrate, back up, delete and erase."""
+"""Looking after a store: read its clock, verify, examine, migrate, back up, delete and erase."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from limpet.errors import (
     InvalidInput,
     SessionExists,
 )
-from limpet.model import PAGE_MAX, Head, Key, described
+from limpet.model import PAGE_MAX, Head, Key, described, to_time
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
@@ -46,6 +47,14 @@ if TYPE_CHECKING:
 
 class Care(Door):
     """What is done for a store rather than in its sessions."""
+
+    def now(self) -> datetime:
+        """The time by the store's clock (UTC), without I/O, as a new event is dated.
+
+        Compare recorded times with it. On PostgreSQL it is the server's time as its replies tell
+        it, which may differ from this machine's.
+        """
+        return to_time(self._journal.now_us())
 
     async def delete(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /

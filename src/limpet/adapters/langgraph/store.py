@@ -168,9 +168,7 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
                 return
 
     def _now(self) -> float:
-        if self._clock is not None:
-            return self._clock()
-        return self._documents().journal.now_us() / 1_000_000
+        return self._lp.now().timestamp() if self._clock is None else self._clock()
 
     def _documents(self) -> Documents:
         return self._lp.documents(self.collection, actor=_ACTOR)
