@@ -180,8 +180,8 @@ async def test_a_tool_is_bound_for_who_may_use_it(lp: limpet.Limpet) -> None:
         await lp.resume(s.key, tools=ToolRegistry([Tool("search")], authorize=authorize))
     new = await lp.create("support", "ada", actor="user:ada")
     with pytest.raises(limpet.ToolAuthorizationFailed):
-        await new.bind_tools(ToolRegistry([Tool("rm", permission="never_allow")]))
-    optional = ToolRegistry([Tool("rm", permission="never_allow", required=False)])
+        await new.bind_tools(ToolRegistry([Tool("rm", permission="deny")]))
+    optional = ToolRegistry([Tool("rm", permission="deny", required=False)])
     assert await new.bind_tools(optional) == {}
 
 

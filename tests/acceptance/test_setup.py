@@ -202,19 +202,20 @@ async def test_a_worker_and_a_wake_refuse_what_they_cannot_follow(
     assert (await s.refresh()).head.pending == 1
 
 
-async def test_a_worker_may_say_never_allow_as_a_tool_does(lp: limpet.Limpet) -> None:
-    """It is deny, for effects and for what the turn shows of its permissions."""
-    shown: list[Any] = []
+async def test_tools_workers_and_documents_say_deny(lp: limpet.Limpet) -> None:
+    """They have the same three words; any other is refused, and the error lists them."""
 
-    async def act(turn: limpet.Turn) -> None:
-        shown.append(turn.permissions)
-        await turn.effect("refund", lambda: shown.append("refund"))
+    async def act(turn: limpet.Turn) -> None: ...
 
     s = await lp.create("support", "ada", "one")
-    await s.append("user.message", {"text": "hi"}, actor=ADA)
-    woken = await lp.wake(s.key, act, permissions={"refund": "never_allow"})
-    assert isinstance(woken.error, limpet.ToolDenied)
-    assert shown == [{"refund": "deny"}]
+    tools: Any = {"refund": "never_allow"}
+    with pytest.raises(limpet.InvalidInput, match="Use one of always_allow, always_ask, deny"):
+        limpet.Tool("refund", permission=tools["refund"])
+    with pytest.raises(limpet.InvalidInput, match="Use one of always_allow, always_ask, deny"):
+        await lp.wake(s.key, act, permissions=tools)
+    with pytest.raises(limpet.InvalidInput, match="one of always_allow, always_ask, deny"):
+        await lp.permissions.put("p", {"tools": tools}, actor=ADA)
+    assert limpet.Tool("refund", permission="deny").permission == "deny"
 
 
 async def test_what_is_not_a_permission_denies(lp: limpet.Limpet) -> None:

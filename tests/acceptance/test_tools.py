@@ -9,6 +9,7 @@ import pytest
 
 import limpet
 from limpet import Tool, ToolRegistry
+from limpet.model.facts.tools import tools_bound
 from limpet.store.memory import MemoryStore
 from limpet.testing.clock import FakeClock
 
@@ -115,6 +116,15 @@ async def test_a_permission_that_became_stricter_holds_after_resuming(lp: limpet
     now = ToolRegistry([Tool("refund", permission="always_ask"), Tool("mail")])
     s, _ = await lp.resume(s.key, tools=now)
     assert {kept["permission"] for kept in s.tools.values()} == {"always_ask"}
+
+
+async def test_a_permission_that_is_not_known_stays_denied(lp: limpet.Limpet) -> None:
+    """A word that newer code recorded is taken for the strictest one when it is bound again."""
+    s = await lp.create("support", "ada", actor=ADA)
+    await s.record(tools_bound({"mail": {"version": "1.0.0", "permission": "on_mondays"}}))
+    await s.suspend()
+    s, _ = await lp.resume(s.key, tools=ToolRegistry([Tool("mail")]))
+    assert await s.check_permission("mail") == "deny"
 
 
 async def test_a_lock_ends_by_itself() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -28,16 +28,14 @@ from limpet.model.facts.tools import tools_bound, tools_in
 from limpet.model.state.semver import SchemaVersion
 from limpet.session.documents import Documents
 from limpet.session.handle import Handle
-from limpet.session.journal import Journal
 from limpet.session.life.policy import call_function
+from limpet.session.runs.permissions import PERMISSIONS, Permission, stricter
 from limpet.store.leases import Leases
 
-Permission: TypeAlias = Literal["always_allow", "always_ask", "never_allow"]
 # (tool, session) → True, or the reason why this caller may not use it.
 Authorize: TypeAlias = Callable[..., "bool | str | Awaitable[bool | str]"]
 COLLECTION: Final = "tools"
 LOCK_SECONDS: Final = 30.0
-_PERMISSIONS: Final = ("always_allow", "always_ask", "never_allow")
 _ACTOR: Final = "system:tools"
 
 
@@ -57,8 +55,11 @@ class Tool(msgspec.Struct, frozen=True):
         if not isinstance(self.name, str) or not 0 < len(self.name) <= 128:
             raise InvalidInput("the name of a tool is a text of 1 to 128 characters.")
         SchemaVersion.parse(self.version)
-        if self.permission not in _PERMISSIONS:
-            raise InvalidInput(f"permission is one of {', '.join(_PERMISSIONS)}.")
+        if self.permission not in PERMISSIONS:
+            raise InvalidInput(
+                f"the permission of {self.name!r} is {described(self.permission)}. "
+                f"Use one of {', '.join(PERMISSIONS)}."
+            )
         if type(self.cost) not in (int, float) or not 0 <= self.cost < math.inf:
             raise InvalidInput("the cost of a tool is a number from 0: what one use of it costs.")
 
@@ -117,8 +118,8 @@ class ToolRegistry:
 
     async def refusal(self, tool: Tool, session: Handle) -> str | None:
         """Why this session may not use the tool; None if it may."""
-        if tool.permission == "never_allow":
-            return "its permission is never_allow"
+        if tool.permission == "deny":
+            return "its permission is deny"
         if self._authorize is None:
             return None
         found = await call_function(self._authorize, tool, session)
@@ -178,8 +179,8 @@ def _rebound(name: str, kept: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
     """
     rest = {n: kept[n] for n in ("required", "substitutes") if n in kept}
     made = {**tool.binding, **rest}
-    said = (kept.get("permission", tool.permission), tool.permission)
-    made["permission"] = max(said, key=_PERMISSIONS.index)
+    said = kept.get("permission", tool.permission)
+    made["permission"] = stricter({name: said}, {name: tool.permission})[name]
     if kept.get("exclusive"):
         made["exclusive"] = True
     if tool.name != name:
@@ -208,9 +209,9 @@ async def binding(registry: ToolRegistry | None, session: Handle) -> Fact | None
 class ToolLocks:
     """Locks of one session on exclusive tools."""
 
-    def __init__(self, journal: Journal, session: Handle) -> None:
-        self._journal, self._session = journal, session
-        self._documents = Documents(journal, COLLECTION)
+    def __init__(self, session: Handle) -> None:
+        self._session = session
+        self._documents = Documents(session.writer.journal, COLLECTION)
         self._worker = f"session:{session.head.uid}"
 
     async def lock(self, name: str, seconds: float) -> Lease:
@@ -237,7 +238,7 @@ class ToolLocks:
 
     @property
     def _leases(self) -> Leases:
-        store = self._journal.store
+        store = self._session.writer.journal.store
         if not isinstance(store, Leases):
             raise InvalidInput("this store does not support leases, which locks on tools need.")
         return store

@@ -173,7 +173,7 @@ class Life:
 
         if not self.tools.get(name, {}).get("exclusive"):
             raise InvalidInput(f"{name!r} is not bound as an exclusive tool. Bind it first.")
-        locks = ToolLocks(self.writer.journal, self)
+        locks = ToolLocks(self)
         return await locks.lock(name, check_lease_seconds(seconds))
 
     @property
@@ -261,4 +261,4 @@ class Internals:
         if any(kept.get("exclusive") for kept in self._session.tools.values()):
             from limpet.session.life.tools import ToolLocks
 
-            await ToolLocks(self._session.writer.journal, self._session).release_all()
+            await ToolLocks(self._session).release_all()

@@ -13,7 +13,6 @@ from limpet.session.documents import Documents
 Permission: TypeAlias = Literal["always_allow", "always_ask", "deny"]
 PERMISSIONS: Final[tuple[Permission, ...]] = ("always_allow", "always_ask", "deny")
 ALL_TOOLS: Final = "*"
-_WORDS: Final = {"never_allow": "deny"}  # as a bound tool says it
 
 
 class Permissions(Documents):
@@ -36,7 +35,7 @@ def permitted(value: Any) -> Mapping[str, Permission]:
 
 
 def check_permissions(given: Any) -> Mapping[str, Permission]:
-    """The permissions of a worker, by tool; never_allow is deny. Raises InvalidInput."""
+    """The permissions of a worker, by tool. Raises InvalidInput."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all([isinstance(name, str) for name in given]):
@@ -44,14 +43,13 @@ def check_permissions(given: Any) -> Mapping[str, Permission]:
             f"permissions are a dict of permissions by tool, not {described(given)}. "
             "Pass them as in {'refund': 'always_ask'}."
         )
-    said = {name: _plain(permission) for name, permission in given.items()}
-    for name, permission in said.items():
+    for name, permission in given.items():
         if permission not in PERMISSIONS:
             raise InvalidInput(
                 f"the permission of {name!r} is {described(permission)}. "
                 f"Use one of {', '.join(PERMISSIONS)}."
             )
-    return said
+    return dict(given)
 
 
 def stricter(*said: Mapping[str, Any]) -> dict[str, Permission]:
@@ -63,7 +61,7 @@ def stricter(*said: Mapping[str, Any]) -> dict[str, Permission]:
 def limits_of(setup: Setup) -> dict[str, Permission]:
     """What its bound tools say, and those of the sessions that it works for."""
     bound = {name: tool.get("permission") for name, tool in setup.tools.items()}
-    said = {name: _plain(p) for name, p in bound.items() if p is not None}
+    said = {name: permission for name, permission in bound.items() if permission is not None}
     return stricter(said, setup.limits)
 
 
@@ -74,10 +72,6 @@ def permission_for(said: Mapping[str, Any], tool: str) -> Permission:
     """
     found: Permission = said.get(tool, said.get(ALL_TOOLS, "always_allow"))
     return found if found in PERMISSIONS else "deny"
-
-
-def _plain(permission: Any) -> Any:
-    return _WORDS.get(permission, permission) if isinstance(permission, str) else permission
 
 
 def _strictness(permission: Permission) -> int:
