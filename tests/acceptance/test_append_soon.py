@@ -394,7 +394,7 @@ async def test_closing_notes_what_was_not_flushed_on_the_error_of_the_block(file
 
     with pytest.raises(KeyError) as caught:
         await block()
-    assert "were not recorded" in caught.value.__notes__[0]
+    assert "not recorded: " in caught.value.__notes__[0]
 
 
 async def test_a_busy_store_keeps_the_queue_for_a_write_and_empties_it_for_a_flush(

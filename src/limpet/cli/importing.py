@@ -16,7 +16,7 @@ from limpet.adapters.adk_source import open_source
 from limpet.cli.asked import Json, store_url
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput
-from limpet.store.doctor import plural
+from limpet.store.answers import plural
 
 _FOUND: Final = 1
 _FILE: Final = re.compile(r"sqlite(\+\w+)?:///(?P<path>[^?]+?)(\.(db|sqlite3?))?(\?.*)?")

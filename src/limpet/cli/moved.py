@@ -12,8 +12,7 @@ from limpet.model import Key, to_time
 from limpet.session.move.mirror import Mirrored
 from limpet.session.move.transfer import Copied, Refused
 from limpet.session.wire import key_form
-from limpet.store.doctor import plural, size
-from limpet.store.protocol import Erasure, Erasures
+from limpet.store.answers import Erasure, Erasures, plural, size
 
 
 def show_copied(screen: Screen, copied: Copied, seconds: float) -> None:
@@ -41,10 +40,8 @@ def show_copied(screen: Screen, copied: Copied, seconds: float) -> None:
         if copied.left_out:
             names = ", ".join(copied.left_out)
             say(f"left out: {names}. Copy the app to bring them along (--app).", "warning")
-        sent = f"{plural(copied.sessions, 'session')}, {plural(copied.events, 'event')}"
-        sent += f", {plural(copied.names, 'shared name')}"
         how = "ok" if copied.ok else "not ok"
-        say(f"{how}: {sent} copied in {seconds:.1f} s.", "ok" if copied.ok else "problem")
+        say(f"{how}: {copied.sent} in {seconds:.1f} s.", "ok" if copied.ok else "problem")
 
 
 def show_exported(screen: Screen, key: Key, file: Path) -> None:
@@ -57,8 +54,7 @@ def show_exported(screen: Screen, key: Key, file: Path) -> None:
 def show_mirrored(screen: Screen, written: Mirrored, place: Path) -> None:
     told = {"ok": True, "directory": str(place), **msgspec.to_builtins(written)}
     with screen.answer(told) as say:
-        what = f"{plural(written.sessions, 'session')}, {plural(written.events, 'event')}"
-        say(f"ok: {what} written to {place}. Bodies are in plain text.", "ok")
+        say(f"ok: {written} to {place}. Bodies are in plain text.", "ok")
 
 
 def show_imported(screen: Screen, key: Key, version: int) -> None:

@@ -19,7 +19,6 @@ from limpet.cli.show import Screen
 from limpet.model.diff.changes import brief
 from limpet.model.ops import show as show_path
 from limpet.session.wire import event_form, key_form, time_form
-from limpet.store.doctor import plural, size
 
 _DATA_CHARS_MAX = 80
 
@@ -130,11 +129,7 @@ def show_checkpoint(screen: Screen, done: Any) -> None:
 def show_compacted(screen: Screen, done: limpet.CompactReport) -> None:
     told = {"ok": True, **msgspec.structs.asdict(done)}
     with screen.answer(told) as say:
-        moved = f"{plural(done.events, 'event')} of {plural(done.sessions, 'session')} moved"
-        sizes = (
-            f": {size(done.rows_bytes)} became {size(done.segment_bytes)}" if done.events else ""
-        )
-        say(f"{moved}{sizes}.", "ok")
+        say(f"{done}.", "ok")
 
 
 # --- forms ---------------------------------------------------------------------------------------

@@ -34,9 +34,9 @@ from limpet.errors import BackupDamaged, InvalidInput, LimpetError
 from limpet.model import Head, runnable_us, to_time
 from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan
 from limpet.session.wire import error_form, head_form, key_form, report_form
-from limpet.store.doctor import damage, finding_line, plural, size
-from limpet.store.protocol import Check, Diagnosis, Report, Restored
-from limpet.store.protocol import Progress as Callback
+from limpet.store.answers import Check, Diagnosis, Report, Restored, plural, size
+from limpet.store.answers import Progress as Callback
+from limpet.store.doctor import damage
 
 _COLOURS: Final = {"ok": "green", "skipped": "dim", "warning": "yellow", "problem": "bold red"}
 _FINDINGS: Final = (
@@ -132,9 +132,7 @@ class Screen:
         else:
             for line in _lines(found.checks):
                 typer.echo(line)
-        told = f"{'ok' if well else 'not ok'}: {plural(len(found.checks), 'check')}, "
-        told += f"{plural(counts['problem'], 'problem')}, {plural(counts['warning'], 'warning')}"
-        told += f", {counts['skipped']} skipped" if counts["skipped"] else ""
+        told = f"{'ok' if well else 'not ok'}: {found.counted}"
         if not well and not counts["problem"]:
             told += "; with --strict a warning counts"
         self._say(f"{told}.", "ok" if well else "problem")
@@ -144,13 +142,13 @@ class Screen:
         if self._json:
             self._write(report_form(report))
             return
-        for finding in report.findings:
-            self._say(finding_line(finding), "problem")
-        read = f"{plural(report.sessions, 'session')}, {plural(report.events, 'event')} read"
         if report.ok:
-            self._say(f"ok: {read}, nothing is wrong.", "ok")
-        else:
-            self._say(f"{plural(len(report.findings), 'finding')}: {read}. {_FINDINGS}", "problem")
+            self._say(str(report), "ok")
+            return
+        for finding in report.findings:
+            self._say(str(finding), "problem")
+        many = plural(len(report.findings), "finding")
+        self._say(f"{many}: {report.read} read. {_FINDINGS}", "problem")
 
     def status(self, found: Backlog) -> None:
         if self._json:
@@ -178,7 +176,7 @@ class Screen:
             self._write(_copied(file, report, seconds))
             return
         for finding in found:
-            self._say(finding_line(finding), "problem")
+            self._say(str(finding), "problem")
         told = f"backed up to {file}: {size(file.stat().st_size)} in {seconds:.1f} s; "
         if found:
             told += f"{_verified(report)}. The copy has the same damage as the store. {_FINDINGS}"
@@ -195,7 +193,7 @@ class Screen:
             self._write({**_copied(file, done.report, seconds), "aside": aside})
             return
         for finding in found:
-            self._say(finding_line(finding), "problem")
+            self._say(str(finding), "problem")
         told = f"restored from {file}: {size(file.stat().st_size)} in {seconds:.1f} s; "
         self._say(f"{told}{_verified(done.report)}.", "problem" if found else "ok")
         if done.aside is not None:
@@ -216,7 +214,7 @@ class Screen:
         for name, sessions in plan.leftovers.items():
             many = plural(sessions, "session")
             self._say(f"left over: {name}, in {many}; the class does not declare it.", "warning")
-        self._say(_migration_summary(plan), "ok" if plan.ok else "problem")
+        self._say(plan.summary, "ok" if plan.ok else "problem")
 
     @contextmanager
     def answer(self, told: dict[str, Any]) -> Iterator[Callable[[str, str], None]]:
@@ -280,12 +278,11 @@ def _verified(report: Report | None) -> str:
     """What was read from a copy, and the result."""
     assert report is not None
     found = damage(report)
-    read = f"{plural(report.sessions, 'session')}, {plural(report.events, 'event')}"
     sealed = len(report.findings) - len(found)
     more = "; sealed bodies by chain and checksum only" if sealed else ""
     if found:
-        return f"{plural(len(found), 'finding')}: {read} read{more}"
-    return f"verified: {read}, nothing is wrong{more}"
+        return f"{plural(len(found), 'finding')}: {report.read} read{more}"
+    return f"verified: {report.read}, nothing is wrong{more}"
 
 
 def _copied(file: Path, report: Report | None, seconds: float) -> dict[str, Any]:
@@ -396,18 +393,6 @@ def _listed(outcome: MigrationOutcome, stuck: Stuck) -> list[tuple[str, str]]:
     rows = [(str(key), reason) for key, reason in stuck.of(outcome.fate)]
     more = stuck.more(outcome.fate)
     return [*rows, (more, "")] if more else rows
-
-
-def _migration_summary(plan: MigrationPlan) -> str:
-    able = plan.count("migrated" if plan.applied else "migratable")
-    verb = "migrated" if plan.applied else "to be migrated"
-    told = f"{plural(able, 'session')} of {plan.sessions:,} {verb} to schema {plan.target}"
-    stuck = sum(outcome.sessions for outcome in plan.outcomes if not outcome.ok)
-    if plan.applied:
-        left = f", {stuck:,} could not be migrated and are unchanged" if stuck else ""
-    else:
-        left = (f", {stuck:,} cannot be migrated" if stuck else "") + "; nothing was written"
-    return f"{'ok' if plan.ok else 'not ok'}: {told}{left}."
 
 
 def _outcome(outcome: MigrationOutcome, stuck: Stuck) -> dict[str, Any]:

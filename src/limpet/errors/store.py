@@ -276,7 +276,7 @@ class Unrecorded:
         self.key, self.drafts, self.error = key, drafts, error
 
     def __repr__(self) -> str:
-        return f"<{len(self.drafts)} events of {self.key} not recorded: {self.error}>"
+        return f"<{_events(len(self.drafts))} of {self.key} not recorded: {self.error}>"
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -305,13 +305,18 @@ class FlushFailed(StoreError):
         self.unrecorded, self.during = tuple(unrecorded), during
         self.ids = tuple([id for each in self.unrecorded for id in each.ids])
         first = self.unrecorded[0]
-        more = f" and of {len(unrecorded) - 1:,} more sessions" if len(unrecorded) > 1 else ""
-        what = f"{len(self.ids):,} queued events of {first.key}{more} were not recorded"
-        super().__init__(f"{what} ({first.error}) {_NEXT[during]}")
+        others = len(self.unrecorded) - 1
+        more = "" if not others else f" and {others:,} more session{'s' if others > 1 else ''}"
+        what = f"not recorded: {_events(len(self.ids))} queued for {first.key}{more}"
+        super().__init__(f"{what}. {first.error} {_NEXT[during]}")
+
+
+def _events(count: int) -> str:
+    return f"{count:,} event{'' if count == 1 else 's'}"
 
 
 _NEXT = {
-    "flush": "They have left the queue. error.unrecorded has their drafts: send these again with "
-    "append_many; none is recorded twice.",
-    "write": "So this write was not tried. lp.flush() names them too; then try this write again.",
+    "flush": "What was not recorded has left the queue. error.unrecorded has the drafts: send them "
+    "again with append_many; none is recorded twice.",
+    "write": "So this write was not tried. lp.flush() reports them too; then try this write again.",
 }

@@ -1,14 +1,17 @@
-"""What stores answer with: commits, readings, pages, reports and certificates."""
+"""What stores answer with: commits, readings, pages, reports and certificates.
+
+What a person may print is worded here: `str` of a report is a few lines, `repr` has every field.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from limpet.model import EMPTY, Event, FrozenDict, Head, Key, LastCheckpoint, ScopeValue
+from limpet.model import EMPTY, Event, FrozenDict, Head, Key, LastCheckpoint, ScopeValue, to_time
 
 Order: TypeAlias = Literal["created", "updated", "key"]
 Ending: TypeAlias = Literal["deleted", "moved"]
@@ -19,6 +22,7 @@ Severity: TypeAlias = Literal["ok", "skipped", "warning", "problem"]  # skipped:
 KeyOwner: TypeAlias = str
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 Owner: TypeAlias = tuple[str, str]  # of shared names: an app and a user, or "" for the app's own
+_FINDINGS_SHOWN: Final = 20
 
 
 class Standing(NamedTuple):
@@ -106,6 +110,11 @@ class Erasure(msgspec.Struct, frozen=True):
     erased_us: int
     forks_kept: int = 0  # forks that keep the state they began on
 
+    def __str__(self) -> str:
+        at = to_time(self.erased_us).isoformat(timespec="seconds")
+        kept = f"; {plural(self.forks_kept, 'fork')} kept" if self.forks_kept else ""
+        return f"{self.key_hash.hex()[:16]} erased at version {self.version:,}, {at}{kept}"
+
 
 class Erasures(msgspec.Struct, frozen=True):
     """The certificate of a forgotten user."""
@@ -115,6 +124,11 @@ class Erasures(msgspec.Struct, frozen=True):
     names: int  # user: names of which every version was removed
     forks: tuple[Key, ...]  # of other users: they keep the state they began on
 
+    def __str__(self) -> str:
+        gone = f"{plural(len(self.sessions), 'session')}, {plural(self.names, 'user: name')} erased"
+        kept = f"; kept, of other users: {', '.join(map(str, self.forks))}" if self.forks else ""
+        return gone + kept
+
 
 class Finding(msgspec.Struct, frozen=True):
     """Something that is not as it should be, and where."""
@@ -123,6 +137,12 @@ class Finding(msgspec.Struct, frozen=True):
     problem: str
     key: Key | None = None
     seq: int | None = None
+
+    def __str__(self) -> str:
+        """One line: which session, which event, what is wrong."""
+        place = "" if self.key is None else f"{self.key} "
+        seq = "" if self.seq is None else f" {self.seq}"
+        return f"{place}{self.where}{seq} {self.problem}"
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -136,12 +156,29 @@ class Report(msgspec.Struct, frozen=True):
     def ok(self) -> bool:
         return not self.findings
 
+    @property
+    def read(self) -> str:
+        """What was read, for people."""
+        return f"{plural(self.sessions, 'session')}, {plural(self.events, 'event')}"
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"ok: {self.read} read, nothing is wrong."
+        shown = list(map(str, self.findings[:_FINDINGS_SHOWN]))
+        if more := len(self.findings) - len(shown):
+            shown.append(f"and {more:,} more")
+        return "\n".join([*shown, f"{plural(len(self.findings), 'finding')}: {self.read} read."])
+
 
 class Restored(msgspec.Struct, frozen=True):
     """What a restore put in place, and where it left what could not be replaced cleanly."""
 
     report: Report  # of the verification of what is in place now
     aside: Path | None  # None: there was nothing, or it was closed and replaced
+
+    def __str__(self) -> str:
+        aside = "" if self.aside is None else f"\nThe old store was kept as {self.aside}."
+        return f"{self.report}{aside}"
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -156,6 +193,10 @@ class Check(msgspec.Struct, frozen=True):
     def ok(self) -> bool:
         return self.severity == "ok"
 
+    def __str__(self) -> str:
+        advice = f"\n  → {self.advice}" if self.advice else ""
+        return f"{self.severity}: {self.name}: {self.found}{advice}"
+
 
 class Diagnosis(msgspec.Struct, frozen=True):
     """Every check of a store, and the report of its verification."""
@@ -167,3 +208,30 @@ class Diagnosis(msgspec.Struct, frozen=True):
     def ok(self) -> bool:
         """No problem was found. Warnings, and what was skipped, are for those who read them."""
         return all(check.severity != "problem" for check in self.checks)
+
+    @property
+    def counted(self) -> str:
+        """How many checks there are, and of which kind, for people."""
+        found = [check.severity for check in self.checks]
+        told = f"{plural(len(found), 'check')}, {plural(found.count('problem'), 'problem')}"
+        told += f", {plural(found.count('warning'), 'warning')}"
+        return told + (f", {found.count('skipped')} skipped" if "skipped" in found else "")
+
+    def __str__(self) -> str:
+        """What is not well, and the counts."""
+        shown = [str(check) for check in self.checks if not check.ok]
+        return "\n".join([*shown, f"{'ok' if self.ok else 'not ok'}: {self.counted}."])
+
+
+def plural(count: int, what: str) -> str:
+    """So many of them, for people."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def size(count: float) -> str:
+    """Bytes, for people."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1_024:
+            return f"{count:.0f} {unit}"
+        count /= 1_024
+    return f"{count:.1f} GiB"

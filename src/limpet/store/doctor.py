@@ -55,27 +55,6 @@ def listed(items: Iterable[str]) -> str:
     return "; ".join(items[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
-def finding_line(finding: Finding) -> str:
-    """A finding in one line: which session, which event, what is wrong."""
-    place = "" if finding.key is None else f"{finding.key} "
-    seq = "" if finding.seq is None else f" {finding.seq}"
-    return f"{place}{finding.where}{seq} {finding.problem}"
-
-
-def plural(count: int, what: str) -> str:
-    """So many of them, for people."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
-
-
-def size(count: float) -> str:
-    """Bytes, for people."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1_024:
-            return f"{count:.0f} {unit}"
-        count /= 1_024
-    return f"{count:.1f} GiB"
-
-
 def _name(finding: Finding) -> str:
     """The check that a finding belongs to: what is not of the log or an index is folded."""
     return _PARTS.get(finding.where, "folds")
@@ -83,8 +62,7 @@ def _name(finding: Finding) -> str:
 
 def _part(name: str, report: Report, findings: list[Finding]) -> Check:
     if findings:
-        return Check(name, listed(map(finding_line, findings)), "problem", _ADVICE[name])
+        return Check(name, listed(map(str, findings)), "problem", _ADVICE[name])
     if name != "log":
         return Check(name, _HOLDS[name])
-    read = f"{plural(report.sessions, 'session')}, {plural(report.events, 'event')}"
-    return Check(name, f"{read}: {_HOLDS[name]}")
+    return Check(name, f"{report.read}: {_HOLDS[name]}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from limpet import Check, Diagnosis, Finding, Key, Report
+from limpet.store.answers import plural, size
 from limpet.store.coding.codec import NO_SEAL
-from limpet.store.doctor import finding_line, plural, read_checks, size
+from limpet.store.doctor import read_checks
 
 KEY = Key("shop", "ada", "1")
 
@@ -73,4 +74,4 @@ def test_words_for_people() -> None:
         "3 MiB",
         "5.0 GiB",
     ]
-    assert finding_line(Finding("file", "is torn")) == "file is torn"
+    assert str(Finding("file", "is torn")) == "file is torn"

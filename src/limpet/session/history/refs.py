@@ -35,6 +35,12 @@ class Rewound(msgspec.Struct, frozen=True):
     restored: tuple[str, ...]  # names whose values are now those of then
     left: tuple[str, ...]  # app: and user: names that another session changed too
 
+    def __str__(self) -> str:
+        left = f"; left, since others changed them too: {', '.join(self.left)}" if self.left else ""
+        if self.event is None:
+            return f"nothing to restore{left}"
+        return f"event {self.event.seq} restored {', '.join(self.restored) or 'nothing'}{left}"
+
 
 class Blame(msgspec.Struct, frozen=True):
     """One change of a value: the event, who acted, when, and the operation."""

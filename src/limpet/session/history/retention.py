@@ -27,7 +27,8 @@ from limpet.model.facts.retention import limits_data, retention_in
 from limpet.session.documents import Documents
 from limpet.session.history.at import event_at
 from limpet.session.journal import Journal
-from limpet.store.protocol import Compacts, Progress, Query, Store
+from limpet.store.answers import Progress, Query, plural, size
+from limpet.store.protocol import Compacts, Store
 
 COLLECTION: Final = "retention"
 EVERY: Final = timedelta(hours=1)  # sweeps look at all sessions of an app that often
@@ -53,6 +54,11 @@ class CompactReport(msgspec.Struct, frozen=True):
     events: int = 0
     rows_bytes: int = 0
     segment_bytes: int = 0
+
+    def __str__(self) -> str:
+        moved = f"{plural(self.events, 'event')} of {plural(self.sessions, 'session')} moved"
+        sizes = f": {size(self.rows_bytes)} became {size(self.segment_bytes)}"
+        return moved + (sizes if self.events else "")
 
 
 def checked(events: int | None, age: timedelta | None, every: timedelta) -> dict[str, Any]:

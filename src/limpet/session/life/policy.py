@@ -44,6 +44,9 @@ class Transition(msgspec.Struct, frozen=True):
     name: PhaseEvent
     reason: str | None = None
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.before} to {self.phase} ({', '.join(self.side_effects)})"
+
 
 class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     """What an app adds. Everything is optional."""

@@ -29,7 +29,7 @@ from limpet.model.facts.running import children, revisits_of
 from limpet.session.journal import Journal
 from limpet.session.session import Session
 from limpet.session.wire import event_form, head_form, key_form, time_form
-from limpet.store.protocol import Query
+from limpet.store.answers import Query, plural
 from limpet.store.threads import in_thread
 
 RELATIONS: Final = Path(".limpet-runtime", "session-relations.json")
@@ -42,6 +42,9 @@ class Mirrored(msgspec.Struct, frozen=True):
 
     sessions: int = 0
     events: int = 0
+
+    def __str__(self) -> str:
+        return f"{plural(self.sessions, 'session')}, {plural(self.events, 'event')} written"
 
 
 async def mirror(journal: Journal, directory: Path, key: Key | None, app: str | None) -> Mirrored:

@@ -46,7 +46,7 @@ from limpet.session.move.checkpoints import (
 )
 from limpet.session.move.contents import blobs_in, copy_blobs
 from limpet.session.move.names import copy_names, missing, owners
-from limpet.store.protocol import Committed, Loaded, Owner, Progress, Query
+from limpet.store.answers import Committed, Loaded, Owner, Progress, Query, plural
 
 REFUSED_NAMED_MAX: Final = 1_000
 _REFUSALS: Final = (SessionError, InvalidInput)
@@ -81,6 +81,21 @@ class Copied(msgspec.Struct, frozen=True):
     def ok(self) -> bool:
         """Whether everything that was asked for is in the target now."""
         return not self.refusals
+
+    @property
+    def sent(self) -> str:
+        """The counts, for people."""
+        told = f"{plural(self.sessions, 'session')}, {plural(self.events, 'event')}"
+        return f"{told}, {plural(self.names, 'shared name')} copied"
+
+    def __str__(self) -> str:
+        told = [self.sent]
+        told += [f"left out: {', '.join(self.left_out)}"] if self.left_out else []
+        told += [f"without their parents: {', '.join(map(str, self.cut))}"] if self.cut else []
+        if self.refused:
+            first = self.refused[0]
+            told.append(f"{self.refusals:,} not copied, the first {first.what}: {first.reason}")
+        return "; ".join(told)
 
 
 class Transfer:

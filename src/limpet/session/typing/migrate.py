@@ -39,7 +39,7 @@ from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
 from limpet.session.typing.loading import Loading
 from limpet.session.typing.upgrade import Upgrade
-from limpet.store.protocol import Progress, Query
+from limpet.store.answers import Progress, Query, plural
 
 # What becomes of a session:
 #   untyped       it has no schema version and is left alone
@@ -111,6 +111,11 @@ class MigrationOutcome(msgspec.Struct, frozen=True):
         """How many impossible ones are not named."""
         return 0 if self.ok else self.sessions - len(self.named)
 
+    def __str__(self) -> str:
+        """One line: how many, and the first of them with the reason, if there is one."""
+        told = f"{self.fate}: {plural(self.sessions, 'session')}"
+        return f"{told}, the first {self.key}: {self.reason}" if self.reason else told
+
 
 class MigrationPlan(msgspec.Struct, frozen=True):
     """What becomes of every session on the way to `target`; `applied`: what became of it."""
@@ -134,6 +139,26 @@ class MigrationPlan(msgspec.Struct, frozen=True):
     def count(self, *fates: Fate) -> int:
         """How many sessions have one of these fates."""
         return sum(outcome.sessions for outcome in self.outcomes if outcome.fate in fates)
+
+    @property
+    def summary(self) -> str:
+        """How many can be migrated, or were, and how many cannot, in a sentence."""
+        able = self.count("migrated" if self.applied else "migratable")
+        verb = "migrated" if self.applied else "to be migrated"
+        told = f"{plural(able, 'session')} of {self.sessions:,} {verb} to schema {self.target}"
+        stuck = sum(outcome.sessions for outcome in self.outcomes if not outcome.ok)
+        if self.applied:
+            left = f", {stuck:,} could not be migrated and are unchanged" if stuck else ""
+        else:
+            left = (f", {stuck:,} cannot be migrated" if stuck else "") + "; nothing was written"
+        return f"{'ok' if self.ok else 'not ok'}: {told}{left}."
+
+    def __str__(self) -> str:
+        """A line for each fate, and the summary."""
+        left = [
+            f"left over: {name}, in {plural(n, 'session')}" for name, n in self.leftovers.items()
+        ]
+        return "\n".join([*map(str, self.outcomes), *left, self.summary])
 
 
 class _Tally:

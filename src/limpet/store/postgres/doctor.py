@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
-from limpet.store.doctor import listed, plural, size
+from limpet.store.answers import Check, plural, size
+from limpet.store.doctor import listed
 from limpet.store.postgres.server import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.server.schema import SCHEMA, TIMELINE, outdated
 from limpet.store.postgres.server.settings import ENCODING, UTF8_DATABASE
 from limpet.store.postgres.sql import SQL
-from limpet.store.protocol import Check
 
 OLDEST: Final = 14  # of the major versions that its makers still maintain
 DEAD_ROWS_MIN: Final = 10_000

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import apsw
 
-from limpet.store.doctor import plural, size
-from limpet.store.protocol import Check
+from limpet.store.answers import Check, plural, size
 from limpet.store.sqlite import live
 from limpet.store.sqlite.file import APPLICATION_ID, CHECKPOINT_PAGES, Pace, first_bytes
 from limpet.store.sqlite.file.filesystems import NETWORK, Room, file_system, room

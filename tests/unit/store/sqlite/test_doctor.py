@@ -10,8 +10,8 @@ import pytest
 
 import limpet
 from limpet import Check, Diagnosis, Key
+from limpet.store.answers import size
 from limpet.store.clock import Clock, wall_ns
-from limpet.store.doctor import size
 from limpet.store.sqlite import doctor, erasure
 from limpet.store.sqlite.file.filesystems import Room, room
 from limpet.store.sqlite.store import SQLiteStore

@@ -27,7 +27,7 @@ from limpet.errors import (
     StoreForeign,
     StoreNewer,
 )
-from limpet.store.doctor import damage, finding_line
+from limpet.store.doctor import damage
 from limpet.store.logs import SQLITE
 from limpet.store.protocol import Progress, Report, Restored
 from limpet.store.sqlite.failures import DAMAGED_HEADER, translate
@@ -197,7 +197,7 @@ def _refuse_damaged(backup: Path, report: Report) -> None:
     if broken:
         raise StoreCorrupt(str(backup), broken[0], _ANOTHER)
     if findings:
-        raise BackupDamaged(str(backup), tuple(map(finding_line, findings)))
+        raise BackupDamaged(str(backup), tuple(map(str, findings)))
 
 
 def _refuse_foreign(target: Path) -> None:
