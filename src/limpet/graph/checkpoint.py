@@ -13,8 +13,8 @@ enough, and `record.to_bytes()` gives it something to store.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
-from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -73,7 +73,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `state` is the state of the innermost graph of the cursor, `parent_states` those around it. The
     engine always writes a cursor; a record without one is resumed by its completed positions.
-    `revision` grows by one with every save of the invocation.
+    `revision` grows with every save of the invocation, and `last_saved_at` is when that was. Our
+    checkpointers give both themselves, by the store's own count and clock, whatever is saved.
     """
 
     invocation_id: str
@@ -208,7 +209,8 @@ class ChangeCheckpointer(Checkpointer, Protocol):
         later change in order, so the stored document is the one that `ops` were made for. Calls of
         one invocation may overlap and take effect in the order in which they were made. A
         checkpointer that no longer has the document saves `whole()`, which is the record with this
-        change applied if it is called before the first await.
+        change applied if it is called before the first await. No operation changes `revision` or
+        `last_saved_at`: the checkpointer counts its saves and has a clock.
         """
         ...
 
@@ -249,6 +251,14 @@ class JointCheckpointer(Checkpointer, Protocol):
         ...
 
 
+class _Kept(NamedTuple):
+    """A document in memory: how often it was saved, and when."""
+
+    document: Any
+    revision: int
+    saved_at: datetime
+
+
 class InMemoryCheckpointer:
     """A checkpointer for tests and experiments: everything ends with the process.
 
@@ -256,7 +266,7 @@ class InMemoryCheckpointer:
     """
 
     def __init__(self, *, keep: int | None = None) -> None:
-        self._documents: dict[str, Any] = {}  # the invocation saved last is last
+        self._kept: dict[str, _Kept] = {}  # the invocation saved last is last
         self._keep = keep_of(keep)
 
     async def save(self, record: CheckpointRecord, /) -> None:
@@ -272,29 +282,32 @@ class InMemoryCheckpointer:
         /,
     ) -> None:
         """Apply the changes; if the record is gone, save the whole one."""
-        if (document := self._documents.get(invocation_id)) is None:
+        if (kept := self._kept.get(invocation_id)) is None:
             await self.save(whole())
         else:
-            self._put(invocation_id, apply(document, _plain(ops)))
+            self._put(invocation_id, apply(kept.document, _plain(ops)))
 
     async def claim(self, record: CheckpointRecord, revision: int, /) -> bool:
         """Save the record if the stored one has this revision."""
-        found = self._documents.get(record.invocation_id)
-        if revision != (0 if found is None else found["revision"]):
+        found = self._kept.get(record.invocation_id)
+        if revision != (0 if found is None else found.revision):
             return False
         await self.save(record)
         return True
 
     async def load(self, invocation_id: str, /) -> CheckpointRecord | None:
         """The newest record, as a copy."""
-        document = self._documents.get(invocation_key(invocation_id))
-        return None if document is None else CheckpointRecord.from_document(thaw(document))
+        kept = self._kept.get(invocation_key(invocation_id))
+        if kept is None:
+            return None
+        by_us = {"revision": kept.revision, "last_saved_at": kept.saved_at}
+        return CheckpointRecord.from_document({**thaw(kept.document), **by_us})
 
     async def latest(
         self, correlation_id: str | None = None, /, *, session_id: str | None = None
     ) -> CheckpointRecord | None:
         """The record that was saved last under this correlation id, or in this session."""
-        for invocation_id, document in reversed(self._documents.items()):
+        for invocation_id, (document, *_) in reversed(self._kept.items()):
             in_session = session_id is None or document.get("session_id") == session_id
             if in_session and correlation_id in (None, document["correlation_id"]):
                 return await self.load(invocation_id)
@@ -302,22 +315,23 @@ class InMemoryCheckpointer:
 
     async def delete(self, invocation_id: str, /) -> None:
         """Remove the record, if there is one."""
-        self._documents.pop(invocation_key(invocation_id), None)
+        self._kept.pop(invocation_key(invocation_id), None)
 
     async def list(self, filter: CheckpointFilter | None = None, /) -> Listing[CheckpointSummary]:
         """Summaries in the order of their ids."""
         wanted = filter_of(filter, CheckpointFilter)
-        records = [await self.load(name) for name in sorted(self._documents)]
+        records = [await self.load(name) for name in sorted(self._kept)]
         found = [r.summary() for r in records if r is not None and matches(r.summary(), wanted)]
         return page_of(found, [item.invocation_id for item in found], wanted.limit, wanted.cursor)
 
     def _put(self, invocation_id: str, document: Any) -> None:
-        self._documents.pop(invocation_id, None)
-        self._documents[invocation_id] = document
+        before = self._kept.pop(invocation_id, None)
+        revision = 1 if before is None else before.revision + 1
+        self._kept[invocation_id] = _Kept(document, revision, datetime.now(UTC))
         if self._keep is not None and document["status"] == "completed":
-            ended = [name for name, d in self._documents.items() if d["status"] == "completed"]
+            ended = [n for n, kept in self._kept.items() if kept.document["status"] == "completed"]
             for name in ended[: max(0, len(ended) - self._keep)]:
-                del self._documents[name]
+                del self._kept[name]
 
 
 def matches(item: CheckpointSummary, wanted: CheckpointFilter) -> bool:

@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeAlias
-
-import msgspec
+from typing import Any, Literal, TypeAlias
 
 from limpet.errors import CheckpointSaveFailed
 from limpet.errors.graph import said
@@ -36,8 +34,6 @@ from limpet.model.ops import Add, Cut, Delete, Set
 # How the last step is saved: with the end of the run; or the run ends after its session is saved,
 # which is saved after the last step, or in one commit with it.
 Ending: TypeAlias = Literal["alone", "after session", "with session"]
-_REVISION: Final[Path] = ("revision",)
-_LAST_SAVED: Final[Path] = ("last_saved_at",)
 
 
 class RunIds:
@@ -307,8 +303,7 @@ class Tracker:
         self.revision += 1
         try:
             if self._changes is not None and not self._whole:
-                ops = (*self._ops, *self._stamp())
-                self._ops = []
+                ops, self._ops = tuple(self._ops), []
                 await self._changes.save_changes(self._run.invocation_id, ops, self.whole)
             else:
                 async with self._lock:
@@ -335,7 +330,7 @@ class Tracker:
             parent_states=tuple([frame.state for frame in cursor[:-1]]),
             cursor=cursor,
             completed_positions=tuple(self.positions),
-            last_saved_at=datetime.now(UTC),
+            last_saved_at=datetime.now(UTC),  # for a checkpointer without a clock of its own
             schema_version=self._plan.version,
             status=status,
             graph=self._graph,
@@ -345,10 +340,6 @@ class Tracker:
 
     def _unsaved(self, error: Exception) -> CheckpointSaveFailed:
         return CheckpointSaveFailed(self._run.invocation_id, said(error))
-
-    def _stamp(self) -> tuple[PlainOp, ...]:
-        now = msgspec.to_builtins(datetime.now(UTC))
-        return Set(_REVISION, self.revision), Set(_LAST_SAVED, now)
 
     def _drop(self, frame: LiveFrame) -> None:
         """Forget the frames inside this one: they ended, or another attempt begins."""

@@ -17,9 +17,15 @@ from limpet.errors import InvalidInput, SessionWriteConflict
 from limpet.graph.arguments import filter_of, invocation_key
 from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary, matches
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore
-from limpet.graph.stores.documents import RACES, Documents, Handle, Moved, own
+from limpet.graph.stores.documents import RACES, Documents, Handle, Moved
 from limpet.graph.stores.opened import Opened, Source, postgres_url, shared, sqlite_url
-from limpet.graph.stores.records import labels_asked, labels_of, record_of, summaries
+from limpet.graph.stores.records import (
+    fields_of,
+    labels_asked,
+    labels_of,
+    record_of,
+    summaries,
+)
 from limpet.graph.stores.retention import Retention
 from limpet.graph.stores.sessions import StoredSessions, document_of
 from limpet.graph.turns import Turns
@@ -46,7 +52,7 @@ class StoredCheckpoints:
         """Replace the record of its invocation, in one commit."""
         id = invocation_key(record.invocation_id)
         async with self._whole.of(id):
-            await self.documents.replace(id, record.to_document(), labels_of(record))
+            await self.documents.replace(id, fields_of(record), labels_of(record))
         await self._settle(id, record.status)
 
     async def save_changes(
@@ -68,15 +74,9 @@ class StoredCheckpoints:
 
     async def claim(self, record: CheckpointRecord, revision: int, /) -> bool:
         """Save the record if the stored one has this revision; of several callers one succeeds."""
-        id, version = invocation_key(record.invocation_id), 0
-        if revision:
-            session = await self.documents.find(id)
-            if session is None or own(session).get("revision") != revision:
-                return False
-            version = session.version
-        fields, labels = record.to_document(), labels_of(record)
+        id, fields = invocation_key(record.invocation_id), fields_of(record)
         try:
-            await self.documents.replace(id, fields, labels, expected=version)
+            await self.documents.replace(id, fields, labels_of(record), expected=revision)
         except Moved:
             return False
         return True
@@ -132,7 +132,7 @@ class StoredCheckpoints:
         theirs = await sessions.at(session_id, None, expected)
         lp = await self.documents.limpet()
         async with lp.commit() as c:
-            self.documents.put(c, id, ours, record.to_document(), labels_of(record))
+            self.documents.put(c, id, ours, fields_of(record), labels_of(record))
             theirs = sessions.put(c, session_id, theirs, fields, labels)
         self.documents.forget(id)
         sessions.remember(session_id, theirs)
@@ -143,7 +143,7 @@ class StoredCheckpoints:
     async def load(self, invocation_id: str, /) -> CheckpointRecord | None:
         """The newest record of the invocation; None if there is none."""
         session = await self.documents.find(invocation_id)
-        return None if session is None else record_of(own(session), invocation_id)
+        return None if session is None else record_of(session.head, session.values)
 
     async def latest(
         self, correlation_id: str | None = None, /, *, session_id: str | None = None

@@ -8,10 +8,15 @@ from typing import Any
 import msgspec
 
 from limpet.errors import CheckpointRecordInvalid
-from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary
+from limpet.graph.checkpoint import (
+    CheckpointFilter,
+    CheckpointRecord,
+    CheckpointSummary,
+    Document,
+)
 from limpet.graph.stores.documents import Labels, own_fields
 from limpet.graph.stores.labels import CORRELATION, SESSION, STATUS, label_text
-from limpet.model import thaw
+from limpet.model import Head, thaw
 from limpet.store.protocol import Page
 
 
@@ -37,13 +42,29 @@ def labels_asked(wanted: CheckpointFilter) -> dict[str, str] | None:
     return {name: label_text(text) for name, text in asked.items() if text is not None} or None
 
 
-def record_of(fields: Mapping[str, Any], invocation_id: str) -> CheckpointRecord:
-    """The record of a document. Raises CheckpointRecordInvalid."""
+def fields_of(record: CheckpointRecord) -> Document:
+    """What is stored of a record: not what its session knows anyway, since every name costs a run.
+
+    The id is that of the session's key, the revision its version, and the time that of its last
+    event, by the store's clock.
+    """
+    made = record.to_document()
+    del made["invocation_id"], made["revision"], made["last_saved_at"]
+    if record.status == "running":
+        del made["status"]
+    return made
+
+
+def record_of(head: Head, values: Mapping[str, Any]) -> CheckpointRecord:
+    """The record that a session keeps. Raises CheckpointRecordInvalid."""
+    fields = thaw(own_fields(values))
+    fields["invocation_id"], fields["revision"] = head.key.id, head.version
+    fields["last_saved_at"] = head.updated_at
     try:
-        return CheckpointRecord.from_document(thaw(fields))
+        return CheckpointRecord.from_document(fields)
     except (msgspec.ValidationError, KeyError, TypeError) as error:
         reason = f"what is stored is not a record ({type(error).__name__})"
-        raise CheckpointRecordInvalid(invocation_id, reason) from error
+        raise CheckpointRecordInvalid(head.key.id, reason) from error
 
 
 def summaries(page: Page) -> list[CheckpointSummary]:
@@ -51,6 +72,5 @@ def summaries(page: Page) -> list[CheckpointSummary]:
     found = []
     for head in page.items:
         if head.key in page.states:
-            fields = own_fields(page.states[head.key])
-            found.append(record_of(fields, head.key.id).summary())
+            found.append(record_of(head, page.states[head.key]).summary())
     return found
