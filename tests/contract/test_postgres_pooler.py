@@ -1,18 +1,19 @@
 """PostgreSQL behind a pooler in transaction mode against the contract.
 
 Through a relay of our own, and through PgBouncer where it is installed. The laws about repeats,
-races, the feed and work are in the suite; all of them in the torture tier, but for those about
-partials, which need a LISTEN that a pooler does not give.
+races, the feed and work are in the suite; all of them in the torture tier. Those about partials
+need a LISTEN, which a pooler does not give: they are held by a store that goes past it for that.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator
+from urllib.parse import quote
 
 import pytest
 
-from limpet.testing.contract import FeedLaws, SharedLaws, SharedWorkLaws
+from limpet.testing.contract import FeedLaws, LiveLaws, SharedLaws, SharedWorkLaws
 from limpet.testing.laws.log.races import RaceLaws
 from limpet.testing.laws.log.repeats import RepeatLaws
 from tests.contract import test_postgres as straight
@@ -23,6 +24,7 @@ class ThroughPooler(straight.OnServer):
     """What the laws ask for, by way of a relay that swaps the server's sessions."""
 
     way = staticmethod(pooler.relaying)
+    past = False  # whether the URL also names the server itself
 
     @pytest.fixture
     async def url(  # type: ignore[override]  # it has an end
@@ -31,7 +33,7 @@ class ThroughPooler(straight.OnServer):
         if isinstance(any_postgres, postgres.Elsewhere):
             pytest.skip(f"{postgres.ENVIRONMENT} names a server whose socket is not ours")
         async with self.way(any_postgres) as through:
-            yield through
+            yield f"{through}&direct={quote(direct)}" if self.past else through
             assert await pooler.left_behind(through) == set()
 
 
@@ -48,6 +50,10 @@ class ThroughPgBouncer(ThroughPooler):
 
 class TestPostgresPooler(ThroughPooler, RepeatLaws, RaceLaws, FeedLaws, SharedLaws, SharedWorkLaws):
     pass
+
+
+class TestPostgresPastPooler(ThroughPooler, LiveLaws):
+    past = True
 
 
 @pytest.mark.torture

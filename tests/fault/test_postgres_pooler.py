@@ -10,6 +10,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 import asyncpg
 import pytest
@@ -17,9 +18,12 @@ import pytest
 import limpet
 from limpet import InvalidURL, StoreUnopened
 from limpet.store.open import look_at
+from limpet.store.postgres import store as postgres_store
 from limpet.store.postgres.server import settings
 from limpet.store.postgres.server.pooler import Through, connect
+from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Check
+from limpet.testing.laws.reads.live import ends, partial, taken
 from tests.support import pooler, postgres
 
 
@@ -33,6 +37,12 @@ async def through(
     way = pooler.relaying if request.param == "relay" else pooler.bouncing
     async with way(postgres_server) as url:
         yield url
+
+
+@pytest.fixture
+def past(postgres_server: postgres.Server, through: str) -> str:
+    """The same, with the way to the server itself beside it."""
+    return f"{through}&direct={quote(postgres_server.url)}"
 
 
 async def work(lp: limpet.Limpet) -> limpet.Session:
@@ -191,10 +201,10 @@ async def test_the_relay_shows_what_a_session_of_the_server_keeps(
         conn.terminate()
 
 
-async def checked(url: str) -> Check:
-    """What a doctor that only looks says of poolers."""
+async def checked(url: str, name: str = "pooler") -> Check:
+    """What a doctor that only looks says of poolers, or of the way past one."""
     async with limpet.Limpet(url, store=await look_at(url)) as lp:
-        return next(check for check in (await lp.doctor()).checks if check.name == "pooler")
+        return next(check for check in (await lp.doctor()).checks if check.name == name)
 
 
 async def test_the_doctor_says_whether_a_pooler_is_in_the_way(
@@ -204,7 +214,7 @@ async def test_the_doctor_says_whether_a_pooler_is_in_the_way(
     async with limpet.open(through):
         pass
     assert (await checked(through)).found.startswith("in the way")
-    assert "partial events reach only" in (await checked(through)).found
+    assert "miss partial events of other processes" in (await checked(through)).found
     assert (await checked(through)).ok
     named = await checked(f"{postgres_server.url}&pooler=transaction")
     assert named.severity == "warning"
@@ -242,3 +252,104 @@ async def test_partials_stay_in_their_process_and_recorded_events_do_not(
         await there.aclose()
     told = [each for each in caplog.messages if each.startswith("live channel not opened: store=")]
     assert [each.rpartition(" ")[2] for each in told] == ["error=pooler"] * 2, "one for each Limpet"
+
+
+# --- past the pooler -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("follower", ["past", "direct"])
+async def test_partials_cross_from_behind_a_pooler_to_who_can_listen(
+    postgres_server: postgres.Server, through: str, past: str, follower: str
+) -> None:
+    """A publisher needs no LISTEN: what it says reaches who goes past the pooler, or knows none."""
+    listening = past if follower == "past" else postgres_server.url
+    async with limpet.open(through) as lp, limpet.open(listening) as other:
+        session = await lp.create("shop", "ada", actor="agent:main")
+        heard = (await other.get(session.key)).follow()
+        async with asyncio.timeout(60):
+            assert (await anext(heard)).seq == 1  # it has joined
+            await session.append("agent.message", {"text": "h"}, partial=True, id="final")
+            piece = await anext(heard)
+            await session.append("agent.message", {"text": "hello"}, id="final")
+            final = await anext(heard)
+        assert (piece.partial, piece.data) == (True, {"text": "h"})
+        assert (final.seq, final.data) == (2, {"text": "hello"})
+        await heard.aclose()
+    assert await pooler.left_behind(through) == set()
+
+
+async def test_large_messages_pass_a_pooler_whole(through: str, past: str) -> None:
+    """All pieces of one are a single transaction, whichever session of the server has it."""
+    sent = [partial(text=str(n) * 20_000) for n in range(2 * pooler.SESSIONS)]
+    near, far = await PostgresStore.open(through), await PostgresStore.open(past)
+    async with ends(near, far) as (here, there):
+        for each in sent:
+            await here.publish([each])
+        assert await taken(there, len(sent)) == sent
+    await near.close()
+    await far.close()
+
+
+async def test_a_follower_past_a_pooler_is_notified(
+    through: str, past: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hears, and does not only poll: here it would poll once in a long while."""
+    for name in ("POLL_SECONDS", "UNHEARD_POLL_SECONDS"):
+        monkeypatch.setattr(postgres_store, name, 1e9)
+    async with limpet.open(through) as lp, limpet.open(past) as other:
+        session = await lp.create("shop", "ada", actor="user:ada")
+        heard = (await other.get(session.key)).follow()
+        async with asyncio.timeout(60):
+            assert (await anext(heard)).seq == 1
+            for seq in range(2, 6):
+                coming = asyncio.ensure_future(anext(heard))
+                for _ in range(5):  # meanwhile it has found nothing new, and waits
+                    await session.refresh()
+                await session.append("note.added", {"n": seq})
+                assert (await coming).seq == seq
+        await heard.aclose()
+    assert await pooler.left_behind(through) == set()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "x" * 64], ids=["closed", "impossible"])
+async def test_a_way_past_that_leads_nowhere_costs_no_recorded_event(
+    through: str, host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says so, and followers poll; a password in it is shown nowhere."""
+    nowhere = f"{through}&direct={quote(f'postgresql://ada:secret@{host}/db')}"
+    async with limpet.open(nowhere) as lp, limpet.open(through) as other:
+        session = await lp.create("shop", "ada", actor="user:ada")
+        theirs = await other.get(session.key)
+        heard = session.follow(after=1)
+        first = asyncio.ensure_future(anext(heard))
+        await theirs.append("note.added", {"n": 1}, actor="user:ada")
+        async with asyncio.timeout(60):
+            assert (await first).data == {"n": 1}
+        await heard.aclose()
+    lost = [each for each in caplog.messages if each.startswith("connection lost: ")]
+    assert {each.split()[3] for each in lost} == {"connection=live", "connection=listener"}
+    assert all([f"store=postgresql://ada@{host}/db " in each for each in lost])
+    assert "secret" not in caplog.text
+
+
+async def test_the_doctor_tries_the_way_past_a_pooler(
+    postgres_server: postgres.Server, through: str, past: str
+) -> None:
+    """It reaches the same database, another, none, or one more pooler."""
+    async with limpet.open(past):
+        pass
+    assert "go past it" in (await checked(past)).found
+    found = await checked(past, "direct")
+    assert (found.found, found.severity) == ("the same database, past the pooler", "ok")
+
+    other = postgres_server.url.replace("/postgres?", "/template1?")
+    assert "another database" in (await checked(f"{through}&direct={quote(other)}", "direct")).found
+
+    again = through.replace("&pooler=transaction", "")
+    assert "another pooler" in (await checked(f"{through}&direct={quote(again)}", "direct")).found
+
+    nowhere = quote("postgresql://ada:secret@127.0.0.1:1/db")
+    found = await checked(f"{through}&direct={nowhere}", "direct")
+    assert found.severity == "warning"
+    assert "cannot be reached" in found.found
+    assert "secret" not in found.advice

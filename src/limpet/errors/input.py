@@ -30,6 +30,7 @@ class InvalidKey(InvalidInput):
 def _without_secrets(url: str) -> str:
     """The URL with anything that looks like a password removed."""
     url = re.sub(r"(?<=password=)[^&]*", "…", url)
+    url = re.sub(r"(?<=[?&]direct=).*", "…", url, flags=re.DOTALL)  # a URL within the URL
     return re.sub(r"(?<=://)([^:@]*):.*@", r"\1:…@", url, flags=re.DOTALL)
 
 

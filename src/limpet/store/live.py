@@ -206,22 +206,3 @@ class MemoryChannel:
 
     async def close(self) -> None:
         await self.unsubscribe()
-
-
-class NoChannel:
-    """An end that reaches nobody: partials stay in their own process."""
-
-    async def publish(self, partials: Sequence[Partial]) -> None:
-        pass
-
-    async def subscribe(self, heard: Callable[[], None]) -> None:
-        pass
-
-    def received(self, wanted: Callable[[Key], bool]) -> tuple[Partial, ...]:
-        return ()
-
-    async def unsubscribe(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass

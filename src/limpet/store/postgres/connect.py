@@ -12,8 +12,8 @@ from limpet.store.postgres.failures import FAILURES, UNOPENED, translate, unopen
 from limpet.store.postgres.server import (
     Pool,
     check_version,
+    connect_alone,
     open_pool,
-    pooler,
     schema,
     settings,
     where,
@@ -74,7 +74,7 @@ async def refuse_empty(url: str, *, ready: bool = False) -> None:
     """
     check_url(url)
     try:
-        conn = await pooler.connect(url, {})
+        conn = await connect_alone(url, {})
         try:
             check_version(conn, where(url))
             found = await schema.installed(conn)

@@ -7,6 +7,7 @@ user may not see is said, not guessed.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -14,7 +15,15 @@ from typing import Final
 
 from limpet.store.answers import Check, plural, size
 from limpet.store.doctor import listed
-from limpet.store.postgres.server import TABLES_SECONDS_MAX, Connection
+from limpet.store.postgres.failures import UNOPENED, unopened
+from limpet.store.postgres.server import (
+    TABLES_SECONDS_MAX,
+    Connection,
+    connect_alone,
+    is_pooled,
+    listening_url,
+    where,
+)
 from limpet.store.postgres.server.schema import SCHEMA, TIMELINE, outdated
 from limpet.store.postgres.server.settings import ENCODING, UTF8_DATABASE
 from limpet.store.postgres.sql import SQL
@@ -28,18 +37,22 @@ CLOCK_SECONDS_MAX: Final = 1.0
 _ROUNDS: Final = 5
 
 _HIDDEN: Final = "not shown to this user"
+_UNHEARD: Final = (
+    "followers poll, and miss partial events of other processes, since the URL has no direct=…"
+)
 _SHOWING: Final = "To see it: GRANT pg_monitor to the user that the URL names."
 
 Asked = Callable[[Connection], Awaitable[Check]]
 
 
-async def examine(conn: Connection, each: int, *, pooled: bool) -> tuple[Check, ...]:
-    """All checks of the server and of our schema on it; `each` store takes so many connections,
-    and its URL names a pooler or does not."""
+async def examine(conn: Connection, each: int, url: str) -> tuple[Check, ...]:
+    """All checks of the server and of our schema on it; `each` store takes so many connections."""
     found = {row["name"]: row["setting"] for row in await conn.fetch(SQL["server_settings"])}
     checks = [*settings(found)]
     # The others below answer wrongly, rather than not at all, to those who may not ask them.
-    asked: list[Asked] = [_schema, _tables, _dead_rows, partial(_pooler, named=pooled)]
+    asked: list[Asked] = [_schema, _tables, _dead_rows, partial(_pooler, url=url)]
+    if is_pooled(url) and (server := listening_url(url)):
+        asked.append(partial(_direct, url=server))
     asked += [partial(_room, each=each), _clock, _ahead]
     for ask in asked:
         checks.append(await ask(conn))
@@ -190,19 +203,22 @@ def dead_rows(tables: Mapping[str, tuple[int, int]]) -> Check:
 # --- the server around it ------------------------------------------------------------------------
 
 
-async def _pooler(conn: Connection, *, named: bool) -> Check:
+async def _pooler(conn: Connection, *, url: str) -> Check:
+    direct = listening_url(url) is not None
+    return pooler(met=await _is_met(conn), named=is_pooled(url), direct=direct)
+
+
+async def _is_met(conn: Connection) -> bool:
     """A pooler gives its clients process numbers of its own, to be cancelled by."""
-    met = conn.get_server_pid() != await conn.fetchval(SQL["server_process"])
-    return pooler(met=met, named=named)
+    return bool(conn.get_server_pid() != await conn.fetchval(SQL["server_process"]))
 
 
-def pooler(*, met: bool, named: bool) -> Check:
+def pooler(*, met: bool, named: bool, direct: bool) -> Check:
     """Whether a pooler is in the way, and whether the URL says so."""
     if met and named:
-        found = (
-            "in the way, and used in transaction mode: followers poll, and partial events reach "
-        )
-        return Check("pooler", found + "only followers in the process that publishes them")
+        found = "in the way, and used in transaction mode: "
+        found += "notifications and partial events go past it" if direct else _UNHEARD
+        return Check("pooler", found)
     if met:
         advice = "Add pooler=transaction to the URL, or name the server itself in it."
         found = "in the way, and not named in the URL: settings get lost, and durability with them"
@@ -211,6 +227,37 @@ def pooler(*, met: bool, named: bool) -> Check:
         advice = "Take pooler=transaction out of the URL: calls cost fewer round trips then."
         return Check("pooler", "named in the URL, and not in the way", "warning", advice)
     return Check("pooler", "none in the way")
+
+
+async def _direct(conn: Connection, *, url: str) -> Check:
+    """A lock that is taken there is not free here, if it is the same database."""
+    try:
+        there = await connect_alone(url, {})
+    except UNOPENED as error:
+        return direct(failed=str(unopened(error, where(url))), met=False, same=True)
+    try:
+        number = secrets.randbits(62)
+        async with there.transaction():
+            await there.execute(SQL["take_lock"], number)
+            same = not await conn.fetchval(SQL["try_lock"], number)
+        return direct(failed="", met=await _is_met(there), same=same)
+    finally:
+        await there.close()
+
+
+def direct(*, failed: str, met: bool, same: bool) -> Check:
+    """Whether notifications and partial events can go past the pooler."""
+    name = "direct"
+    if failed:
+        advice = f"{failed} Until then followers poll, and miss partial events of other processes."
+        return Check(name, "the server cannot be reached past the pooler", "warning", advice)
+    if not same:
+        advice = "Name the database behind the pooler, on its primary: direct=… in the URL."
+        return Check(name, "names another database, where nobody notifies", "warning", advice)
+    if met:
+        advice = "Name the server itself, or a pooler in session mode: direct=… in the URL."
+        return Check(name, "another pooler is in the way there", "warning", advice)
+    return Check(name, "the same database, past the pooler")
 
 
 async def _room(conn: Connection, *, each: int) -> Check:

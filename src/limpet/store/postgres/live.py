@@ -4,6 +4,9 @@ So partials wait for no commit and no commit for them. The server hands a notifi
 listen at that moment and keeps nothing; a broken connection loses what came meanwhile. A payload
 holds fewer than 8,000 bytes, so a message is sent in pieces, all in one transaction: they arrive
 together and in order, and a message of which a piece is missing is dropped.
+
+A pooler in transaction mode passes a NOTIFY on, and loses a LISTEN. Behind one, both go past it if
+the URL says how to reach the server itself; if it does not, an end there sends and hears nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ import msgspec
 
 from limpet.model import PARTIAL_BYTES_MAX, Key
 from limpet.store.coding import Codec
-from limpet.store.live import Inbox, NoChannel, Packed, can_pack, pack_all
+from limpet.store.live import Inbox, Packed, can_pack, pack_all
 from limpet.store.logs import POSTGRES
-from limpet.store.postgres.failures import FAILURES
-from limpet.store.postgres.server import Connection
+from limpet.store.postgres.failures import UNOPENED
+from limpet.store.postgres.server import Connection, connect_alone, listening_url, where
 from limpet.store.postgres.server.outage import Outage
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Partial
@@ -34,16 +37,17 @@ MESSAGE_BYTES: Final = 2 * PARTIAL_BYTES_MAX  # after which a message takes no m
 MESSAGES_WAITING_MAX: Final = 256
 SENDERS_MAX: Final = 64  # of whose messages a part has come
 RETRY_SECONDS: Final = (1.0, 60.0)  # the pause before connecting again, at first and at most
-_FAILURES: Final = (*FAILURES, asyncio.TimeoutError)
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[Packed]).decode
 
 
-def no_channel(place: str) -> NoChannel:
-    """What stands for a channel behind a pooler, with a word to who wonders where partials are."""
-    POSTGRES.info("live channel not opened: store=%s error=%s", place, "pooler")
-    return NoChannel()
+def open_channel(url: str, codec: Codec) -> ServerChannel:
+    """An end of the live channel of the database that a URL names."""
+    direct = listening_url(url)
+    if direct is None:
+        return SendingChannel(partial(connect_alone, url, {}), where(url), codec)
+    return ServerChannel(partial(connect_alone, direct, {}), where(direct), codec)
 
 
 class ServerChannel:
@@ -52,7 +56,7 @@ class ServerChannel:
     def __init__(
         self, connect: Callable[[], Awaitable[Connection]], place: str, codec: Codec
     ) -> None:
-        self._connect, self._codec = connect, codec
+        self._connect, self._place, self._codec = connect, place, codec
         self._outage = Outage(place, "live")
         self._conn: Connection = None
         self._listens = False  # this connection
@@ -113,7 +117,7 @@ class ServerChannel:
                 if self._conn is None:
                     self._conn = await self._connect()
                 await work(self._conn)
-            except _FAILURES as error:
+            except UNOPENED as error:
                 self._outage.lost(error)
                 self._drop()
                 return False
@@ -152,6 +156,14 @@ class ServerChannel:
         if message is not None and self._heard is not None:
             self._inbox.append(message)
             self._heard()
+
+
+class SendingChannel(ServerChannel):
+    """An end behind a pooler: what is published there goes out, and nothing comes in."""
+
+    async def subscribe(self, heard: Callable[[], None]) -> None:
+        """Nobody can LISTEN here: the log says so, to whoever wonders where partials are."""
+        POSTGRES.info("live channel not opened: store=%s error=%s", self._place, "pooler")
 
 
 async def _notify(pieces: list[str], conn: Connection) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-from limpet.store.postgres.failures import FAILURES
-from limpet.store.postgres.server import Connection, Pool
+from limpet.store.postgres.failures import FAILURES, UNOPENED
+from limpet.store.postgres.server import Connection, Pool, connect_alone, listening_url, where
 from limpet.store.postgres.server.outage import Outage
 from limpet.store.postgres.sql import SQL
 
@@ -24,12 +25,15 @@ RELISTEN_SECONDS: Final = 1.0  # the least time between two attempts to listen
 class Notifier:
     """Notifies other processes, and listens to them on a connection of its own.
 
-    Without a way to `connect` nobody listens here, and those who follow poll.
+    Behind a pooler it listens past it; if the URL does not say how, nobody listens here, and those
+    who follow poll.
     """
 
-    def __init__(self, pool: Pool, connect: Callable[[], Any] | None, place: str) -> None:
-        self._pool, self._connect = pool, connect
-        self._outage = Outage(place, "listener")
+    def __init__(self, pool: Pool, url: str) -> None:
+        direct = listening_url(url)
+        self._pool = pool
+        self._connect = None if direct is None else partial(connect_alone, direct, {})
+        self._outage = Outage(where(direct or url), "listener")
         self._notifying: asyncio.Task[None] | None = None
         self._due = False  # something was committed since the last NOTIFY began
         self._callback: Callable[[], None] | None = None
@@ -48,6 +52,11 @@ class Notifier:
         """Call `callback` at every notification, from about now on."""
         self._callback = callback
         self.keep_listening()
+
+    @property
+    def can_listen(self) -> bool:
+        """Whether the URL names a server, and not only a pooler before it."""
+        return self._connect is not None
 
     @property
     def wanted(self) -> bool:
@@ -84,7 +93,7 @@ class Notifier:
             await self._listener.execute(SQL["hold_listening"])
             self._receive()  # for what was committed before the committers knew of us
             self._outage.over()
-        except FAILURES as error:
+        except UNOPENED as error:
             self._outage.lost(error)
             if self._listener is not None:
                 self._listener.terminate()  # polling goes on

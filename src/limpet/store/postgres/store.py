@@ -36,7 +36,7 @@ from limpet.store.postgres.blobs import PostgresBlobs
 from limpet.store.postgres.connect import CONNECTIONS, connect, shares
 from limpet.store.postgres.failures import FAILURES, translate
 from limpet.store.postgres.leases import Leases
-from limpet.store.postgres.live import ServerChannel, no_channel
+from limpet.store.postgres.live import open_channel
 from limpet.store.postgres.marks import PostgresMarks
 from limpet.store.postgres.notify import Notifier
 from limpet.store.postgres.reading import feed, heads, lineage
@@ -46,9 +46,7 @@ from limpet.store.postgres.server import (
     Connection,
     Pools,
     WriteConnection,
-    is_pooled,
     open_pool,
-    pooler,
     where,
 )
 from limpet.store.postgres.server.schema import follow_timeline
@@ -79,7 +77,7 @@ from limpet.store.protocol import (
 )
 
 POLL_SECONDS: Final = 0.25
-POOLED_POLL_SECONDS: Final = 0.1  # where nothing but a read shows a change
+UNHEARD_POLL_SECONDS: Final = 0.1  # where nothing but a read shows a change
 LOAD_MAX: Final = 100  # sessions in one round trip
 _BEHIND: Final = "the server does not see the commit yet that the read asks for"
 _CATCH_UP: Final = "a replica has it a moment later; the primary has it at once"
@@ -90,17 +88,13 @@ class PostgresStore:
 
     def __init__(self, pools: Pools, url: str, reader: Reader, clock: ServerClock) -> None:
         self._pools, self._reader, self._url = pools, reader, url
-        self._pooled = is_pooled(url)
-        # A LISTEN needs a process of the server to itself, which a pooler does not give.
-        listener = None if self._pooled else partial(pooler.connect, url, {})
-        self._notifier = Notifier(pools.reading, listener, where(url))
-        self._connect_live = listener
+        self._notifier = Notifier(pools.reading, url)
         # Connections of the committer's own: readers, however many, do not keep it from writing.
         writers = [WriteConnection(url) for _ in range(LANES)]
         self._committer = Committer(writers, reader, clock, self._notifier.notify)
         self.now_us: Callable[[], int] = clock.now_us
         self._leases = Leases(pools, reader, self._committer.cache)
-        self._step = POOLED_POLL_SECONDS if self._pooled else POLL_SECONDS
+        self._step = POLL_SECONDS if self._notifier.can_listen else UNHEARD_POLL_SECONDS
         self.blobs: Blobs = ReadyBlobs(PostgresBlobs(pools, reader), reader.codec.sealer)
         self.marks: Marks = PostgresMarks(pools)
         self._polled = 0  # how often the pulse was asked for while nobody listened
@@ -384,9 +378,10 @@ class PostgresStore:
         return report
 
     async def examine(self) -> tuple[Check, ...]:
-        each = self._pools.size + LANES + (0 if self._pooled else 2)  # the listener, and partials
+        # And one for partials; the listener's, if there is one.
+        each = self._pools.size + LANES + 1 + self._notifier.can_listen
         checks: tuple[Check, ...] = await self._pools.run(
-            lambda conn: doctor.examine(conn, each, pooled=self._pooled)
+            lambda conn: doctor.examine(conn, each, self._url)
         )
         return checks
 
@@ -418,14 +413,12 @@ class PostgresStore:
         self._notifier.listen(heard)
 
     def channel(self) -> Channel:
-        if self._connect_live is None:  # a pooler does not let anybody LISTEN
-            return no_channel(where(self._url))
-        return ServerChannel(self._connect_live, where(self._url), self._reader.codec)
+        return open_channel(self._url, self._reader.codec)
 
     def pulse(self) -> int:
         """Notifications, and the time in coarse steps: a lost one costs no more than a step.
 
-        Behind a pooler there are no notifications, only steps.
+        Where nobody can LISTEN there are no notifications, only steps.
         """
         if not self._notifier.wanted:
             self._polled += 1  # nobody listens: only a read can show a change

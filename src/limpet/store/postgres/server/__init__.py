@@ -1,7 +1,8 @@
 """The server: addresses, pools, settings, schema and outages."""
 
-from limpet.store.postgres.server.address import is_pooled, where
+from limpet.store.postgres.server.address import is_pooled, listening_url, where
 from limpet.store.postgres.server.pool import Pools, open_pool
+from limpet.store.postgres.server.pooler import connect as connect_alone
 from limpet.store.postgres.server.settings import (
     CONNECT_SECONDS_MAX,
     TABLES_SECONDS_MAX,
@@ -19,7 +20,9 @@ __all__ = [
     "Pools",
     "WriteConnection",
     "check_version",
+    "connect_alone",
     "is_pooled",
+    "listening_url",
     "open_pool",
     "where",
 ]

@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from limpet.errors import InvalidURL
 
 PORT_MAX: Final = 65_535
-POOLER: Final = "pooler"  # the option that is ours and not the driver's
+# The options that are ours and not the driver's.
+POOLER: Final = "pooler"
 POOLED: Final = "transaction"  # its only value
+DIRECT: Final = "direct"  # beside it: the URL of the server itself
+_SCHEMES: Final = ("postgresql", "postgres")
 _QUOTING: Final = "in a user or a password write @ : / ? # as %40 %3A %2F %3F %23"
+_ENCODING: Final = "Percent-encode it as a whole, by urllib.parse.quote: it is a URL within a URL"
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]|%00")
 
 
 def where(url: str) -> str:
     """The URL without its password, wherever that stands, for people."""
+    # With all that follows: an & in it that was not encoded parts its password.
+    url = re.sub(rf"(?<=[?&]{DIRECT}=).*", "…", url, flags=re.DOTALL)
     url = re.sub(r"(?<=password=)[^&]*", "…", url)
     before, at, after = url.rpartition("@")
     if not at or "://" not in before:
@@ -46,24 +52,33 @@ def check_url(url: str) -> None:
         raise InvalidURL(where(url), reason) from None
     for port in options.get("port", [""])[-1].split(","):
         _check_port(url, port)
-    for mode in _poolers(url):
+    for mode in _given(url, POOLER):
         if mode != POOLED:
             reason = (
                 f"{POOLER} is {POOLED}, not {mode!r}. For a pooler in session mode, or none, name "
                 f"the server itself and leave {POOLER} out"
             )
             raise InvalidURL(where(url), reason)
+    for server in _given(url, DIRECT):
+        if wrong := _not_direct(server, pooled=is_pooled(url)):
+            raise InvalidURL(where(url), wrong)
 
 
 def is_pooled(url: str) -> bool:
     """Whether the URL says that a pooler in transaction mode stands before the server."""
-    return bool(_poolers(url))
+    return bool(_given(url, POOLER))
+
+
+def listening_url(url: str) -> str | None:
+    """The URL by which a process of the server can be had alone, as LISTEN needs it; None if the
+    URL names a pooler and nothing else."""
+    return url if not is_pooled(url) else next(reversed(_given(url, DIRECT)), None)
 
 
 def driver_url(url: str) -> str:
     """The URL without what is not the driver's: it would take that for a setting of the server."""
     before, _, query = url.partition("?")
-    rest = "&".join([part for part in query.split("&") if _name(part) != POOLER])
+    rest = "&".join([part for part in query.split("&") if _name(part) not in (POOLER, DIRECT)])
     return f"{before}?{rest}" if rest else before
 
 
@@ -72,9 +87,25 @@ def options(url: str) -> dict[str, list[str]]:
     return parse_qs(urlsplit(url).query)
 
 
-def _poolers(url: str) -> list[str]:
-    found = parse_qsl(urlsplit(url).query, keep_blank_values=True)
-    return [value for name, value in found if name == POOLER]
+def _given(url: str, name: str) -> list[str]:
+    """The values of an option of ours."""
+    parts = [part for part in urlsplit(url).query.split("&") if _name(part) == name]
+    return [unquote(part.partition("=")[2]) for part in parts]
+
+
+def _not_direct(server: str, *, pooled: bool) -> str | None:
+    """Why this is not the URL of the server behind a pooler, in words without its password."""
+    if not pooled:
+        return f"{DIRECT} belongs beside {POOLER}={POOLED}; without a pooler leave it out"
+    if server.partition("://")[0] not in _SCHEMES:
+        return f"{DIRECT} is a URL of the server itself, as in {DIRECT}=postgresql://user@host/name"
+    if is_pooled(server) or _given(server, DIRECT):
+        return f"{DIRECT} is a URL of the server itself, without {POOLER} and {DIRECT}"
+    try:
+        check_url(server)
+    except InvalidURL as error:
+        return f"of the URL after {DIRECT}=: {error.reason}. {_ENCODING}"
+    return None
 
 
 def _name(part: str) -> str:

@@ -67,6 +67,13 @@ SELECT value FROM limpet.meta WHERE name = 'schema'
 -- name: sees_monitoring
 SELECT pg_has_role('pg_monitor', 'usage')
 
+-- name: take_lock
+SELECT pg_advisory_xact_lock($1)
+
+-- name: try_lock
+-- Locks are those of one database on one server: taken elsewhere, this one is free here.
+SELECT pg_try_advisory_xact_lock($1)
+
 -- name: server_process
 SELECT pg_backend_pid()
 
