@@ -7,13 +7,14 @@ its checkpoints.
 Messages are also held as objects, because making them again for every turn would cost their number.
 They are handed out, so whoever has one may change it in place, which LangGraph asks nobody to do. A
 copy of the fields is kept and compared before an object is given out again, or counts as unchanged:
-the content of all messages, and every field of the newest ones and of those with parts.
+the content of all messages, and every field of the newest ones and of those with parts. Fields that
+may hold numbers are compared as bytes too: 1 == True == 1.0, and each is stored as what it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import is_, itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -24,6 +25,11 @@ _raw: Final = msgspec.json.Encoder().encode
 _NEWEST: Final = 64  # messages whose every field is compared
 _content: Final = itemgetter("content")
 _NO_SHOT: Final[Mapping[str, Any]] = {"": None}  # equal to the fields of no message
+_UNWRITABLE: Final = (TypeError, ValueError, RecursionError)  # by the next
+# What is not JSON is told apart by its class and its attributes.
+_exact: Final = msgspec.json.Encoder(
+    enc_hook=lambda of: [type(of).__qualname__, getattr(of, "__dict__", None)]
+).encode
 
 
 class Growth(NamedTuple):
@@ -49,7 +55,7 @@ def grown(keep: int, data: Sequence[Any], tail: int, values: Sequence[Any]) -> G
 class _Run:
     """Items in the order they were added, with the objects that are handed out for them."""
 
-    __slots__ = ("contents", "data", "fields", "live", "parted", "raws", "shots")
+    __slots__ = ("contents", "data", "exacts", "fields", "live", "parted", "raws", "shots")
 
     def __init__(self) -> None:
         self.data: list[Any] = []
@@ -58,6 +64,8 @@ class _Run:
         self.fields: list[Mapping[str, Any]] = []  # of the objects, as they are now
         self.contents: list[Any] = []  # of the messages as they were, which are texts mostly
         self.parted: list[int] = []  # where they are not
+        # Where fields may hold numbers: which, and their bytes.
+        self.exacts: dict[int, tuple[Callable[[Mapping[str, Any]], Any], bytes]] = {}
         self.raws: list[bytes] = []  # made when first compared
 
     def add(
@@ -81,15 +89,51 @@ class _Run:
     def _note(self, place: int) -> None:
         if self.live[place] is not None:
             self.fields[place] = self.live[place].__dict__
+        self._note_exact(place)
         content = self.contents[place] = self.shots[place].get("content")
         if type(content) is not str and place not in self.parted:
             self.parted.append(place)
 
-    def is_unchanged(self, messages: Sequence[Any]) -> bool:
-        """Whether these are the first items of the run, and still what they were."""
-        count = len(messages)
-        if messages != self.live[:count]:
+    def _note_exact(self, place: int) -> None:
+        shot = self.shots[place]
+        names = [name for name, value in shot.items() if not _is_certain(value)]
+        if not names:
+            self.exacts.pop(place, None)
+            return
+        of = itemgetter(*names)
+        try:
+            self.exacts[place] = of, _exact(of(shot))
+        except _UNWRITABLE:
+            self.exacts[place] = of, b""  # the bytes of nothing
+
+    def is_same(self, place: int, fields: Mapping[str, Any]) -> bool:
+        """Whether these are the fields of the message there, as they were."""
+        return fields == self.shots[place] and self._is_exact([(place, fields)])
+
+    def _is_exact(self, looked: Iterable[tuple[int, Mapping[str, Any]]]) -> bool:
+        """Whether fields that are equal are the same."""
+        exacts = self.exacts
+        found = [(exacts[place], fields) for place, fields in looked if place in exacts]
+        then = b",".join([raw for (_, raw), _ in found])
+        try:  # in one call: this is asked of 64 messages in every turn
+            return _exact([of(fields) for (of, _), fields in found]) == b"[%b]" % then
+        except _UNWRITABLE:
             return False
+
+    def begins_with(self, messages: Sequence[Any]) -> bool:
+        """Whether these are the first items of the run: the same objects, or others like them."""
+        if all(map(is_, messages, self.live)):
+            return True
+        for place, (new, held) in enumerate(zip(messages, self.live, strict=False)):
+            if new is not held and not (type(new) is type(held) and self._is_like(place, new)):
+                return False
+        return True
+
+    def _is_like(self, place: int, message: Any) -> bool:
+        return is_message(message) and self.is_same(place, message.__dict__)
+
+    def is_unchanged(self, count: int) -> bool:
+        """Whether the first items of the run are messages and still what they were."""
         try:
             if list(map(_content, self.fields[:count])) != self.contents[:count]:
                 return False
@@ -97,7 +141,9 @@ class _Run:
             return False
         newest = range(max(0, count - _NEWEST), count)
         looked = [*newest, *[place for place in self.parted if place < newest.start]]
-        return all([self.fields[place] == self.shots[place] for place in looked])
+        if not all([self.fields[place] == self.shots[place] for place in looked]):
+            return False
+        return not self.exacts or self._is_exact([(place, self.fields[place]) for place in looked])
 
     def part(self, begin: int, end: int) -> tuple[list[Any], list[Any], list[Any]]:
         return self.data[begin:end], self.live[begin:end], self.shots[begin:end]
@@ -135,15 +181,14 @@ class List:
     def values(self, codec: Values) -> list[Any]:
         """The items as objects. A message that somebody changed in place is made again."""
         run, count = self._run, self.count
-        live = run.live[:count]
-        if run.is_unchanged(live):
-            return live
+        if run.is_unchanged(count):
+            return run.live[:count]
         return [self._value(codec, place) for place in range(count)]
 
     def _value(self, codec: Values, place: int) -> Any:
         run = self._run
         found = run.live[place]
-        if found is not None and found.__dict__ == run.shots[place]:
+        if found is not None and run.is_same(place, found.__dict__):
             return found
         value = codec.decode(run.data[place])
         run.show(place, value)
@@ -152,15 +197,22 @@ class List:
     def compare(self, codec: Values, new: list[Any]) -> Growth:
         """How `new` follows from this list. Raises InvalidInput if it cannot be stored."""
         count = self.count
-        if len(new) >= count and self._run.is_unchanged(new[:count]):
+        run = self._run
+        if len(new) >= count and run.begins_with(new[:count]) and run.is_unchanged(count):
             added = new[count:]
             return grown(count, [codec.encode(item) for item in added], 0, added)
         data = [codec.encode(item) for item in new]
-        mine, theirs = self._run.raw(count), [_raw(item) for item in data]
+        mine, theirs = run.raw(count), [_raw(item) for item in data]
         keep = _common(mine, theirs)
         tail = _common(mine[keep:][::-1], theirs[keep:][::-1])
         end = len(data) - tail
         return grown(keep, data[keep:end], tail, new[keep:end])
+
+
+def _is_certain(value: Any) -> bool:
+    """Whether what is equal to it is the same."""
+    kind = type(value)
+    return kind is str or value is None or (kind in (dict, list) and not value)
 
 
 def _common(one: Sequence[bytes], other: Sequence[bytes]) -> int:

@@ -146,6 +146,28 @@ async def test_a_message_edited_in_place_is_stored_as_edited(
         assert (new[5].content, new[99].additional_kwargs) == ("edited", {"seen": True})
 
 
+@pytest.mark.parametrize("replaced", [False, True], ids=["in place", "another object"])
+async def test_a_message_that_only_looks_the_same_is_recorded(
+    lp: limpet.Limpet, app: str, replaced: bool
+) -> None:
+    """1 is not True and 0.0 not -0.0, wherever in a message, and whether it is edited or new."""
+    saver, config, read = LimpetSaver(lp, app=app), at(), []
+    numbers = (1, True, 1.0, 0, False, 0.0, -0.0)
+    made: Any = {"additional_kwargs": {"a": [{"n": 0}]}, "tool_call_id": "c", "artifact": 0}
+    message = ToolMessage("hi", id="m", **made)
+    for number in numbers:
+        if replaced:
+            message = message.model_copy(deep=True)
+        message.additional_kwargs["a"][0]["n"] = number
+        message.artifact = number
+        config = await put(saver, config, len(read) + 1, messages=[message])
+        for reader in (saver, LimpetSaver(lp, app=app)):
+            (found,) = (await values_at(reader, config))["messages"]
+            read.append((found.additional_kwargs["a"][0]["n"], found.artifact))
+    assert repr(read[::2]) == repr([(number, number) for number in numbers])
+    assert repr(read[1::2]) == repr(read[::2])
+
+
 async def test_a_late_write_after_delete_is_refused(saver: LimpetSaver) -> None:
     """Neither a checkpoint nor the writes of a task bring a deleted thread back."""
     bare = await put(saver, at(), a=1)
