@@ -6,8 +6,10 @@ import asyncio
 import re
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import limpet
 from limpet.cli import app as cli
@@ -140,3 +142,15 @@ def test_help_fits_a_screen(tmp_path: Path, command: str) -> None:
     if command == COMMANDS[-1]:
         shown = run_terminal(tmp_path, command, "--help", columns=80)[1]
         assert shown.replace("\r\n", "\n") == text
+
+
+def test_every_command_and_option_is_described() -> None:
+    """Each option says in --help what it does, and stands on the page with its command."""
+    group: Any = typer.main.get_command(cli.app)
+    page, usual = PAGE.read_text(), {"--help", "--json"}
+    for name, command in group.commands.items():
+        assert re.search(rf"`limpet {name} |, `{name}`", page), name
+        options = [each for each in command.params if each.param_type_name == "option"]
+        assert [each.name for each in options if not each.help] == []
+        spelled = {text for each in options for text in (*each.opts, *each.secondary_opts)}
+        assert [text for text in spelled - usual if text[:2] == "--" and text not in page] == []

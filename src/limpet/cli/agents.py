@@ -227,7 +227,9 @@ def outcomes(
     define: Annotated[
         str | None, typer.Option("--define", metavar="TITLE", help="What is to be achieved.")
     ] = None,
-    detail: Annotated[str | None, typer.Option("--detail", metavar="TEXT")] = None,
+    detail: Annotated[
+        str | None, typer.Option("--detail", metavar="TEXT", help="More about the outcome.")
+    ] = None,
     criteria: Annotated[
         list[str] | None, typer.Option("--criterion", metavar="TEXT", help="Several may be given.")
     ] = None,

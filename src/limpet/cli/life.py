@@ -143,11 +143,13 @@ def sweep(
     every: Annotated[
         float, typer.Option("--every", metavar="SECONDS", help="With --watch: how often.")
     ] = 60.0,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1)] = 1_000,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="Act on at most N sessions at once.")
+    ] = 1_000,
     cold: Cold = None,
     as_json: Json = False,
 ) -> None:
-    """Act on timeouts: suspend, terminate, delete.
+    """Act on timeouts: suspend, terminate, archive, delete.
 
     Any number may run at once. Exits with 1 if a session could not be moved on.
     """

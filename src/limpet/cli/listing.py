@@ -32,7 +32,7 @@ def list_(
     ] = None,
     labels: Annotated[
         list[str] | None,
-        typer.Option("--label", metavar="NAME=VALUE", help="Only with this label."),
+        typer.Option("--label", metavar="NAME=VALUE", help="Only with this label; with --app."),
     ] = None,
     order: Annotated[
         Order, typer.Option("--order", help="created, or with --app also updated or key.")
@@ -41,7 +41,9 @@ def list_(
         bool, typer.Option("--deleted", help="What is left of deleted sessions.")
     ] = False,
     state: Annotated[bool, typer.Option("--state", help="In JSON, with their states.")] = False,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1_000)] = 50,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=1_000, help="Show at most N.")
+    ] = 50,
     cursor: Annotated[
         str | None,
         typer.Option("--cursor", metavar="TEXT", help="The cursor of a page in JSON."),

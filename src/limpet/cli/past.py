@@ -48,7 +48,9 @@ def log(
     before: Annotated[
         int | None, typer.Option("--before", metavar="SEQ", help="Only older events.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1_000)] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=1_000, help="Show at most N.")
+    ] = 20,
     as_json: Json = False,
 ) -> None:
     """Show the events of a session, the newest first."""
@@ -195,8 +197,12 @@ def fork(
     user: User,
     id_: Id,
     at: Annotated[str | None, typer.Option("--at", metavar="PLACE", help=_SEQ)] = None,
-    new_id: Annotated[str | None, typer.Option("--new-id", metavar="ID")] = None,
-    new_user: Annotated[str | None, typer.Option("--new-user", metavar="NAME")] = None,
+    new_id: Annotated[
+        str | None, typer.Option("--new-id", metavar="ID", help="The id of the fork.")
+    ] = None,
+    new_user: Annotated[
+        str | None, typer.Option("--new-user", metavar="NAME", help="The fork's user, if another.")
+    ] = None,
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
