@@ -553,6 +553,26 @@ async def test_nothing_is_lost_that_is_recorded_while_the_file_is_written(
     assert (await lp.verify()).ok
 
 
+async def test_one_that_is_late_does_not_put_the_stub_in_the_place_of_the_file(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked while the rows were there; when it exports them another has archived them."""
+    s = await ended(lp)
+    other = await lp.get(s.key, actor="user:ada")
+    export = cold_files.export_session
+
+    async def late(*given: Any) -> Any:
+        monkeypatch.undo()
+        await archiving.finish(other)
+        return await export(*given)
+
+    monkeypatch.setattr(cold_files, "export_session", late)
+    await s.archive()
+    assert (await lp.get(s.key, archived=True)).values["n"] == 4
+    await lp.unarchive(s.key)
+    assert (await lp.verify()).ok
+
+
 async def test_what_is_unarchived_while_its_file_is_written_stays_in_the_store(
     lp: limpet.Limpet, cold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -615,11 +635,11 @@ async def test_a_move_that_cannot_be_finished_keeps_no_other_waiting(
     async def dies(*_: Any) -> None:
         raise RuntimeError("the process is killed here")
 
-    async def refuses(journal: Any, key: limpet.Key, path: Path) -> None:
+    async def refuses(journal: Any, key: limpet.Key, *how: Any) -> Any:
         if key.id < "d":
             args = (key, "damaged") if lasting is limpet.SessionCorrupt else ("x", "read", "lost")
             raise lasting(*args)
-        await export(journal, key, path)
+        return await export(journal, key, *how)
 
     monkeypatch.setattr(cold_files, "export_session", dies)
     for id in "abcd":

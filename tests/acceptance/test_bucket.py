@@ -206,7 +206,7 @@ async def test_checkpoints_go_to_a_bucket(bucket: dict[str, bytes]) -> None:
         )
         tiers = keeping_of(s.writer.journal).tiers
         assert newest.place is not None
-        assert await tiers.fields(s.key, newest.place) == {"n": 2}
+        assert await tiers.fields((s.key, s.head.uid), newest.place) == {"n": 2}
         await lp.delete(s.key)
         assert bucket == {}
 

@@ -532,22 +532,6 @@ class Faltering(MemoryStore):
         return super().pulse()
 
 
-async def test_files_that_a_sealed_store_writes_in_plain_text_are_told(
-    heard: Heard, tmp_path: Path
-) -> None:
-    """At once, where they are configured; without a seal nobody expects anything else."""
-    url, cold = f"sqlite:///{tmp_path}/a.db", f"file://{tmp_path}/cold"
-    for seal, told in ((None, 0), (KeylessSeal(), 2)):
-        async with limpet.open(url, seal=seal, archive=cold) as lp:
-            await lp.checkpointing("support", limpet.CheckpointPolicy(tier=f"{cold}/tier"))
-            await lp.checkpointing("support", limpet.CheckpointPolicy())
-        async with limpet.open(url, seal=seal):
-            pass
-        assert len(heard.all("files not sealed")) == told
-    found = [(each["what"], each["to"]) for each in heard.all("files not sealed")]
-    assert found == [("archive", cold), ("checkpoints", f"{cold}/tier")]
-
-
 async def test_a_feed_reader_that_is_lost_comes_back(heard: Heard) -> None:
     """Both ends are told, each once; what is followed goes on."""
     store = Faltering()

@@ -223,9 +223,9 @@ async def test_an_imported_session_reaches_no_files_of_others(
         assert kept.place is not None
         elsewhere = Place(kept.tier, f"{kept.place.file}/../../../other")
         with pytest.raises(ArchiveFailed):
-            await tiers.fields(s.key, elsewhere)
+            await tiers.fields((s.key, s.head.uid), elsewhere)
         with pytest.raises(ArchiveFailed) if not named else nullcontext():
-            assert await tiers.fields(s.key, kept.place) == copy.values
+            assert await tiers.fields((s.key, s.head.uid), kept.place) == copy.values
         await copy.unpin(ref)
     assert len(files(tier)) == (0 if named else 1)
 

@@ -241,7 +241,9 @@ async def test_a_process_killed_in_fork_restore_or_compaction_loses_nothing(
             tiers = keeping_of(s.writer.journal).tiers
             for each in (await s.checkpoints()).items:
                 assert each.place is not None
-                assert await tiers.fields(KEY, each.place) == await s.state_at(each.ref)
+                assert await tiers.fields((KEY, s.head.uid), each.place) == await s.state_at(
+                    each.ref
+                )
 
 
 async def everything(s: Made) -> list[limpet.Event]:

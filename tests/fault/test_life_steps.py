@@ -26,10 +26,12 @@ from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from tests.support.examples import tries
 from tests.support.forked import fork
+from tests.support.seal import FixedKeySeal
 
 KEY: Final = limpet.Key("support", "ada", "one")
 HOUR: Final = timedelta(hours=1)
 ADA: Final = "user:ada"
+SEALED: Final = "sealed"  # a file that says that the store of a folder is opened with a seal
 Deed = Callable[[limpet.Limpet], Awaitable[Any]]
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -42,6 +44,7 @@ class Case(NamedTuple):
     before: str
     after: str
     between: tuple[str, ...] = ()
+    sealed: bool = False
 
 
 def verb(name: str, **how: Any) -> Deed:
@@ -66,6 +69,17 @@ CASES: Final = {
     "unarchive": Case(
         ("complete", "archive"), lambda lp: lp.unarchive(KEY), "archived", "completed", MOVING
     ),
+    "archive, sealed": Case(
+        ("complete",), verb("archive"), "completed", "archived", MOVING, sealed=True
+    ),
+    "unarchive, sealed": Case(
+        ("complete", "archive"),
+        lambda lp: lp.unarchive(KEY),
+        "archived",
+        "completed",
+        MOVING,
+        sealed=True,
+    ),
     "sweep, idle": Case(("5",), swept, "active", "suspended"),
     "sweep, grace": Case(("suspend", "11"), swept, "suspended", "terminated"),
     "sweep, absolute": Case(("61",), swept, "active", "terminated"),
@@ -79,7 +93,10 @@ async def with_store(folder: Path, hours: int, work: Deed) -> Any:
     clock = FakeClock()
     for _ in range(hours):
         clock.advance(HOUR)
-    store = await SQLiteStore.open(folder / "life.db", sync="normal", clock=clock.clock())
+    how: dict[str, Any] = {"sync": "normal", "clock": clock.clock()}
+    if (folder / SEALED).exists():
+        how["seal"] = FixedKeySeal()
+    store = await SQLiteStore.open(folder / "life.db", **how)
     cold = DirectoryArchive(folder / "cold")
     url = "sqlite:///life.db"
     async with limpet.Limpet(url, store=store, archive=cold) as lp:
@@ -163,6 +180,8 @@ def begun(tmp_path: Path, case: Case) -> tuple[Path, int]:
     """A folder with a session that is ready for the deed, and when it is."""
     hours, origin = 0, tmp_path / "origin"
     origin.mkdir()
+    if case.sealed:
+        (origin / SEALED).touch()
     asyncio.run(with_store(origin, hours, prepare))
     for way in case.ways:
         if way.isdecimal():

@@ -10,7 +10,7 @@ import hashlib
 
 from limpet import envelope
 from limpet.store.sqlite.file.schema import SCHEMA
-from tests.golden import stores
+from tests.golden import files, stores
 from tests.golden.test_golden import FIELDS, FILES, HEADER, HERE
 
 
@@ -25,6 +25,10 @@ def main() -> None:
     if not path.exists():
         asyncio.run(stores.write(path, SCHEMA))
         print(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
+    for path in (files.BUNDLE, files.SEALED):
+        if not path.exists():
+            asyncio.run(files.write(path))
+            print(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 if __name__ == "__main__":

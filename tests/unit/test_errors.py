@@ -74,6 +74,7 @@ ARGUMENTS: dict[str, Any] = {
     "on": "session",
     "fence": 1,
     "worker": "w1",
+    "owner": "uid",
     "until": datetime(2030, 1, 1, tzinfo=UTC),
     "current": 2,
     "after": 5,

@@ -49,7 +49,7 @@
         ├── SealUnavailable · QueueFull · FlushFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
-        └── ArchiveFailed
+        └── ArchiveFailed · ArchiveSealed · ArchiveDamaged
 
 Each class has a stable `code`, a `retryable` flag (the same call may succeed later), an HTTP
 `status` and a command-line `exit_code`. Messages are built in this package only and end with the
@@ -132,7 +132,9 @@ from limpet.errors.state import (
     StateError,
 )
 from limpet.errors.store import (
+    ArchiveDamaged,
     ArchiveFailed,
+    ArchiveSealed,
     Asked,
     BackupDamaged,
     BackupRefused,
@@ -236,7 +238,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActorMissing",
+    "ArchiveDamaged",
     "ArchiveFailed",
+    "ArchiveSealed",
     "Asked",
     "BackupDamaged",
     "BackupRefused",

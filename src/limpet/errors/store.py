@@ -261,6 +261,31 @@ class ArchiveFailed(StoreError):
         )
 
 
+class ArchiveSealed(StoreError):
+    code = "archive.sealed"
+    status = 409
+
+    def __init__(self, where: str, owner: str) -> None:
+        self.where, self.owner = where, owner
+        super().__init__(
+            f"the file {where} is sealed with the keys of {owner}, and no seal was given to open "
+            "it. Open the store with the seal that it was written with: limpet.open(url, seal=…)."
+        )
+
+
+class ArchiveDamaged(StoreError):
+    code = "archive.damaged"
+    status = 409
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(
+            f"the sealed file {where} cannot be opened: {reason}. Nothing was removed from the "
+            "store. Open the store with the keys that it was sealed with, or put a copy of the "
+            "file in its place."
+        )
+
+
 # --- what append_soon queued ----------------------------------------------------------------------
 
 

@@ -8,12 +8,11 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from limpet.errors import FlushFailed, StoreClosed
+from limpet.errors import FlushFailed, InvalidInput, StoreClosed
 from limpet.model.ids import Entropy, Ids
 from limpet.session.following.follow import Hub
 from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
-from limpet.session.logs import SESSION
 from limpet.store.open import open_store
 from limpet.store.protocol import Seal, Store
 
@@ -35,6 +34,8 @@ class Door:
         store: Store | None = None,
         archive: str | Archive | None = None,
     ) -> None:
+        if store is not None and seal is not None:
+            raise InvalidInput("a store that is open has its own seal. Pass the seal to it.")
         self.url = url
         self._seal, self._connections = seal, connections
         self._ready = store  # opened by the caller, and ours to close
@@ -54,8 +55,6 @@ class Door:
         ids = Ids(lambda: time.time_ns() // 1_000_000, Entropy(os.urandom))
         self._opened = Journal(store, Hub(store), ids, store.now_us, Keeping)
         self._opened.archive = self._archive
-        if self._archive is not None:
-            self._warn_if_sealed(self._archive.url, "archive")
         return self
 
     async def __aexit__(
@@ -81,11 +80,6 @@ class Door:
             await self._opened.close()
         elif self._ready is not None:
             await self._ready.close()
-
-    def _warn_if_sealed(self, url: str, what: str) -> None:
-        """A store with a seal is about to write files to this place in plain text."""
-        if self._seal is not None:
-            SESSION.warning("files not sealed: to=%s what=%s", url, what)
 
     @property
     def _journal(self) -> Journal:

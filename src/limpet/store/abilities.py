@@ -223,7 +223,7 @@ class Examined(Protocol):
 class Place(msgspec.Struct, frozen=True):
     """Where a sealed body belongs. Bound into the seal, so that it opens nowhere else."""
 
-    kind: Literal["event", "scope", "snapshot", "base", "checkpoint", "blob", "segment"]
+    kind: Literal["event", "scope", "snapshot", "base", "checkpoint", "blob", "segment", "file"]
     owner: KeyOwner
     id: str
     type: str = ""

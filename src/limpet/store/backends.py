@@ -115,7 +115,7 @@ async def _open_memory(url: str, seal: Seal | None = None, _: int | None = None)
         raise InvalidURL(url, "a memory store has no name and no options")
     from limpet.store.memory import MemoryStore
 
-    return MemoryStore()
+    return MemoryStore(seal=seal)
 
 
 async def _always_there(url: str) -> None:

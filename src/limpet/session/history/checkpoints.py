@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from limpet.errors import (
+    ArchiveSealed,
     CheckpointIntegrity,
     InvalidCursor,
     InvalidInput,
     LimpetError,
     NoCheckpoint,
     NoFullCheckpoint,
+    SealUnavailable,
     SessionCorrupt,
     SessionNotLoaded,
 )
@@ -102,7 +104,8 @@ async def restore(
 ) -> Rewound:
     """Verify a checkpoint, then rewind to it; if it fails and may, to the full one before it.
 
-    Raises NoCheckpoint, NoFullCheckpoint, CheckpointIntegrity.
+    Raises NoCheckpoint, NoFullCheckpoint, CheckpointIntegrity; ArchiveSealed if only a sealed file
+    has the state, and there is no seal.
     """
     found = await trusted(writer, ref, fallback=fallback)
     damaged = fallback or found.by_tier
@@ -144,9 +147,11 @@ async def _trusted(writer: Writer, kept: Checkpoint) -> Trusted:
 
 async def _in_tier(writer: Writer, kept: Checkpoint, place: Place, reason: str) -> Fold:
     """The session at a checkpoint as its file has it, if that is what the checkpoint names."""
-    key, number = writer.known.key, kept.number
+    key, number, head = writer.known.key, kept.number, await head_now(writer)
     try:
-        fields = await keeping_of(writer.journal).tiers.fields(key, place)
+        fields = await keeping_of(writer.journal).tiers.fields((key, head.uid), place)
+    except (ArchiveSealed, SealUnavailable):  # says nothing about the file
+        raise
     except LimpetError as error:
         why = f"{reason}; and its file in {kept.tier} cannot be read ({error.code})"
         raise CheckpointIntegrity(key, number, why) from error
@@ -154,8 +159,7 @@ async def _in_tier(writer: Writer, kept: Checkpoint, place: Place, reason: str) 
         raise CheckpointIntegrity(key, number, f"{reason}; its file has another state")
     schema = place.schema_version
     facts = EMPTY if schema is None else FrozenDict(schema_version=schema)
-    head = structs.replace(await head_now(writer), version=kept.seq, facts=facts)
-    return Fold(head, fields)
+    return Fold(structs.replace(head, version=kept.seq, facts=facts), fields)
 
 
 def _log_failure(kept: Checkpoint, error: CheckpointIntegrity) -> None:

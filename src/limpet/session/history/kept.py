@@ -213,7 +213,7 @@ class Kept:
         """The checkpoint with its file in a tier."""
         base = None if made.full else await self._base(taken.uid, tier)
         state = (taken.seq, taken.schema_version, taken.fields)
-        place = await self._tiers.put(tier, self.key, state, base)
+        place = await self._tiers.put(tier, (self.key, taken.uid), state, base)
         return msgspec.structs.replace(made, place=place)
 
     async def _base(self, uid: str, tier: str) -> tuple[str, FrozenDict] | None:

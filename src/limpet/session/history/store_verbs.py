@@ -38,7 +38,7 @@ class Policies(Door):
         collection "checkpointing", with its history.
         """
         from limpet.session.history.keeping import keeping_of
-        from limpet.session.history.policy import COLLECTION, STORE, CheckpointPolicy, stored
+        from limpet.session.history.policy import COLLECTION, CheckpointPolicy, stored
 
         if check_sessions(app) is None:
             raise InvalidInput("a policy is of an app. Pass its name.")
@@ -49,8 +49,6 @@ class Policies(Door):
             await documents.delete(app)
         else:
             await documents.put(app, stored(policy))
-            if policy.tier != STORE:
-                self._warn_if_sealed(policy.tier, "checkpoints")
         keeping_of(self._journal).forget(app)
 
     async def retention(

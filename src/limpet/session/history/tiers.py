@@ -5,7 +5,8 @@ from the full one before it. A file is durable before its checkpoint is recorded
 never used again. It is read where the store cannot give the state that a checkpoint names. Files go
 with their checkpoints, and with their session and its user. The log of an imported session says
 where its files are, and whoever made it may have written anything there: only what lies in the
-session's own folder, in a tier that a policy of this store has named, is read or removed.
+session's own folder, in a tier that a policy of this store has named, is read or removed. With a
+seal a file is sealed with the keys of its session, and opens as that file of that session only.
 
 Most stores have no tiers, so what makes and reads files is imported when it is first needed.
 """
@@ -26,6 +27,7 @@ from limpet.session.logs import SESSION
 
 if TYPE_CHECKING:
     from limpet.session.life.archives import Archive
+    from limpet.store.coding.files import FileSeal
 
 
 class Tiers:
@@ -39,33 +41,41 @@ class Tiers:
     async def put(
         self,
         tier: str,
-        key: Key,
+        of: tuple[Key, str],
         state: tuple[int, str | None, FrozenDict],
         base: tuple[str, FrozenDict] | None,
     ) -> Place:
-        """Write the file of a checkpoint of a state: its seq, schema version and fields.
+        """Write the file of a checkpoint of a state: its seq, schema version and fields. The
+        session is named by key and uid.
 
         With a `base`, a file there and the state in it, only what changed since. Raises
-        ArchiveFailed.
+        ArchiveFailed, SealUnavailable.
         """
         from limpet.session.history.payloads import payload
         from limpet.session.life.archives import put_bytes
 
-        name = f"{_folder(key)}/{self._journal.new_id()}.checkpoint"
+        name = f"{_folder(of[0])}/{self._journal.new_id()}.checkpoint"
         raw = payload(*state, self._journal.now_us(), None if base is None else base[1])
-        await put_bytes(self._archive(tier), name, raw)
+        seal = self._seal(of[1], name)
+        await seal.ready()
+        await put_bytes(self._archive(tier), name, seal.sealed(raw))
         return Place(tier, name, None if base is None else base[0], state[1])
 
-    async def fields(self, key: Key, place: Place) -> FrozenDict:
-        """The state in a file. Raises ArchiveFailed, and what a damaged file raises."""
+    async def fields(self, of: tuple[Key, str], place: Place) -> FrozenDict:
+        """The state in a file of a session. Raises ArchiveFailed, ArchiveSealed, SealUnavailable,
+        and what a damaged file raises."""
         from limpet.session.history.payloads import fields_in
         from limpet.session.life.archives import fetch_bytes
 
+        key, uid = of
         if not await self._is_ours(key, place.tier, place.file):
             reason = f"no policy of {key.app} has named it for this session"
             raise ArchiveFailed(place.tier, "read", reason)
-        base = None if place.base is None else await self.fields(key, Place(place.tier, place.base))
-        return fields_in(await fetch_bytes(self._archive(place.tier), place.file), base)
+        base = None if place.base is None else await self.fields(of, Place(place.tier, place.base))
+        raw = await fetch_bytes(self._archive(place.tier), place.file)
+        seal = self._seal(uid, place.file)
+        await seal.ready()
+        return fields_in(seal.opened(raw), base)
 
     async def remove(self, key: Key, tier: str, files: Iterable[str]) -> None:
         """Remove files that nobody needs. What cannot be removed only takes space."""
@@ -107,6 +117,11 @@ class Tiers:
         except DocumentNotFound:
             pass
         return [tier for tier in found if tier != STORE]
+
+    def _seal(self, uid: str, file: str) -> FileSeal:
+        from limpet.store.coding.files import file_seal
+
+        return file_seal(self._journal.store, "checkpoint", uid, file)
 
     def _archive(self, tier: str) -> Archive:
         from limpet.session.life.archives import open_archive

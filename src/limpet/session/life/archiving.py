@@ -112,6 +112,8 @@ async def _move_rows(journal: Journal, archive: Archive, key: Key, actor: str) -
         log = await load_log(journal.store, key)
         at = Standing(head.uid, head.version, 0 if log is None else log.head.version)
         place = await stored(journal, archive, key, at)
+        if place is None:  # it went on, or another was faster
+            continue
         if await _is_replaced(journal, head, at, place, actor):
             await _intents(journal, key).purge(key.id)
             return

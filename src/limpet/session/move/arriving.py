@@ -7,7 +7,6 @@ its checkpoints had pinned.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from msgspec import structs
@@ -15,7 +14,7 @@ from msgspec import structs
 from limpet.model import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, Commit, Key
 from limpet.session.journal import Journal
 from limpet.session.move.adopter import Adopter
-from limpet.session.move.bundle import BundleReader, Entry, Opening
+from limpet.session.move.bundle import BundleReader, Entry, Opening, Source
 from limpet.session.move.checkpoints import Checkpointed, log_piece, pinned
 from limpet.session.move.contents import Chunk
 from limpet.store.protocol import ChainedEvent
@@ -25,13 +24,13 @@ _PIECE: Final = (1_000, 4 * 2**20)
 _PINS_MAX: Final = 64  # states that come back pinned, the newest: they are in one commit
 
 
-async def adopt(journal: Journal, path: Path, pins: Mapping[int, int]) -> Key:
+async def adopt(journal: Journal, source: Source, pins: Mapping[int, int]) -> Key:
     """Adopt the log in a proved file, in one commit where it fits, and then its blobs.
 
     So no reader meets a part of it: with its last event it is archived, and accepts no writes. The
     log of its checkpoints is in the last of these commits.
     """
-    reader = await in_thread(lambda: BundleReader(path))
+    reader = await in_thread(lambda: BundleReader(source))
     adopter = Adopter(journal)
     arriving = _Arriving(adopter, reader.opening, pins)
     try:
@@ -41,13 +40,13 @@ async def adopt(journal: Journal, path: Path, pins: Mapping[int, int]) -> Key:
     finally:
         await in_thread(reader.close)
     if arriving.has_blobs:
-        await _put_blobs(adopter, path)
+        await _put_blobs(adopter, source)
     return reader.opening.key
 
 
-async def _put_blobs(adopter: Adopter, path: Path) -> None:
+async def _put_blobs(adopter: Adopter, source: Source) -> None:
     """Go through the file once more: a blob may be larger than memory, and needs its session."""
-    reader = await in_thread(lambda: BundleReader(path))
+    reader = await in_thread(lambda: BundleReader(source))
     upload, key = "", reader.opening.key
     try:
         while found := await in_thread(lambda: reader.read(*_PIECE)):

@@ -4,7 +4,8 @@ zstd over JSON lines: a header, a line for each event of the log of its checkpoi
 event of the session's own log, after the first of them a line for each part of a blob, and a
 trailer with the number of events and the SHA-256 of everything before it. An event line has what
 the chain covers, so whoever reads the file computes every link again. Bodies are plain, whatever
-seal the store has. `zstdcat FILE | jq` shows it.
+seal the store has: `zstdcat FILE | jq` shows an export. What goes to an archive is sealed as a
+whole, if the store has a seal, and the plain bundle is on no disk.
 
 Reading and writing block: callers run them in threads, a piece at a time. Memory is bounded by a
 piece and, of a log that begins on a state, by that state.
@@ -18,7 +19,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, Final, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -27,9 +28,12 @@ from limpet.model import EVENT_BYTES_MAX, Base, Event, Head, Key, decode_body
 from limpet.session.move.checkpoints import Checkpointed
 from limpet.session.move.contents import Chunk
 from limpet.store.blobs import Blob
-from limpet.store.coding import Damaged, bodies
+from limpet.store.coding import Damaged, base_body, base_from
 from limpet.store.protocol import ChainedEvent
 from limpet.store.sqlite.file.locks import part_beside
+
+if TYPE_CHECKING:
+    from limpet.store.coding.files import FileSeal
 
 FORMAT: Final = "limpet.session"
 VERSION: Final = 1
@@ -87,6 +91,12 @@ class _Trailer(msgspec.Struct, frozen=True):
     sha256: str
 
 
+class Source(Protocol):
+    """Where a bundle is read from: a path, or one that is read through a seal."""
+
+    def open(self, mode: Literal["rb"], /) -> IO[bytes]: ...
+
+
 class Opening(msgspec.Struct, frozen=True):
     """What a bundle says first: whose log it is, and what that begins on."""
 
@@ -108,18 +118,19 @@ _trailer: Final = msgspec.json.Decoder(_Trailer).decode
 class BundleWriter:
     """A bundle under way, in a file beside its place until it is whole."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, seal: FileSeal | None = None) -> None:
         self._target, self._part = target, part_beside(target)
         # Bodies are opened here: nobody but the owner of the process reads the file.
         handle = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._file: IO[bytes] = os.fdopen(handle, "wb")
+        self._blocks = None if seal is None else seal.writing(self._file)
         zstd = _zstd()
         level = {zstd.CompressionParameter.compression_level: _LEVEL}
-        self._packed = zstd.ZstdFile(self._file, "wb", options=level)
+        self._packed = zstd.ZstdFile(self._blocks or self._file, "wb", options=level)
         self._hash, self._events = sha256(), 0
 
     def begin(self, head: Head, base: Base | None) -> None:
-        key, raw = head.key, None if base is None else msgspec.Raw(bodies.base_body(base))
+        key, raw = head.key, None if base is None else msgspec.Raw(base_body(base))
         header = _Header(
             FORMAT,
             VERSION,
@@ -152,6 +163,8 @@ class BundleWriter:
         """Make the file whole and give it its name."""
         self._packed.write(_encode(_Trailer(True, self._events, self._hash.hexdigest())) + b"\n")
         self._packed.close()
+        if self._blocks is not None:
+            self._blocks.finish()
         # The name must not appear before the bytes are on disk, nor be lost after it was returned.
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -176,18 +189,20 @@ class BundleWriter:
 class BundleReader:
     """A bundle, read from the beginning. Raises BundleDamaged at the first thing that is wrong."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = str(path)
+    def __init__(self, source: Source) -> None:
+        self._path = str(source)
         try:
-            self._file = _zstd().ZstdFile(path, "rb")
+            self._packed = source.open("rb")
         except OSError as error:
             raise BundleRefused(self._path, _unread(error)) from error
+        self._file = _zstd().ZstdFile(self._packed, "rb")
         self._hash, self._events = sha256(), 0
         self.ended = False
         self.opening = self._open()
 
     def close(self) -> None:
         self._file.close()
+        self._packed.close()
 
     def read(self, events_max: int, bytes_max: int) -> list[Entry]:
         """The next events and parts of blobs, in the order of the file. None are left if the list
@@ -223,12 +238,12 @@ class BundleReader:
                 reason = f"it has version {header.version}, and this release reads {VERSION}"
                 raise self.damaged(reason)
             raw = None if isinstance(header.base, msgspec.UnsetType) else bytes(header.base)
-            base = None if raw is None else bodies.base_from(raw)
+            base = None if raw is None else base_from(raw)
             opening = Opening(Key(*header.key), header.uid, header.floor, base)
         except (msgspec.MsgspecError, Damaged, InvalidKey, ValueError) as error:
             self.close()
             raise self.damaged(f"its header cannot be read ({error})") from error
-        except BundleDamaged:
+        except BaseException:
             self.close()
             raise
         self._hash.update(line)

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from limpet.errors import (
     BundleRefused,
     InvalidInput,
     ReservedApp,
 )
-from limpet.model import Key, checkpoints_of, is_reserved
+from limpet.model import Head, Key, checkpoints_of, is_reserved
 from limpet.session.journal import Journal
 from limpet.session.move.adopter import (
     PIECE_BYTES,
@@ -28,7 +29,14 @@ from limpet.session.move.adopter import (
     check_whole,
     records_in,
 )
-from limpet.session.move.bundle import BundleReader, BundleWriter, Entry, Opening, refuse_place
+from limpet.session.move.bundle import (
+    BundleReader,
+    BundleWriter,
+    Entry,
+    Opening,
+    Source,
+    refuse_place,
+)
 from limpet.session.move.checkpoints import (
     Checkpointed,
     Marks,
@@ -45,9 +53,17 @@ from limpet.session.move.proof import Proof
 from limpet.store.protocol import ChainedEvent
 from limpet.store.threads import in_thread
 
+if TYPE_CHECKING:
+    from limpet.store.coding.files import FileSeal
 
-async def export_session(journal: Journal, key: Key, path: Path) -> None:
-    """Write the session as it is now to a file that must not exist yet."""
+
+async def export_session(
+    journal: Journal, key: Key, path: Path, seal: FileSeal | None = None
+) -> Head:
+    """Write the session as it is now to a file that must not exist yet; its head there.
+
+    In plain text, unless a seal is given, whose keys are ready.
+    """
     _refuse_reserved(key)
     source = records_in(journal)
     # Before the head is read: an event that a checkpoint stands on is in the file.
@@ -56,7 +72,7 @@ async def export_session(journal: Journal, key: Key, path: Path) -> None:
     base = await source.base(key)
     refuse_place(path)
     try:
-        writer = await in_thread(lambda: BundleWriter(path))
+        writer = await in_thread(lambda: BundleWriter(path, seal))
     except OSError as error:
         raise _unwritten(path, error) from error
     try:
@@ -80,6 +96,7 @@ async def export_session(journal: Journal, key: Key, path: Path) -> None:
         raise _unwritten(path, error) from error
     finally:
         await in_thread(writer.discard)
+    return head
 
 
 async def _export_blobs(journal: Journal, key: Key, writer: BundleWriter) -> None:
@@ -126,9 +143,9 @@ async def _read_again(path: Path, add: Callable[[list[Entry]], Awaitable[bool]])
         await in_thread(reader.close)
 
 
-async def proved(path: Path) -> Marks:
+async def proved(source: Source) -> Marks:
     """What the checkpoints in a file say, if all of it proves itself. Raises BundleDamaged."""
-    reader = await in_thread(lambda: BundleReader(path))
+    reader = await in_thread(lambda: BundleReader(source))
     try:
         return (await _prove(reader, Newest(), Newest())).marks
     finally:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -174,6 +174,13 @@ class WaitingSealer(Sealer):
             asyncio.run_coroutine_threadsafe(self._asked.ready(owners), self._loop).result()
         except SealUnavailable as error:
             raise Unavailable(error) from error
+
+
+@runtime_checkable
+class Sealing(Protocol):
+    """A store that may have a seal, which the files outside of it are sealed with too."""
+
+    sealer: Sealer
 
 
 # --- owners --------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from limpet.model import (
 )
 from limpet.store.blobs import Blobs
 from limpet.store.clock import Clock
+from limpet.store.coding import Sealer, scope_owner
 from limpet.store.live import MemoryChannel
 from limpet.store.marks import Marks
 from limpet.store.memory import listing
@@ -60,12 +61,14 @@ from limpet.store.protocol import (
     FeedEntry,
     Finding,
     Forks,
+    KeyOwner,
     Loaded,
     Owner,
     Page,
     Progress,
     Query,
     Report,
+    Seal,
     Standing,
     Touched,
     scope_fields,
@@ -75,10 +78,15 @@ from limpet.store.verify import verify_session
 
 
 class MemoryStore(Leasing, Naming):
-    """Everything happens between two awaits, so every call is atomic."""
+    """Everything happens between two awaits, so every call is atomic.
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    There are no bytes to seal. A seal is for the files outside: its keys are forgotten as in every
+    store.
+    """
+
+    def __init__(self, clock: Clock | None = None, *, seal: Seal | None = None) -> None:
         super().__init__(clock)
+        self.sealer = Sealer(seal)
         self.now_us: Callable[[], int] = self._clock
         self.blobs: Blobs = MemoryBlobs(self._living, self._logs, self._clock)
         self.marks: Marks = MemoryMarks(self._check_open, self._clock)
@@ -288,19 +296,29 @@ class MemoryStore(Leasing, Naming):
         return tuple([fork.fold.head.key for fork in self._forks(logs)])
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
+        return await self.sealer.erasing(lambda gone: self._erase(key, forks, gone))
+
+    async def _erase(self, key: Key, forks: Forks, gone: frozenset[KeyOwner]) -> Erasure | None:
         self._check_open()
         forked = [fork.fold.head.key for fork in self._forks(self._ends(key))]
         children = [fork for fork in forked if fork != key]
         if children and forks == "refuse":
             raise SessionHasForks(key, tuple(children))
-        if forks == "erase":
-            for each in self._descent(key):
-                self._forget(each, 0)
-        else:
-            self._forget(key, len(children))
+        ending = self._descent(key) if forks == "erase" else [key]
+        self.sealer.require_forgotten(self._uids(ending), gone)
+        for each in ending:
+            self._forget(each, len(children) if forks == "keep" else 0)
         return self._erased.get(key_hash(key))
 
+    def _uids(self, keys: Sequence[Key]) -> list[KeyOwner]:
+        """Of all that have these keys, and of the logs of their checkpoints."""
+        logs = [checkpoints_of(key) for key in keys if not is_reserved(key.app)]
+        return [end.fold.head.uid for key in (*keys, *logs) for end in self._ends(key)]
+
     async def erase_user(self, app: str, user: str) -> Erasures:
+        return await self.sealer.erasing(lambda gone: self._erase_user(app, user, gone))
+
+    async def _erase_user(self, app: str, user: str, gone: frozenset[KeyOwner]) -> Erasures:
         self._check_open()
         owner = owner_of(app, user)
         everything = [*self._deleted, *self._kept]
@@ -311,7 +329,8 @@ class MemoryStore(Leasing, Naming):
         ]
         logs = [log for k in mine for log in self._ends(k)]
         left = [f.fold.head.key for f in self._forks(logs) if f.fold.head.key not in mine]
-        certificates = [await self.erase(key, forks="keep") for key in mine]
+        self.sealer.require_forgotten([*self._uids(mine), scope_owner(app, user)], gone)
+        certificates = [await self._erase(key, "keep", gone) for key in mine]
         names = [of for of in self._scopes if of[:2] == (app, user)]
         for of in names:
             del self._scopes[of], self._made_by[of]

@@ -95,7 +95,8 @@ class PostgresStore:
         self.now_us: Callable[[], int] = clock.now_us
         self._leases = Leases(pools, reader, self._committer.cache)
         self._step = POLL_SECONDS if self._notifier.can_listen else UNHEARD_POLL_SECONDS
-        self.blobs: Blobs = ReadyBlobs(PostgresBlobs(pools, reader), reader.codec.sealer)
+        self.sealer = reader.codec.sealer
+        self.blobs: Blobs = ReadyBlobs(PostgresBlobs(pools, reader), self.sealer)
         self.marks: Marks = PostgresMarks(pools)
         self._polled = 0  # how often the pulse was asked for while nobody listened
 
@@ -144,7 +145,7 @@ class PostgresStore:
         return deleted
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
-        proof: Erasure | None = await self._reader.codec.sealer.erasing(
+        proof: Erasure | None = await self.sealer.erasing(
             lambda gone: self._pools.in_transaction(
                 lambda conn: erasure.erase(conn, self._reader, key, forks, gone)
             )
@@ -153,7 +154,7 @@ class PostgresStore:
         return proof
 
     async def compact(self, key: Key, *, upto: int) -> Compacted:
-        done: Compacted = await self._reader.codec.sealer.opening(
+        done: Compacted = await self.sealer.opening(
             lambda: self._pools.in_transaction(
                 lambda conn: compaction.compact(conn, self._reader, key, upto)
             )
@@ -168,7 +169,7 @@ class PostgresStore:
         await self._pools.in_transaction(run)
 
     async def erase_user(self, app: str, user: str) -> Erasures:
-        proof: Erasures = await self._reader.codec.sealer.erasing(
+        proof: Erasures = await self.sealer.erasing(
             lambda gone: self._pools.in_transaction(
                 lambda conn: erasure.erase_user(conn, self._reader, app, user, gone)
             )
@@ -288,7 +289,7 @@ class PostgresStore:
             of = None if row is None else (row["sid"], row["uid"])
             return [] if of is None else await cold.by_ids(self._reader.codec, conn, of, ids)
 
-        found: list[Event] = await self._reader.codec.sealer.opening(lambda: self._pools.run(run))
+        found: list[Event] = await self.sealer.opening(lambda: self._pools.run(run))
         return found
 
     async def rung(self, key: Key, seq: int) -> Fold:
@@ -319,7 +320,7 @@ class PostgresStore:
 
     async def _sized(self, key: Key, sql: str, *args: Any) -> list[tuple[Event, int]]:
         """Events of a session by a statement that begins at its head; raises if it has none."""
-        return await self._reader.codec.sealer.opening(lambda: self._sized_once(key, sql, *args))
+        return await self.sealer.opening(lambda: self._sized_once(key, sql, *args))
 
     async def _sized_once(self, key: Key, sql: str, *args: Any) -> list[tuple[Event, int]]:
         async def run(conn: Connection) -> list[Any]:

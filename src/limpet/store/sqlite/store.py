@@ -87,12 +87,13 @@ class SQLiteStore:
         pace: Pace | None = None,
     ) -> None:
         self._database, self._codec, self._clock = database, codec, clock
+        self.sealer = codec.sealer
         self.now_us: Callable[[], int] = clock
         self._pace = pace or Pace()
         self._reader = Reader(conn, codec)
         self._sessions = Sessions(self._reader, self._peek)
         ways = (self._reader, clock, self._read, self._run)
-        self.blobs: Blobs = ReadyBlobs(SQLiteBlobs(*ways), codec.sealer)
+        self.blobs: Blobs = ReadyBlobs(SQLiteBlobs(*ways), self.sealer)
         self.marks: Marks = SQLiteMarks(*ways)
         self._writer: Writer | None = None
         self._pid = os.getpid()
@@ -139,9 +140,8 @@ class SQLiteStore:
 
     async def _commit_sealed(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Keys first; the writer gives back what met others than were expected."""
-        sealer = self._codec.sealer
-        await sealer.ready(owners_of(commits, self._uid))
-        found: tuple[Committed, ...] = await sealer.opening(
+        await self.sealer.ready(owners_of(commits, self._uid))
+        found: tuple[Committed, ...] = await self.sealer.opening(
             lambda: self._write().submit(Job(commits))
         )
         return found
@@ -161,7 +161,7 @@ class SQLiteStore:
     async def compact(self, key: Key, *, upto: int) -> Compacted:
         from limpet.store.sqlite import compaction
 
-        return await self._codec.sealer.opening(
+        return await self.sealer.opening(
             lambda: self._run(lambda writes: compaction.compact(writes, key, upto))
         )
 
@@ -170,7 +170,7 @@ class SQLiteStore:
 
     async def erase_user(self, app: str, user: str) -> Erasures:
         asked = (app, user, self._clock())
-        done = await self._codec.sealer.erasing(
+        done = await self.sealer.erasing(
             lambda gone: self._run(lambda writes: erasure.erase_user(writes, *asked, gone))
         )
         await self._forget_partials(None)
@@ -180,7 +180,7 @@ class SQLiteStore:
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         asked = (key, self._clock(), forks)
-        found = await self._codec.sealer.erasing(
+        found = await self.sealer.erasing(
             lambda gone: self._run(lambda writes: erasure.erase(writes, *asked, gone))
         )
         await self._forget_partials(key if forks != "erase" else None)
@@ -436,7 +436,7 @@ class SQLiteStore:
             try:
                 return self._read(query)
             except Unready as needed:
-                await self._codec.sealer.ready(needed.owners)
+                await self.sealer.ready(needed.owners)
 
     def _read(self, query: Callable[[], T]) -> T:
         self._check()
