@@ -14,7 +14,7 @@ from limpet.errors import (
     SessionError,
     SessionNotFound,
 )
-from limpet.model import INT_MAX, PRIORITY_MAX, Head, Key, Lease
+from limpet.model import INT_MAX, PRIORITY_MAX, Head, Key, Lease, due_for
 from limpet.model.lease import (
     AHEAD_US,
     acquired,
@@ -26,6 +26,7 @@ from limpet.model.lease import (
 )
 from limpet.store.leases import Place, span_us
 from limpet.store.sqlite import rows
+from limpet.store.sqlite.reading.reader import stored_key
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
 
@@ -44,19 +45,8 @@ class Leases:
             now_us = self._clock()
             until_us = now_us + span_us(lease_seconds)
             found = due(self._writes.conn, now_us, limit, app)
-            leases = [
-                Lease(
-                    Key(app, user, id),
-                    worker,
-                    fence + 1,
-                    until_us,
-                    lease_seconds,
-                    now_us,
-                    rows.reasons_from(now_us, facts),
-                    uid=rows.unpack_id(uid),
-                )
-                for _, app, user, id, uid, fence, facts in found
-            ]
+            until = (until_us, lease_seconds, now_us)
+            leases = [self._granted(row, worker, *until) for row in found]
             values = [
                 (lease.fence, until_us, worker, now_us, row[0])
                 for lease, row in zip(leases, found, strict=True)
@@ -65,6 +55,20 @@ class Leases:
         for lease in leases:
             self._settle(lease.key, lease.fence, until_us, worker, now_us)
         return tuple(leases)
+
+    def _granted(
+        self, row: tuple[Any, ...], worker: str, until_us: int, lease_seconds: float, now_us: int
+    ) -> Lease:
+        """The lease on a session that is due. Why it is, is known from memory, or read."""
+        _, app, user, id, uid, fence, facts = row
+        key = stored_key(app, user, id)
+        live = self._writes.cache.peek(key)
+        if live is not None and live.era == self._writes.cache.era:
+            reasons, uid = due_for(live.fold.head.facts, now_us), live.fold.head.uid
+        else:
+            reasons, uid = rows.reasons_from(now_us, facts), rows.unpack_id(uid)
+        until = (until_us, lease_seconds, now_us)
+        return Lease(key, worker, fence + 1, *until, reasons, uid=uid)
 
     def renew(
         self, leases: Sequence[Lease], lease_seconds: float | None

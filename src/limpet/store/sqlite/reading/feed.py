@@ -20,7 +20,7 @@ from limpet.store.paging import Room, bare, within
 from limpet.store.paging.cursor import read_position, write_position
 from limpet.store.protocol import FeedEntry, Touched
 from limpet.store.sqlite import rows
-from limpet.store.sqlite.reading.reader import Reader
+from limpet.store.sqlite.reading.reader import Reader, stored_key
 from limpet.store.sqlite.sql import SQL
 
 STRETCH: Final = 2_000  # positions that are looked at in one instant
@@ -84,7 +84,7 @@ def touched(reader: Reader, after: str) -> Touched:
             return Touched({}, after, more=False, whole=True, ended=ended)
         stretch = min(end, start + STRETCH - 1)
         found: list[Any] = conn.execute(SQL["feed_touched"], (position, stretch)).fetchall()
-    sessions = {Key(*row[:3]): row[3] for row in found}
+    sessions = {stored_key(*names): seq for *names, seq in found}
     more = stretch < end
     return Touched(sessions, write_position(stretch), more=more, whole=True, ended=ended)
 

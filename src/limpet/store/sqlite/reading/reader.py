@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import apsw
 import msgspec
@@ -51,6 +51,9 @@ from limpet.store.sqlite.sql import SQL, compose, select_types
 _PAGE = 500
 _BACK = 32
 _RUNGS = 8  # snapshots that are tried before the whole log is read
+# The key in a row of a session. It is checked once: the same sessions are claimed and followed
+# again and again.
+stored_key: Final = lru_cache(maxsize=4_096)(Key)
 
 
 class Found(msgspec.Struct):

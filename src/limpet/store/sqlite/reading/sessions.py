@@ -40,7 +40,7 @@ class Sessions:
     def load(self, key: Key, tail: int, since_us: int | None, *, scopes: bool) -> Loaded:
         reader = self._reader
         with reader.instant():
-            found = reader.living(key)  # first: what is gone needs no keys of its names
+            found = self._living(key)  # first: what is gone needs no keys of its names
             names = reader.scopes.all(key.app, key.user) if scopes else Scopes()
             checkpoint = reader.checkpoint(key) if scopes else None
             return self._loaded(*found, tail, since_us, names, checkpoint)
@@ -53,7 +53,7 @@ class Sessions:
             has_any = reader.has_checkpoints()
             for key in keys:
                 try:
-                    found = reader.living(key)
+                    found = self._living(key)
                 except (SessionNotFound, SessionDeleted, SessionErased):
                     done.append(None)
                     continue
@@ -172,6 +172,20 @@ class Sessions:
             return states.page(self._reader, self._known, query, cursor=cursor, limit=limit)
 
     # --- what is in memory ---------------------------------------------------------------------
+
+    def _living(self, key: Key) -> tuple[int, Head]:
+        """sid and head: the writer's, if it is the one that is stored, which is not decoded then.
+
+        The link stands for the whole log, and so for all that follows from it; a lease does not.
+        """
+        live = self._peek(key)
+        if live is not None:
+            head, names = live.fold.head, (key.app, key.user, key.id)
+            lease = (head.fence, head.lease_us, head.worker, head.leased_us)
+            known = (live.sid, head.version, head.link, *lease)
+            if self._reader.conn.execute(SQL["standing"], names).fetchone() == known:
+                return live.sid, head
+        return self._reader.living(key)
 
     def _known(self, head: Head) -> Fold | None:
         """The fold at this very head, if the writer has it undamaged."""

@@ -3,6 +3,11 @@
 -- name: head
 SELECT {head} FROM sessions s WHERE app = ? AND user = ? AND id = ?
 
+-- name: standing
+-- What has changed in a head if anything has.
+SELECT sid, version, link, fence, lease_us, worker, leased_us
+FROM sessions WHERE app = ? AND user = ? AND id = ?
+
 -- name: log_of
 SELECT sid, uid, version, link, floor FROM sessions WHERE app = ? AND user = ? AND id = ?
 
