@@ -40,10 +40,10 @@ class Close(msgspec.Struct):
 
 async def close_wake(log: TurnLog, opening: Opening, how: Close, lease: Lease) -> None:
     """Record the end of a wake and of its lease. Raises SessionFenced if the lease is lost."""
-    session = log.session
-    done: Iterable[int] = _done(opening) if how.is_over else ()
-    ending = Ending.of(session, how.stop_reason, how.summary) if how.is_over else None
-    left = _left_open(log, opening, how)
+    session, is_over = log.session, how.is_over
+    done: Iterable[int] = _done(opening) if is_over else ()
+    ending = Ending.of(session, how.stop_reason, how.summary) if is_over else None
+    left = _left_open(log, opening, how) if _may_leave(log, opening) else []
     for again in reversed(range(_TRIES)):
         drafts = log.closing(*_drafts(log, opening, how, left, done, lease))
         try:
@@ -67,7 +67,7 @@ async def commit_last(
     if ending is not None and ending.is_now(drafts):
         await ending.commit(log, drafts, lease)
     else:
-        await log.session.writer.commit(drafts, release=lease)
+        await log.close(drafts, lease)
 
 
 def _done(opening: Opening) -> list[int]:
@@ -99,6 +99,12 @@ def _drafts(
         drafts.append(runs.status_changed(was, now, how.stop_reason))  # type: ignore[arg-type]  # two of them
     named: Any = {"blocked_on": how.blocked_on, "summary": how.summary, "needs": how.needs}
     return [*drafts, runs.status_idle(how.stop_reason, processed=done, **named)]
+
+
+def _may_leave(log: TurnLog, opening: Opening) -> bool:
+    """Whether the run has begun anything that has an end of its own. Most have not."""
+    records = opening.records
+    return bool(records.effects or records.asked or "budget" in log.session.head.facts)
 
 
 def _left_open(log: TurnLog, opening: Opening, how: Close) -> list[Draft]:

@@ -81,7 +81,7 @@ class Driver:
             return TurnMisused("a harness is an async function. Define it with `async def`.")
         self._running = running
         task = self._task = asyncio.get_running_loop().create_task(self._main(running))
-        task.add_done_callback(self._end)
+        task.add_done_callback(self._never_began)
         if self.stopped is not None:
             self._cancel(task)
         try:
@@ -117,15 +117,29 @@ class Driver:
         self._gave_up = True
         self._end()
 
-    def _end(self, ended: asyncio.Task[Any] | None = None) -> None:
+    def _never_began(self, task: asyncio.Task[Any]) -> None:
+        """It was cancelled before its first step, so nothing of it has run."""
+        _let_go(self._running)
+        self._end()
+
+    def _end(self) -> None:
         """Wake whoever waits."""
-        if ended is not None:
-            _let_go(self._running)
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
 
     async def _main(self, running: Awaitable[Any]) -> Any:
-        return await self._driven(running)
+        # From here on it wakes who waits by itself: a callback would take a turn of the loop more.
+        if (task := asyncio.current_task()) is not None:
+            task.remove_done_callback(self._never_began)
+        try:
+            result = await self._driven(running)
+        except GeneratorExit:  # the loop is gone, and so is whoever waited
+            raise
+        except BaseException:
+            self._end()
+            raise
+        self._end()
+        return result
 
     @types.coroutine
     def _driven(self, running: Awaitable[Any]) -> Generator[Any, Any, Any]:

@@ -12,9 +12,11 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from limpet.errors import StoreError
-from limpet.model import PROCESSED, Commit, Draft, Event, Fact, Prepared
+from limpet.errors import SessionFenced, StoreError
+from limpet.model import PROCESSED, Commit, Draft, Event, Fact, Lease, Prepared
 from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED, STATUS_IDLE
+from limpet.session.life.rousing import is_roused
+from limpet.session.logs import lease_lost
 from limpet.session.session import Session
 
 _TRIES: Final = 4
@@ -74,11 +76,29 @@ class TurnLog:
         """All that is left to record, and these: for the commit that ends the wake."""
         return tuple([self.prepare(d) for d in (*self._first, *self._queued.values(), *drafts)])
 
+    async def close(self, drafts: tuple[Prepared, ...], lease: Lease) -> None:
+        """Record the end of the wake and of its lease. Raises SessionFenced if that is lost.
+
+        Nobody looks at the session through this object again, so it does not learn what was left.
+        """
+        writer = self.session.writer
+        known, plain = writer.known, writer.classless
+        how: Any = {"classless": plain, "uid": known.uid, "release": lease}
+        try:
+            (left,) = await writer.journal.commit(
+                (Commit(known.key, drafts, None, lease.fence, **how),)
+            )
+        except SessionFenced as error:
+            lease_lost(error, lease, "commit")
+            raise
+        if is_roused(left.head):
+            await writer.rouse()
+
     def prepare(self, draft: Draft) -> Prepared:
         """A draft as this wake records it."""
-        wake_id, turn_id = draft.wake_id or self.wake_id, draft.invocation_id or self.turn_id
         journal = self.session.writer.journal
         if draft.wake_id is None or draft.invocation_id is None:
+            wake_id, turn_id = draft.wake_id or self.wake_id, draft.invocation_id or self.turn_id
             draft = structs.replace(draft, wake_id=wake_id, invocation_id=turn_id)
         if not isinstance(draft, Fact):
             return journal.prepare(draft, self._agent)

@@ -103,8 +103,11 @@ async def _opened(
     facts = session.head.facts
     turn, new_id = runs.turn_in(facts), session.writer.journal.new_id
     control = tuple([event.seq for event in pending if event.type in CONTROL])
-    settling, records = await _settle(session, turn, lease)
-    died = any([d.type == runs.ERROR and d.data["counts"] for d in settling])
+    settling: list[Draft] = []
+    records, died = Records(), False
+    if turn is not None:
+        settling, records = await _settle(session, turn, lease)
+        died = any([d.type == runs.ERROR and d.data["counts"] for d in settling])
     if runs.is_interrupted(facts):
         gone = _interrupted_inputs(facts, turn, pending)
         settling += _interrupted(facts, turn, records, {*gone, *control})
@@ -179,11 +182,9 @@ async def _going_on(
 
 
 async def _settle(
-    session: Session[Any], turn: FrozenDict | None, lease: Lease
+    session: Session[Any], turn: FrozenDict, lease: Lease
 ) -> tuple[list[Draft], Records]:
     """What has to be recorded of a run that died, and the records of its turn."""
-    if turn is None:
-        return [], Records()
     events = await _since(session, turn["from"])
     records = Records(events)
     if turn["span"] is None:

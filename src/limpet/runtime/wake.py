@@ -30,6 +30,7 @@ from limpet.runtime.children import Ending, interrupt_all
 from limpet.runtime.closing import Close, close_wake, commit_last
 from limpet.runtime.driving import Driver, harness_of
 from limpet.runtime.finishing import Finishing
+from limpet.runtime.later import Later
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import CONTROL, TAIL, Opening, open_wake
 from limpet.runtime.records import identity
@@ -95,11 +96,13 @@ async def wake(lp: Limpet, key: Key, harness: Any, *, lease_seconds: float, **ho
         lease = await lp.acquire_lock(key, worker=worker_name("wake"), lease_seconds=lease_seconds)
     except SessionLocked as error:
         return Woken(ran=False, reason="locked", error=error)
-    one = Wake(lp, lease, manner)
+    later = listen_later()
+    one = Wake(lp, lease, manner, later=later)
     beating = asyncio.ensure_future(_heartbeat(lp, one))
     try:
         return await one.run()
     finally:
+        later.close()
         beating.cancel()
         await asyncio.wait([beating])
 
@@ -107,8 +110,19 @@ async def wake(lp: Limpet, key: Key, harness: Any, *, lease_seconds: float, **ho
 class Wake:
     """One wake on its way. Whoever holds the lease keeps it renewed and calls `stop`."""
 
-    def __init__(self, lp: Limpet, lease: Lease, manner: Manner) -> None:
+    def __init__(
+        self,
+        lp: Limpet,
+        lease: Lease,
+        manner: Manner,
+        *,
+        later: Later | None = None,
+        driven: Callable[[Wake], None] | None = None,
+    ) -> None:
         self._lp, self.lease, self._manner = lp, lease, manner
+        self._later = listen_later() if later is None else later
+        self._when_driven = driven  # called when the harness has ended
+        self._listening: asyncio.Task[None] | None = None
         how: dict[str, Any] = {"state_type": manner.state_type, "migrations": manner.migrations}
         agent = manner.agent or f"agent:{lease.key.app}"
         self._agent, self._worker = agent[:320], f"worker:{lease.worker}"[:320]
@@ -222,20 +236,16 @@ class Wake:
 
     async def _driven(self, turn: Turn) -> Exception | None:
         """Run the harness, and stop it if an interrupt comes."""
-        loop = asyncio.get_running_loop()
-        listening: list[asyncio.Task[None]] = []
-        timer = loop.call_later(
-            LISTEN_AFTER_SECONDS,
-            lambda: listening.append(asyncio.ensure_future(self._listen())),
-        )
+        self._later.add(self._begin_listening)
         try:
             error = await self._driver.run(self._manner.harness, turn)
         finally:
-            timer.cancel()
-            for task in listening:
-                task.cancel()
-            if listening:
-                await asyncio.wait(listening)
+            self._later.discard(self._begin_listening)
+            if self._listening is not None:
+                self._listening.cancel()
+                await asyncio.wait([self._listening])
+        if self._when_driven is not None:
+            self._when_driven(self)
         if error is None and self._driver.stopped is None and not turn.accepts:
             error = _passed_by(turn)
         return error
@@ -247,6 +257,9 @@ class Wake:
             self._driver.stop("interrupted")
         elif endings.has_ended(facts):
             self._driver.stop("ended")
+
+    def _begin_listening(self) -> None:
+        self._listening = asyncio.ensure_future(self._listen())
 
     async def _listen(self) -> None:
         """Look at the head now, and when somebody else has recorded something; not too often."""
@@ -367,6 +380,11 @@ class Wake:
             how, error = self._failed(opening, refused), refused
             await close_wake(log, opening, how, self.lease)
         return Woken(ran=True, reason=how.stop_reason, wake_id=self._wake_id, error=error)
+
+
+def listen_later() -> Later:
+    """For wakes: when they begin to listen for interrupts."""
+    return Later(LISTEN_AFTER_SECONDS)
 
 
 async def load_all(wakes: Sequence[Wake]) -> None:

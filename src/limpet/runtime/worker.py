@@ -16,13 +16,14 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidInput, LimpetError, StoreError
-from limpet.model import Key, described
+from limpet.model import Key, Lease, described
 from limpet.runtime.turn import Permission
 from limpet.runtime.wake import (
     RETRIES,
     OnMismatch,
     Wake,
     Woken,
+    listen_later,
     load_all,
     manner_of,
     worker_name,
@@ -36,6 +37,9 @@ GRACE_SECONDS: Final = 20.0  # for turns to end when the worker is told to
 _CONCURRENCY_MAX: Final = 1_000
 _OUTAGE_SECONDS: Final = 1.0
 _GATHER_SECONDS: Final = 0.002  # much is recorded at once: one claim for all of it
+# A wake whose harness has ended waits for its last commit, and meanwhile others run. At most so
+# many times `concurrency` sessions are leased: a slow store gets no more commits to make.
+_LEASED_MAX: Final = 2
 # While more is due than it may run, a worker claims again when this part of it is free, or after
 # this time: a claim is a transaction, and one for many sessions costs hardly more than for one.
 _ROOM: Final = 0.5
@@ -98,6 +102,8 @@ class Worker:
         self.name = worker_name("worker")
         self.rates = Rates()
         self._wakes: dict[asyncio.Task[Woken], Wake] = {}
+        self._driving: set[Wake] = set()  # those whose harness has not ended
+        self._later = listen_later()
         self._bell = asyncio.Event()
         self._stopping = False
         self._backlog = False  # the last claim got all it asked for: there may be more
@@ -116,6 +122,7 @@ class Worker:
                 await self._loop()
             finally:
                 await self._end()
+                self._later.close()
                 beating.cancel()
                 await asyncio.wait([beating])
                 self.rates.seconds = time.monotonic() - began
@@ -137,7 +144,7 @@ class Worker:
         return self._max_turns is not None and self.rates.claimed >= self._max_turns
 
     async def _claim(self) -> int:
-        free = self._concurrency - len(self._wakes)
+        free = self._free
         if self._max_turns is not None:
             free = min(free, self._max_turns - self.rates.claimed)
         if free <= 0:
@@ -152,7 +159,7 @@ class Worker:
             SESSION.warning("claim failed, tried again: worker=%s code=%s", self.name, error.code)
             await asyncio.sleep(_OUTAGE_SECONDS)
             return 0
-        wakes = [Wake(self._lp, lease, self._manner) for lease in leases]
+        wakes = [self._wake(lease) for lease in leases]
         try:
             await load_all(wakes)
         finally:  # what was claimed is run, also if the worker is cancelled: nobody else can
@@ -161,34 +168,50 @@ class Worker:
         self._show()
         return len(leases)
 
+    def _wake(self, lease: Lease) -> Wake:
+        return Wake(self._lp, lease, self._manner, later=self._later, driven=self._driven)
+
     def _start(self, wakes: Iterable[Wake]) -> None:
         loop = asyncio.get_running_loop()
         for wake in wakes:
             task = loop.create_task(wake.run())
             self._wakes[task] = wake
+            self._driving.add(wake)
             task.add_done_callback(self._ended)
             self.rates.claimed += 1
+
+    @property
+    def _free(self) -> int:
+        """How many sessions more it may lease now."""
+        leased = self._concurrency * _LEASED_MAX - len(self._wakes)
+        return min(self._concurrency - len(self._driving), leased)
 
     async def _wait(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._poll):
                 await self._bell.wait()
-        await asyncio.sleep(_GATHER_SECONDS)
         if self._backlog:
             await self._room()
+        else:
+            await asyncio.sleep(_GATHER_SECONDS)
 
     async def _room(self) -> None:
         """Wait until much of it is free, but not for long: turns may take minutes."""
-        most = self._concurrency - int(self._concurrency * _ROOM)
+        least = int(self._concurrency * _ROOM)
         with suppress(TimeoutError):
             async with asyncio.timeout(_ROOM_SECONDS):
-                while len(self._wakes) > most and not self._stopping:
+                while self._free < least and not self._stopping:
                     self._bell.clear()
                     await self._bell.wait()
 
+    def _driven(self, wake: Wake) -> None:
+        """Its harness has ended: another may run while the end is recorded."""
+        self._driving.discard(wake)
+        self._bell.set()
+
     def _ended(self, task: asyncio.Task[Woken]) -> None:
         wake = self._wakes.pop(task)
-        self._bell.set()
+        self._driven(wake)
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
@@ -204,7 +227,10 @@ class Worker:
 
     def _count(self, woken: Woken) -> None:
         rates = self.rates
-        rates.turns += woken.ran and woken.reason in ("end_turn", "interrupted")
+        if woken.reason == "end_turn":  # as most do
+            rates.turns += 1
+            return
+        rates.turns += woken.ran and woken.reason == "interrupted"
         rates.paused += woken.reason == "requires_action"
         dead = woken.reason == "retries_exhausted"
         rates.failed += woken.reason in _FAILED and not dead

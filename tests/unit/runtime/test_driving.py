@@ -70,3 +70,21 @@ async def test_a_harness_that_is_stopped_before_its_first_step_is_let_go() -> No
     assert await running is None
     gc.collect()
     assert began == []
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_harness_that_somebody_else_cancels_before_its_first_step_is_over() -> None:
+    """Whoever waits for it is told, and its coroutine is closed."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        raise AssertionError("it has no first step")
+
+    driver = Driver("key")
+    running = asyncio.ensure_future(driver.run(harness, None))
+    before = asyncio.all_tasks()
+    await asyncio.sleep(0)
+    (task,) = asyncio.all_tasks() - before
+    task.cancel()
+    async with asyncio.timeout(60):
+        assert isinstance(await running, limpet.TurnMisused)
+    gc.collect()

@@ -112,6 +112,21 @@ async def test_several_are_asked_at_once_and_a_partial_answer_leaves_the_rest(
     assert await world.said() == ["yny"]
 
 
+async def test_a_question_that_the_turn_does_not_come_back_to_has_an_outcome(world: World) -> None:
+    """So that the conversation stays valid."""
+
+    async def forgets(turn: limpet.Turn) -> None:
+        if turn.attempt == 1:
+            await turn.ask("fx_rate", {})
+
+    session = await world.begin("hi")
+    await world.work(forgets)
+    await session.answer(session.blocked_on[0].id, 1.25)
+    await world.work(forgets)
+    (outcome,) = await session.read(types=["agent.tool_result"])
+    assert (outcome.data["output"], outcome.data["is_error"]) == ("the turn ended", True)
+
+
 async def test_an_unrelated_message_does_not_drop_a_request(world: World) -> None:
     """It waits for the next turn, and does not wake the paused one."""
     session = await world.begin("hi")

@@ -11,6 +11,9 @@ from typing import Any, cast
 import pytest
 
 import limpet
+from limpet.runtime import wake
+from limpet.runtime.later import Later
+from limpet.runtime.worker import Rates
 from tests.support.agents import World, a_world
 
 
@@ -50,13 +53,117 @@ async def test_a_worker_runs_as_many_at_once_as_it_may(world: World) -> None:
         running += 1
         most = max(most, running)
         if running == 4:
-            gate.set()
+            asyncio.get_running_loop().call_soon(open_later, 20)
         await gate.wait()
         running -= 1
+
+    def open_later(rounds: int) -> None:
+        """A fifth would run by then."""
+        if rounds:
+            asyncio.get_running_loop().call_soon(open_later, rounds - 1)
+        else:
+            gate.set()
 
     await many(world, 9)
     await limpet.Worker(world.lp, harness, app="support", concurrency=4, idle_exit=True).run()
     assert most == 4
+
+
+async def test_a_worker_goes_on_while_ends_are_recorded(world: World) -> None:
+    """What counts for `concurrency` is a harness that runs, not a last commit on its way."""
+    began: list[str] = []
+    both = asyncio.Event()
+
+    async def harness(turn: limpet.Turn) -> None:
+        began.append(turn.session.id)
+        if len(began) == 2:
+            both.set()
+
+    await many(world, 2)
+    _hold_commits(world, both)
+    worker = limpet.Worker(world.lp, harness, app="support", concurrency=1, idle_exit=True)
+    async with asyncio.timeout(60):
+        rates = await worker.run()
+    assert (rates.turns, len(set(began))) == (2, 2)
+
+
+async def test_a_worker_leases_no_more_than_it_can_record(world: World) -> None:
+    """While the store takes its time, at most twice `concurrency` sessions are its own."""
+    slow, full = asyncio.Event(), asyncio.Event()
+    most = 0
+
+    async def harness(turn: limpet.Turn) -> None:
+        """Nothing to do."""
+
+    def progress(rates: Rates) -> None:
+        nonlocal most
+        most = max(most, rates.running)
+        if most == 4:
+            full.set()
+
+    await many(world, 9)
+    _hold_commits(world, slow)
+    how: Any = {"concurrency": 2, "idle_exit": True, "progress": progress}
+    worker = limpet.Worker(world.lp, harness, app="support", poll_seconds=0.001, **how)
+    running = asyncio.ensure_future(worker.run())
+    async with asyncio.timeout(60):
+        await full.wait()
+        for _ in range(100):  # it has every reason to claim more
+            worker._bell.set()
+            await asyncio.sleep(0)
+        assert most == 4
+        slow.set()
+        assert (await running).turns == 9
+    assert most == 4
+
+
+async def test_a_long_run_of_a_worker_hears_of_an_interrupt(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it records nothing itself."""
+    monkeypatch.setattr(wake, "LISTEN_AFTER_SECONDS", 0.001)
+    began, heard, notes = asyncio.Event(), asyncio.Event(), []
+
+    async def harness(turn: limpet.Turn) -> None:
+        began.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except limpet.Interrupted as stop:
+            notes.append(stop.note)
+            heard.set()
+            raise
+
+    session = await world.begin("hi")
+    worker = limpet.Worker(world.lp, harness, app="support")
+    running = asyncio.ensure_future(worker.run())
+    async with asyncio.timeout(60):
+        await began.wait()
+        await session.interrupt("enough")
+        await heard.wait()
+    worker.stop()
+    assert (await running).turns == 1
+    assert notes == ["enough"]
+
+
+async def test_a_run_that_was_short_does_not_listen_afterwards(world: World) -> None:
+    """There may be thousands a second."""
+    await world.begin("hi")
+    (lease,) = await world.lp.claim("w", app="support")
+    later = Later(3_600)
+    await wake.Wake(world.lp, lease, wake.manner_of(echo), later=later).run()
+    assert not later._calls
+    later.close()
+
+
+def _hold_commits(world: World, until: asyncio.Event) -> None:
+    """Let the store record nothing before then."""
+    commit = world.store.commit
+
+    async def held(commits: Any) -> Any:
+        await until.wait()
+        return await commit(commits)
+
+    world.store.commit = held  # type: ignore[method-assign]
 
 
 async def test_a_worker_stops_after_so_many_turns(world: World) -> None:

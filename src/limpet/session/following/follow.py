@@ -75,8 +75,9 @@ class Hub:
 
     def touch(self, key: Key, version: int = 0) -> None:
         """Say that the session reached this version (or, with none, ceased to be), here."""
-        if self._watchers:
-            self._ring_watchers((key,))
+        for watching, (app, only) in self._watchers.items():
+            if (app is None or app == key.app) and (only is None or only == key):
+                watching.set()
         for bell in self._bells.get(key, ()):
             bell.ring(version)
         topic = self._topics.get(key)
@@ -332,7 +333,7 @@ class Hub:
                 self._live.leave()
             self._rest()
 
-    def _ring_watchers(self, keys: Mapping[Key, int] | tuple[Key, ...]) -> None:
+    def _ring_watchers(self, keys: Mapping[Key, int]) -> None:
         apps = {key.app for key in keys}
         for bell, (app, key) in self._watchers.items():
             if (app is None or app in apps) and (key is None or key in keys):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.errors import InvalidInput
 from limpet.model import Event, described
+from limpet.model.facts import tools_in
 from limpet.model.facts.running.setup import Setup, SetupChange, attached, setup_in
 from limpet.session.documents import Document, Documents, versioned
 from limpet.session.history.at import head_now
@@ -113,6 +114,9 @@ class SettingUp:
 
         Nothing is read if the session was set up with neither permissions nor tools.
         """
+        facts = self.writer.known.head.facts
+        if "setup" not in facts and not tools_in(facts):
+            return worker
         setup = self.setup
         if setup.permissions is None and not setup.tools and not setup.limits:
             return worker
