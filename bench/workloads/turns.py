@@ -27,7 +27,7 @@ def rows(run: Run) -> list[Row]:
     sessions = run.size(1_000, 200)
     contestants: dict[str, Contestant] = {
         "ours": lambda path: asyncio.run(_turns(path, sessions)),
-        "raw": lambda path: _appends(path, 64, 20),
+        "raw": lambda path: asyncio.run(crowd.lanes_of_ours(path, 64, run.size(100, 20))),
     }
     readings = run.alternate(contestants)
     what = f"{sessions:,} empty turns; raw: appends of W2"
@@ -52,13 +52,6 @@ def among(run: Run) -> list[Row]:
     found = row("R2", what, "ms", readings, "wake")
     target = at_most(_FLAT, "× among few", ratio(found.ours, found.raw))
     return [row("R2", what, "ms", readings, "wake", target)]
-
-
-def _appends(path: Path, sessions: int, each: int) -> Numbers:
-    """Those of W2, with the sessions they go to."""
-    begin = time.process_time()
-    rate = asyncio.run(crowd.lanes_of_ours(path, sessions, each))
-    return {"rate": rate, "cpu": (time.process_time() - begin) / (sessions * each) * 1e3}
 
 
 def recovery(run: Run) -> list[Row]:
