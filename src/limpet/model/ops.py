@@ -374,7 +374,7 @@ def _increased(op: Inc, before: Any) -> int | float:
     total = before + op.by
     if isinstance(total, int) and not INT_MIN <= total <= INT_MAX:
         raise OpTypeMismatch("inc", show(op.path), "a sum within 64 bits", f"{before} + {op.by}")
-    if isinstance(total, float) and total - total != 0.0:
+    if total - total != 0.0:  # infinite, or not a number
         raise OpTypeMismatch("inc", show(op.path), "a finite sum", f"{before} + {op.by}")
     return total
 

@@ -10,7 +10,7 @@ import pytest
 
 from limpet import ops
 from limpet.errors import InvalidOp, LimpetError, OpPathUnknown, OpTypeMismatch, ScopeUnknown
-from limpet.model.events import Draft, prepare
+from limpet.model.events import Draft, decode_body, prepare
 from limpet.model.limits import INT_MAX, INT_MIN, VALUE_DEPTH_MAX
 from limpet.model.ops import Op, apply, check, check_name, inverse, kind, resolve, scope_of, show
 from limpet.model.values import FrozenDict, freeze
@@ -384,6 +384,26 @@ def test_an_increment_keeps_the_kind_of_number() -> None:
     assert repr(after(ops.Inc("n", 1))["n"]) == "2"
     assert repr(after(ops.Inc("n", 1.0))["n"]) == "2.0"
     assert math.isfinite(after(ops.Inc("f", -0.5))["f"])
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        '["set",["a"],{"x":[1]}]',
+        '["set",["a"],[{"x":1}]]',
+        '["merge",["a"],{"x":[1]}]',
+        '["add",["a"],[{"x":1}]]',
+        '["ins",["a"],0,[{"x":1}]]',
+    ],
+)
+def test_what_a_stored_operation_holds_is_read_only_all_through(stored: str) -> None:
+    """State shares it with everybody who reads the event."""
+    body = decode_body(b'{"data":{},"ops":[%s]}' % stored.encode())
+    held = msgspec.structs.astuple(body.ops[0])[-1]
+    inner = held["x"] if isinstance(held, dict) else held[0]
+    for part in (held, inner):
+        with pytest.raises(TypeError, match="read-only"):
+            part.clear()
 
 
 @pytest.mark.parametrize("of", get_args(Op))
