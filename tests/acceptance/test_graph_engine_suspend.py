@@ -753,6 +753,7 @@ async def test_of_two_signals_that_found_it_suspended_one_continues_the_run() ->
             found = await super().load(invocation_id)
             if self.racing:
                 await both.wait()
+                self.racing = False
             return found
 
     checkpointer, ships = Racing(), 0
@@ -760,7 +761,6 @@ async def test_of_two_signals_that_found_it_suspended_one_continues_the_run() ->
     async def ship(s: Order) -> dict[str, Any]:
         nonlocal ships
         ships += 1
-        checkpointer.racing = False
         return {"log": ["ship"]}
 
     graph = line(Order, ask=ask, ship=ship).with_checkpointer(checkpointer).compile()

@@ -59,6 +59,8 @@ ARGUMENTS: dict[str, Any] = {
     "what": "events",
     "size": 9,
     "steps_max": 9,
+    "resumed_as": "i2",
+    "now": "completed",
     "size_max": 8,
     "type": "session.x",
     "name": "apps:b",

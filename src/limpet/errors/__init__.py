@@ -39,6 +39,7 @@
     │   │                         StateValidationError · FanOutEmpty · ParallelBranchesBranchFailed
     │   │                         StepLimitReached
     │   ├── CheckpointError       CheckpointNotFound · CheckpointRecordInvalid
+    │   │                         CheckpointInUse · CheckpointSuperseded
     │   │                         CheckpointSaveFailed · CheckpointLoadFailed
     │   ├── SuspensionError       SuspensionPersistenceFailed · SuspensionRecordInvalid
     │   │                         SuspensionResumePayloadInvalid · SuspensionInUnsupportedContext
@@ -189,10 +190,12 @@ if TYPE_CHECKING:
     )
     from limpet.errors.invocation import (
         CheckpointError,
+        CheckpointInUse,
         CheckpointLoadFailed,
         CheckpointNotFound,
         CheckpointRecordInvalid,
         CheckpointSaveFailed,
+        CheckpointSuperseded,
         SessionLoadFailed,
         SessionSaveFailed,
         SessionStoreError,
@@ -250,6 +253,7 @@ __all__ = [
     "BundleDamaged",
     "BundleRefused",
     "CheckpointError",
+    "CheckpointInUse",
     "CheckpointIntegrity",
     "CheckpointLoadFailed",
     "CheckpointMigrationAmbiguous",
@@ -259,6 +263,7 @@ __all__ = [
     "CheckpointRecordInvalid",
     "CheckpointSaveFailed",
     "CheckpointSchemaIncompatible",
+    "CheckpointSuperseded",
     "CommitTooLarge",
     "ConflictingProjectionForms",
     "ConflictingReducers",

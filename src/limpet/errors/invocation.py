@@ -48,6 +48,34 @@ class CheckpointRecordInvalid(CheckpointError):
         )
 
 
+class CheckpointInUse(CheckpointError):
+    code, category = "checkpoint.in_use", "checkpoint_in_use"
+    status = 409
+    exit_code = 3
+    retryable = True
+
+    def __init__(self, invocation_id: str) -> None:
+        self.invocation_id = invocation_id
+        super().__init__(
+            f"invocation {invocation_id!r} is being run by another caller, so nothing ran here. "
+            "Wait for that run; if its process has died, resume the invocation when its lease has "
+            "ended, after 30 seconds unless the checkpointer says otherwise."
+        )
+
+
+class CheckpointSuperseded(CheckpointError):
+    code, category = "checkpoint.superseded", "checkpoint_superseded"
+    status = 409
+    exit_code = 3
+
+    def __init__(self, invocation_id: str, resumed_as: str, now: str) -> None:
+        self.invocation_id, self.resumed_as, self.now = invocation_id, resumed_as, now
+        super().__init__(
+            f"invocation {invocation_id!r} was resumed already, as {resumed_as!r}, which is {now}. "
+            f"Resume {resumed_as!r} to go on from there."
+        )
+
+
 class CheckpointSaveFailed(CheckpointError):
     code, category = "checkpoint.save_failed", "checkpoint_save_failed"
 

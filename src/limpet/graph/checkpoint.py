@@ -24,7 +24,7 @@ from limpet.model import PlainOp, freeze, thaw
 from limpet.model.ops import Add, Merge, Set, apply
 
 Document: TypeAlias = dict[str, Any]
-Status: TypeAlias = Literal["running", "suspended", "completed"]
+Status: TypeAlias = Literal["running", "suspended", "completed", "resumed"]
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
@@ -90,6 +90,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     graph: str = ""  # identifies the graph's nodes: a record is resumed by the graph it is of
     revision: int = 1
     suspension: dict[str, Any] | None = None  # of a suspended invocation
+    resumed_as: str | None = None  # of a resumed one: the invocation that goes on in its place
 
     @property
     def fan_out_progress(self) -> Progress | None:
@@ -110,7 +111,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
             "graph": self.graph,
             "revision": self.revision,
         }
-        for name in ("schema_version", "session_id", "suspension"):
+        for name in ("schema_version", "session_id", "suspension", "resumed_as"):
             if value := getattr(self, name):
                 made[name] = value
         if self.cursor is not None:
@@ -228,6 +229,23 @@ class ClaimingCheckpointer(Checkpointer, Protocol):
 
 
 @runtime_checkable
+class LeasingCheckpointer(ClaimingCheckpointer, Protocol):
+    """A checkpointer that knows whether a resumed run is still under way."""
+
+    async def hold(self, invocation_id: str, /) -> bool:
+        """Take the lease on a stored invocation; False if somebody holds it, this object included.
+
+        It is held until `release`. The lease of a process that died ends by itself. A save of an
+        invocation whose lease this object held and lost is refused, where processes share a store.
+        """
+        ...
+
+    async def release(self, invocation_id: str, /) -> None:
+        """Give the lease back that this object holds. Does nothing if it holds none."""
+        ...
+
+
+@runtime_checkable
 class JointCheckpointer(Checkpointer, Protocol):
     """A checkpointer that saves a record and a session in one commit, where both live together."""
 
@@ -267,6 +285,7 @@ class InMemoryCheckpointer:
 
     def __init__(self, *, keep: int | None = None) -> None:
         self._kept: dict[str, _Kept] = {}  # the invocation saved last is last
+        self._held: set[str] = set()
         self._keep = keep_of(keep)
 
     async def save(self, record: CheckpointRecord, /) -> None:
@@ -294,6 +313,17 @@ class InMemoryCheckpointer:
             return False
         await self.save(record)
         return True
+
+    async def hold(self, invocation_id: str, /) -> bool:
+        """Take the lease on an invocation. Nobody outside this process could hold it."""
+        if invocation_id in self._held:
+            return False
+        self._held.add(invocation_id)
+        return True
+
+    async def release(self, invocation_id: str, /) -> None:
+        """Give the lease back."""
+        self._held.discard(invocation_id)
 
     async def load(self, invocation_id: str, /) -> CheckpointRecord | None:
         """The newest record, as a copy."""

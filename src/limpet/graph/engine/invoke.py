@@ -16,13 +16,13 @@ from limpet.graph.binding import Binding
 from limpet.graph.checkpoint import Checkpointer, CheckpointRecord, ClaimingCheckpointer
 from limpet.graph.context import CURRENT, Invocation, Scope
 from limpet.graph.engine.ending import ending_of, finish, leave_record, suspended
+from limpet.graph.engine.hold import Hold
 from limpet.graph.engine.resume import (
     Start,
     check_no_session,
     check_session,
     check_unused,
     id_taken,
-    load_record,
     start_of,
 )
 from limpet.graph.engine.run import run_graph
@@ -87,11 +87,26 @@ class Ran:
 async def invoke(graph: GraphPlan[Any], call: Call, ran: Ran) -> Any:
     """Run the graph; the final state, or `Suspended`."""
     call.check()
-    watchers, record = call.watchers(), None
-    if call.resume_invocation is not None:
-        signal = call.signal_payload is not None
-        record = await load_record(graph.checkpointer, call.resume_invocation, signal=signal)
+    watchers = call.watchers()
+    if call.resume_invocation is None:
+        return await _invoke(graph, call, ran, watchers, Hold(None), None)
+    hold, signal = Hold(graph.checkpointer), call.signal_payload is not None
+    try:
+        record = await hold.resume(call.resume_invocation, signal=signal)
         check_session(record, call.session_id, signal=signal)
+        return await _invoke(graph, call, ran, watchers, hold, record)
+    finally:
+        await hold.release()
+
+
+async def _invoke(
+    graph: GraphPlan[Any],
+    call: Call,
+    ran: Ran,
+    watchers: tuple[Observer, ...],
+    hold: Hold,
+    record: CheckpointRecord | None,
+) -> Any:
     run = Invocation(*await _ids(graph, call, record), call.session_id, call.metadata)
     run.observers, run.tracer, run.steps_max = watchers, graph.tracer, call.steps_max
     run.deliveries, ran.invocation_id = graph.deliveries, run.invocation_id
@@ -99,7 +114,7 @@ async def invoke(graph: GraphPlan[Any], call: Call, ran: Ran) -> Any:
     token = CURRENT.set(scope)
     try:
         with run.span("invocation", graph.name):
-            return await _run(scope, call, ran, record)
+            return await _run(scope, call, ran, hold, record)
     finally:
         run.ended = True  # tasks that nodes left behind still see it
         CURRENT.reset(token)
@@ -122,7 +137,9 @@ async def _ids(
     return given or str(uuid4()), correlation_id or str(uuid4())
 
 
-async def _run(scope: Scope, call: Call, ran: Ran, record: CheckpointRecord | None) -> Any:
+async def _run(
+    scope: Scope, call: Call, ran: Ran, hold: Hold, record: CheckpointRecord | None
+) -> Any:
     run, graph = scope.run, scope.graph
     if graph.session is not None and run.session_id is not None:
         run.binding = Binding(graph.session, run.session_id)
@@ -133,7 +150,7 @@ async def _run(scope: Scope, call: Call, ran: Ran, record: CheckpointRecord | No
     ran.entry_state = start.state
     if graph.checkpointer is not None:
         named = run.invocation_id == call.invocation_id
-        await _track(scope, graph.checkpointer, start, record, named=named)
+        await _track(scope, graph.checkpointer, start, hold, record, named=named)
     try:
         final = await run_graph(scope, start.state, start.node)
     except SuspendSignal as signal:
@@ -161,6 +178,7 @@ async def _track(
     scope: Scope,
     checkpointer: Checkpointer,
     start: Start,
+    hold: Hold,
     record: CheckpointRecord | None,
     *,
     named: bool,
@@ -175,13 +193,16 @@ async def _track(
     tracker = run.tracker = Tracker(checkpointer, graph.changes, run, graph.name, graph.plan)
     scope.frame = LiveFrame(tracker.box, graph.plan, start.state, start.node, stored=True)
     scope.frame.rest = start.inside
-    if record is not None and record.status != "completed":
-        tracker.positions = list(record.completed_positions)
+    unfinished = None if record is None or record.status == "completed" else record
+    if unfinished is not None:
+        tracker.positions = list(unfinished.completed_positions)
     tracker.ending = ending_of(run, checkpointer)
-    if record is not None and record.status == "suspended":
-        if not await tracker.claim(record.revision):
+    if unfinished is not None and unfinished.status == "suspended":
+        if not await tracker.claim(unfinished.revision):
             reason = "it has been resumed already"
-            raise SuspensionRecordInvalid(record.invocation_id, reason)
+            raise SuspensionRecordInvalid(unfinished.invocation_id, reason)
+    elif unfinished is not None and unfinished.invocation_id != run.invocation_id:
+        await hold.pass_on(unfinished, tracker, run.invocation_id)
     elif named and isinstance(checkpointer, ClaimingCheckpointer):
         goes_on = record is not None and record.invocation_id == run.invocation_id
         if not await tracker.claim(record.revision if record and goes_on else 0):

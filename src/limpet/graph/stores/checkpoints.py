@@ -13,11 +13,19 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self, TypeGuard
 
-from limpet.errors import InvalidInput, SessionWriteConflict
+from limpet.errors import (
+    InvalidInput,
+    SessionDeleted,
+    SessionErased,
+    SessionLocked,
+    SessionNotFound,
+    SessionWriteConflict,
+)
 from limpet.graph.arguments import filter_of, invocation_key
 from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary, matches
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore
 from limpet.graph.stores.documents import RACES, Documents, Handle, Moved
+from limpet.graph.stores.leases import LEASE_SECONDS, Leases
 from limpet.graph.stores.opened import Opened, Source, postgres_url, shared, sqlite_url
 from limpet.graph.stores.records import (
     fields_of,
@@ -39,8 +47,11 @@ _PAGE: Final = 100  # records that one page of a listing reads
 class StoredCheckpoints:
     """A checkpointer whose records are sessions of one app and user of a Limpet."""
 
-    def __init__(self, source: Source, app: str, user: str, keep: int | None) -> None:
+    def __init__(
+        self, source: Source, app: str, user: str, keep: int | None, lease_seconds: float
+    ) -> None:
         self.documents = Documents(source, app, user)
+        self._leases = Leases(lease_seconds=lease_seconds)
         self._retention = Retention(self.documents, keep)
         # Whole saves of one invocation take effect in the order of their calls. A step that comes
         # meanwhile is saved whole too, behind them.
@@ -80,6 +91,26 @@ class StoredCheckpoints:
         except Moved:
             return False
         return True
+
+    async def hold(self, invocation_id: str, /) -> bool:
+        """Take the lease on a stored invocation, renewed until its release.
+
+        A process that dies loses its leases when `lease_seconds` are over. Saves of a run whose
+        lease was lost are refused.
+        """
+        lp, key = await self.documents.limpet(), self.documents.key(invocation_id)
+        try:
+            await self.documents.lease(await self._leases.take(lp, key))
+        except SessionLocked:
+            return False
+        except (SessionNotFound, SessionDeleted, SessionErased):  # as a load will say
+            await self._leases.release(key)
+        return True
+
+    async def release(self, invocation_id: str, /) -> None:
+        """Give the lease back that this object holds on the invocation, if it does."""
+        self.documents.unlease(invocation_id)
+        await self._leases.release(self.documents.key(invocation_id))
 
     async def delete(self, invocation_id: str, /) -> None:
         """Delete the record with its log. Idempotent."""
@@ -128,7 +159,7 @@ class StoredCheckpoints:
     ) -> int:
         fields, labels = document_of(session)
         id, session_id = record.invocation_id, session.session_id
-        ours = await self.documents.at(id, None, None)
+        ours = await self.documents.at(id, self.documents.leased(id), None)
         theirs = await sessions.at(session_id, None, expected)
         lp = await self.documents.limpet()
         async with lp.commit() as c:
@@ -182,7 +213,8 @@ class StoredCheckpoints:
         return await self.documents.find(invocation_id)
 
     async def close(self) -> None:
-        """Let go of the database. A later call opens it again."""
+        """Release its leases and its database. A later call opens the database again."""
+        await self._leases.release_all()
         await self.documents.source.close(self)
 
     async def __aenter__(self) -> Self:
@@ -208,15 +240,22 @@ class LimpetCheckpointer(StoredCheckpoints):
     """Records in a Limpet that you opened: `lp.get(app, user, invocation_id)`."""
 
     def __init__(
-        self, lp: Limpet, app: str, user: str = "invocations", *, keep: int | None = None
+        self,
+        lp: Limpet,
+        app: str,
+        user: str = "invocations",
+        *,
+        keep: int | None = None,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        super().__init__(Opened(lp), app, user, keep)
+        super().__init__(Opened(lp), app, user, keep, lease_seconds)
 
 
 class SQLiteCheckpointer(StoredCheckpoints):
     """Records in a SQLite file, which is made and opened at the first use.
 
-    With `keep` only so many completed invocations stay; by default all do.
+    With `keep` only so many completed invocations stay; by default all do. A resumed run that dies
+    can be resumed again after `lease_seconds`.
     """
 
     def __init__(
@@ -226,14 +265,21 @@ class SQLiteCheckpointer(StoredCheckpoints):
         app: str = "graph",
         user: str = "invocations",
         keep: int | None = None,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        super().__init__(shared(sqlite_url(path), self), app, user, keep)
+        super().__init__(shared(sqlite_url(path), self), app, user, keep, lease_seconds)
 
 
 class PostgresCheckpointer(StoredCheckpoints):
-    """Records in a PostgreSQL database: postgresql://user@host/database. `keep` as for SQLite."""
+    """Records in a PostgreSQL database: postgresql://user@host/database. Settings as for SQLite."""
 
     def __init__(
-        self, dsn: str, *, app: str = "graph", user: str = "invocations", keep: int | None = None
+        self,
+        dsn: str,
+        *,
+        app: str = "graph",
+        user: str = "invocations",
+        keep: int | None = None,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        super().__init__(shared(postgres_url(dsn), self), app, user, keep)
+        super().__init__(shared(postgres_url(dsn), self), app, user, keep, lease_seconds)

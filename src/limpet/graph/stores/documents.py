@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from limpet import facts
@@ -28,6 +29,7 @@ from limpet.model import (
     Delete,
     Head,
     Key,
+    Lease,
     PlainOp,
     Set,
 )
@@ -68,13 +70,19 @@ class Documents:
         Key(app, user, "id")  # raises InvalidKey
         self.source, self.app, self.user = source, app, user
         self._remembered: OrderedDict[str, Handle] = OrderedDict()
+        self._leased: dict[str, Handle] = {}  # what is written through these is under a lease
         self._lp: Limpet | None = None  # whose sessions are remembered
+
+    def key(self, id: str) -> Key:
+        """The key of this document's session."""
+        return Key(self.app, self.user, id)
 
     async def limpet(self) -> Limpet:
         """The open Limpet. Sessions of one that was closed since are forgotten."""
         lp = await self.source.limpet()
         if lp is not self._lp:
             self._remembered.clear()
+            self._leased.clear()
             self._lp = lp
         return lp
 
@@ -98,7 +106,7 @@ class Documents:
 
         With `expected` only if it is at that version, 0 meaning that there is none; else Moved.
         """
-        lp, session = await self.limpet(), self._remembered.get(id)
+        lp, session = await self.limpet(), self.remembered(id)
         look = session is not None or expected is not None  # else it is probably a new one
         for left in reversed(range(UPDATE_TRIES_MAX)):
             if look:
@@ -145,7 +153,23 @@ class Documents:
 
     def remembered(self, id: str) -> Handle | None:
         """The session that this object wrote or read last under this id, if it still has it."""
-        return self._remembered.get(id)
+        return self._leased.get(id) or self._remembered.get(id)
+
+    async def lease(self, lease: Lease) -> None:
+        """Write to this document under the lease from now on: refused once it is not held."""
+        lp = await self.limpet()
+        session = lp.session(lease.key, actor=_ACTOR, lease=lease, untyped=True)
+        await session.refresh(tail=0)
+        self._leased[lease.key.id] = session
+
+    def leased(self, id: str) -> Handle | None:
+        """The session that is written under a lease, if there is one."""
+        return self._leased.get(id)
+
+    def unlease(self, id: str) -> None:
+        """Write to it as to any other."""
+        if self._leased.pop(id, None) is not None:
+            self.forget(id)
 
     def remember(self, id: str, session: Handle) -> None:
         """Write to this session the next time, without reading it again."""
@@ -162,7 +186,7 @@ class Documents:
         """Delete the document's session. False if there was none."""
         lp = await self.limpet()
         self.forget(id)
-        return await lp.delete(Key(self.app, self.user, id))
+        return await lp.delete(self.key(id))
 
     # --- many of them --------------------------------------------------------------------------
 
@@ -196,9 +220,12 @@ class Documents:
             return self.put(c, id, session, fields, labels)
 
     async def _living(self, lp: Limpet, id: str) -> Handle | None:
-        """The session of this id, if there is one."""
-        key = Key(self.app, self.user, id)
-        return await lp.find(key, tail=0, actor=_ACTOR, untyped=True)
+        """The session of this id, if there is one; that which is leased, if it is."""
+        if (leased := self._leased.get(id)) is not None:
+            with suppress(SessionNotFound, SessionDeleted, SessionErased):
+                return await leased.refresh(tail=0)
+            return None
+        return await lp.find(self.key(id), tail=0, actor=_ACTOR, untyped=True)
 
 
 def own(session: Handle) -> dict[str, Any]:
