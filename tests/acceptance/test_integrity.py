@@ -13,7 +13,6 @@ import pytest
 import limpet
 from limpet import Budget, State, Tool, ToolRegistry
 from limpet.session.documents import commit_puts
-from limpet.session.life.memory import as_of
 
 ADA = "user:ada"
 
@@ -167,17 +166,34 @@ async def test_session_memory_comes_back_as_of_the_checkpoint(damaged: limpet.Li
     assert found == {"a": "old"}
 
 
+async def test_state_and_memory_go_back_in_one_commit(
+    damaged: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both or neither: entries that are put again, and entries that are deleted."""
+    session = await damaged.get(KEY, actor=ADA)
+    journal, sent = session.writer.journal, []
+    commit = journal.commit
+
+    async def noted(commits: Any) -> Any:
+        sent.append({each.key.id.rpartition("/")[2] for each in commits})
+        return await commit(commits)
+
+    monkeypatch.setattr(journal, "commit", noted)
+    await damaged.resume(KEY, fallback=True, actor=ADA)
+    assert sent == [{"a", "b", KEY.id}]
+
+
 async def test_memory_goes_back_over_any_number_of_versions(lp: limpet.Limpet) -> None:
     """What was written often since the checkpoint is taken back, not deleted."""
     s = await lp.create("support", "ada", actor=ADA)
     await s.memory.session.put("a", "old")
     await s.checkpoint()
-    at = (await s.checkpoints()).items[0].at
+    (kept,) = (await s.checkpoints()).items
     for number in range(101):
         await s.memory.session.put("a", number)
-    (put,), newer = await as_of(s.memory.session, at)
+    (put,) = await s.memory.session.back_to(kept)
     _, (document,) = await commit_puts(s.writer.journal, (), (put,))
-    assert (document.value, newer) == ("old", ())
+    assert (document.value, document.version) == ("old", 103)
 
 
 async def test_a_fallback_that_fails_later_leaves_the_session_suspended(

@@ -30,7 +30,8 @@ class Base(msgspec.Struct, frozen=True, gc=False):
 class Commit(msgspec.Struct, frozen=True, gc=False):
     """Drafts for one session, with conditions. Without any they rebase onto the newest state.
 
-    Without drafts, it only says that the session (`uid`) must be there, or keeps a snapshot of it.
+    Without drafts, it only says that the session (`uid`) must be there, at the version that it
+    expects, or keeps a snapshot of it.
     """
 
     key: Key

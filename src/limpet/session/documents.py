@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -55,6 +55,9 @@ from limpet.model.facts.documents import (
 from limpet.session.arguments import check_actor, check_before, check_expect, check_limit
 from limpet.session.journal import Journal
 from limpet.store.protocol import Committed, Query
+
+if TYPE_CHECKING:
+    from limpet.session.history.interval import Interval
 
 WHOLE_STORE: Final = "*"  # the owner of documents that belong to no user
 _GONE: Final = (SessionNotFound, SessionDeleted)
@@ -166,13 +169,19 @@ class Documents:
         Deletions are versions too, with `deleted` set. A page of large versions ends early, at
         about 16 MiB: only an empty one is the end. Raises DocumentNotFound.
         """
+        key, found = self.key(name), await self.recorded(name, limit=limit, before=before)
+        if not found and before is None:
+            raise DocumentNotFound(self.collection, name)
+        return tuple([self.shown(_document(key, event)) for event in found])
+
+    async def recorded(
+        self, name: str, *, limit: int = 100, before: int | None = None
+    ) -> tuple[Event, ...]:
+        """The events of `history`; none if there is no such document."""
         key, at = self.key(name), check_before(before)
         if at == 1:
             return ()
-        found = await self._read(key, at or 0, limit=check_limit(limit), reverse=True)
-        if not found and at is None:
-            raise DocumentNotFound(self.collection, name)
-        return tuple([self.shown(_document(key, event)) for event in found])
+        return await self._read(key, at or 0, limit=check_limit(limit), reverse=True)
 
     async def delete(
         self, name: str, *, expect: int | None = None, actor: str | None = None
@@ -233,13 +242,17 @@ class Put:
     """One put of a document, on its way into a commit."""
 
     __slots__ = (
+        "_actor",
         "_create",
         "_over",
         "_replace",
+        "_value",
         "collection",
         "creates",
         "documents",
         "expect",
+        "id",
+        "interval",
         "journal",
         "key",
     )
@@ -253,22 +266,29 @@ class Put:
         expect: int | None = None,
         actor: str | None = None,
         id: str | None = None,
+        interval: Interval | None = None,
     ) -> None:
-        journal = self.journal = documents.journal
+        """With an `interval` that was looked at: it is put between these two checkpoints."""
+        self.journal, self.documents, self.interval = documents.journal, documents, interval
         documents.check(value)
-        self.documents = documents
         self.collection, self.key = documents.collection, documents.key(name)
         self.expect = self._over = check_expect(expect)
-        acting = documents.actor if actor is None else check_actor(actor)
-        # Both forms have one id: whichever is recorded, a repeat finds it.
-        id = journal.new_id() if id is None else id
-        self._replace = journal.prepare(document_put(value, actor=acting, id=id), None)
-        self._create = journal.prepare(document_created(self.key, value, actor=acting, id=id), None)
+        self._value = value
+        self._actor = documents.actor if actor is None else check_actor(actor)
+        self.id = self.journal.new_id() if id is None else id
         self.creates = self.expect == 0
+        self.prepare()
 
-    @property
-    def id(self) -> str:
-        return self._replace.id
+    def prepare(self) -> None:
+        """Make its event, in two forms. Both have one id: whichever is recorded, a repeat finds
+        it."""
+        prepare, how = self.journal.prepare, self._how()
+        self._replace = prepare(document_put(self._value, id=self.id, **how), None)
+        self._create = prepare(document_created(self.key, self._value, id=self.id, **how), None)
+
+    def _how(self) -> dict[str, Any]:
+        number = None if self.interval is None else self.interval.number
+        return {"actor": self._actor, "checkpoint": number}
 
     def commit(self) -> Commit:
         """As a replacement, or as a creation, which also takes the name of a purged document."""
@@ -295,6 +315,23 @@ class Put:
         return newest[0].seq if newest and newest[0].type == DELETED else None
 
 
+class Removal(Put):
+    """The deletion of a document, on its way into a commit."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, documents: Documents, name: str, *, actor: str, interval: Interval | None = None
+    ) -> None:
+        super().__init__(documents, name, None, actor=actor, interval=interval)
+
+    def prepare(self) -> None:
+        self._replace = self.journal.prepare(document_deleted(**self._how()), None)
+
+    def commit(self) -> Commit:
+        return Commit(self.key, (self._replace,))
+
+
 async def commit_puts(
     journal: Journal, commits: Sequence[Commit], puts: Sequence[Put]
 ) -> tuple[tuple[Committed, ...], tuple[Document, ...]]:
@@ -302,25 +339,39 @@ async def commit_puts(
 
     Returns all answers, those of the commits first, and the documents. Whether a document is
     replaced or created is decided on what is stored: a refused commit has changed nothing, so it is
-    sent again in the other form.
+    sent again in the other form. So is, with its number, one that met a new checkpoint.
     """
     by_key = {put.key: put for put in puts}
     if len(by_key) != len(puts):
         raise InvalidInput("one document is put twice in one commit. Put its last value only.")
+    intervals = {put.interval.log: put.interval for put in puts if put.interval is not None}
     left = UPDATE_TRIES_MAX + len(puts)
     while True:
+        held = [commit for each in intervals.values() for commit in each.commits()]
         try:
-            answers = await journal.commit((*commits, *(put.commit() for put in puts)))
+            answers = await journal.commit((*commits, *(put.commit() for put in puts), *held))
         except (*_GONE, SessionExists, SessionConflict) as error:
-            put = by_key.get(error.key)  # type: ignore[call-overload]  # else it is a session's
             left -= 1
-            if put is None or not left:
+            if not left or error.key not in (*by_key, *intervals):  # else it is a session's
                 raise
-            await put.turn(error)
+            await _change(error.key, error, by_key, intervals)
             continue
-        pairs = zip(puts, answers[len(commits) :], strict=True)
+        end = len(commits) + len(puts)
+        pairs = zip(puts, answers[len(commits) : end], strict=True)
         made = [(put, _document(put.key, answer.events[0])) for put, answer in pairs]
-        return answers, tuple([put.documents.shown(document) for put, document in made])
+        return answers[:end], tuple([put.documents.shown(document) for put, document in made])
+
+
+async def _change(
+    key: Key, error: SessionError, puts: Mapping[Key, Put], intervals: Mapping[Key, Interval]
+) -> None:
+    """Change what was refused at this key, so that it may be sent again; or raise what it means."""
+    if key in puts:
+        await puts[key].turn(error)
+        return
+    await intervals[key].look_again()
+    for put in puts.values():
+        put.prepare()
 
 
 async def versioned(documents: Documents, name: str) -> str:

@@ -4,6 +4,9 @@ The first put is the creation of the log, so the seq of an event is the version 
 Nothing but puts and deletions is ever recorded in such a log. The value stands in the data of the
 event; state takes it from there. The actor is a field too, so that a page of states has all of a
 document. A deleted document has no fields.
+
+What a session remembers goes back with it. Such a version has in its data the number of the newest
+checkpoint of the session when it was recorded.
 """
 
 from __future__ import annotations
@@ -22,20 +25,31 @@ DELETED: Final = "document.deleted"
 VERSIONS: Final = (CREATED, PUT, DELETED)  # the types of events that make a version
 VALUE: Final = "value"
 ACTOR: Final = "actor"
+CHECKPOINT: Final = "checkpoint"
 
 
-def document_put(value: Any, *, actor: str | None, id: str | None = None) -> Fact:
+def document_put(
+    value: Any, *, actor: str | None, id: str | None = None, checkpoint: int | None = None
+) -> Fact:
     """The document has this value from now on."""
     fields = {VALUE: value, ACTOR: actor}
-    return Fact(type=PUT, data={VALUE: value}, set=fields, actor=actor, id=id)
+    data = {VALUE: value, **_since(checkpoint)}
+    return Fact(type=PUT, data=data, set=fields, actor=actor, id=id)
 
 
-def document_created(key: Key, value: Any, *, actor: str | None, id: str | None = None) -> Fact:
+def document_created(
+    key: Key, value: Any, *, actor: str | None, id: str | None = None, checkpoint: int | None = None
+) -> Fact:
     """The document begins with this value."""
     first = created(key, fields={VALUE: value, ACTOR: actor}, actor=actor)
-    return structs.replace(first, data={**first.data, VALUE: value}, id=id)
+    data = {**first.data, VALUE: value, **_since(checkpoint)}
+    return structs.replace(first, data=data, id=id)
 
 
-def document_deleted(*, actor: str) -> Fact:
+def document_deleted(*, actor: str, checkpoint: int | None = None) -> Fact:
     """The document is not there from now on; its versions can still be read."""
-    return Fact(type=DELETED, delete=(VALUE, ACTOR), actor=actor)
+    return Fact(type=DELETED, data=_since(checkpoint), delete=(VALUE, ACTOR), actor=actor)
+
+
+def _since(checkpoint: int | None) -> dict[str, Any]:
+    return {} if checkpoint is None else {CHECKPOINT: checkpoint}

@@ -11,9 +11,8 @@ are read only. Beside the layers a session has buffers, which are events of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -26,16 +25,19 @@ from limpet.errors import (
     SessionNotFound,
     SessionSuspended,
 )
-from limpet.model import PAGE_MAX, Key, name_part, unfit, without_length
+from limpet.model import PAGE_MAX, Event, Key, name_part, unfit, without_length
+from limpet.model.facts.documents import CHECKPOINT, DELETED
 from limpet.model.facts.phases import RESUMED, SUSPENDED, TERMINAL
 from limpet.model.facts.running.children import delegation
 from limpet.model.facts.running.memory import BUFFERS, version_in
 from limpet.model.values import round_trip, settle
 from limpet.session.conversing.shapes import text_of
-from limpet.session.documents import Document, Documents, Put
+from limpet.session.documents import Document, Documents, Put, Removal, commit_puts
 from limpet.session.handle import Handle
 from limpet.session.history.at import head_now
+from limpet.session.history.interval import Interval
 from limpet.session.history.keeping import keeping_of
+from limpet.session.history.kept import Checkpoint
 from limpet.session.journal import Journal
 from limpet.session.runs.buffers import Buffer, BufferInfo
 
@@ -70,6 +72,7 @@ class Memory:
         self._session, self._working = session, Working()
         self._own = Documents(journal, COLLECTION, owner=(session.app, session.user))
         self._shared = Documents(journal, COLLECTION)
+        self._interval = Interval(journal, session.key)
 
     @property
     def working(self) -> Working:
@@ -77,10 +80,10 @@ class Memory:
         return self._working
 
     @property
-    def session(self) -> Layer:
-        """Of this session."""
+    def session(self) -> SessionLayer:
+        """Of this session. It goes back with it, when it is resumed from an older checkpoint."""
         place = f"session/{name_part(self._session.id)}/"
-        return Layer(self._session, self._own, place, own=True)
+        return SessionLayer(self._session, self._own, place, self._interval)
 
     @property
     def episodic(self) -> Episodes:
@@ -207,7 +210,7 @@ class Layer:
         if head is not None and self._own and head.phase in (SUSPENDED, RESUMED):
             raise SessionSuspended(self._session.key, head.phase)
         acting = actor or self._session.actor or f"user:{self._session.user}"
-        return self._shown(await self._documents.put(self._prefix + name, value, actor=acting))
+        return self._shown(await self._put(self._prefix + name, value, acting))
 
     async def get(self, name: str) -> Any:
         """The newest value, or None."""
@@ -232,9 +235,57 @@ class Layer:
             if cursor is None:
                 return tuple(found)
 
+    async def _put(self, name: str, value: Any, actor: str) -> Document:
+        return await self._documents.put(name, value, actor=actor)
+
     def _shown(self, document: Document) -> Remembered:
         name = document.name.removeprefix(self._prefix)
         return Remembered(name, document.value, document.version)
+
+
+class SessionLayer(Layer):
+    """What belongs to one session alone. Each entry knows which checkpoint it follows."""
+
+    def __init__(
+        self, session: Handle, documents: Documents, prefix: str, interval: Interval
+    ) -> None:
+        super().__init__(session, documents, prefix, own=True)
+        self._interval = interval
+
+    async def back_to(self, checkpoint: Checkpoint) -> tuple[Put, ...]:
+        """What makes it again what it was at a checkpoint. What was not there yet is deleted; its
+        history stays."""
+        interval = await self._now()
+        how: dict[str, Any] = {"actor": _ACTOR, "interval": interval}
+        puts: list[Put] = []
+        for each in await self.list():
+            name = self._prefix + each.name
+            past = await self._version_at(name, checkpoint)
+            if past is None or past.type == DELETED:
+                puts.append(Removal(self._documents, name, **how))
+            elif past.seq != each.version:
+                value = (await self._documents.get(name, past.seq)).value
+                puts.append(Put(self._documents, name, value, **how))
+        return tuple(puts)
+
+    async def _version_at(self, name: str, checkpoint: Checkpoint) -> Event | None:
+        """The newest version of an entry at a checkpoint, however many there are since."""
+        before: int | None = None
+        while page := await self._documents.recorded(name, before=before):
+            for event in page:
+                if _precedes(event, checkpoint):
+                    return event
+            before = page[-1].seq
+        return None
+
+    async def _put(self, name: str, value: Any, actor: str) -> Document:
+        put = Put(self._documents, name, value, actor=actor, interval=await self._now())
+        _, (document,) = await commit_puts(self._documents.journal, (), (put,))
+        return document
+
+    async def _now(self) -> Interval:
+        await self._interval.look(self._session.writer.known.uid)
+        return self._interval
 
 
 class Overlay(Layer):
@@ -320,35 +371,13 @@ async def promotions(session: Handle, actor: str) -> tuple[Put, ...]:
     )
 
 
-async def as_of(layer: Layer, at: datetime) -> tuple[tuple[Put, ...], tuple[str, ...]]:
-    """What takes a layer back to a time: puts, and the names of entries that were not there yet."""
-    puts: list[Put] = []
-    newer: list[str] = []
-    for each in await layer.list():
-        name = layer._prefix + each.name
-        past = await _version_at(layer._documents, name, at)
-        if past is None or past.deleted:
-            newer.append(name)
-        elif past.version != each.version:
-            puts.append(Put(layer._documents, name, past.value, actor=_ACTOR))
-    return tuple(puts), tuple(newer)
+def _precedes(event: Event, checkpoint: Checkpoint) -> bool:
+    """Whether a version of an entry was there when a checkpoint was recorded.
 
-
-async def _version_at(documents: Documents, name: str, at: datetime) -> Document | None:
-    """The newest version of a document at a time, however many there are since."""
-    before: int | None = None
-    while page := await documents.history(name, before=before):
-        for each in page:
-            if each.at <= at:
-                return each
-        before = page[-1].version
-    return None
-
-
-async def remove_newer(layer: Layer, names: Iterable[str]) -> None:
-    """Delete the entries that `as_of` named; their history stays."""
-    for name in names:
-        await layer._documents.delete(name, actor=_ACTOR)
+    It is judged by its date if it has no number: it was not put by way of its layer, or is damaged.
+    """
+    number = None if event.data is None else event.data.get(CHECKPOINT)
+    return event.at <= checkpoint.at if number is None else number < checkpoint.number
 
 
 async def forget_memory(journal: Journal, key: Key, *, promoted: bool = False) -> None:

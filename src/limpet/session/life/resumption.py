@@ -35,7 +35,7 @@ from limpet.session.history.kept import Checkpoint
 from limpet.session.history.rewind import rewind
 from limpet.session.life.briefing import ENTRIES_MAX, Briefing
 from limpet.session.life.integrity import Restored, failures
-from limpet.session.life.memory import LAYERS, Remembered, as_of, remove_newer, summary
+from limpet.session.life.memory import LAYERS, Remembered, summary
 from limpet.session.life.mover import Mover
 from limpet.session.life.report import Resumption, Step, StepName
 from limpet.session.life.retrieval import Evidence, Retrieval, Retrieve
@@ -90,7 +90,6 @@ class Resuming:
         self._role: str | None = None
         self._back: Trusted | None = None  # the checkpoint that stands in for the newest
         self._puts: tuple[Put, ...] = ()
-        self._newer: tuple[str, ...] = ()
         self._checksum: str | None = None  # of the state that is shown for it
 
     async def run(self) -> Resumption:
@@ -204,7 +203,7 @@ class Resuming:
         memory.working.reset()
         if self._back is not None:  # session memory is what it was at the checkpoint
             assert self._checkpoint is not None
-            self._puts, self._newer = await as_of(memory.session, self._checkpoint.at)
+            self._puts = await memory.session.back_to(self._checkpoint)
         for name in LAYERS if self._of.memory is None else self._of.memory:
             if name not in LAYERS:
                 raise InvalidInput(f"there is no layer {name!r}. Name some of {', '.join(LAYERS)}.")
@@ -270,7 +269,6 @@ class Resuming:
             await Mover(session, events, **how).move()
         else:  # it is resumed already, and shall stay so
             await self._record_in_place(fact)
-        await remove_newer(session.memory.session, self._newer)
 
     async def _record_in_place(self, facts: tuple[Fact, ...]) -> None:
         """What has changed, where there is no transition to record it with."""

@@ -249,9 +249,10 @@ class Batch:
         return place
 
     def _add_look(self, commit: Commit) -> None:
-        """A session that has to be there; for a snapshot, at the version that was planned on."""
+        """A session that has to be there; for a snapshot, and if one is expected, at the version
+        that was planned on."""
         live = self._view.lives.get(commit.key)
-        if commit.pin is not None:
+        if commit.pin is not None or commit.expect is not None:
             self._head_of(commit.key)
         if live is not None:  # else this very batch makes it
             self._need(commit.key, live)

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from limpet.errors import ScopeFull, SessionConflict, SessionDeleted, SessionExists
-from limpet.model import SCOPE_NAMES_MAX
+from limpet.model import SCOPE_NAMES_MAX, Commit
 from limpet.store.protocol import Query, Store, scope_fields
-from limpet.testing.commits import add, create, creation, draft, key, load, log, picture
+from limpet.testing.commits import add, addition, create, creation, draft, key, load, log, picture
 from limpet.testing.laws.log.room import setting
 
 A, B = key("a"), key("b")
@@ -48,6 +48,17 @@ class SharedLaws:
             await add(store, A, guards={"app:n": 1})
         with pytest.raises(SessionExists):
             await other.commit([creation(A)])
+
+    async def test_a_look_sees_the_other_instance(self, store: Store, other: Store) -> None:
+        """A session that is only looked at has to be at its version, by what the other wrote."""
+        made = await create(store, A)
+        await create(store, B)
+        await add(other, A)
+        with pytest.raises(SessionConflict):
+            await store.commit([addition(B), Commit(A, (), 1, uid=made.head.uid)])
+        assert (await load(other, B)).head.version == 1
+        await store.commit([addition(B), Commit(A, (), 2, uid=made.head.uid)])
+        assert (await load(other, B)).head.version == 2
 
     async def test_a_retry_elsewhere_is_a_repeat(self, store: Store, other: Store) -> None:
         """A draft sent to both instances is recorded once."""
