@@ -532,7 +532,7 @@ ELSEWHERE = {
     *("activate", "suspend", "resume", "complete", "terminate", "archive", "unarchive"),
     *("lifecycle", "sweep", "set_timeouts", "bind_tools", "lock_tool", "context"),
     *("wake", "interrupt", "confirm", "answer", "grant", "grade", "dead_letters", "requeue"),
-    *("permissions_for", "mirror"),
+    *("permissions_for", "mirror", "now"),
 }
 
 

@@ -82,7 +82,7 @@ async def test_expect_is_compared_once_per_session(lp: Limpet, s: Session) -> No
         c.append(s, "x.y", actor="x", expect=2)
         c.append(s, "x.y", actor="x", expect=2)
     assert s.version == 4
-    with pytest.raises(errors.InvalidEvent):  # noqa: PT012  # the error comes at the end
+    with pytest.raises(errors.InvalidInput):  # noqa: PT012  # the error comes at the end
         async with lp.commit() as c:
             c.append(s, "x.y", actor="x", expect=4)
             c.append(s, "x.y", actor="x", expect=5)
@@ -94,7 +94,7 @@ async def test_a_commit_is_over_when_its_block_is(lp: Limpet, s: Session) -> Non
     async with lp.commit() as c:
         pass
     assert c.events == ()
-    with pytest.raises(errors.InvalidEvent):
+    with pytest.raises(errors.InvalidInput):
         c.append(s, "x.y", actor="x")
 
 

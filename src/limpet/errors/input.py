@@ -182,7 +182,7 @@ class ActorMissing(InvalidInput):
     def __init__(self) -> None:
         super().__init__(
             "every event needs an actor: who caused it. Pass actor='user:ada', or bind one with "
-            "lp.session(key, actor='agent:main')."
+            "lp.session(key, actor='agent:main') or lp.documents(name, actor='user:ada')."
         )
 
 

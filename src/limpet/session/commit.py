@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import UNSET, structs
 
 from limpet.errors import (
-    InvalidEvent,
     InvalidInput,
     SessionDeleted,
     SessionExists,
@@ -125,7 +124,9 @@ class CommitBuilder:
             raise InvalidInput("expect takes a version. Pass the one that the session was read at.")
         self._check(session)
         if self._expect.setdefault(session.key, expected) != expected:
-            raise InvalidEvent("one session is expected at two versions in one commit")
+            raise InvalidInput(
+                f"{session.key} is expected at two versions in one commit. Expect one of them."
+            )
 
     def guard(self, session: Session[Any], name: str, version: int) -> None:
         """Record only if `name` in the state of `session` still has this version.
@@ -260,11 +261,13 @@ class CommitBuilder:
     def _check_place(self, journal: Journal) -> None:
         """The commit is under way, and what is written to is of its store."""
         if self._done:
-            raise InvalidEvent("this commit is over; begin another with lp.commit()")
+            raise InvalidInput("this commit is over. Begin another with lp.commit().")
         if not self._begun:  # or all that is added would be forgotten without a word
-            raise InvalidEvent("a commit is a block: use `async with lp.commit() as c`")
+            raise InvalidInput("a commit is a block. Use it as `async with lp.commit() as c`.")
         if journal is not self._journal:
-            raise InvalidEvent("one commit is of one store, and this session is of another Limpet")
+            raise InvalidInput(
+                "this session is of another Limpet than the commit. Begin a commit for each store."
+            )
 
     def _guard(self, session: Session[Any], known: _Planned, names: Iterable[str]) -> None:
         """Record only under this schema, and if these fields are still what was looked at."""
@@ -305,8 +308,8 @@ class CommitBuilder:
         guarded = {*self._expect, *self._guards, *self._released}
         empty = guarded - {session.key for session in self._sessions}
         if empty:
-            raise InvalidEvent(
-                f"the commit has a condition on {min(empty)} but no event for it; append one"
+            raise InvalidInput(
+                f"the commit has a condition on {min(empty)} but no event for it. Append one to it."
             )
         if self._drafts or self._puts:
             await self._record()
@@ -387,7 +390,9 @@ def _fence(sessions: Iterable[Session[Any]]) -> int | None:
     """The fence that one session is written under, if any."""
     fences = {session.lease.fence for session in sessions if session.lease is not None}
     if len(fences) > 1:
-        raise InvalidEvent("one session is written under two leases in one commit")
+        raise InvalidInput(
+            "one session is written under two leases in one commit. Use the newer lease for both."
+        )
     return fences.pop() if fences else None
 
 

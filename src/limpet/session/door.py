@@ -42,6 +42,12 @@ class Door:
         self._archive = _opened_archive(archive)
         self._opened: Journal | None = None
 
+    def __repr__(self) -> str:
+        """With its URL, unless a password may be in it."""
+        url = str(self.url)
+        shown = f"{url.partition('://')[0]}://…" if "@" in url or "password" in url else url
+        return f"<limpet.{type(self).__name__} {shown}>"
+
     def __await__(self: Self) -> Generator[Any, None, Self]:
         """`lp = await limpet.open(url)`, for those who close it themselves."""
         return self.__aenter__().__await__()

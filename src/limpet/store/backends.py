@@ -85,7 +85,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
 def scheme_of(url: str) -> str:
     """The part that names the kind of store. Raises InvalidURL."""
     if not isinstance(url, str) or "://" not in url:
-        raise InvalidURL(str(url), "it is not a URL")
+        raise _not_a_url(url)
     try:
         return split_url(url).scheme
     except ValueError:  # its words may hold a piece of a password
@@ -103,8 +103,16 @@ def split_url(url: str) -> SplitResult:
 def not_a_file(url: str) -> InvalidURL:
     """Why nothing can be restored to a URL."""
     if "://" not in url:
-        return InvalidURL(url, "it is not a URL", f"Write sqlite:///{url} for that file")
+        return _not_a_url(url)
     return InvalidURL(url, "a backup is restored to a file", _FILES)
+
+
+def _not_a_url(given: object) -> InvalidURL:
+    """Most who write no URL mean a file."""
+    text = str(given)
+    if not isinstance(given, (str, Path)) or not text or ":" in text:
+        return InvalidURL(text, "it is not a URL")
+    return InvalidURL(text, "it is not a URL", f"Write sqlite:///{text} for that file")
 
 
 # --- memory --------------------------------------------------------------------------------------
@@ -208,7 +216,10 @@ def sqlite_path(url: str) -> Path:
     """The file that a sqlite: URL names."""
     parts = split_url(url)
     path = unquote(parts.path)
-    if parts.scheme != "sqlite" or parts.netloc or parts.fragment or len(path) < 2:
+    if parts.scheme == "sqlite" and parts.netloc and not parts.fragment:
+        meant = f"{parts.netloc}{path}"
+        raise InvalidURL(url, "a / is missing", f"Write sqlite:///{meant} for the file {meant}")
+    if parts.scheme != "sqlite" or parts.fragment or len(path) < 2:
         raise InvalidURL(url, "it names no file")
     if path.endswith("/") or "\x00" in path:
         raise InvalidURL(url, "it names no file")

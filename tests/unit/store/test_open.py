@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 import pytest
 
 from limpet.errors import InvalidInput, InvalidURL
+from limpet.session.limpet import Limpet
 from limpet.store import backends
 from limpet.store.memory import MemoryStore
 from limpet.store.open import open_store, sqlite_path
@@ -91,6 +92,28 @@ async def test_what_is_no_url_of_ours_is_refused(
     assert info.value.code == "store.url"
     assert "sqlite:///" in str(info.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("support.db", "sqlite:///support.db"),
+        (Path("/var/a.db"), "sqlite:////var/a.db"),
+        ("sqlite://support.db", "sqlite:///support.db"),
+        ("sqlite://data/a.db", "sqlite:///data/a.db"),
+    ],
+)
+async def test_who_names_a_file_is_shown_its_url(url: Any, meant: str) -> None:
+    """A path is not a URL, and two slashes are not three."""
+    with pytest.raises(InvalidURL, match=f"Write {meant} for "):
+        await open_store(url)
+
+
+def test_a_limpet_shows_its_place_and_no_secret() -> None:
+    """In logs and in tracebacks."""
+    for url in ("postgresql://ada:secret@db.example/a", "postgresql://h/x?password=secret"):
+        assert repr(Limpet(url)) == "<limpet.Limpet postgresql://…>"
+    assert repr(Limpet("sqlite:///a.db")) == "<limpet.Limpet sqlite:///a.db>"
 
 
 async def test_memory_stores_are_separate() -> None:

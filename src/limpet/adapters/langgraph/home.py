@@ -111,7 +111,8 @@ class Homed:
             work.close()
             raise InvalidInput(
                 "this call waits for the event loop that it was made on. Await the method whose "
-                "name begins with 'a' instead, as in `await saver.aget_tuple(config)`."
+                "name begins with 'a' instead, as in `await graph.ainvoke(…)` or `await "
+                "saver.aget_tuple(config)`."
             )
         return asyncio.run_coroutine_threadsafe(work, loop).result()
 

@@ -8,6 +8,7 @@ content, unless somebody has put it again in the meantime.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -178,6 +179,8 @@ def _content(op: PutOp, before: Document | None, now: float) -> dict[str, Any]:
     created = now
     if before is not None and _is_live(before, now):
         created = before.value["created"]
+    if op.ttl is not None and (type(op.ttl) not in (int, float) or not 0 <= op.ttl < math.inf):
+        raise InvalidInput(f"ttl is {op.ttl!r}. Pass a number of minutes, or None.")
     expires = None if op.ttl is None else now + op.ttl * _MINUTE
     times = {"created": created, "updated": now, "ttl": op.ttl, "expires": expires}
     return {"value": dict(op.value or {}), **times}

@@ -76,6 +76,8 @@ class LimpetSession:
         left out, and does not count.
         """
         most = resolve_session_limit(limit, self.session_settings)
+        if most is not None and type(most) is not int:
+            raise InvalidInput(f"limit is {most!r}. Pass a whole number, or None for all items.")
         if most is not None and most <= 0:
             return []
         return await self._store.run(lambda lp: newest_items(self._session(lp), most))

@@ -99,8 +99,7 @@ class SharedLimpet:
         if self._home is here:
             return True
         with self._lock:
-            if self._closed:
-                raise StoreClosed
+            self._check_open()
             if self._home is None and not self._is_shared_only():
                 self._home = here
         if self._limpet is not None and self._home is not here:
@@ -109,6 +108,10 @@ class SharedLimpet:
                 "open Limpet, to use it from several."
             )
         return self._home is here
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("what close() has closed", "Make another object to go on")
 
     def _is_shared_only(self) -> bool:
         """Whether there is one store for all loops. A memory store that is opened twice is two
@@ -119,8 +122,7 @@ class SharedLimpet:
         loop = self._loop
         if loop is None:
             with self._lock:
-                if self._closed:
-                    raise StoreClosed
+                self._check_open()
                 if self._loop is None:
                     self._loop = Loop()
                 loop = self._loop
