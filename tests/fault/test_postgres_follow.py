@@ -21,6 +21,12 @@ PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores that are opened after it poll once in a long while."""
+    monkeypatch.setattr(store, "POLL_SECONDS", 1e9)
+
+
+@pytest.fixture
 async def two(postgres_url: str) -> AsyncIterator[tuple[limpet.Limpet, limpet.Limpet]]:
     """A writer's instance and a follower's, on one database with one session."""
     async with limpet.open(postgres_url) as here, limpet.open(postgres_url) as there:
@@ -95,12 +101,9 @@ async def test_a_follower_whose_lines_are_cut_sees_every_event_once(
 
 
 async def test_hints_come_again_after_a_restart(
-    postgres_server: Server,
-    two: tuple[limpet.Limpet, limpet.Limpet],
-    monkeypatch: pytest.MonkeyPatch,
+    postgres_server: Server, seldom: None, two: tuple[limpet.Limpet, limpet.Limpet]
 ) -> None:
     """A follower hears, and does not only poll: here it would poll once in a long while."""
-    monkeypatch.setattr(store, "POLL_SECONDS", 1e9)
     here, there = two
     session = here.session(KEY, actor="x")
     async with Follower(there) as follower:
