@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import timedelta
 
 import asyncpg
 import pytest
 
 from limpet.model import Key
 from limpet.model.facts.labels import LABELED
+from limpet.model.facts.timeouts import Timeouts, timeouts_set
 from limpet.store.cache import Live
 from limpet.store.postgres.server import Connection, WriteConnection
 from limpet.store.postgres.store import PostgresStore
@@ -18,7 +20,7 @@ from limpet.store.postgres.writing.jobs import Job
 from limpet.store.postgres.writing.lane import Lane, Ready
 from limpet.store.postgres.writing.reply import Reply
 from limpet.store.protocol import Query
-from limpet.testing.commits import add, create, draft, key, load
+from limpet.testing.commits import add, create, draft, key, load, ready
 from tests.support.seal import KeylessSeal
 
 MANY = 40  # more than one batch takes
@@ -50,6 +52,7 @@ class Sends:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: PostgresStore) -> None:
         self.plans: list[tuple[list[Key], int]] = []  # sessions, and batches before it on their way
         self.early = 0  # batches that were sent although the one before had not held
+        self.first = 0  # jobs before a batch that were not answered yet when it was sent
         self.release = asyncio.Event()
         ready, send = Lane._ready, Batch.send
 
@@ -61,16 +64,14 @@ class Sends:
             self.plans.append((list(left), own))
             return await ready(lane, conn, jobs, left)
 
-        async def held_back(
-            batch: Batch, conn: Connection, planned_us: int, *, late: bool
-        ) -> Reply:
+        async def held_back(batch: Batch, conn: Connection) -> Reply:
             flights = list(store._committer._flights.values())
             own = [flight._batch for flight in flights].index(batch)
             before = [flight for flight in flights[:own] if flight.touched & flights[own].touched]
             self.early += sum(not f.held.done() or not f.held.result() for f in before)
-            self.early += sum(not job.settled for flight in before for job in flight.jobs)
+            self.first += sum(not job.settled for flight in before for job in flight.jobs)
             await self.release.wait()
-            return await send(batch, conn, planned_us, late=late)
+            return await send(batch, conn)
 
         monkeypatch.setattr(Lane, "_ready", noted)
         monkeypatch.setattr(Batch, "send", held_back)
@@ -98,6 +99,7 @@ async def test_a_burst_to_one_session_is_planned_while_the_server_works(
     assert sends.plans[:2] == [([], 0), ([A], 1)]
     assert all(plan in (([], 0), ([A], 1)) for plan in sends.plans)
     assert sends.early == 0
+    assert sends.first > 0  # the server does not wait until the callers are answered
     assert (await load(store, A)).fields == {"n": MANY - 1}
     assert (await store.verify(None)).findings == ()
 
@@ -224,3 +226,21 @@ async def test_activity_is_stored_as_it_was_planned(
         answers[-1].head.active_us,
         answers[-1].head.updated_us,
     )
+
+
+async def test_an_append_that_changes_nothing_else_moves_the_deadline_of_an_idle_session(
+    store: PostgresStore,
+) -> None:
+    """Its facts are as they were, and say that the deadline follows activity."""
+    await add(store, A, ready(timeouts_set(Timeouts(idle=timedelta(microseconds=1)))))
+    await add(store, A, draft("agent.said"))
+    assert (await store.verify(None)).findings == ()
+
+
+async def test_a_lease_that_the_server_does_not_have_is_not_answered(store: PostgresStore) -> None:
+    """It was granted before the server was restored: the head is as the server has it."""
+    live = store._committer.cache.peek(A)
+    assert live is not None
+    live.lease(1, 2**60, "w", 1)
+    assert (await add(store, A)).head.worker is None
+    assert (await load(store, A)).head.fence == 0

@@ -42,7 +42,7 @@ class Queue:
         self._store = store
 
     async def fill(self) -> None:
-        async def never(batch: Batch, conn: Connection, planned_us: int, *, late: bool) -> Reply:
+        async def never(batch: Batch, conn: Connection) -> Reply:
             await asyncio.Event().wait()
             raise AssertionError
 

@@ -211,11 +211,11 @@ async def test_an_erased_key_is_not_made_again_by_a_creation_on_its_way(
     one, two = await open_stores(2)
     send = Batch.send
 
-    async def slow(self: Batch, conn: object, now_us: int, *, late: bool) -> Reply:
+    async def slow(self: Batch, conn: object) -> Reply:
         monkeypatch.setattr(Batch, "send", send)
         await create(two, A)
         assert await two.erase(A) is not None
-        return await send(self, conn, now_us, late=late)
+        return await send(self, conn)
 
     monkeypatch.setattr(Batch, "send", slow)
     with pytest.raises(SessionErased):

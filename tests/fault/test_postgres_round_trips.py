@@ -114,6 +114,20 @@ async def test_a_claimed_session_that_was_loaded_is_not_loaded_again(
     assert sent == ["load", "commit"]
 
 
+async def test_claimed_sessions_that_were_loaded_together_are_not_loaded_again(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for all that a worker has claimed at once."""
+    await asyncio.gather(*[add(store, of, draft("user.asked")) for of in MANY])
+    leases = await store.claim("w", limit=len(MANY), lease_seconds=60)
+    store._committer.cache.clear()
+    with counted(monkeypatch) as sent:
+        await store.load_many([lease.key for lease in leases], tail=1)
+        held = [addition(lease.key, draft(), fence=lease.fence) for lease in leases]
+        await asyncio.gather(*[store.commit([commit]) for commit in held])
+    assert (len(leases), sent) == (len(MANY), ["load", "commit"])
+
+
 async def test_a_session_that_was_loaded_long_ago_is_planned_on_again(
     store: PostgresStore, postgres_store_url: str
 ) -> None:

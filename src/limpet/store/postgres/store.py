@@ -218,8 +218,6 @@ class PostgresStore:
             if token is not None and not await conn.fetchval(SQL["seen"], token):
                 raise StoreBusy(where(self._url), _BEHIND, _CATCH_UP)
             found = await self._reader.load(conn, key, asked)
-            if found.live.fold.head.worker is not None:
-                self._committer.remember(key, found.live)
             return await self._loaded(conn, found, asked)
 
         loaded: Loaded = await self._pools.run(run)
@@ -241,6 +239,7 @@ class PostgresStore:
 
     async def _loaded(self, conn: Connection, found: Found, asked: Asked) -> Loaded:
         """What was found, with events of the logs that it began on where more are asked for."""
+        self._committer.remember(found.live)
         fold, tail = found.live.fold, asked.tail
         head, sized = fold.head, newest(found.events, tail)
         own = min(tail, head.version - head.floor)

@@ -6,7 +6,8 @@ What holds was recorded as it was planned: the server adds nothing but leases, w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -14,8 +15,7 @@ import msgspec
 from limpet.model import (
     EVENT_OVERHEAD_BYTES,
     LEFT_US,
-    SCOPE_NAMES_EVER_MAX,
-    SCOPE_NAMES_MAX,
+    PROCESSING,
     Base,
     Commit,
     Fold,
@@ -29,29 +29,38 @@ from limpet.model import (
     due_us,
     moves_with_activity,
     processed_by,
-    scope_of,
 )
 from limpet.store.cache import Live, LiveScope
 from limpet.store.coding import (
-    BY_OP,
     base_body,
     base_place,
     packed_snapshot,
-    scope_body,
-    scope_place,
 )
 from limpet.store.planning.plan import Plan
 from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.server import Connection
-from limpet.store.postgres.writing.columns import statement, tables
+from limpet.store.postgres.writing.columns import Tables
+from limpet.store.postgres.writing.names import Names
 from limpet.store.postgres.writing.reply import Reply
 from limpet.store.postgres.writing.view import View
-from limpet.store.protocol import Committed, Owner, Place
+from limpet.store.protocol import Committed, Place
 
 _AS_BEFORE: Final = (None,) * 4  # the facts of a visit that changes none
-_UNCHANGED: Final = (None,) * 9  # a visit that only moves the session on to its last event
 _UNNAMED: Final = (None,) * 8  # of a session that is there
 LATE_US: Final = 10_000_000  # planned longer ago than this: the server's clock may have been set
+
+
+class Entry:
+    """A session of a batch, at its place among them."""
+
+    __slots__ = ("adopted", "changed", "live", "needed", "place", "size")
+
+    def __init__(self, place: int, live: Live | None, *, needed: bool = False) -> None:
+        self.place, self.needed = place, needed  # needed: it only has to live
+        self.live = live  # as the batch found it; None: it is created
+        self.size = 0  # of the events that are added
+        self.adopted: int | None = None  # the last of them that another store recorded
+        self.changed = False  # more than the last event is sent
 
 
 class Batch:
@@ -61,23 +70,15 @@ class Batch:
         self._plan, self._view = plan, view
         self._codec, self._hash = reader.codec, reader.key_hash
         self._jobs = 0
-        self._held: set[int] = set()  # jobs that the server recorded
-        self._heads: dict[Key, int] = {}
+        self._refused: Collection[int] = ()  # jobs that the server did not record
+        self._heads: dict[Key, Entry] = {}
         self._new = False  # some session is to be created
-        self._names: dict[ScopeKey, int] = {}
-        self._name_now: dict[ScopeKey, LiveScope] = {}
-        self._added: dict[Owner, set[str]] = {}  # names that are not stored yet
-        self._first: dict[Owner, set[str]] = {}  # of those, names that never were
         self._seen_records = self._seen_writes = self._seen_pins = 0
-        self._tables = tables()
-        self._sizes: dict[Key, int] = {}
-        self._adopted: dict[Key, int] = {}  # the last event of each that another store recorded
-        self._changed: set[Key] = set()  # of which more than the last event is sent
-        self._planned: dict[tuple[Key, int], int] = {}  # the job that leaves a session at a version
-        self._left: list[tuple[int, Key, Fold]] = []
-        self._needed: set[int] = set()  # places of sessions that only have to live
+        self._tables = Tables()
+        self._names = Names(plan, view, self._codec, self._tables)
+        self._call: tuple[Any, ...] = ()  # the statement and its arguments
+        self._left: list[tuple[int, Key, Fold]] = []  # what each job leaves of its sessions
         self._lives: dict[Key, Live] = {}  # as they will be, if everything holds
-        self._scope_left: list[tuple[int, ScopeKey, LiveScope]] = []
 
     def take(self, commits: Sequence[Commit]) -> int:
         """Add what the plan just gained; the place of the job, 0 if it gained nothing."""
@@ -105,7 +106,7 @@ class Batch:
             self._add_pin(key, number, fold)
         for commit in commits:
             if commit.guards:
-                self._add_guards(commit)
+                self._names.guard(self._jobs, commit)
         return self._jobs
 
     def _take_plain(self, commit: Commit) -> bool:
@@ -120,28 +121,31 @@ class Batch:
             return False
         self._seen_records += 1
         self._jobs += 1
-        self._add_event(*plan.records[seen])
+        key, rec = plan.records[seen]
+        self._add_event(key, rec)
         self._add_visit(commit)
         return True
 
-    async def send(self, conn: Connection, planned_us: int, *, late: bool) -> Reply:
-        """One round trip; none if there is nothing to record.
+    def pack(self, planned_us: int, *, late: bool) -> None:
+        """Nothing more is added. Unless it may be `late`, what was planned long ago by the server's
+        clock is refused."""
+        if self._jobs:
+            self._sort_heads()
+            self._names.make_room()
+            values: list[Any] = [planned_us, None if late else LATE_US, self._jobs]
+            self._call = (self._tables.send(values), *values)
 
-        Unless it may be `late`, what was planned long ago by the server's clock is refused.
-        """
+    async def send(self, conn: Connection) -> Reply:
+        """One round trip; none if there is nothing to record."""
         if not self._jobs:
             return Reply(None)
-        self._sort_heads()
-        self._make_room()
-        values: list[Any] = [planned_us, None if late else LATE_US, self._jobs]
-        forms = tuple([table.send(values) for table in self._tables.values()])
-        reply = Reply(await conn.fetchval(statement(forms), *values))
-        self._held = set(range(1, self._jobs + 1)).difference(reply.refused)
+        reply = Reply(await conn.fetchval(*self._call))
+        self._refused = reply.refused
         return reply
 
     def recorded(self) -> bool:
         """Whether the server recorded anything."""
-        return bool(self._held)
+        return self._jobs > len(self._refused)
 
     def answers(
         self, answers: Sequence[Committed], reply: Reply, token: str
@@ -158,11 +162,12 @@ class Batch:
 
     def _answer(self, answer: Committed, reply: Reply, token: str) -> Committed | None:
         head = answer.head
-        job = self._planned.get((head.key, head.version))
-        if job is not None:  # else as it was before this batch
-            if job not in self._held:
-                return None
-            head = reply.leased(head, self._heads[head.key])
+        if head.fence or not reply.plain:
+            job = self._planned.get((head.key, head.version))
+            if job is not None:  # else as it was before this batch
+                if job in self._refused:
+                    return None
+                head = reply.leased(head, self._heads[head.key].place)
         return Committed(
             answer.events,
             head,
@@ -174,52 +179,65 @@ class Batch:
             token,
         )
 
+    @cached_property
+    def _planned(self) -> dict[tuple[Key, int], int]:
+        """The job that leaves a session at a version."""
+        return {(key, fold.head.version): job for job, key, fold in self._left}
+
     def leaves(self) -> dict[Key, Live]:
         """The sessions as all jobs together leave them, but for those that they create."""
         if not self._lives:
-            known = self._view.lives
-            last = {key: fold for _, key, fold in self._left if key in known}
-            self._lives = {key: self._live(key, fold, known[key].sid) for key, fold in last.items()}
+            self._lives = {
+                key: self._live(entry, fold, entry.live.sid)
+                for key, fold in self._plan.folds.items()
+                if (entry := self._heads[key]).live is not None
+            }
         return self._lives
 
     def settle(self, reply: Reply) -> dict[Key, Live]:
         """The sessions as the jobs that held left them."""
-        whole = len(self._held) == self._jobs
-        lives = self._lives if whole else {}
+        left, lives = self._plan.folds, self._lives
+        if self._refused:
+            left, lives = {k: f for job, k, f in self._left if job not in self._refused}, {}
         done: dict[Key, Live] = {}
-        for key, fold in {key: fold for job, key, fold in self._left if job in self._held}.items():
-            place, before = self._heads[key], self._view.lives.get(key)
-            head, after = reply.leased(fold.head, place), fold
-            if head is not fold.head:
-                after = Fold(head, fold.fields, fold.versions, fold.damaged)
-            live = lives.get(key)
+        for key, fold in left.items():
+            entry, live = self._heads[key], lives.get(key)
             if live is None:
-                live = self._live(key, after, reply.sid(place) if before is None else before.sid)
-            live.fold = after  # the server's leases count
+                before = entry.live
+                sid = reply.sid(entry.place) if before is None else before.sid
+                live = self._live(entry, fold, sid)
+            head = reply.leased(fold.head, entry.place)
+            if head is not fold.head:  # the server's leases count
+                live.fold = Fold(head, fold.fields, fold.versions, fold.damaged)
             done[key] = live
         return done
 
-    def _live(self, key: Key, fold: Fold, sid: int) -> Live:
-        before = self._view.lives.get(key)
-        old = (before.snapshot_bytes, before.delta_bytes) if before is not None else (0, 0)
-        return Live(sid, fold, old[0], old[1] + self._sizes[key], self._view.era)
+    def _live(self, entry: Entry, fold: Fold, sid: int) -> Live:
+        live, era = entry.live, self._view.era
+        if live is None:
+            return Live(sid, fold, 0, entry.size, era)
+        return Live(sid, fold, live.snapshot_bytes, live.delta_bytes + entry.size, era)
 
     def scopes(self) -> dict[ScopeKey, LiveScope]:
-        return {key: s for job, key, s in self._scope_left if job in self._held}
+        """The scope names as the jobs that held left them."""
+        return self._names.left(self._refused)
 
     # --- sessions ------------------------------------------------------------------------------
 
-    def _head_of(self, key: Key) -> int:
-        """The place of a session that is written to."""
-        place = self._heads.get(key)
-        if place is None:
+    def _head_of(self, key: Key) -> Entry:
+        """The entry of a session that is written to."""
+        entry = self._heads.get(key)
+        if entry is None:
             live = self._view.lives.get(key)
             row = self._new_head(key) if live is None else _known_head(live)
-            place = self._heads[key] = self._tables["h"].add(*row)
-        elif place in self._needed:
-            self._needed.discard(place)
-            self._tables["h"].rows[place - 1] = _known_head(self._view.lives[key])
-        return place
+            entry = self._heads[key] = Entry(self._tables["h"].add(*row), live)
+            if live is None and key in self._plan.bases:
+                self._add_base(key, self._plan.bases[key])
+        elif entry.needed:
+            assert entry.live is not None
+            entry.needed = False
+            self._tables["h"].rows[entry.place - 1] = _known_head(entry.live)
+        return entry
 
     def _new_head(self, key: Key) -> tuple[Any, ...]:
         self._new = True
@@ -239,14 +257,14 @@ class Batch:
 
     def _need(self, key: Key, live: Live) -> int:
         """The job needs a session to live, and does not write to it."""
-        place = self._heads.get(key)
-        if place is None:
+        entry = self._heads.get(key)
+        if entry is None:
             row = _known_head(live)
             row = (*row[:2], None, *row[3:])
-            place = self._heads[key] = self._tables["h"].add(*row)
-            self._needed.add(place)
-        self._tables["l"].add(self._jobs, place)
-        return place
+            place = self._tables["h"].add(*row)
+            entry = self._heads[key] = Entry(place, live, needed=True)
+        self._tables["l"].add(self._jobs, entry.place)
+        return entry.place
 
     def _add_look(self, commit: Commit) -> None:
         """A session that has to be there; for a snapshot, and if one is expected, at the version
@@ -261,53 +279,66 @@ class Batch:
         uid = self._plan.folds[key].head.uid
         raw = base_body(base)
         packed = self._codec.pack(raw, base_place(uid, base.floor), bound=True)
-        self._tables["b"].add(self._heads[key], *packed)
+        self._tables["b"].add(self._heads[key].place, *packed)
 
     def _add_event(self, key: Key, rec: Recorded) -> None:
         e, draft, salt = rec.event, rec.draft, rec.salt
         raw, place_of, compressed = draft.raw, None, draft.compressed
-        self._sizes[key] = self._sizes.get(key, 0) + len(raw) + EVENT_OVERHEAD_BYTES
+        entry = self._head_of(key)
+        entry.size += len(raw) + EVENT_OVERHEAD_BYTES
+        after = self._plan.folds[key].head
         if self._codec.seals:  # the salt goes inside the seal
-            uid = self._plan.folds[key].head.uid
-            salt, raw, place_of = b"", salt + raw, Place("event", uid, e.id, e.type)
+            salt, raw, place_of = b"", salt + raw, Place("event", after.uid, e.id, e.type)
             compressed = None
         flags, body, crc = self._codec.pack(raw, place_of, compressed=compressed)
-        head = self._heads.get(key)
-        if head is None:
-            head = self._head_of(key)
-            if key in self._plan.bases:
-                self._add_base(key, self._plan.bases[key])
-        elif self._needed:
-            self._head_of(key)
-        given, adopted = draft.caller_chose_id or None, None
+        adopted = None
         if draft.origin is not None:
-            adopted, self._adopted[key] = True, e.seq
-        names = (self._jobs, head, e.seq, e.id, given, e.type, e.actor, e.at_us)
-        stored = (flags or None, body, crc, salt, rec.digest, e.link)
-        causes = (e.cause, e.invocation_id, e.correlation_id, e.wake_id)
-        active = True if self._plan.folds[key].head.active_us == e.at_us else None
-        self._tables["e"].rows.append((*names, *stored, *causes, e.processed, adopted, active))
-        for seq in processed_by(e.type, e.data):
-            self._tables["p"].add(self._jobs, head, seq, e.seq)
+            adopted, entry.adopted = True, e.seq
+        row = (
+            self._jobs,
+            entry.place,
+            e.seq,
+            e.id,
+            draft.caller_chose_id or None,
+            e.type,
+            e.actor,
+            e.at_us,
+            flags or None,
+            body,
+            crc,
+            salt,
+            rec.digest,
+            e.link,
+            e.cause,
+            e.invocation_id,
+            e.correlation_id,
+            e.wake_id,
+            e.processed,
+            adopted,
+            True if after.active_us == e.at_us else None,
+        )
+        self._tables["e"].rows.append(row)
+        if e.type in PROCESSING:
+            for seq in processed_by(e.type, e.data):
+                self._tables["p"].add(self._jobs, entry.place, seq, e.seq)
 
     def _add_visit(self, commit: Commit) -> None:
         """What the job leaves of a session to which it adds events."""
         key = commit.key
-        fold = self._plan.folds[key]
-        if commit.reuse and key not in self._view.lives:
-            rows, place = self._tables["h"].rows, self._heads[key]
-            rows[place - 1] = (*rows[place - 1][:11], True)
-        change = self._change(commit, fold.head)
+        fold, entry = self._plan.folds[key], self._heads[key]
+        if commit.reuse and entry.live is None:
+            rows = self._tables["h"].rows
+            rows[entry.place - 1] = (*rows[entry.place - 1][:11], True)
         # Once there is a change, the last job says what it came to, even if that is none.
-        if change != _UNCHANGED or key in self._changed:
-            self._changed.add(key)
-            self._tables["v"].add(self._jobs, self._heads[key], *change)
+        if entry.changed or not _only_adds(commit, fold.head, entry):
+            entry.changed = True
+            change = self._change(commit, fold.head, entry)
+            self._tables["v"].add(self._jobs, entry.place, *change)
         self._left.append((self._jobs, key, fold))
-        self._planned[key, fold.head.version] = self._jobs
 
-    def _change(self, commit: Commit, after: Head) -> tuple[Any, ...]:
+    def _change(self, commit: Commit, after: Head, entry: Entry) -> tuple[Any, ...]:
         """More than that the session moves on: None where that is what the batch found."""
-        live = self._view.lives.get(commit.key)
+        live = entry.live
         before = blank(commit.key, after.uid, 0) if live is None else live.fold.head
         facts: tuple[Any, ...] = _AS_BEFORE
         deadline = deadline_us(after) if moves_with_activity(after.facts) else None
@@ -318,87 +349,32 @@ class Batch:
             deadline = deadline_us(after)
         moved = after.active_us not in (after.updated_us, before.active_us)
         active_us = after.active_us if moved else None  # the last event says which of the two
-        adopted = self._adopted.get(commit.key)  # by whichever commit of the batch
-        return (_fence(commit), active_us, *facts, deadline, _release(commit, after), adopted)
+        released = _release(commit, after)
+        return (_fence(commit), active_us, *facts, deadline, released, entry.adopted)
 
     def _add_pin(self, key: Key, number: int, fold: Fold) -> None:
         seq, packed, _ = packed_snapshot(fold, self._codec)
-        self._tables["k"].add(self._jobs, self._heads[key], seq, *packed, number)
-
-    # --- shared names --------------------------------------------------------------------------
+        self._tables["k"].add(self._jobs, self._heads[key].place, seq, *packed, number)
 
     def _add_scope(self, key: Key, write: ScopeWrite) -> None:
-        name, version = write.key, write.at.version
-        stored = self._view.known.get(name)
-        before = self._name_now.get(name) or stored
-        place = self._names.get(name)
-        if place is None:
-            made_by = (None, None) if stored is None else stored.made_by
-            place = self._names[name] = self._tables["n"].add(*name, version - 1, *made_by)
-        self._tables["w"].add(self._jobs, place)
-        if not write.at.deleted and (stored is None or stored.value.deleted):
-            self._add_name(name, never=stored is None)
-        form, raw, since = scope_body(write, -1 if before is None else before.since_base)
-        base = version if form != BY_OP or before is None else before.base
-        uid = self._plan.folds[key].head.uid
-        size, made_by = len(write.whole), (uid, write.seq)
-        live = LiveScope(write.at, base, since, self._view.era, size, made_by)
-        self._name_now[name] = live
-        self._scope_left.append((self._jobs, name, live))
-        place_of = scope_place(name, version, base, form, uid, write.seq)
-        packed = self._codec.pack(raw, place_of, bound=True)
-        head = self._head_of(key)
+        uid, place = self._plan.folds[key].head.uid, self._head_of(key).place
         rows = self._tables["h"].rows
-        rows[head - 1] = (rows[head - 1][0], uid, *rows[head - 1][2:])  # who wrote the version
-        row = (self._jobs, place, version, base, form, *packed, head, write.seq)
-        self._tables["s"].add(*row, *_counted(before, write))
-
-    def _add_name(self, name: ScopeKey, *, never: bool) -> None:
-        """The job adds a name to those that are stored: whether there is room for it the server
-        knows, under a lock. Each name once, however often the batch writes it."""
-        owner = name[:2]
-        place = self._names.get((*owner, ""))
-        if place is None:
-            place = self._names[*owner, ""] = self._tables["n"].add(*owner, "", 0, "", 0)
-        self._tables["w"].add(self._jobs, place)
-        self._added.setdefault(owner, set()).add(name[2])
-        if never:
-            self._first.setdefault(owner, set()).add(name[2])
-
-    def _make_room(self) -> None:
-        """How many names each owner may have before those of this batch are added."""
-        for owner, added in self._added.items():
-            place, first = self._names[*owner, ""], len(self._first.get(owner, ()))
-            live, ever = self._plan.room.live(owner), self._view.names(*owner) or ()
-            most = max(SCOPE_NAMES_MAX - len(added), live)
-            past = max(SCOPE_NAMES_EVER_MAX - first, len(ever))
-            self._tables["n"].rows[place - 1] = (*owner, "", most, "", past)
-
-    def _add_guards(self, commit: Commit) -> None:
-        """Names that were only looked at must not have moved either."""
-        app, user = commit.owner
-        for name in commit.guards:
-            kind = scope_of(name)
-            if kind in ("app", "user"):
-                key = (app, "" if kind == "app" else user, name)
-                place = self._names.get(key)
-                if place is None:
-                    base = self._view.scope_version(key)
-                    place = self._names[key] = self._tables["n"].add(*key, base, None, None)
-                self._tables["w"].add(self._jobs, place)
+        rows[place - 1] = (rows[place - 1][0], uid, *rows[place - 1][2:])  # who wrote the version
+        self._names.write(self._jobs, place, uid, write)
 
     def _sort_heads(self) -> None:
         """The server locks in key order by itself; new sessions are inserted in the order given."""
         if not self._new or len(self._heads) == 1:
             return
         keys = sorted(self._heads)
-        old = [self._heads[key] for key in keys]
+        old = [self._heads[key].place for key in keys]
         new = {was: place for place, was in enumerate(old, 1)}
         rows = self._tables["h"].rows
         self._tables["h"].rows = [
             (*rows[was - 1][:10], new.get(rows[was - 1][10]), rows[was - 1][11]) for was in old
         ]
-        self._heads = {key: new[place] for key, place in self._heads.items()}
+        for entry in self._heads.values():
+            entry.place = new[entry.place]
         for name, at in (("b", 0), ("v", 1), ("l", 1), ("e", 1), ("p", 1), ("s", 8), ("k", 1)):
             table = self._tables[name]
             table.rows = [(*row[:at], new[row[at]], *row[at + 1 :]) for row in table.rows]
@@ -410,6 +386,17 @@ def _known_head(live: Live) -> tuple[Any, ...]:
     return (live.sid, None, head.version, head.link, *_UNNAMED)
 
 
+def _only_adds(commit: Commit, after: Head, entry: Entry) -> bool:
+    """Whether a session is only moved on to its last event: the common case."""
+    live = entry.live
+    if live is None or entry.adopted or commit.fence is not None or commit.release is not None:
+        return False
+    before = live.fold.head
+    if after.facts is not before.facts or moves_with_activity(after.facts):
+        return False
+    return after.active_us in (after.updated_us, before.active_us)
+
+
 def _fence(commit: Commit) -> int | None:
     return commit.fence if commit.release is None else commit.release.fence
 
@@ -419,10 +406,3 @@ def _release(commit: Commit, after: Head) -> int | None:
     if commit.release is None:
         return None
     return 0 if after.lease_us is None else LEFT_US
-
-
-def _counted(before: LiveScope | None, write: ScopeWrite) -> tuple[int | None, int | None]:
-    """By how many names, and by how many that never were, a write changes those of its owner."""
-    was = before is not None and not before.value.deleted
-    more, first = (not write.at.deleted) - was, int(before is None)
-    return (more, first) if more or first else (None, None)

@@ -164,9 +164,16 @@ class Table:
         return form
 
 
-def tables() -> dict[str, Table]:
-    """An empty table of each kind, in the order in which they are sent."""
-    return {letter: Table(kind) for letter, kind in _KINDS.items()}
+class Tables(dict[str, Table]):
+    """The tables of a batch by their letters, each made when it is first asked for."""
+
+    def __missing__(self, letter: str) -> Table:
+        table = self[letter] = Table(_KINDS[letter])
+        return table
+
+    def send(self, into: list[Any]) -> str:
+        """Add the columns of all tables; the statement that takes them."""
+        return statement(tuple([self[k].send(into) if k in self else _NONE for k in _KINDS]))
 
 
 @lru_cache(maxsize=256)

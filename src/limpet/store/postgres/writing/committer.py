@@ -31,6 +31,7 @@ BATCH_BYTES_MAX: Final = 8 * 2**20
 BATCH_SPLIT_MIN: Final = 16  # a batch up to this size is not worth a second flush
 WAITING_MAX: Final = 16_384
 SNAPSHOTS_EVERY: Final = 256  # batches
+_CROWDS: Final = 8
 _LOOKED_AT_MAX: Final = 4 * BATCH_MAX  # of the queue, for a batch
 
 
@@ -51,8 +52,10 @@ class Committer:
         self._flights: dict[Lane, Flight] = {}
         self._idle: list[asyncio.Future[None]] = []  # of lanes that have nothing to do
         self._roused = False  # a lane was woken and has not looked at the queue yet
+        self._crowds: deque[int] = deque(maxlen=_CROWDS)  # jobs on their way, as the last takes saw
         self._room = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []  # one for each lane
+        self._started = False  # all of them are running
         self._closing = False
 
     def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:
@@ -77,7 +80,8 @@ class Committer:
             self._room.clear()
             await self._room.wait()
         self._waiting.append(job)
-        self._start()
+        if not self._started:
+            self._start()
         self._rouse()
         try:
             return await job.answer
@@ -88,13 +92,14 @@ class Committer:
                 self._waiting.remove(job)  # it never happened
             raise
 
-    def remember(self, key: Key, live: Live) -> None:
-        """Take over a session that a reader loaded and that is leased: its holder writes next.
+    def remember(self, live: Live) -> None:
+        """Take over a session that a reader loaded, if it is leased: its holder writes next.
 
         It may be out of date by now. Then the server refuses what is planned on it.
         """
-        if self.cache.peek(key) is None:
-            self.cache.keep(key, live)
+        head = live.fold.head
+        if head.worker is not None and self.cache.peek(head.key) is None:
+            self.cache.keep(head.key, live)
 
     async def close(self) -> None:
         """Wait until everything that was asked for has its answer."""
@@ -109,18 +114,20 @@ class Committer:
 
     def _start(self, *, lasting: bool = True) -> None:
         """Start the lanes, and again those whose task was cancelled from outside."""
+        self._started = True
         for place, task in enumerate(self._tasks):
             if task.done():
-                self._tasks[place] = self._started(self._lanes[place], lasting=lasting)
+                self._tasks[place] = self._task(self._lanes[place], lasting=lasting)
         if not self._tasks:
-            self._tasks = [self._started(lane, lasting=lasting) for lane in self._lanes]
+            self._tasks = [self._task(lane, lasting=lasting) for lane in self._lanes]
 
-    def _started(self, lane: Lane, *, lasting: bool) -> asyncio.Task[None]:
+    def _task(self, lane: Lane, *, lasting: bool) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._run(lane, lasting=lasting))
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, _: asyncio.Task[None]) -> None:
+        self._started = False
         self._restart()
 
     def _restart(self) -> None:
@@ -191,10 +198,11 @@ class Committer:
     def _take(self) -> Flight | None:
         """The next batch: the first jobs of the queue that touch nothing that is on its way. If
         there is none, those that can be planned on top of what is."""
+        if not self._waiting:
+            return None
         before = next(iter(self._flights.values()), None)
-        sent = 0 if before is None else len(before.jobs)
-        fair = max(BATCH_SPLIT_MIN, (len(self._waiting) + sent + 1) // LANES)
-        most = min(fair, BATCH_MAX)
+        self._crowds.append(len(self._waiting) + (0 if before is None else len(before.jobs)))
+        most = min(max(BATCH_SPLIT_MIN, (max(self._crowds) + 1) // LANES), BATCH_MAX)
         if before is None:
             return self._picked(most, _LOOKED_AT_MAX)
         left = before.leaves()
@@ -222,7 +230,7 @@ class Committer:
                 break
             job = self._waiting.popleft()
             looked_at += 1
-            if blocked.isdisjoint(job.touches) and _is_free(job, busy, left):
+            if (not blocked or blocked.isdisjoint(job.touches)) and _is_free(job, busy, left):
                 job.taken = True
                 jobs.append(job)
                 size += job.size

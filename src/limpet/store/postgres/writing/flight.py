@@ -19,12 +19,13 @@ from limpet.store.postgres.writing.jobs import Job, Touched
 class Flight:
     """Jobs that one lane serves. `after` is the flight that they were planned on top of."""
 
-    __slots__ = ("_batch", "after", "ended", "held", "jobs", "touched")
+    __slots__ = ("_batch", "after", "ended", "followed", "held", "jobs", "touched")
 
     def __init__(self, jobs: Sequence[Job], after: Flight | None = None) -> None:
         self.jobs, self.after = jobs, after
         self.touched: set[Touched] = {thing for job in jobs for thing in job.touches}
         self._batch: Batch | None = None
+        self.followed = False  # another waits to know whether this one holds
         loop = asyncio.get_running_loop()
         self.held: asyncio.Future[bool] = loop.create_future()  # whether all of them did, at once
         self.ended: asyncio.Future[None] = loop.create_future()  # every job has its answer
@@ -34,6 +35,11 @@ class Flight:
         if self._batch is None or self.held.done():
             return {}
         return self._batch.leaves()
+
+    async def holds(self) -> bool:
+        """For who planned on top of it: whether all jobs held, at once."""
+        self.followed = True
+        return await self.held
 
     def plan(self, batch: Batch) -> None:
         """The batch is about to be sent. A second attempt makes another: nothing holds at once."""

@@ -8,67 +8,45 @@ from typing import TypeAlias
 
 import msgspec
 
-from limpet.model import Commit, Key, ScopeKey, processed_by, scope_of
+from limpet.model import PROCESSING, Commit, Key, ScopeKey, processed_by, scope_of
 from limpet.store.protocol import Committed
 
 Touched: TypeAlias = Key | ScopeKey  # a session, or a scope name
-_NO_NAMES: frozenset[ScopeKey] = frozenset()
 
 
-class Job:
+class Job(msgspec.Struct, eq=False):
     """Served by one lane. A caller that is cancelled meanwhile waits until the outcome is known."""
 
-    __slots__ = (
-        "_outcome",
-        "answer",
-        "commits",
-        "failure",
-        "fresh",
-        "judged_us",
-        "names",
-        "resent",
-        "search_ids",
-        "settled",
-        "simple",
-        "size",
-        "taken",
-        "touches",
-        "tries",
-        "written",
-    )
+    commits: Sequence[Commit]
+    answer: asyncio.Future[tuple[Committed, ...]] = msgspec.field(default_factory=asyncio.Future)
+    touches: tuple[Touched, ...] = ()  # what no other job may touch while this one is on its way
+    written: frozenset[ScopeKey] = frozenset()  # the scope names that it writes
+    names: frozenset[ScopeKey] = frozenset()  # and those that it guards
+    simple: bool = True  # nothing but its sessions has to be known to plan it
+    size: int = 0
+    taken: bool = False
+    settled: bool = False  # the outcome is known
+    outcome: asyncio.Future[None] | None = None  # set up by a caller that was cancelled
+    failure: BaseException | None = None
+    fresh: bool = False  # planned on what was read after it was asked for
+    resent: bool = False  # an answer was lost: a repeat is our own doing
+    search_ids: bool = False  # it may have been recorded before
+    judged_us: int = 0  # the server's time at which it refused the job's fence
+    tries: int = 0
 
-    def __init__(self, commits: Sequence[Commit]) -> None:
-        self.commits = commits
-        self.written = self.names = _NO_NAMES  # the scope names that it writes, and guards too
-        # What no other job may touch while this one is on its way.
-        self.touches: list[Touched] = []
-        self.simple = True  # nothing but its sessions has to be known to plan it
-        self.size = 0
-        for commit in commits:
+    def __post_init__(self) -> None:
+        for commit in self.commits:
             self._add(commit)
         if self.names:
-            self.touches += self.names
-        self.answer: asyncio.Future[tuple[Committed, ...]] = (
-            asyncio.get_running_loop().create_future()
-        )
-        self._outcome: asyncio.Future[None] | None = None  # set up by a caller that was cancelled
-        self.failure: BaseException | None = None
-        self.settled = False  # the outcome is known
-        self.taken = False
-        self.fresh = False  # planned on what was read after it was asked for
-        self.resent = False  # an answer was lost: a repeat is our own doing
-        self.search_ids = False  # it may have been recorded before
-        self.judged_us = 0  # the server's time at which it refused the job's fence
-        self.tries = 0
+            self.touches += tuple(self.names)
 
     def _add(self, commit: Commit) -> None:
-        self.touches.append(commit.key)
+        self.touches += keys_of(commit)
         if commit.base is not None:
-            self.touches.append(commit.base.parent)
             self.simple = False
         for draft in commit.drafts:
             self.size += len(draft.raw)
-            if processed_by(draft.type, draft.data):
+            if draft.type in PROCESSING and processed_by(draft.type, draft.data):
                 self.simple = False
             if draft.scoped and draft.origin is None:  # what is adopted writes no shared names
                 self.written |= _shared(commit.owner, [str(op.path[0]) for op in draft.plain_ops])
@@ -96,10 +74,10 @@ class Job:
     async def known(self) -> None:
         """For a caller that is cancelled while its job is on its way: wait for the outcome."""
         if not self.settled:
-            self._outcome = asyncio.get_running_loop().create_future()
-        while self._outcome is not None and not self._outcome.done():
+            self.outcome = asyncio.get_running_loop().create_future()
+        while self.outcome is not None and not self.outcome.done():
             try:
-                await asyncio.shield(self._outcome)
+                await asyncio.shield(self.outcome)
             except asyncio.CancelledError:
                 continue
 
@@ -116,8 +94,8 @@ class Job:
 
     def _release(self) -> None:
         self.settled = True
-        if self._outcome is not None and not self._outcome.done():
-            self._outcome.set_result(None)
+        if self.outcome is not None and not self.outcome.done():
+            self.outcome.set_result(None)
 
 
 def keys_of(commit: Commit) -> tuple[Key, ...]:

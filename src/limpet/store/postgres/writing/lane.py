@@ -47,7 +47,7 @@ _HURRIED_LOCK_TIMEOUT: Final = "100ms"  # these jobs have waited once already
 
 Planned: TypeAlias = tuple[Job, int, tuple[Committed, ...]]  # with its place in the batch
 Refused: TypeAlias = tuple[Job, LimpetError]
-Ready: TypeAlias = tuple[Batch, list[Planned], list[Refused], int]  # and when it was planned
+Ready: TypeAlias = tuple[Batch, list[Planned], list[Refused]]
 
 
 class Unwritable(Exception):  # no error of the tree: it never leaves the lane
@@ -129,6 +129,8 @@ class Lane:
         try:
             sent = await self._deliver(jobs, locked=locked, hurried=hurried)
             self._flight.answer(held=not sent.refused and not sent.reply.refused)
+            if self._flight.followed:  # the next batch is ready: the server need not wait for us
+                await asyncio.sleep(0)
             return self._settle(sent)  # only now is it durable: nobody is answered before
         except Unwritable as error:
             if isinstance(error.reason, Unready):
@@ -252,11 +254,10 @@ class Lane:
 
     async def _send(self, conn: Connection, jobs: Sequence[Job]) -> Sent:
         """Plan on what is known, and have it checked and written. Changes no job."""
-        batch, planned, refused, now_us = await self._planned(conn, jobs)
+        batch, planned, refused = await self._planned(conn, jobs)
         self._flight.plan(batch)
         asked_us = self._clock.local_us()
-        # What took too long once is not refused for it again, or it would never be recorded.
-        reply = await batch.send(conn, now_us, late=any([job.tries for job in jobs]))
+        reply = await batch.send(conn)
         token = reply.token
         if reply.now_us:
             self._clock.learn(asked_us, reply.now_us)
@@ -275,7 +276,7 @@ class Lane:
         if self._after is not None:
             with suppress(Exception):  # it is met again
                 ready = await self._ready(conn, jobs, self._after.leaves())
-                if await self._after.held:
+                if await self._after.holds():
                     self._after = None
                     return ready
             await self._let_pass()
@@ -296,11 +297,12 @@ class Lane:
         view = View(self._cache, self._reader, left)
         await view.fetch(conn, jobs)
         now_us = self._clock.now_us()
-        return *self._plan(view, jobs, now_us), now_us
+        ready = self._plan(view, jobs, now_us)
+        # What took too long once is not refused for it again, or it would never be recorded.
+        ready[0].pack(now_us, late=any([job.tries for job in jobs]))
+        return ready
 
-    def _plan(
-        self, view: View, jobs: Sequence[Job], now_us: int
-    ) -> tuple[Batch, list[Planned], list[Refused]]:
+    def _plan(self, view: View, jobs: Sequence[Job], now_us: int) -> Ready:
         """The jobs as a batch, each with the answer that it gets if the server finds it good."""
         # The server judges leases; after a refusal its time shows the planner which had ended.
         plan = Plan(

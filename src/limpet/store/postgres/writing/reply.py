@@ -30,7 +30,7 @@ _answer: Final = msgspec.json.Decoder(Answer).decode
 class Reply:
     """What the server said: refusals by job, leases by session, and its time."""
 
-    __slots__ = ("_said", "has_listeners", "now_us", "refused", "token")
+    __slots__ = ("_said", "has_listeners", "now_us", "plain", "refused", "token")
 
     def __init__(self, text: str | None) -> None:
         self._said = said = Answer() if text is None else _answer(text)
@@ -38,6 +38,7 @@ class Reply:
         self.refused: dict[int, str] = {}
         if said.refused is not None:
             self.refused = {job: why for job, why in enumerate(said.refused, 1) if why is not None}
+        self.plain = not self.refused and said.fences is None  # everything holds, nobody is leased
 
     def sid(self, place: int) -> int:
         """The number of a session that the batch created, by its place, counted from one."""

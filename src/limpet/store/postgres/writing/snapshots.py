@@ -35,7 +35,8 @@ class Snapshots:
 
     def note(self, key: Key, live: Live) -> None:
         """A session that a batch wrote to."""
-        due = live.delta_bytes >= max(SNAPSHOT_FLOOR_BYTES, live.snapshot_bytes)
+        delta = live.delta_bytes
+        due = delta >= SNAPSHOT_FLOOR_BYTES and delta >= live.snapshot_bytes
         if due and key not in self._written:
             self._due[key] = live
 

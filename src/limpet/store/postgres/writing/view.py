@@ -106,10 +106,11 @@ class View:
         """Whether a session is known, from this attempt or one before."""
         if key in self.lives:
             return True
-        live = self._cache.session(key)
-        if live is not None:
-            self.lives[key] = live
-        return live is not None
+        live = self._cache.peek(key)  # whoever is written to is kept again, as used last
+        if live is None:
+            return False
+        self.lives[key] = live
+        return True
 
     async def _fetch_sessions(self, conn: Connection, commits: Sequence[Commit]) -> None:
         """What these commits need of their sessions: the sessions of all in one round trip."""
