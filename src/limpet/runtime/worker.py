@@ -104,7 +104,8 @@ class Worker:
         self._wakes: dict[asyncio.Task[Woken], Wake] = {}
         self._driving: set[Wake] = set()  # those whose harness has not ended
         self._later = listen_later()
-        self._bell = asyncio.Event()
+        self._bell = asyncio.Event()  # something may be due
+        self._freed = asyncio.Event()  # a harness has ended
         self._stopping = False
         self._backlog = False  # the last claim got all it asked for: there may be more
 
@@ -112,6 +113,7 @@ class Worker:
         """Claim nothing more; `run` returns when what runs has ended or was given back."""
         self._stopping = True
         self._bell.set()
+        self._freed.set()
 
     async def run(self) -> Rates:
         """Work until `stop`, SIGTERM or SIGINT; with idle_exit, until nothing is due."""
@@ -132,7 +134,9 @@ class Worker:
 
     async def _loop(self) -> None:
         while not self._stopping and not self._is_done():
-            self._bell.clear()
+            self._freed.clear()
+            if not self._backlog:  # else there is more in any case: nobody needs to say so
+                self._bell.clear()
             claimed = await self._claim()
             if claimed:
                 continue  # something more urgent may have come meanwhile
@@ -189,7 +193,7 @@ class Worker:
     async def _wait(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._poll):
-                await self._bell.wait()
+                await (self._freed if self._backlog else self._bell).wait()
         if self._backlog:
             await self._room()
         else:
@@ -201,17 +205,18 @@ class Worker:
         with suppress(TimeoutError):
             async with asyncio.timeout(_ROOM_SECONDS):
                 while self._free < least and not self._stopping:
-                    self._bell.clear()
-                    await self._bell.wait()
+                    self._freed.clear()
+                    await self._freed.wait()
 
     def _driven(self, wake: Wake) -> None:
         """Its harness has ended: another may run while the end is recorded."""
         self._driving.discard(wake)
-        self._bell.set()
+        self._freed.set()
 
     def _ended(self, task: asyncio.Task[Woken]) -> None:
         wake = self._wakes.pop(task)
         self._driven(wake)
+        self._bell.set()
         if task.cancelled():
             return
         if (error := task.exception()) is not None:

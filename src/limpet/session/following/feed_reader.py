@@ -38,6 +38,10 @@ class Listening(Protocol):
         """Any session may have changed: everybody has to look."""
         ...
 
+    def waits(self) -> bool:
+        """Whether there is anybody who was not told already to look at everything."""
+        ...
+
     def tick(self) -> bool:
         """Called before every dispatch, and every few milliseconds in any case.
 
@@ -95,9 +99,12 @@ class FeedReader:
                 if pulse is None and isinstance(self._store, Hints):
                     await self._store.listen(self._bell.set)
                 now = self._store.pulse()
-                if now != pulse:
-                    await self._look()
-                pulse = now
+                if now == pulse or pulse is None or self._listening.waits():
+                    if now != pulse:
+                        await self._look()
+                    pulse = now
+                else:  # a busy worker, say: it is told again when it has looked
+                    self._position = None
                 if lost:
                     SESSION.info("feed reader regained")
                 lost = False

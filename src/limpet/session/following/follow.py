@@ -122,6 +122,12 @@ class Hub:
             for bell in bells:
                 bell.ring(0)
 
+    def waits(self) -> bool:
+        """Whether somebody follows, or watches and has not been rung."""
+        if self._topics or self._bells:
+            return True
+        return not all([bell.is_set() for bell in self._watchers])
+
     def tick(self) -> bool:
         """Deliver partials of other processes; forget pages that everybody had time to take.
 
