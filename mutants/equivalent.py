@@ -21,6 +21,17 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "raise AssertionError('the last try returns or raises') -> pass",
     ): "Never reached: both handlers raise at the last try.",
     (
+        "limpet.model.lease",
+        "",
+        "AHEAD_US: Final = 1000000 -> AHEAD_US: Final = 1000001",
+    ): "How far ahead is too far is not promised to the microsecond.",
+    (
+        "limpet.model.lease",
+        "is_leased",
+        "return head.worker is not None and head.lease_us is not None and (now_us < head.lease_us)"
+        " -> return head.worker is not None and now_us < head.lease_us",
+    ): "A head with a worker has the end of its lease: only the type checker asks.",
+    (
         "limpet.model.ops",
         "_Op",
         "frozen=True -> frozen=False",

@@ -29,6 +29,27 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/contract/test_stores.py",
         "tests/acceptance/test_unreadable.py",
     ),
+    "limpet.model.head": (
+        f"{_MODEL}/test_head.py",
+        f"{_MODEL}/test_fold.py",
+        f"{_MODEL}/test_phases.py",
+        f"{_MODEL}/test_reasons.py",
+        f"{_MODEL}/test_lease.py",
+        "tests/property/test_fold.py",
+        "tests/property/test_life.py",
+        "tests/acceptance/test_work.py",
+        "tests/contract/test_stores.py",
+    ),
+    "limpet.model.lease": (
+        f"{_MODEL}/test_lease.py",
+        f"{_MODEL}/test_reasons.py",
+        "tests/acceptance/test_work.py",
+        "tests/contract/test_stores.py",
+    ),
+    "limpet.store.memory.leases": (
+        "tests/acceptance/test_work.py",
+        "tests/contract/test_stores.py",
+    ),
     "limpet.store.planning.plan": (
         f"{_STORE}/test_plan_shared.py",
         "tests/contract/test_stores.py",
@@ -71,7 +92,15 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
     ),
 }
 # Every store calls these as the memory store does: files would only tell the same again.
-_ON_MEMORY: Final = frozenset(("limpet.model.fold", "limpet.store.planning.plan"))
+_ON_MEMORY: Final = frozenset(
+    (
+        "limpet.model.fold",
+        "limpet.model.head",
+        "limpet.model.lease",
+        "limpet.store.memory.leases",
+        "limpet.store.planning.plan",
+    )
+)
 
 
 def tests(module: str) -> list[list[str]]:

@@ -51,7 +51,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
         return tuple([name for name, _ in self.reasons.timers])
 
 
-def lease_of(head: Head, lease_seconds: float, now_us: int = 0, *, lock: bool = False) -> Lease:
+def lease_of(head: Head, lease_seconds: float, now_us: int, *, lock: bool = False) -> Lease:
     """The lease that a leased head describes, granted now for this long."""
     assert head.worker is not None
     assert head.lease_us is not None

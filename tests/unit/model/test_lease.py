@@ -22,6 +22,7 @@ from limpet.model.lease import (
     renewed,
     taken,
 )
+from limpet.model.reasons import NO_REASONS
 from limpet.model.values import freeze
 
 KEY = Key("shop", "ada", "1")
@@ -40,10 +41,24 @@ def test_a_lease_is_the_runnable_time() -> None:
 
 def test_a_lease_shows_what_the_head_has() -> None:
     """Key, worker, fence, end, and for how long it was given."""
-    lease = lease_of(HELD, 9)
+    lease = lease_of(HELD, 9, 10)
     assert (lease.key, lease.worker, lease.fence, lease.until_us) == (KEY, "w", 1, 100)
     assert lease.lease_seconds == 9
     assert lease.until.timestamp() == pytest.approx(0.0001)
+
+
+def test_a_lease_cannot_be_changed() -> None:
+    """Who holds it shares it with the sessions that write under it."""
+    lease = lease_of(HELD, 9, 10)
+    with pytest.raises(AttributeError):
+        lease.fence = 2  # type: ignore[misc]  # wrong on purpose
+
+
+def test_a_lease_made_by_hand_needs_no_more_than_its_fence_and_end() -> None:
+    """It is renewed for half a minute, is due for nothing, and fits any session with its key."""
+    lease = Lease(KEY, "w", 1, 100)
+    assert (lease.lease_seconds, lease.claimed_us, lease.reasons) == (30, 0, NO_REASONS)
+    assert (lease.lock, lease.uid) == (False, "")
 
 
 @pytest.mark.parametrize(

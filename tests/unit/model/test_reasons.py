@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from limpet.model.facts.timers import Timer
 from limpet.model.head import Head, blank
 from limpet.model.keys import Key
-from limpet.model.lease import LEFT_US, given_back, lease_of, taken
+from limpet.model.lease import given_back, lease_of, taken
+from limpet.model.limits import LEFT_SECONDS
 from limpet.model.reasons import NO_REASONS, Reasons, is_unchanged, reasons_at
 from limpet.model.values import freeze
 
@@ -71,7 +72,7 @@ def test_a_claim_left_as_found_is_held_back_for_just_the_moment() -> None:
     lease = lease_of(head, 60, NOW)
     held = given_back(head, lease, NOW + 5)
     assert held is not None
-    assert (held.lease_us, held.worker) == (NOW + 5 + LEFT_US, None)
+    assert (held.lease_us, held.worker) == (NOW + 5 + 1_000_000 * LEFT_SECONDS, None)
     for other, retry_us in ((replace(lease, lock=True), None), (lease, NOW + 7)):
         after = given_back(head, other, NOW + 5, retry_us)
         assert after is not None
