@@ -99,7 +99,7 @@ async def test_one_commit_is_under_one_lease(lp: Limpet, waiting: Session) -> No
     commit = await lp.commit().__aenter__()
     for lease in leases:
         commit.append(lp.session(key, actor=WHO, lease=lease), "agent.thought")
-    with pytest.raises(errors.InvalidEvent, match="two leases"):
+    with pytest.raises(errors.InvalidInput, match="two leases"):
         await commit.__aexit__(None, None, None)
 
 
