@@ -80,6 +80,11 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/golden",
         "tests/acceptance/test_unreadable.py",
     ),
+    "limpet.store.coding.files": (
+        f"{_STORE}/test_files.py",
+        "tests/acceptance/test_sealed_files.py",
+        "tests/golden/test_files.py",
+    ),
     "limpet.session.typing.loading": (
         "tests/acceptance/test_migrating_races.py",
         "tests/acceptance/test_evolution.py",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.model import Commit
+from limpet.model import Commit, is_reserved
 from limpet.model.facts import created
 from limpet.session.life import archiving
 from limpet.session.life import cold as cold_files
 from limpet.session.life.archives import DirectoryArchive
 from limpet.session.move.adopter import Adopter
+from limpet.store.protocol import Standing
 from tests.support.deadlines import passed
 
 NOW = timedelta(microseconds=1)  # over when `passed` returns
@@ -570,6 +572,129 @@ async def test_one_that_is_late_does_not_put_the_stub_in_the_place_of_the_file(
     await s.archive()
     assert (await lp.get(s.key, archived=True)).values["n"] == 4
     await lp.unarchive(s.key)
+    assert (await lp.verify()).ok
+
+
+class Dying:
+    """Processes that die on the way to the archive or back, at one step."""
+
+    def __init__(self, lp: limpet.Limpet, patch: pytest.MonkeyPatch) -> None:
+        self._lp, self._patch, self._store = lp, patch, lp._journal.store
+
+    async def after_delete(self, work: Awaitable[object]) -> None:
+        """Rows are gone, and what comes in their place is not there."""
+        delete = self._store.delete
+
+        async def dies(key: limpet.Key, **how: Any) -> bool:
+            deleted = await delete(key, **how)
+            if deleted and not is_reserved(key.app):
+                raise RuntimeError("the process is killed here")
+            return deleted
+
+        self._patch.setattr(self._store, "delete", dies)
+        with pytest.raises(RuntimeError):
+            await work
+        self._patch.setattr(self._store, "delete", delete)
+
+
+@pytest.mark.parametrize("seen", ["begun", "rows begun", "rows put"])
+async def test_what_another_has_under_way_is_not_taken_for_done(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch, seen: str
+) -> None:
+    """One dies between the rows and the stub. Another, who finishes what was begun, had read what
+    was under way before that, or had even seen the rows."""
+    s = await ended(lp)
+    journal, dying = s.writer.journal, Dying(lp, monkeypatch)
+    other, third = [await lp.get(s.key, actor="user:ada") for _ in range(2)]
+    load, looks = journal.store.load, list[int]()
+
+    async def load_late(key: limpet.Key, **how: Any) -> Any:
+        looks.extend([1] if key == s.key else [])
+        if key == s.key and len(looks) == (1 if seen == "begun" else 2):
+            work = buried() if seen == "rows put" else archiving.finish(other)
+            await dying.after_delete(work)
+        return await load(key, **how)
+
+    async def buried() -> None:
+        head = (await load(s.key, tail=0, scopes=False)).head
+        await journal.store.delete(s.key, ending="moved", at=Standing(head.uid, head.version))
+
+    async def stops(*_: Any, **__: Any) -> bool:
+        raise RuntimeError("the process is killed here")
+
+    at: Any = (journal.store, "delete") if seen == "rows put" else (cold_files, "export_session")
+    monkeypatch.setattr(*at, stops)
+    with pytest.raises(RuntimeError):
+        await s.archive()
+    monkeypatch.undo()
+    monkeypatch.setattr(journal.store, "load", load_late)
+    await archiving.finish(third)
+    monkeypatch.undo()
+    assert await archiving.is_under_way(journal, s.key)
+    await lp.sweep()
+    assert (await lp.get(s.key, archived=True)).values["n"] == 4
+    assert not await archiving.is_under_way(journal, s.key)
+    assert (await lp.verify()).ok
+
+
+@pytest.mark.parametrize("meanwhile", ["rows gone", "done", "stub added", "stub removed"])
+async def test_a_file_that_another_needs_is_not_removed(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """One that comes late puts the same file there, and sees that it was not the one to archive
+    the session: while another archives it, or brings it back, and dies."""
+    s = await ended(lp)
+    other, dying = await lp.get(s.key, actor="user:ada"), Dying(lp, monkeypatch)
+    put, stub_of = DirectoryArchive.put, archiving.stub_of
+
+    async def late(self: DirectoryArchive, name: str, path: Path) -> None:
+        monkeypatch.setattr(DirectoryArchive, "put", put)
+        if meanwhile in ("rows gone", "stub added"):
+            await dying.after_delete(archiving.finish(other))
+        else:
+            await archiving.finish(other)
+        if meanwhile in ("stub added", "stub removed"):
+            monkeypatch.setattr(archiving, "stub_of", looks)
+        await put(self, name, path)
+
+    async def looks(*given: Any) -> Any:
+        monkeypatch.setattr(archiving, "stub_of", stub_of)
+        if meanwhile == "stub removed":
+            await dying.after_delete(lp.unarchive(s.key))
+        found = await stub_of(*given)
+        if meanwhile == "stub added":
+            await archiving.finish(other)
+        return found
+
+    monkeypatch.setattr(DirectoryArchive, "put", late)
+    await s.archive()
+    monkeypatch.undo()
+    await lp.sweep()
+    assert (await lp.get(s.key, archived=True)).values["n"] == 4
+    assert (await lp.verify()).ok
+
+
+@pytest.mark.parametrize("end", ["erase", "erase_user", "delete"])
+async def test_what_is_ended_while_its_file_is_written_has_no_file(
+    lp: limpet.Limpet, cold: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """It comes late to the archive, and goes again: nothing stands for it in the store."""
+    s = await ended(lp)
+    put = DirectoryArchive.put
+
+    async def late(self: DirectoryArchive, name: str, path: Path) -> None:
+        monkeypatch.undo()
+        if end == "erase_user":
+            await lp.erase_user("support", "ada")
+        else:
+            await getattr(lp, end)(s.key)
+        await put(self, name, path)
+
+    monkeypatch.setattr(DirectoryArchive, "put", late)
+    with suppress(limpet.SessionDeleted, limpet.SessionErased):
+        await s.archive()
+    assert list(cold.rglob("*.limpet")) == []
+    assert await lp.sweep() == limpet.Swept()
     assert (await lp.verify()).ok
 
 

@@ -16,6 +16,7 @@ from limpet.errors import (
     SessionArchived,
     SessionConflict,
     SessionDeleted,
+    SessionErased,
     SessionExists,
     SessionNotFound,
 )
@@ -97,27 +98,27 @@ def _begun(journal: Journal, head: Head, actor: str) -> Put:
     return Put(_intents(journal, key), key.id, move, actor=actor)
 
 
-async def _move_rows(journal: Journal, archive: Archive, key: Key, actor: str) -> None:
-    """Put an archived session's log into the archive, and a stub in the place of its rows.
+async def _move_rows(journal: Journal, archive: Archive, key: Key, actor: str) -> bool:
+    """Put an archived session's log into the archive, and a stub in the place of its rows. False
+    if another has removed the rows, and the stub may not be there yet.
 
     Until they go, how it is kept may be said, a checkpoint made, and it may even be unarchived:
     the rows go only where they are what the file has.
     """
     while True:
         head = await _head(journal, key)
-        if head is None or facts.place(head.facts) is not None:  # another does it
-            return
-        if head.phase != ARCHIVED:  # another has unarchived it
-            return
+        if head is None:
+            return False
+        if facts.place(head.facts) is not None or head.phase != ARCHIVED:  # done, or taken back
+            return True
         log = await load_log(journal.store, key)
         at = Standing(head.uid, head.version, 0 if log is None else log.head.version)
         place = await stored(journal, archive, key, at)
         if place is None:  # it went on, or another was faster
             continue
         if await _is_replaced(journal, head, at, place, actor):
-            await _intents(journal, key).purge(key.id)
-            return
-        if await _uid(journal, key) == head.uid:  # something was recorded: a newer file
+            return True
+        if not await _is_needed(journal, head):
             await archive.remove(place["place"])
 
 
@@ -128,12 +129,28 @@ async def _is_replaced(journal: Journal, head: Head, at: Standing, place: Any, a
     put = Put(_intents(journal, key), key.id, move, actor=actor)
     try:
         await commit_puts(journal, (Commit(key, (), at.version, uid=at.uid),), (put,))
-    except (SessionConflict, SessionDeleted, SessionNotFound):
+    except (SessionConflict, SessionDeleted, SessionErased, SessionNotFound):
         return False
     if not await _is_buried(journal, key, at):
         return False
+    intent = await _intent(journal, key)
     await _add_stub(journal, head, place)
+    await _settle(journal, key, intent)
     return True
+
+
+async def _is_needed(journal: Journal, head: Head) -> bool:
+    """Whether the file may be the one that another has archived: not if the rows are here and went
+    on, nor if the session was deleted or erased."""
+    key = head.key
+    try:
+        if await _uid(journal, key) == head.uid:
+            return False
+        if await is_under_way(journal, key) or await stub_of(journal, key, head.uid) is not None:
+            return True
+        return await is_under_way(journal, key)  # from before the stub goes, until rows are back
+    except SessionErased:
+        return False
 
 
 async def _add_stub(journal: Journal, head: Head, place: Any) -> None:
@@ -180,12 +197,13 @@ async def _bring_back(session: Handle, move: Any, actor: str) -> None:
             move = await _lifted(journal, key, move, actor)
             await adopt(journal, file.path, file.pins)  # what is here already is only a repeat
     await session.writer.load(tail=1)
-    head = session.writer.known.head
+    head, intent = session.writer.known.head, await _intent(journal, key)
     if (head.uid, head.phase) == (move["uid"], ARCHIVED):
         await _keep_said(journal, head, move)
         await _reopen(session, actor)
     await archive_of(journal).remove(move["place"])
-    await _intents(journal, key).purge(key.id)
+    if intent is not None and intent[0]["to"] == "store":  # it may be on its way again
+        await _settle(journal, key, intent)
 
 
 async def _lifted(journal: Journal, key: Key, move: Any, actor: str) -> Any:
@@ -342,22 +360,21 @@ async def _all_under_way(journal: Journal) -> list[Key]:
 async def finish(session: Handle) -> bool:
     """Finish a move of this session that was interrupted. False if there is none."""
     journal, key = session.writer.journal, session.key
-    intents = _intents(journal, key)
-    found = await intents.find(key.id)
-    if found is None:
+    intent = await _intent(journal, key)
+    if intent is None:
         return False
-    move = found.value
-    here = await _uid(journal, key)
+    move, here = intent[0], await _uid(journal, key)
     if move["to"] == "store":
         await _bring_back(session, move, NOBODY)
         return True
     if here == move["uid"]:
-        await _move_rows(journal, archive_of(journal), key, NOBODY)
+        if not await _move_rows(journal, archive_of(journal), key, NOBODY):
+            return True  # whoever is between rows and stub, or comes after it, settles the rest
     elif "place" in move and await stub_of(journal, key, move["uid"]) is None:
         if here is not None:  # another session took the key: the file is all there is
             raise SessionExists(key, _TAKEN)
         await _finish_archiving(journal, move)
-    await intents.purge(key.id)
+    await _settle(journal, key, intent)
     return True
 
 
@@ -391,6 +408,23 @@ async def _keep_said(journal: Journal, head: Head, move: Any) -> None:
 
 def _intents(journal: Journal, key: Key) -> Documents:
     return Documents(journal, UNDER_WAY, owner=(key.app, key.user))
+
+
+async def _intent(journal: Journal, key: Key) -> tuple[Any, Standing] | None:
+    """What is under way with a session, if anything is, and where the document stands."""
+    intents = _intents(journal, key)
+    try:
+        log = await _head(journal, intents.key(key.id))  # what is newer than this is not settled
+    except SessionErased:
+        return None
+    found = await intents.find(key.id)
+    return None if log is None or found is None else (found.value, Standing(log.uid, log.version))
+
+
+async def _settle(journal: Journal, key: Key, intent: tuple[Any, Standing] | None) -> None:
+    """Nothing is under way any more. What another has begun since stays."""
+    if intent is not None:
+        await journal.store.delete(_intents(journal, key).key(key.id), at=intent[1])
 
 
 async def _head(journal: Journal, key: Key) -> Head | None:

@@ -11,6 +11,7 @@ import pytest
 
 from limpet.errors import SealUnavailable, SessionErased
 from limpet.model import Key
+from limpet.store.coding.files import file_seal
 from limpet.store.protocol import Committed, Feed, KeyOwner, Place, Query, Seal, Store
 from limpet.testing.commits import ALL, add, create, draft, key, load, log, picture
 from limpet.testing.seals import WatchedSeal
@@ -103,6 +104,16 @@ class SealedLaws:
             await load(store, A)
             await log(store, A)
         assert watched.asked == [made.head.uid]
+
+    async def test_the_files_of_its_sessions_are_sealed_with_the_same_keys(
+        self, open_sealed: OpenSealed, new_seal: NewSeal
+    ) -> None:
+        """The store lends its sealer to archives and tiers, which would be in plain text else."""
+        watched = WatchedSeal(new_seal())
+        file = file_seal(await open_sealed(watched), "archive", "uid", "a/b")
+        await file.ready()
+        assert (file.seals, watched.asked) == (True, ["uid"])
+        assert file.opened(file.sealed(b"text")) == b"text" != file.sealed(b"text")
 
     async def test_without_keys_nothing_is_written(
         self, open_sealed: OpenSealed, new_seal: NewSeal
