@@ -378,8 +378,14 @@ def matches(item: CheckpointSummary, wanted: CheckpointFilter) -> bool:
 def document_of(part: Position | Frame | Slot) -> Document:
     """The plain form of a part of a record: dicts and lists, as JSON has them."""
     if isinstance(part, Position):
-        made: Document = msgspec.to_builtins(part)
-        return {**made, "parents": list(part.parents)} if part.parents else made
+        made: Document = {"node": part.node, "step": part.step}
+        if part.parents:
+            made["parents"] = list(part.parents)
+        if part.fan_out_index is not None:
+            made["fan_out_index"] = part.fan_out_index
+        if part.branch_name is not None:
+            made["branch_name"] = part.branch_name
+        return made
     if isinstance(part, Slot):
         frames = [document_of(frame) for frame in part.frames]
         return {"done": part.done, "result": part.result, "error": part.error, "frames": frames}

@@ -89,7 +89,7 @@ async def invoke(graph: GraphPlan[Any], call: Call, ran: Ran) -> Any:
     call.check()
     watchers = call.watchers()
     if call.resume_invocation is None:
-        return await _invoke(graph, call, ran, watchers, Hold(None), None)
+        return await _invoke(graph, call, ran, watchers, None, None)
     hold, signal = Hold(graph.checkpointer), call.signal_payload is not None
     try:
         record = await hold.resume(call.resume_invocation, signal=signal)
@@ -104,7 +104,7 @@ async def _invoke(
     call: Call,
     ran: Ran,
     watchers: tuple[Observer, ...],
-    hold: Hold,
+    hold: Hold | None,
     record: CheckpointRecord | None,
 ) -> Any:
     run = Invocation(*await _ids(graph, call, record), call.session_id, call.metadata)
@@ -138,7 +138,7 @@ async def _ids(
 
 
 async def _run(
-    scope: Scope, call: Call, ran: Ran, hold: Hold, record: CheckpointRecord | None
+    scope: Scope, call: Call, ran: Ran, hold: Hold | None, record: CheckpointRecord | None
 ) -> Any:
     run, graph = scope.run, scope.graph
     if graph.session is not None and run.session_id is not None:
@@ -178,7 +178,7 @@ async def _track(
     scope: Scope,
     checkpointer: Checkpointer,
     start: Start,
-    hold: Hold,
+    hold: Hold | None,
     record: CheckpointRecord | None,
     *,
     named: bool,
@@ -201,7 +201,7 @@ async def _track(
         if not await tracker.claim(unfinished.revision):
             reason = "it has been resumed already"
             raise SuspensionRecordInvalid(unfinished.invocation_id, reason)
-    elif unfinished is not None and unfinished.invocation_id != run.invocation_id:
+    elif hold and unfinished is not None and unfinished.invocation_id != run.invocation_id:
         await hold.pass_on(unfinished, tracker, run.invocation_id)
     elif named and isinstance(checkpointer, ClaimingCheckpointer):
         goes_on = record is not None and record.invocation_id == run.invocation_id

@@ -1,8 +1,8 @@
 """Running: the loop that takes a graph from node to node.
 
 A step is: run the node, fold its update into the state, evaluate its edge, tell the observers, save
-a checkpoint. With no observers, no checkpointer and no tracer only the first three are left, and a
-step costs little more than the node itself.
+a checkpoint. Where nobody watches a function without middleware, it is called directly; without a
+checkpointer only the first three are left, and a step costs little more than the node itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 from limpet.errors import (
-    CheckpointSaveFailed,
     GraphError,
     NodeException,
     StepLimitReached,
@@ -21,6 +20,7 @@ from limpet.errors import (
 from limpet.errors.graph import said
 from limpet.graph.checkpoint import Position
 from limpet.graph.context import CURRENT, Scope
+from limpet.graph.engine.track import Tracker
 from limpet.graph.suspend import SuspendSignal, unwrap, unwrapped
 
 Next: TypeAlias = Callable[[Any], Awaitable[Mapping[str, Any]]]
@@ -48,7 +48,7 @@ class Step(Protocol):
 async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
     """Run the scope's graph from `node` to its end; the final state."""
     run, steps, plan = scope.run, scope.graph.steps, scope.graph.plan
-    simple = not scope.watched and run.tracker is None and run.tracer is None
+    unseen, tracker = not scope.watched and run.tracer is None, run.tracker
     left = limit = run.steps_max or scope.graph.steps_max
     token = CURRENT.set(scope)
     try:
@@ -61,7 +61,7 @@ async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
             run.step = number = run.step + 1
             if not number % _BREATHE:
                 await asyncio.sleep(0)
-            if simple and step.fn is not None and not step.middleware:
+            if unseen and step.fn is not None and not step.middleware:
                 try:
                     try:
                         update = await step.fn(state)
@@ -72,7 +72,12 @@ async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
                         raise
                     raise failure(step, error, state) from error
                 state = plan.apply(state, update, node)
-                node = step.next(state)
+                target = step.next(state)
+                if tracker is not None:
+                    scope.rest = None
+                    if _completed(scope, tracker, number, state, update, target):
+                        await tracker.save(state if scope.outer is None else None)
+                node = target
             else:
                 state, node = await _advance(scope, step, state, number)
         return state
@@ -103,29 +108,26 @@ async def _advance(scope: Scope, step: Step, state: Any, number: int) -> tuple[A
         raise
     attempts.end(post=new)
     scope.body, scope.rest = True, None
-    await _saved(scope, step, number, new, update, target)
+    tracker = scope.run.tracker
+    if tracker is not None and _completed(scope, tracker, number, new, update, target):
+        await tracker.save(new if scope.outer is None else None)
     return new, target
 
 
-async def _saved(
-    scope: Scope, step: Step, number: int, new: Any, update: Any, target: str | None
-) -> None:
-    """Save the step, if there is a checkpointer."""
-    tracker, frame = scope.run.tracker, scope.frame
-    if tracker is None or frame is None:
-        return
+def _completed(
+    scope: Scope, tracker: Tracker, number: int, new: Any, update: Any, target: str | None
+) -> bool:
+    """Note the step. Whether it is to be saved now."""
+    if scope.frame is None:
+        return False
     position = Position(
-        node=step.name,
+        node=scope.node,
         step=number,
         parents=scope.parents,
         fan_out_index=scope.fan_out_index,
         branch_name=scope.branch_name,
     )
-    try:
-        await tracker.completed(frame, new, update, target, position)
-    except CheckpointSaveFailed as error:
-        error.result = new if scope.outer is None else None
-        raise
+    return tracker.completed(scope.frame, new, update, target, position)
 
 
 class _Attempts:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from limpet.errors import CheckpointSaveFailed
 from limpet.errors.graph import said
@@ -34,6 +34,10 @@ from limpet.model.ops import Add, Cut, Delete, Set
 # How the last step is saved: with the end of the run; or the run ends after its session is saved,
 # which is saved after the last step, or in one commit with it.
 Ending: TypeAlias = Literal["alone", "after session", "with session"]
+
+
+_POSITIONS: Final[Path] = ("completed_positions",)
+_NOTHING: Final = ((), None)  # is left of what a resumed run found inside a node
 
 
 class RunIds:
@@ -112,7 +116,7 @@ class Tracker:
         self._ops: list[PlainOp] = []
         self._whole = True  # the next save is of the whole record
         self._failed: Exception | None = None
-        self._lock = asyncio.Lock()
+        self._lock, self._saving = asyncio.Lock(), 0  # whole saves that are under way or wait
         self._start: asyncio.Task[None] | None = None
         self.ending: Ending = "alone"
 
@@ -169,31 +173,34 @@ class Tracker:
 
     # --- completing -----------------------------------------------------------------------------
 
-    async def completed(
+    def completed(
         self, frame: LiveFrame, new: Any, update: Any, target: str | None, position: Position
-    ) -> None:
-        """A node has completed and its edge leads to `target`.
+    ) -> bool:
+        """A node has completed and its edge leads to `target`. Whether that is to be saved now.
 
         The end of a graph inside another is saved with the node that contains it.
         """
-        old, fresh = frame.state, not frame.stored
-        self._drop(frame)
+        old, fresh, path = frame.state, not frame.stored, frame.path
+        if len(frame.box.frames) > frame.at + 1 or frame.rest[0]:
+            self._drop(frame)
         self.positions.append(position)
-        if self._takes_ops:
-            self._ops.append(Add(("completed_positions",), [document_of(position)]))
+        if self._changes is not None and not self._whole:
+            ops = self._ops
+            ops.append(Add(_POSITIONS, [document_of(position)]))
             if frame.rest[1] is not None or (frame.progress and frame.progress.stored):
-                self._ops.append(Set((*frame.path, "progress"), None))
+                ops.append(Set((*path, "progress"), None))
             if not fresh:
-                self._ops += frame.plan.changes(old, new, update, (*frame.path, "state"))
-                self._ops.append(Set((*frame.path, "node"), target))
-        frame.progress, frame.state, frame.node, frame.rest = None, new, target, ((), None)
+                ops += frame.plan.changes(old, new, update, (*path, "state"))
+                if target != frame.node:
+                    ops.append(Set((*path, "node"), target))
+        frame.progress, frame.state, frame.node, frame.rest = None, new, target, _NOTHING
         last = target is None and frame.box.owner is None and frame.at == 0
         if last and self.ending == "alone":
             self._end()
-        if target is not None or last:
-            self._store(frame.box)
-            if not last or self.ending != "with session":
-                await self.save()
+        if target is None and not last:
+            return False
+        self._store(frame.box)
+        return not last or self.ending != "with session"
 
     async def completed_slot(self, owner: LiveFrame, key: str, slot: Slot) -> None:
         """An instance or branch is done."""
@@ -294,29 +301,37 @@ class Tracker:
 
     # --- saving ---------------------------------------------------------------------------------
 
-    async def save(self) -> None:
-        """Save what has changed, in one commit. Raises CheckpointSaveFailed."""
-        if self._takes_ops:
-            await self.settled()  # the first, whole save may still be under way
+    async def save(self, result: Any = None) -> None:
+        """Save what has changed, in one commit. Raises CheckpointSaveFailed with the result."""
+        if self._saving and self._takes_ops:
+            await self.settled()  # the first, whole save is still under way
         if self._failed is not None:
-            raise self._unsaved(self._failed) from self._failed
+            raise self._unsaved(self._failed, result) from self._failed
         self.revision += 1
         try:
-            if self._changes is not None and not self._whole:
+            if self._changes is None or self._whole:
+                await self._save_whole()
+            else:
                 ops, self._ops = tuple(self._ops), []
                 await self._changes.save_changes(self._run.invocation_id, ops, self.whole)
-            else:
-                async with self._lock:
-                    if self._failed is not None:  # while this one waited
-                        raise self._failed
-                    record, self._whole, self._ops = self.whole(), False, []
-                    await self.checkpointer.save(record)
         except Exception as error:
             self._failed = error
-            raise self._unsaved(error) from error
+            raise self._unsaved(error, result) from error
         except BaseException:
             self._whole = True  # cancelled: nobody knows whether it was saved
             raise
+
+    async def _save_whole(self) -> None:
+        """Save the record, one save at a time."""
+        self._saving += 1
+        try:
+            async with self._lock:
+                if self._failed is not None:  # while this one waited
+                    raise self._failed
+                record, self._whole, self._ops = self.whole(), False, []
+                await self.checkpointer.save(record)
+        finally:
+            self._saving -= 1
 
     def whole(self) -> CheckpointRecord:
         """The record as it stands."""
@@ -338,8 +353,8 @@ class Tracker:
             suspension=self.suspension,
         )
 
-    def _unsaved(self, error: Exception) -> CheckpointSaveFailed:
-        return CheckpointSaveFailed(self._run.invocation_id, said(error))
+    def _unsaved(self, error: Exception, result: Any = None) -> CheckpointSaveFailed:
+        return CheckpointSaveFailed(self._run.invocation_id, said(error), result)
 
     def _drop(self, frame: LiveFrame) -> None:
         """Forget the frames inside this one: they ended, or another attempt begins."""

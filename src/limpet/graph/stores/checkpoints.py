@@ -41,6 +41,7 @@ from limpet.model import OPS_PER_EVENT_MAX, UPDATE_TRIES_MAX, PlainOp, Set
 from limpet.session.limpet import Limpet
 
 STEPPED: Final = "graph.stepped"
+_STATUS: Final = ("status",)
 _PAGE: Final = 100  # records that one page of a listing reads
 
 
@@ -64,7 +65,8 @@ class StoredCheckpoints:
         id = invocation_key(record.invocation_id)
         async with self._whole.of(id):
             await self.documents.replace(id, fields_of(record), labels_of(record))
-        await self._settle(id, record.status)
+        if record.status != "running":
+            await self._settle(id, record.status)
 
     async def save_changes(
         self,
@@ -74,14 +76,18 @@ class StoredCheckpoints:
         /,
     ) -> None:
         """Apply the operations of one step, in one commit. Overlapping calls keep their order."""
-        await self.documents.limpet()  # open already, so it does not wait
-        session = self.documents.remembered(invocation_id)
-        states = [op.value for op in ops if type(op) is Set and op.path == ("status",)]
-        whole_now = invocation_id in self._whole or "suspended" in states  # which has a label
+        session = self.documents.at_hand(invocation_id)
+        status = "running"
+        for op in ops:
+            if op.path == _STATUS and type(op) is Set:
+                status = op.value
+        whole_now = status == "suspended" or invocation_id in self._whole  # which has a label
         if session is None or whole_now or len(ops) > OPS_PER_EVENT_MAX:
             return await self.save(whole())
         await session.append(STEPPED, ops=ops)
-        return await self._settle(invocation_id, states[-1] if states else "running")
+        if status != "running":
+            await self._settle(invocation_id, status)
+        return None
 
     async def claim(self, record: CheckpointRecord, revision: int, /) -> bool:
         """Save the record if the stored one has this revision; of several callers one succeeds."""
@@ -230,8 +236,7 @@ class StoredCheckpoints:
 
     async def _settle(self, invocation_id: str, status: str) -> None:
         """After the last save of a run: nothing more is remembered of it, old ones may go."""
-        if status != "running":
-            self.documents.forget(invocation_id)
+        self.documents.forget(invocation_id)
         if status == "completed":
             await self._retention.completed(invocation_id)
 

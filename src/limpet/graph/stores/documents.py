@@ -155,6 +155,11 @@ class Documents:
         """The session that this object wrote or read last under this id, if it still has it."""
         return self._leased.get(id) or self._remembered.get(id)
 
+    def at_hand(self, id: str) -> Handle | None:
+        """The same, if its Limpet is the one that is open now."""
+        lp = self.source.current()
+        return self.remembered(id) if lp is not None and lp is self._lp else None
+
     async def lease(self, lease: Lease) -> None:
         """Write to this document under the lease from now on: refused once it is not held."""
         lp = await self.limpet()

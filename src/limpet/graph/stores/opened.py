@@ -26,6 +26,10 @@ class Source(Protocol):
         """The open Limpet. Raises StoreError if it cannot be opened."""
         ...
 
+    def current(self) -> Limpet | None:
+        """The Limpet, if it is open for this process and event loop."""
+        ...
+
     async def close(self, user: object) -> None:
         """`user` needs it no more."""
         ...
@@ -40,6 +44,10 @@ class Opened:
         self.lp = lp
 
     async def limpet(self) -> Limpet:
+        """The Limpet that was given."""
+        return self.lp
+
+    def current(self) -> Limpet | None:
         """The Limpet that was given."""
         return self.lp
 
@@ -61,7 +69,7 @@ class Shared:
     """
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        self.url, self._on_server = url, not url.startswith(("sqlite:", "memory:"))
         self._users: WeakSet[object] = WeakSet()
         self._lp: Limpet | None = None
         self._opening: asyncio.Task[Limpet] | None = None
@@ -74,9 +82,9 @@ class Shared:
 
     async def limpet(self) -> Limpet:
         """The open Limpet. The first of several callers opens it, the others wait."""
+        if (open_now := self.current()) is not None:
+            return open_now
         loop, home = asyncio.get_running_loop(), self._here()
-        if self._lp is not None and self._home == home:
-            return self._lp
         if self._opening is None or self._opening.get_loop() is not loop:
             self._opening = loop.create_task(self._open())
         opening = self._opening
@@ -87,6 +95,10 @@ class Shared:
                 self._opening = None
         self._lp, self._home = lp, home
         return lp
+
+    def current(self) -> Limpet | None:
+        """The Limpet, if it is open here."""
+        return self._lp if self._home == self._here() else None
 
     async def _open(self) -> Limpet:
         return await Limpet(self.url)
@@ -105,8 +117,7 @@ class Shared:
 
     def _here(self) -> tuple[int, asyncio.AbstractEventLoop | None]:
         """The process, and the event loop where a connection belongs to one."""
-        on_server = not self.url.startswith(("sqlite:", "memory:"))
-        return (os.getpid(), asyncio.get_running_loop() if on_server else None)
+        return (os.getpid(), asyncio.get_running_loop() if self._on_server else None)
 
 
 _SHARED: Final[WeakValueDictionary[str, Shared]] = WeakValueDictionary()
