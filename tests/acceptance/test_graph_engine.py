@@ -136,7 +136,7 @@ async def test_the_ids_and_metadata_are_there_in_nodes_and_gone_afterwards() -> 
 
 
 async def test_ids_that_the_caller_leaves_out_are_made_except_for_the_session() -> None:
-    """The invocation and its correlation get a random UUID each; no session is ever made up."""
+    """One random UUID names the invocation and its correlation; no session is ever made up."""
     found: list[Any] = []
 
     async def node(s: Count) -> dict[str, Any]:
@@ -147,11 +147,14 @@ async def test_ids_that_the_caller_leaves_out_are_made_except_for_the_session() 
     for _ in range(2):
         await graph.invoke()
     await graph.invoke(invocation_id="mine", correlation_id="job", session_id="s")
-    made = [UUID(id) for ids in found[:2] for id in ids[:2]]
+    await graph.invoke(invocation_id="mine")
+    await graph.invoke(correlation_id="job")
+    made = [UUID(id) for id in (found[0][0], found[1][0], found[3][1], found[4][0])]
     assert [id.version for id in made] == [4] * 4
     assert len(set(made)) == 4
-    assert [ids[2] for ids in found[:2]] == [None, None]
+    assert [ids[1:] for ids in found[:2]] == [(ids[0], None) for ids in found[:2]]
     assert found[2] == ("mine", "job", "s")
+    assert (found[3][0], found[4][1]) == ("mine", "job")
 
 
 @pytest.mark.parametrize("name", ["session_id", "correlation_id", "invocation_id"])

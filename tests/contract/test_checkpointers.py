@@ -267,6 +267,34 @@ async def test_a_listing_has_summaries_that_match_the_filter(cp: Any) -> None:
     assert found == (await cp.load("e")).summary()
 
 
+async def test_the_first_run_of_a_correlation_is_listed_with_the_others(cp: Any) -> None:
+    """It has the correlation's id for its own: listed once, page by page, and found as latest."""
+    await cp.save(record("c", correlation_id="other", session_id="s"))
+    await cp.save(record("d", correlation_id="c"))
+
+    async def ids(**how: Any) -> list[str]:
+        cursor, found = None, []
+        while True:
+            page = await cp.list(CheckpointFilter(correlation_id="c", cursor=cursor, **how))
+            found += [item.invocation_id for item in page]
+            if (cursor := page.cursor) is None:
+                return found
+
+    assert await ids() == ["d"]  # a stranger's id is not a correlation
+    assert (await cp.latest("c")).invocation_id == "d"
+    await cp.save(record("c", correlation_id="c", session_id="s"))
+    await cp.save(record("e", correlation_id="c"))
+    for limit in (None, 1, 2, 3):
+        assert await ids(limit=limit) == ["c", "d", "e"]
+    assert await ids(session_id="s") == ["c"]
+    assert (await cp.latest("c")).invocation_id == "e"
+    assert (await cp.latest("c", session_id="s")).invocation_id == "c"
+    await cp.delete("d")
+    await cp.delete("e")
+    assert (await cp.latest("c")).invocation_id == "c"
+    assert await cp.latest("d") is None
+
+
 async def test_a_status_that_a_step_changed_is_found(cp: Any) -> None:
     """The last step of a run says that it is completed."""
     await cp.save(record())

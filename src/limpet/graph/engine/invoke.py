@@ -123,7 +123,7 @@ async def _invoke(
 async def _ids(
     graph: GraphPlan[Any], call: Call, record: CheckpointRecord | None
 ) -> tuple[str, str]:
-    """The ids of the invocation and of its correlation.
+    """The ids of the invocation and of its correlation: one id serves as both, if none is given.
 
     A suspended invocation keeps its own. An id of the caller's must be new: its record would take
     the place of another's, which may be paused.
@@ -134,7 +134,8 @@ async def _ids(
         given = record.invocation_id
     elif given is not None and given != call.resume_invocation and graph.checkpointer is not None:
         await check_unused(graph.checkpointer, given)
-    return given or str(uuid4()), correlation_id or str(uuid4())
+    id = given or str(uuid4())
+    return id, correlation_id or (id if given is None else str(uuid4()))
 
 
 async def _run(

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self, TypeGuard
 
 from limpet.errors import (
     InvalidInput,
+    InvalidKey,
     SessionDeleted,
     SessionErased,
     SessionLocked,
@@ -29,6 +31,7 @@ from limpet.graph.stores.leases import LEASE_SECONDS, Leases
 from limpet.graph.stores.opened import Opened, Source, postgres_url, shared, sqlite_url
 from limpet.graph.stores.records import (
     fields_of,
+    is_asked,
     labels_asked,
     labels_of,
     record_of,
@@ -42,6 +45,7 @@ from limpet.session.limpet import Limpet
 
 STEPPED: Final = "graph.stepped"
 _STATUS: Final = ("status",)
+_AFTER_FIRST: Final = "first"  # where a listing goes on after the first run of a correlation
 _PAGE: Final = 100  # records that one page of a listing reads
 
 
@@ -193,11 +197,19 @@ class StoredCheckpoints:
         asked = CheckpointFilter(correlation_id=correlation_id, session_id=session_id)
         labels = labels_asked(asked) or {}
         page = await self.documents.page(order="updated", reverse=True, limit=_PAGE)
-        heads = [head for head in page.items if labels.items() <= head.labels.items()][:1]
+        heads = [head for head in page.items if is_asked(head, labels)][:1]
         if not heads:
             heads = await self.documents.heads(labels)
+            first = await self._first(correlation_id)
+            heads += [first.head] if first is not None and is_asked(first.head, labels) else []
         for head in sorted(heads, key=lambda head: head.updated_us)[-1:]:
             return await self.load(head.key.id)
+        return None
+
+    async def _first(self, correlation_id: str | None) -> Handle | None:
+        """The session that has a correlation's id for its own: its first run, or a stranger."""
+        with suppress(InvalidKey):  # a correlation may be any text
+            return await self.documents.find(correlation_id) if correlation_id else None
         return None
 
     async def list(self, filter: CheckpointFilter | None = None, /) -> Listing[CheckpointSummary]:
@@ -205,6 +217,13 @@ class StoredCheckpoints:
         wanted = filter_of(filter, CheckpointFilter)
         found: list[CheckpointSummary] = []
         cursor, limit = wanted.cursor, wanted.limit
+        if cursor is None and (first := await self._first(wanted.correlation_id)) is not None:
+            found = [record_of(first.head, first.values).summary()]
+            found = [item for item in found if matches(item, wanted)]
+            found = [item for item in found if item.invocation_id == item.correlation_id]
+            if len(found) == limit:
+                return Listing.of(found, _AFTER_FIRST)
+        cursor = None if cursor == _AFTER_FIRST else cursor
         while True:
             left = _PAGE if limit is None else min(_PAGE, limit - len(found))
             labels = labels_asked(wanted)

@@ -23,17 +23,30 @@ from limpet.store.protocol import Page
 def labels_of(record: CheckpointRecord) -> Labels:
     """What a record is found by.
 
-    Few, because a label costs a run as much as a step: what runs or is completed has no status.
+    Few, because a label costs a run as much as a step: what runs or is completed has no status, and
+    what is the first of its correlation is found by its id.
     """
+    first = record.correlation_id == record.invocation_id
     return {
-        CORRELATION: label_text(record.correlation_id),
+        CORRELATION: None if first else label_text(record.correlation_id),
         SESSION: None if record.session_id is None else label_text(record.session_id),
         STATUS: record.status if record.status == "suspended" else None,
     }
 
 
+def is_asked(head: Head, asked: Mapping[str, str]) -> bool:
+    """Whether a record has these labels. The first of a correlation has none for it, but its id."""
+    labels: Mapping[str, Any] = head.labels
+    if CORRELATION not in labels:
+        labels = {**labels, CORRELATION: label_text(head.key.id)}
+    return asked.items() <= labels.items()
+
+
 def labels_asked(wanted: CheckpointFilter) -> dict[str, str] | None:
-    """Labels that every record has which a filter asks for; `matches` decides about the rest."""
+    """Labels that every record has which a filter asks for, but the first of a correlation.
+
+    `matches` decides about the rest.
+    """
     asked = {
         CORRELATION: wanted.correlation_id,
         SESSION: wanted.session_id,
