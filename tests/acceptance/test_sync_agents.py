@@ -23,6 +23,8 @@ def test_documents_setups_and_buffers_have_the_same_verbs() -> None:
         with pytest.raises(limpet.MemoryConflict):
             s.memory.session_state.write("b", expect=0)
         assert s.memory.buffers()[0].name == "checkpoint"
+        s.memory.session.put("mood", "calm")
+        assert s.memory.session.get("mood") == "calm"
         assert lp.agents.delete("support", expect=1) is True
         assert [str(change) for change in s.compare_setup()] == [
             "agent support was removed (support@1)"

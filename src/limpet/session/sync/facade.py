@@ -34,6 +34,7 @@ NAMES: Final = {
     "CopyTarget": "SyncLimpet",
     "Memory": "SyncMemory",
     "Layer": "SyncLayer",
+    "SessionLayer": "SyncLayer",
     "Episodes": "SyncEpisodes",
     "Working": "SyncWorking",
     "Overlay": "SyncOverlay",
@@ -104,8 +105,10 @@ class Facade(Generic[T]):
 
     def _stand_in(self, found: Any) -> Any:
         """What stands for an object that has verbs itself; anything else is what it is."""
-        stand_in = self._stands_for.get(type(found))
-        return found if stand_in is None else stand_in(found, self._loop)
+        for of in type(found).__mro__:
+            if (stand_in := self._stands_for.get(of)) is not None:
+                return stand_in(found, self._loop)
+        return found
 
     def _wrapped(self, result: Any) -> Any:
         if result is self._of:
