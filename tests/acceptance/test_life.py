@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -159,6 +159,34 @@ async def test_a_guard_that_fails_changes_nothing(lp: limpet.Limpet) -> None:
     assert (await s.refresh()).version == version
     lp.lifecycle("support")
     await s.suspend()
+
+
+class Order(limpet.State):
+    schema_version: ClassVar[str] = "1.0.0"
+
+    items: int = 0
+
+
+@pytest.mark.parametrize("phase", ["init", "resumed"])
+async def test_a_state_that_does_not_fit_its_class_is_not_activated(
+    lp: limpet.Limpet, phase: str
+) -> None:
+    """The newest state counts, also for an object whose last look at it was fine."""
+    s = await lp.create("support", "ada", state=Order(items=1), phase="init", actor="user:ada")
+    raw = lp.session(s.key, untyped=True, actor="user:ada")
+    bad = {"items": "many"}
+    if phase == "init":
+        await raw.append("agent.message", {}, set=bad)
+    else:
+        await s.activate()
+        await raw.append("agent.message", {}, set=bad)
+        await raw.suspend()
+        await raw.resume(activate=False)
+    for handle in (s, lp.session(s.key, state_type=Order, actor="user:ada")):
+        with pytest.raises(limpet.GuardFailed, match="items must be int") as caught:
+            await handle.activate()
+        assert caught.value.phase == phase
+    assert (await raw.refresh()).phase == phase
 
 
 async def test_exit_criteria_must_all_hold(lp: limpet.Limpet) -> None:

@@ -326,7 +326,7 @@ def _unreadable(session: Handle, step: Transition) -> str | None:
     begins = step.name in ("activate", "reactivate")
     if begins and typed is not None and known.head.schema_version is not None:
         try:
-            typed.prove(known.head, known.fields)
+            typed.view(known.head, known.fields)  # the newest: an untyped handle may have written
         except SchemaViolation as error:
             return f"its state does not fit its schema ({error})"
     return None
