@@ -71,6 +71,46 @@ def test_a_setup_that_cannot_be_called_is_named(here: Path) -> None:
     assert "--setup 'settings:SETTINGS' is int 5. Name a function." in done.stderr
 
 
+WAKE = ("wake", "support.db", "--harness", "shop_agent:support")
+
+
+def test_a_session_is_created_sent_a_message_and_woken(here: Path) -> None:
+    """One turn of that session alone; a second wake finds nothing to do."""
+    made = ("create", "support.db", "--app", "support", "--user", "bob", "--state", '{"n": 1}')
+    code, told = answer(here, *made, "--label", "plan=gold", "--id", "new")
+    assert (code, told["session"]["id"], told["labels"]) == (0, "new", {"plan": "gold"})
+    bob = ("--app", "support", "--user", "bob", "--id", "new")
+    assert "did not run: nothing_pending" in run(here, *WAKE, *bob).stdout
+    code, told = answer(here, "send", "support.db", "Where is it?", *bob, "--actor", "user:bob")
+    sent = told["event"]
+    assert (code, sent["type"], sent["actor"]) == (0, "user.message", "user:bob")
+    code, told = answer(here, *WAKE, *bob)
+    assert (code, told["ran"], told["reason"]) == (0, True, "end_turn")
+    with limpet.open_sync(f"sqlite:///{here}/support.db") as lp:
+        s = lp.get("support", "bob", "new")
+        assert s.values == {"n": 1}
+        assert s.events[0].actor.startswith("cli:")
+        assert [e.data["text"] for e in s.read(types=["agent.message"])] == ["Where is it?"]
+        assert lp.get("support", "ada", "c0").head.pending == 1  # nobody else's turn
+
+
+def test_what_cannot_be_created_sent_or_woken_is_named(here: Path) -> None:
+    """A taken id, a state that is not an object, a session that is not there, a turn that fails."""
+    made = ("create", "support.db", *NAMED)
+    assert "another --id" in run(here, *made).stderr
+    assert "--state takes a JSON object" in run(here, *made, "--state", "5").stderr
+    nobody = (*NAMED[:-1], "nobody")
+    for command in (("send", "support.db", "hi"), WAKE):
+        done = run(here, *command, *nobody)
+        assert (done.returncode, "Check --app, --user and --id" in done.stderr) == (3, True)
+    (here / "failing_agent.py").write_text(FAILING)
+    wake = ("wake", "support.db", "--harness", "failing_agent:support", *NAMED)
+    done = run(here, *wake)
+    assert (done.returncode, "no compensation named 'take_back'" in done.stderr) == (1, True)
+    code, told = answer(here, *wake, "--setup", "failing_agent:declare")
+    assert (code, told["reason"], told["error"]) == (0, "end_turn", None)
+
+
 FAILING = """
 import asyncio
 

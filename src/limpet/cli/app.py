@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 import limpet
-from limpet.cli import agents, importing, life, listing, moving, past, running
+from limpet.cli import agents, importing, life, moving, past, running, sessions
 from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on, store_url
 from limpet.cli.backlog import Backlog, backlog_of
 from limpet.cli.commands import Command, Commands
@@ -181,7 +181,9 @@ def status(
         screen.status(on(url, run, looking=True))
 
 
-command("list")(listing.list_)
+command("list")(sessions.list_)
+command()(sessions.create)
+command()(sessions.send)
 
 
 @command()
@@ -328,7 +330,7 @@ def _listed(apps: list[str]) -> str:
 
 
 verbs = (moving.copy, moving.erase, moving.export, moving.mirror)
-runs = (running.work, running.confirm, running.answer, running.requeue, running.trace)
+runs = (*running.RUNS, running.confirm, running.answer, running.requeue, running.trace)
 for verb in (*verbs, *runs):
     command()(verb)
 for of_past in (*past.COMMANDS, *life.COMMANDS, *agents.COMMANDS):

@@ -1,5 +1,5 @@
-"""The commands that run agents, answer them and look at their runs: work, confirm, answer, requeue,
-trace."""
+"""The commands that run agents, answer them and look at their runs: work, wake, confirm, answer,
+requeue, trace."""
 
 from __future__ import annotations
 
@@ -34,6 +34,20 @@ Request = Annotated[
     typer.Argument(metavar="[REQUEST]", help="Its id, if the session waits for several."),
 ]
 
+Harness = Annotated[
+    str, typer.Option("--harness", metavar="MODULE:NAME", help="The harness to run.")
+]
+Retries = Annotated[int, typer.Option(help="Before a turn becomes a dead letter.")]
+Setup = Annotated[
+    str | None,
+    typer.Option(
+        "--setup",
+        metavar="MODULE:NAME",
+        help="A function of the open Limpet, called first: declare lp.lifecycle(…) there.",
+    ),
+]
+
+_FOUND: Final = 1
 _SHOW_SECONDS: Final = 1.0
 _PIPE_COLUMNS: Final = 10_000
 _OURS: Final = Path(limpet.__file__).parent
@@ -43,9 +57,7 @@ _COLOURS: Final = {"success": "green", "error": "bold red", "blocked": "yellow"}
 def work(
     url: Url,
     *,
-    harness: Annotated[
-        str, typer.Option("--harness", metavar="MODULE:NAME", help="The harness to run.")
-    ],
+    harness: Harness,
     app_name: Annotated[
         str | None, typer.Option("--app", metavar="NAME", help="Only the sessions of this app.")
     ] = None,
@@ -55,15 +67,8 @@ def work(
         bool, typer.Option("--stop-when-idle", help="Exit when nothing is due.")
     ] = False,
     max_turns: Annotated[int | None, typer.Option(help="Exit after so many.")] = None,
-    retries: Annotated[int, typer.Option(help="Before a turn becomes a dead letter.")] = 5,
-    setup: Annotated[
-        str | None,
-        typer.Option(
-            "--setup",
-            metavar="MODULE:NAME",
-            help="A function of the open Limpet, called first: declare lp.lifecycle(…) there.",
-        ),
-    ] = None,
+    retries: Retries = 5,
+    setup: Setup = None,
     as_json: Json = False,
 ) -> None:
     """Run the turns of agents until stopped.
@@ -76,8 +81,7 @@ def work(
     show = Rate(as_json=as_json or not sys.stdout.isatty())
 
     async def run(lp: limpet.Limpet) -> Rates:
-        if set_up is not None and inspect.isawaitable(made := set_up(lp)):
-            await made
+        await _set_up(lp, declare)
         worker = limpet.Worker(
             lp,
             to_run,
@@ -93,11 +97,43 @@ def work(
         return await worker.run()
 
     with screen.errors():
-        # Before there is an event loop: what is imported may run one of its own.
-        to_run = imported_object("--harness", harness)
-        set_up = None if setup is None else imported_function("--setup", setup)
+        to_run, declare = _imported(harness, setup)
         rates = on(url, run)
         show.last(rates)
+
+
+def wake(
+    url: Url,
+    *,
+    harness: Harness,
+    app_name: App,
+    user: User,
+    id_: Id,
+    retries: Retries = 5,
+    setup: Setup = None,
+    as_json: Json = False,
+) -> None:
+    """Run one turn of one session, if it has anything to do."""
+    screen, key = Screen(as_json=as_json), limpet.Key(app_name, user, id_)
+
+    async def run(lp: limpet.Limpet) -> Any:
+        await _set_up(lp, declare)
+        with named_by_options():
+            return await lp.wake(key, to_run, retries=retries)
+
+    with screen.errors():
+        to_run, declare = _imported(harness, setup)
+        woken: limpet.Woken = on(url, run)
+        failed = None if woken.error is None else f"{type(woken.error).__name__}: {woken.error}"
+        form = {"ran": woken.ran, "reason": woken.reason, "wake_id": woken.wake_id}
+        with screen.answer({"ok": failed is None, **form, "error": failed}) as say:
+            say(f"{key} {'ran' if woken.ran else 'did not run'}: {woken.reason}", "ok")
+            if woken.error is not None and not as_json:
+                _show_failure(key, woken.error)
+    raise typer.Exit(0 if failed is None else _FOUND)
+
+
+RUNS: Final = (work, wake)
 
 
 def confirm(
@@ -215,6 +251,17 @@ def trace(
             Console(highlight=False, width=width).print(tree_of(found))
 
 
+def _imported(harness: str, setup: str | None) -> tuple[Any, Any]:
+    """Before there is an event loop: what is imported may run one of its own."""
+    to_run = imported_object("--harness", harness)
+    return to_run, None if setup is None else imported_function("--setup", setup)
+
+
+async def _set_up(lp: limpet.Limpet, declare: Any) -> None:
+    if declare is not None and inspect.isawaitable(made := declare(lp)):
+        await made
+
+
 def _answered(
     url: str,
     key: limpet.Key,
@@ -260,10 +307,8 @@ class Rate:
 
     def failed(self, key: limpet.Key, error: BaseException) -> None:
         """Why a turn failed, with the lines of the harness that led there."""
-        lines = "".join(traceback.format_exception(type(error), error, harness_lines(error)))
-        clear = "" if self._json else "\r\x1b[K"
-        sys.stderr.write(f"{clear}limpet: a turn of {key} failed\n{lines}")
-        sys.stderr.flush()
+        sys.stderr.write("" if self._json else "\r\x1b[K")
+        _show_failure(key, error)
 
     def last(self, rates: Rates) -> None:
         """What it came to."""
@@ -281,6 +326,12 @@ class Rate:
             more = f", {rates.paused} paused, {rates.failed} failed, {rates.dead} dead"
             sys.stdout.write(f"\r\x1b[K{counts}{more}")
         sys.stdout.flush()
+
+
+def _show_failure(key: limpet.Key, error: BaseException) -> None:
+    lines = "".join(traceback.format_exception(type(error), error, harness_lines(error)))
+    sys.stderr.write(f"limpet: a turn of {key} failed\n{lines}")
+    sys.stderr.flush()
 
 
 def harness_lines(error: BaseException) -> TracebackType | None:

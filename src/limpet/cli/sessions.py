@@ -1,21 +1,24 @@
-"""`limpet list`: the sessions of a store, a page at a time."""
+"""The sessions of a store from a shell: list them, create one, send it a message."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 from rich.table import Table
 from rich.text import Text
 
 import limpet
 from limpet.cli.ages import moment
-from limpet.cli.asked import Json, Url, on
+from limpet.cli.asked import Json, Url, named_by_options, on
+from limpet.cli.life import acting
+from limpet.cli.past import Actor, App, Id, User
 from limpet.cli.show import Screen
-from limpet.errors import InvalidInput
+from limpet.errors import InvalidInput, SessionExists
 from limpet.model import Head
-from limpet.session.wire import page_form
+from limpet.session.wire import event_form, head_form, page_form
 from limpet.store.protocol import Order, Page
 
 _MORE: Final = "and more; use --limit to show more, or --cursor with the cursor of --json."
@@ -68,6 +71,81 @@ def list_(
     with screen.errors():
         page = on(url, run, looking=True)
         screen.display({"ok": True, **page_form(page)}, lambda: _table(page), _lines(page))
+
+
+def create(
+    url: Url,
+    *,
+    app_name: App,
+    user: User,
+    id_: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Its id. Default: a new one.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="JSON", help="The state it begins with.")
+    ] = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="NAME=VALUE", help="A label; several may be given."),
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="NAME", help="The agent it is set up with.")
+    ] = None,
+    environment: Annotated[
+        str | None, typer.Option("--environment", metavar="NAME", help="Its environment.")
+    ] = None,
+    actor: Actor = None,
+    as_json: Json = False,
+) -> None:
+    """Create a session."""
+    screen = Screen(as_json=as_json)
+
+    async def run(lp: limpet.Limpet) -> Head:
+        how: dict[str, Any] = {"agent": agent, "environment": environment}
+        how |= {"state": _state(state), "labels": _labels(labels or []) or {}}
+        try:
+            made = await lp.create(app_name, user, id_, actor=acting(actor), **how)
+        except SessionExists as error:
+            raise SessionExists(error.key, "Pass another --id, or none") from error
+        head: Head = made.head
+        return head
+
+    with screen.errors():
+        head = on(url, run)
+        with screen.answer({"ok": True, **head_form(head)}) as say:
+            say(f"ok: created {head.key}", "ok")
+
+
+def send(
+    url: Url,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the user says.")],
+    *,
+    app_name: App,
+    user: User,
+    id_: Id,
+    actor: Actor = None,
+    as_json: Json = False,
+) -> None:
+    """Send a session a message of its user, for a worker to answer."""
+    screen = Screen(as_json=as_json)
+
+    async def run(lp: limpet.Limpet) -> limpet.Event:
+        session = lp.session(app_name, user, id_)
+        with named_by_options():
+            return await session.append("user.message", {"text": text}, actor=acting(actor))
+
+    with screen.errors():
+        event = on(url, run)
+        with screen.answer({"ok": True, "event": event_form(event)}) as say:
+            say(f"ok: event {event.seq} of {limpet.Key(app_name, user, id_)}", "ok")
+
+
+def _state(given: str | None) -> dict[str, Any]:
+    try:
+        return {} if given is None else msgspec.json.decode(given, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        wanted = "--state takes a JSON object, such as '{\"n\": 1}'"
+        raise InvalidInput(f"{wanted}: {error}.") from error
 
 
 def _labels(options: list[str]) -> dict[str, str] | None:
