@@ -45,7 +45,7 @@ from limpet.model.fold import (
     replay_any,
 )
 from limpet.model.head import Head, based, blank, buried
-from limpet.model.ids import Entropy
+from limpet.model.ids import Noise
 from limpet.model.keys import (
     CHECKPOINTS,
     Key,
@@ -201,7 +201,6 @@ __all__ = [
     "Deadline",
     "Delete",
     "Draft",
-    "Entropy",
     "Event",
     "Fact",
     "Facts",
@@ -214,6 +213,7 @@ __all__ = [
     "LastCheckpoint",
     "Lease",
     "Merge",
+    "Noise",
     "Op",
     "Origin",
     "Path",

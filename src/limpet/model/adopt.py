@@ -89,10 +89,10 @@ def linked(fold: Fold, drafts: Sequence[Prepared]) -> tuple[head.Head, list[Reco
         origin = draft.origin
         assert origin is not None, "adopted"
         seq, at_us = after.version + 1, origin.at_us
-        digest = chain.body_digest(origin.salt, draft.raw)
-        link = chain.link(after.link, seq, at_us, draft.header, digest)
+        salt, raw = origin.salt, draft.raw
+        digest, link = chain.chained(after.link, seq, at_us, draft.header, salt, raw)
         event = event_of(draft, seq, at_us, link)
-        made.append(Recorded(event, draft, origin.salt, digest))
+        made.append(Recorded(event, draft, salt, digest))
         data = draft.data or EMPTY
         after = head.advance(after, draft.type, data, at_us, link, at_us, input=draft.input)
     return after, made

@@ -49,5 +49,13 @@ def body_digest(salt: bytes, raw: bytes) -> bytes:
     return sha256(salt + raw).digest()
 
 
+def chained(
+    previous: bytes, seq: int, at_us: int, header: bytes, salt: bytes, raw: bytes
+) -> tuple[bytes, bytes]:
+    """The `body_digest` of an event, and its `link`: one call on the hot path."""
+    body = sha256(salt + raw).digest()
+    return body, sha256(b"".join((previous, _numbers(seq, at_us), header, body))).digest()
+
+
 def link(previous: bytes, seq: int, at_us: int, header: bytes, body: bytes) -> bytes:
     return sha256(b"".join((previous, _numbers(seq, at_us), header, body))).digest()

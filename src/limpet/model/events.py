@@ -174,6 +174,8 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     compressed: bytes | None = None  # `raw` of an adopted event, if the other store had it so
     # What plain_ops do, if all of them set names of the session: folded by one union of dicts.
     sets: dict[str, Any] | None = None
+    # By no verb of ours and not an input, and does nothing but what `sets` says: most are so.
+    plain: bool = False
 
 
 _decode_body: Final = msgspec.json.Decoder(Body).decode
@@ -255,8 +257,10 @@ def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
     scoped = marked and any([op.scope_of(o.path[0]) != "session" for o in plain])
     by_type = is_input(draft.type)
     digest = header_digest(names, marked=draft.input and not by_type)
-    body_of = (body.data, body.ops, plain, scoped, temp, raw, digest)
-    return Prepared(id, caller_chose_id, *names[1:], *body_of, by_type or draft.input)  # type: ignore[arg-type]  # frozen
+    input = by_type or draft.input
+    body_of = (body.data, body.ops, plain, scoped, temp, raw, digest, input)
+    is_plain = not (ops or input or draft.type.startswith(RESERVED))
+    return Prepared(id, caller_chose_id, *names[1:], *body_of, plain=is_plain)  # type: ignore[arg-type]  # frozen
 
 
 def prepare_plain(fact: Fact, *, id: str, actor: str) -> Prepared:
@@ -283,11 +287,12 @@ def _prepare_flat(draft: Draft, id: str, actor: str | None) -> Prepared | None:
     if draft.input is not False or not sets_only(draft):
         return None
     ids = (draft.id, draft.cause, draft.invocation_id, draft.correlation_id, draft.wake_id)
-    return prepare_flat(draft.type, draft.data, draft.set, id, actor, ids)
+    named = None if ids == _NO_IDS else ids
+    return prepare_flat(draft.type, draft.data, draft.set, id, actor, named)
 
 
 def prepare_flat(
-    type_: str, data: object, given: object, id: str, actor: str | None, ids: _Ids = _NO_IDS
+    type_: str, data: object, given: object, id: str, actor: str | None, ids: _Ids | None = None
 ) -> Prepared | None:
     """The common case on the hot path: small plain data, plain ids, names of the session that are
     set to plain values, nothing else. None: the usual way decides, and finds what is wrong."""
@@ -299,19 +304,25 @@ def prepare_flat(
         or (names := _names(type_, actor)) is None
         or (copy := frozen_copy(data) if data else EMPTY) is None
         or (set_to := set_all(given, data) if given else NOTHING_SET) is None
-        or (raw := try_encode(Body(copy, set_to[0]))) is None
-        or len(raw) > EVENT_BYTES_MAX
     ):
         return None
-    chosen, cause, invocation, correlation, wake = ids
-    if chosen is cause is invocation is correlation is wake is None:
-        header = header_of(id, names[0])
+    tail, input = names
+    ops, sets = set_to
+    try:
+        raw = encode(Body(copy, ops))
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return None
+    chosen = cause = invocation = correlation = wake = None
+    if ids is None:
+        header = header_of(id, tail)
     elif _are_plain(ids):
+        chosen, cause, invocation, correlation, wake = ids
         id = id if chosen is None else chosen
         header = header_digest((id, type_, actor, *ids[1:]))
     else:
         return None
-    ops, sets = set_to
+    if len(raw) > EVENT_BYTES_MAX:
+        return None
     return Prepared(
         id,
         chosen is not None,
@@ -328,10 +339,11 @@ def prepare_flat(
         (),
         raw,
         header,
-        names[1],
+        input,
         None,
         None,
         sets,
+        not input,
     )
 
 

@@ -13,8 +13,7 @@ import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.model import head, ops
-from limpet.model.chain import body_digest
-from limpet.model.chain import link as next_link
+from limpet.model.chain import chained
 from limpet.model.events import Event, Prepared
 from limpet.model.head import Head
 from limpet.model.values import EMPTY, FrozenDict
@@ -52,24 +51,16 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
     Session ops are checked on the fold as they are applied. The caller applies scope ops (see
     `shared.scope_ops`). Raises InvalidInput and changes nothing.
     """
-    if draft.input or draft.origin is not None or (draft.plain_ops and draft.sets is None):
-        return _record_any(fold, draft, now_us, salt)
-    active = head.activity_of(draft.type)
-    if active is None or not head.is_moved(fold.head):
-        return _record_any(fold, draft, now_us, salt)
-    return _record_plain(fold, draft, now_us, salt, active=active)
-
-
-def _record_plain(
-    fold: Fold, draft: Prepared, now_us: int, salt: bytes, *, active: bool
-) -> tuple[Fold, Recorded]:
-    """The common case on the hot path: an event that moves the head and at most sets names."""
     before, sets = fold.head, draft.sets
+    new = draft.plain and not draft.caller_chose_id  # what is adopted has a chosen id, too
+    active = head.activity_of(draft.type) if new else None
+    if active is None or not head.is_moved(before):
+        return _record_any(fold, draft, now_us, salt)
+    # The common case on the hot path: it moves the head, and at most sets names.
     seq, at_us = before.version + 1, before.updated_us
     if now_us > at_us:
         at_us = now_us
-    digest = body_digest(salt, draft.raw)
-    link = next_link(before.link, seq, at_us, draft.header, digest)
+    digest, link = chained(before.link, seq, at_us, draft.header, salt, draft.raw)
     recorded = Recorded(event_of(draft, seq, at_us, link), draft, salt, digest)
     after = head.moved(before, seq, link, at_us, active=active)
     fields, versions = fold.fields, fold.versions
@@ -87,8 +78,7 @@ def _record_any(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[
     if origin is not None:
         at_us = now_us = origin.at_us
         salt = origin.salt
-    digest = body_digest(salt, draft.raw)
-    link = next_link(before.link, seq, at_us, draft.header, digest)
+    digest, link = chained(before.link, seq, at_us, draft.header, salt, draft.raw)
     event = event_of(draft, seq, at_us, link)
     data = draft.data or EMPTY  # what is adopted may come undecoded
     after = head.advance(before, draft.type, data, at_us, link, now_us, input=draft.input)
@@ -121,12 +111,9 @@ def event_of(draft: Prepared, seq: int, at_us: int, link: bytes) -> Event:
 
 
 def is_run(fold: Fold, drafts: Sequence[Prepared]) -> bool:
-    """Whether `record_run` may record these: new ones, not inputs, that at most set names of the
-    session and change no fact of its head."""
+    """Whether `record_run` may record these: new plain ones, which change no fact of the head."""
     for draft in drafts:
-        if draft.input or draft.caller_chose_id or (draft.plain_ops and draft.sets is None):
-            return False  # what is adopted has a chosen id, too
-        if head.activity_of(draft.type) is None:
+        if not draft.plain or draft.caller_chose_id or head.activity_of(draft.type) is None:
             return False
     return head.is_moved(fold.head)
 
@@ -142,8 +129,7 @@ def record_run(
     fields, versions = FrozenDict(fold.fields), FrozenDict(fold.versions)
     for draft in drafts:
         seq, salted = seq + 1, salt()
-        digest = body_digest(salted, draft.raw)
-        link = next_link(link, seq, at_us, draft.header, digest)
+        digest, link = chained(link, seq, at_us, draft.header, salted, draft.raw)
         recorded.append(Recorded(event_of(draft, seq, at_us, link), draft, salted, digest))
         if draft.sets is not None:
             _join(fields, draft.sets)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from limpet.errors import FlushFailed, InvalidInput, StoreClosed
-from limpet.model.ids import Entropy, Ids
+from limpet.model.ids import Ids
 from limpet.session.following.follow import Hub
 from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
@@ -58,7 +58,7 @@ class Door:
         store, self._ready = self._ready, None
         if store is None:
             store = await open_store(self.url, seal=self._seal, connections=self._connections)
-        ids = Ids(lambda: time.time_ns() // 1_000_000, Entropy(os.urandom))
+        ids = Ids(time.time_ns, os.urandom)
         self._opened = Journal(store, Hub(store), ids, store.now_us, Keeping)
         self._opened.archive = self._archive
         return self

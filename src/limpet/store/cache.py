@@ -107,6 +107,8 @@ class Cache:
         self.issued: int | None = None  # the last position of the feed, if it is known
         self._data_version: int | None = None
         self._sessions: dict[Key, Live] = {}
+        # An entry that may be out of date. Readers in other threads compare versions, writers eras.
+        self.peek = self._sessions.get
         self._scopes: dict[ScopeKey, LiveScope] = {}
         self._names: dict[Owner, tuple[int, dict[str, int]]] = {}  # the era, and their sizes
         self._bytes = 0
@@ -123,32 +125,25 @@ class Cache:
         """The database's data_version as our own commit left it."""
         self._data_version = data_version
 
-    def peek(self, key: Key) -> Live | None:
-        """An entry that may be out of date. For readers in other threads, who compare versions."""
-        return self._sessions.get(key)
-
-    def session(self, key: Key) -> Live | None:
-        live = self._sessions.pop(key, None)
-        if live is not None:
-            self._sessions[key] = live  # most recently used
-        return live
-
     def keep(self, key: Key, live: Live) -> None:
-        """Put an entry in, or note that it has grown.
+        """Put an entry in, or note that it has grown. It is the one that was used last.
 
         What could not be read may be readable in a moment, so a fold without it is not kept.
         """
+        sessions = self._sessions
         if live.fold.damaged:
             self.forget(key)
             return
-        if self._sessions.get(key) is not live:
-            self.forget(key)
-            self._sessions[key], live.kept_bytes = live, 0
+        before = sessions.pop(key, None)
+        if before is not live:
+            self._bytes -= 0 if before is None else before.kept_bytes
+            live.kept_bytes = 0
+        sessions[key] = live
         size = live.snapshot_bytes + live.delta_bytes + _ENTRY_BYTES + 1_024 * len(live.tail)
         self._bytes += size - live.kept_bytes
         live.kept_bytes = size
-        while self._bytes > BYTES_MAX or len(self._sessions) > SESSIONS_MAX:
-            oldest = next(iter(self._sessions))
+        while self._bytes > BYTES_MAX or len(sessions) > SESSIONS_MAX:
+            oldest = next(iter(sessions))
             if oldest == key:
                 break
             self.forget(oldest)

@@ -14,12 +14,12 @@ import pytest
 from limpet.errors import LimpetError
 from limpet.model import Commit, Draft, Event, Fact, Key, Prepared, prepare
 from limpet.model.facts.creation import created
-from limpet.model.ids import Entropy, Ids
+from limpet.model.ids import Ids
 from limpet.store.protocol import Committed, Loaded, Query, Store
 
 ACTOR: Final = "test:contract"
 ALL: Final = 1_000
-_new_id: Final = Ids(lambda: time.time_ns() // 1_000_000, Entropy(os.urandom))
+_new_id: Final = Ids(time.time_ns, os.urandom)
 
 
 def key(id: str = "one", *, app: str = "shop", user: str = "ada") -> Key:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
+from msgspec import UNSET, structs
 
 from limpet.errors import (
     InvalidEvent,
@@ -106,10 +106,8 @@ class Plan:
 
     def add(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Plan one caller's commits, all or none: a refusal raises and takes everything back."""
-        if len(commits) == 1 and len(commits[0].drafts) == 1:
-            answer = self._add_plain(commits[0])
-            if answer is not None:
-                return (answer,)
+        if len(commits) == 1 and (answer := self._add_plain(commits[0])) is not None:
+            return (answer,)
         records, writes, pins = len(self.records), len(self.writes), len(self.pins)
         self._undo.clear()
         self.room.begin()
@@ -133,26 +131,26 @@ class Plan:
             raise
 
     def _add_plain(self, commit: Commit) -> Committed | None:
-        """The common case on the hot path: one new event, no conditions, no scopes. Else None."""
-        draft = commit.drafts[0]
+        """The common case on the hot path: one new plain event, no conditions. Else None."""
         if (
-            draft.caller_chose_id  # what is adopted is, too
-            or draft.scoped
+            len(commit.drafts) != 1
             or commit.expect is not None
             or commit.fence is not None
             or commit.guards
-            or commit.schema is not msgspec.UNSET
-            or draft.type in PROCESSING
+            or commit.schema is not UNSET
             or commit.pin is not None
             or commit.release is not None
         ):
+            return None
+        (draft,) = commit.drafts
+        if not draft.plain or draft.caller_chose_id:  # what is adopted is, too
             return None
         key = commit.key
         fold = self.folds.get(key) or self._view.fold(key)
         if fold is None or fold.damaged:
             return None
-        head = fold.head
-        if commit.uid is not None and commit.uid != head.uid:
+        head, uid = fold.head, commit.uid
+        if uid is not None and uid != head.uid:
             return None
         if commit.classless and head.facts and head.schema_version is not None:
             return None
@@ -248,7 +246,7 @@ class Plan:
         self._scan()
         by = self._processed.get((key, event.seq))  # by a commit of this very plan?
         if by is not None:
-            event = msgspec.structs.replace(event, processed=by.seq, processed_us=by.at_us)
+            event = structs.replace(event, processed=by.seq, processed_us=by.at_us)
         return _repeated(event)
 
     def _planned(self, key: Key, id: str) -> Event | None:
@@ -284,7 +282,7 @@ class Plan:
             raise SessionFenced(key, commit.release.fence, fold.head.fence)
         if fence is not None and not admits(fold.head, fence, self._lease_now_us):
             raise SessionFenced(key, fence, fold.head.fence)
-        if commit.schema is not msgspec.UNSET and commit.schema != fold.head.schema_version:
+        if commit.schema is not UNSET and commit.schema != fold.head.schema_version:
             raise SessionConflict(key, "schema", commit.schema, fold.head.schema_version)
         # What was decided may rest on what is missing, and a kept state would hide that it is.
         if fold.damaged and (commit.guards or commit.pin is not None):
@@ -446,4 +444,4 @@ class Plan:
 
 def _repeated(event: Event | None) -> Event | None:
     """The record as it is returned for a repeat. A copy: the first answer may have the record."""
-    return None if event is None else msgspec.structs.replace(event, repeated=True)
+    return None if event is None else structs.replace(event, repeated=True)

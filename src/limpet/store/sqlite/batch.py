@@ -72,7 +72,7 @@ class Batch:
 
     def settle(self) -> list[tuple[Key, Live]]:
         """After the database has committed: bring the cache up to date; the sessions touched."""
-        lives, era, keep = self._lives, self._cache.era, self._cache.keep
+        lives, keep = self._lives, self._cache.keep
         for key, rec in self.plan.records:
             lives[key].add(rec)
         if self._last is not None:
@@ -80,7 +80,7 @@ class Batch:
         touched = []
         for key, fold in self.plan.folds.items():
             live = lives[key]
-            live.fold, live.era = fold, era
+            live.fold = fold
             keep(key, live)
             touched.append((key, live))
         for scope_key, scope in self._scopes.items():
@@ -125,15 +125,12 @@ class Batch:
         # Under the write lock: nobody else is given these positions.
         issued = self._cache.issued
         first = 1 + (self._conn.execute(SQL["feed_issued"]).get if issued is None else issued)
-        made, processes = [], False
-        for pos, (key, rec) in enumerate(records, first):
-            live = lives[key]
-            made.append(rows.event_row(pos, live.sid, live.fold.head.uid, rec, codec))
-            processes = processes or rec.draft.type in PROCESSING
+        row = rows.event_row
+        made = [row(pos, lives[key], rec, codec) for pos, (key, rec) in enumerate(records, first)]
         self._cursor.executemany(SQL["add_event"], made)
         self._last = (first + len(records) - 1, records[-1][1].event.id)
-        if processes:
-            for key, rec in records:
+        for key, rec in records:
+            if not rec.draft.plain and rec.draft.type in PROCESSING:
                 done = rows.processed_rows(lives[key].sid, rec)
                 self._cursor.executemany(SQL["set_processed"], done)
 
@@ -151,11 +148,23 @@ class _Heads:
         self._rare: list[tuple[str, tuple[Any, ...]]] = []
 
     def add(self, sid: int, before: Head, after: Head) -> None:
-        updated_us = after.updated_us
-        times = (after.version, after.link, updated_us, after.active_us)
-        slot = updated_us >> UPDATE_SLOT_BITS
-        stays = before.updated_us >> UPDATE_SLOT_BITS == slot
         leased = before.lease_us != after.lease_us or before.worker != after.worker
+        if leased or before.facts is not after.facts:
+            self._change(sid, before, after, leased=leased)
+            return
+        updated_us = after.updated_us
+        slot = updated_us >> UPDATE_SLOT_BITS
+        if before.updated_us >> UPDATE_SLOT_BITS == slot:
+            self._hot.append((after.version, after.link, updated_us, after.active_us, sid))
+        else:
+            self._moved.append((after.version, after.link, updated_us, after.active_us, slot, sid))
+        if after.facts and activity_moves(before, after):
+            self._due(sid, before, after)
+
+    def _change(self, sid: int, before: Head, after: Head, *, leased: bool) -> None:
+        times = (after.version, after.link, after.updated_us, after.active_us)
+        slot = after.updated_us >> UPDATE_SLOT_BITS
+        stays = before.updated_us >> UPDATE_SLOT_BITS == slot
         if before.facts is not after.facts and before.labels == after.labels:
             facts, due = rows.facts_text(after), rows.derived(after)
             if leased:

@@ -28,6 +28,7 @@ from limpet.model import (
     processed_by,
 )
 from limpet.model.reasons import NO_REASONS, due_for
+from limpet.store.cache import Live
 from limpet.store.coding import REMOVED, SEALED, Codec, Damaged, bodies
 from limpet.store.coding.codec import ADOPTED, COMPRESS_BYTES_MIN
 from limpet.store.protocol import Erasure, Place
@@ -54,6 +55,7 @@ _PLAIN: Final = (0, ADOPTED)  # flags of a body that is neither compressed nor s
 _NO_IDS: Final = [None] * 4  # cause, invocation, correlation, wake
 _NONE_GIVEN: Final[tuple[Any, ...]] = (None,) * 4
 
+_hex: Final = bytes.fromhex
 _facts: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -86,29 +88,24 @@ def unpack_id(id: bytes | str) -> str:
 # --- events --------------------------------------------------------------------------------------
 
 
-def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tuple[Any, ...]:
-    """The values of an INSERT into events, at this position of the feed."""
+def event_row(pos: int, live: Live, rec: Recorded, codec: Codec) -> tuple[Any, ...]:
+    """The values of an INSERT into events of this session, at this position of the feed."""
     event, draft = rec.event, rec.draft
-    raw = draft.raw
-    if (
-        codec.seals
-        or len(raw) >= COMPRESS_BYTES_MIN
-        or draft.caller_chose_id  # what is adopted is, too
-        or not event.cause is event.invocation_id is event.correlation_id is event.wake_id is None
-    ):
-        return _any_row(pos, sid, uid, rec, codec)
+    raw, id = draft.raw, draft.id
+    if codec.seals or len(raw) >= COMPRESS_BYTES_MIN or draft.caller_chose_id:
+        return _any_row(pos, live, rec, codec)  # what is adopted has a chosen id, too
     return (
         pos,
-        sid,
+        live.sid,
         event.seq,
-        pack_id(event.id),
+        _hex(id.replace("-", "")) if len(id) == 36 else pack_id(id),  # ours: in its usual form
         event.type,
         event.actor,
         event.at_us,
-        None,
-        None,
-        None,
-        None,
+        event.cause and _pack_name(event.cause),
+        event.invocation_id and _pack_name(event.invocation_id),
+        event.correlation_id and _pack_name(event.correlation_id),
+        event.wake_id and _pack_name(event.wake_id),
         0,
         raw,
         crc32(raw) ^ (pos & _LOW),
@@ -119,11 +116,11 @@ def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tupl
     )
 
 
-def _any_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tuple[Any, ...]:
+def _any_row(pos: int, live: Live, rec: Recorded, codec: Codec) -> tuple[Any, ...]:
     e = rec.event
     salt, raw, place = rec.salt, rec.raw, None
     if codec.seals:  # the salt goes inside: beside a sealed body it would let the body be guessed
-        salt, raw, place = b"", salt + raw, Place("event", uid, e.id, e.type)
+        salt, raw, place = b"", salt + raw, Place("event", live.fold.head.uid, e.id, e.type)
     # What is sealed has the salt in it: it is compressed again.
     compressed = None if codec.seals else rec.draft.compressed
     flags, body, crc = codec.pack(raw, place, compressed=compressed)
@@ -132,7 +129,7 @@ def _any_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tuple
     names = (e.cause, e.invocation_id, e.correlation_id, e.wake_id)
     return (
         pos,
-        sid,
+        live.sid,
         e.seq,
         pack_id(e.id),
         e.type,

@@ -36,7 +36,7 @@ class Snapshots:
     def note(self, touched: Iterable[tuple[Key, Live]]) -> None:
         """Sessions that a batch wrote to."""
         for key, live in touched:
-            if live.delta_bytes >= max(SNAPSHOT_FLOOR_BYTES, live.snapshot_bytes):
+            if live.delta_bytes >= SNAPSHOT_FLOOR_BYTES and live.delta_bytes >= live.snapshot_bytes:
                 self._due[key] = live
 
     def note_all(self) -> None:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from functools import partial
 
 import apsw
 
-from limpet.model import SALT_BYTES
-from limpet.model.ids import Entropy
+from limpet.model import SALT_BYTES, Noise
 from limpet.store.cache import Cache
 from limpet.store.coding import Codec
 from limpet.store.sqlite.file.connect import Database, close
@@ -39,8 +37,7 @@ class WriteConnection:
         self._database = database
         self._connected = False
         self._home = 0  # the thread that opened it
-        # A new salt for the digest of an event.
-        self.salt = partial(Entropy(os.urandom).take, SALT_BYTES)
+        self.salt = Noise(os.urandom, SALT_BYTES)  # a new one for the digest of an event
 
     def open(self) -> None:
         """Connect, or connect again."""

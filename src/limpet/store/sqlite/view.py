@@ -22,7 +22,7 @@ class View:
         self.lives: dict[Key, Live] = {}  # the sessions of this batch, as the tables have them
 
     def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
-        live = self.lives.get(key) or self._cache.session(key)
+        live = self.lives.get(key) or self._cache.peek(key)
         if live is None or live.era != self._cache.era:
             live = self._checked(key, live, reuse=reuse)
             if live is None:

@@ -20,7 +20,7 @@ import asyncpg
 import msgspec
 
 from limpet.errors import LimpetError, StoreBusy
-from limpet.model import CREATED, SALT_BYTES, Entropy, Key
+from limpet.model import CREATED, SALT_BYTES, Key, Noise
 from limpet.store import logs
 from limpet.store.cache import Cache, Live
 from limpet.store.coding import Unready
@@ -83,7 +83,7 @@ class Lane:
         self._writer, self._reader, self._cache, self._notify = writer, reader, cache, notify
         self._clock, self._snapshots = clock, snapshots
         self._outage = Outage(writer.place, "writer")
-        self._entropy = Entropy(os.urandom)
+        self._salt = Noise(os.urandom, SALT_BYTES)
         self._flight: Flight  # that it serves
         self._after: Flight | None = None  # on its way still, when its jobs were taken
 
@@ -308,7 +308,7 @@ class Lane:
         plan = Plan(
             view,
             now_us,
-            lambda: self._entropy.take(SALT_BYTES),
+            self._salt,
             lease_now_us=max([job.judged_us for job in jobs]),
         )
         batch = Batch(plan, view, self._reader)
