@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from limpet.store.sqlite.jobs import Job
+from limpet.store.sqlite.jobs import Errand
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.store.sqlite.transactions import WriteConnection
 
 
 async def on_writer(store: SQLiteStore, work: Callable[[WriteConnection], Any]) -> Any:
     """Run something on the writer's thread, between two batches."""
-    return await store._write().submit(Job((), work))
+    return await store._write().jobs.submit(Errand(work))
 
 
 async def as_one_batch(store: SQLiteStore, *asked: Awaitable[Any]) -> list[Any]:
@@ -23,7 +23,7 @@ async def as_one_batch(store: SQLiteStore, *asked: Awaitable[Any]) -> list[Any]:
     the loop does not commit by itself.
     """
     writer = store._write()
-    jobs, before = writer._jobs, writer._jobs._handed
+    jobs, before = writer.jobs, writer.jobs._handed
     with writer._hold:
         tasks = [asyncio.ensure_future(each) for each in asked]
         while jobs._handed < before + len(tasks):  # noqa: ASYNC110 - a turn

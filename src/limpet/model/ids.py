@@ -16,8 +16,9 @@ from typing import Final
 _BLOCK_BYTES: Final = 4_096
 _NOISE_BYTES: Final = 8
 _COUNTER_MAX: Final = 0xFFF
-# RFC 9562: the first digit of the fourth group has its two high bits set to 10.
-_VARIANT: Final = {f"{digit:x}": f"{digit & 3 | 8:x}" for digit in range(16)}
+# RFC 9562: of every eight bytes of noise the two high bits are 10, its variant.
+_FREE: Final = int.from_bytes((b"\x3f" + b"\xff" * 7) * (_BLOCK_BYTES // _NOISE_BYTES))
+_VARIANT: Final = int.from_bytes((b"\x80" + b"\x00" * 7) * (_BLOCK_BYTES // _NOISE_BYTES))
 _COUNTED: Final = tuple([f"{number:03x}-" for number in range(256)])  # of most milliseconds
 
 
@@ -60,9 +61,13 @@ class Ids:
         try:
             tail = self._digits.pop()
         except IndexError:
-            self._digits += self._draw(_BLOCK_BYTES).hex("-", _NOISE_BYTES).split("-")
+            self._refill()
             tail = self._digits.pop()
-        return f"{self._prefix}{counted}{_VARIANT[tail[0]]}{tail[1:4]}-{tail[4:]}"
+        return f"{self._prefix}{counted}{tail[:4]}-{tail[4:]}"
+
+    def _refill(self) -> None:
+        drawn = int.from_bytes(self._draw(_BLOCK_BYTES)) & _FREE | _VARIANT
+        self._digits += drawn.to_bytes(_BLOCK_BYTES).hex("-", _NOISE_BYTES).split("-")
 
     def _begin(self, at_ms: int) -> int:
         """Go on to this millisecond, whose counter begins with 0."""

@@ -8,7 +8,6 @@ commit, names the ids to send again when the store fails, and wakes those who fo
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -39,6 +38,7 @@ from limpet.session.life.policy import NOTHING, Lifecycle
 from limpet.session.metrics import Metrics
 from limpet.session.queueing.queue import Queue
 from limpet.store.protocol import Committed, Store
+from limpet.store.threads import PROCESS
 
 
 class Keeper(Protocol):
@@ -78,7 +78,7 @@ class Journal:
     ) -> None:
         self.hub, self.new_id, self.now_us = hub, ids, clock
         self._store: Store | None = store
-        self._pid = os.getpid()
+        self._forks = PROCESS.forks
         self.metrics = Metrics()
         self.queue = Queue(self.commit)  # what append_soon has queued: see `queueing`
         self._contended: dict[str, asyncio.Lock] = {}
@@ -91,13 +91,13 @@ class Journal:
         """The store. Raises StoreClosed; StoreForked in a child of the process that opened it."""
         if self._store is None:
             raise StoreClosed
-        if self._pid != os.getpid():
+        if self._forks != PROCESS.forks:
             raise StoreForked
         return self._store
 
     def check_open(self) -> None:
         """Raise StoreClosed or StoreForked if nothing can be asked any more."""
-        if self._store is None or self._pid != os.getpid():
+        if self._store is None or self._forks != PROCESS.forks:
             _ = self.store
 
     def lifecycle(self, app: str) -> Lifecycle:
@@ -161,7 +161,7 @@ class Journal:
 
         Raises FlushFailed if something that was queued could not be recorded; it is closed then.
         """
-        here = self._pid == os.getpid()
+        here = self._forks == PROCESS.forks
         try:
             if here and self._store is not None and self.queue.events:
                 await self.queue.close()

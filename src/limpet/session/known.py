@@ -169,40 +169,46 @@ class Known:
 
         `drafts` go with the commit's events; None stands for one that another object proposed.
         """
-        before, head = self.maybe_head, committed.head
-        if before is not None and self._is_next(committed, before.version + 1):
-            self._absorb_next(committed)
-        elif before is None or head.version > before.version:
-            self.maybe_head, self._values = head, None
-            self.fields, self.versions = committed.fields, committed.versions
-            self._extend(committed.events, 0 if before is None else before.version)
-            self.damaged = committed.damaged
-            if self._unread:
-                unread = [event.seq for event in self.tail if event.damage]
-                self._unread = bool(unread)
-                self.damaged = tuple(sorted({*committed.damaged, *unread}))
-        if self.scopes is not None and committed.scopes:
+        before = self.maybe_head
+        if before is not None and self._absorb_next(committed, before.version + 1):
+            pass  # the common case on the hot path
+        elif before is None or committed.head.version > before.version:
+            self._absorb_any(committed)
+        if committed.scopes and self.scopes is not None:
             self._learn(committed.scopes)
         for draft in drafts:
             if draft is not None and draft.temp_ops:
                 self._absorb_temp(committed, drafts)
                 break
 
-    def _is_next(self, committed: Committed, version: int) -> bool:
-        """Whether a commit left what is known and one event more, which says nothing about others
-        and was recorded by it: the common case on the hot path."""
-        events = committed.events
+    def _absorb_next(self, committed: Committed, version: int) -> bool:
+        """Absorb one event more, which was recorded by this commit and says nothing about others.
+        False if it is not so."""
+        head, events = committed.head, committed.events
         if len(events) != 1 or committed.repeated or committed.damaged or self._unread:
             return False
         (event,) = events
-        return event.seq == version == committed.head.version and event.type not in PROCESSING
+        if not event.seq == version == head.version or event.type in PROCESSING:
+            return False
+        self.maybe_head, self._values, self.damaged = head, None, ()
+        self.fields, self.versions = committed.fields, committed.versions
+        tail, kept = self.events, self._kept_max
+        tail.append(event)
+        if len(tail) > kept + kept // 4:  # as in `_extend`
+            del tail[:-kept]
+        return True
 
-    def _absorb_next(self, committed: Committed) -> None:
+    def _absorb_any(self, committed: Committed) -> None:
+        """What a commit left that is newer than what is known."""
+        known = self.version
         self.maybe_head, self._values = committed.head, None
-        self.fields, self.versions, self.damaged = committed.fields, committed.versions, ()
-        self.events.append(committed.events[0])
-        if len(self.events) > self._kept_max + self._kept_max // 4:  # as in `_extend`
-            del self.events[: -self._kept_max]
+        self.fields, self.versions = committed.fields, committed.versions
+        self._extend(committed.events, known)
+        self.damaged = committed.damaged
+        if self._unread:
+            unread = [event.seq for event in self.tail if event.damage]
+            self._unread = bool(unread)
+            self.damaged = tuple(sorted({*committed.damaged, *unread}))
 
     def _absorb_temp(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
         """temp: operations of the drafts that were recorded now, not of repeats."""

@@ -126,13 +126,18 @@ class Writer:
     ) -> tuple[Event, ...]:
         """Record the drafts, durably, or nothing. `classless` False: they are known to fit. A lease
         to release ends with the commit; documents are put by it."""
-        known, lease, head = self.known, self.lease, self.known.maybe_head
-        known.check_temp(drafts)
-        fence, uid = None, None if head is None else head.uid
+        known, lease = self.known, self.lease
+        for draft in drafts:
+            if draft.temp_ops:
+                known.check_temp(drafts)
+                break
+        fence, head = None, known.maybe_head
+        uid = None if head is None else head.uid
         if lease is not None:
             fence, uid = self._fence_and_uid()
-        plain = self.classless if classless is None else classless
-        commit = Commit(known.key, drafts, expect, fence, guards, schema, plain, uid)
+        if classless is None:
+            classless = self.classless
+        commit = Commit(known.key, drafts, expect, fence, guards, schema, classless, uid)
         if release is not None:
             commit = structs.replace(commit, release=release)
         answers: Sequence[Committed]
@@ -148,8 +153,8 @@ class Writer:
         except SessionDeleted:
             return await self._commit_archived(commit)
         known.absorb(committed, drafts)
-        roused = bool(committed.head.facts) and is_roused(committed.head)
-        if roused and not self.journal.queue.rouses_later(self):
+        head = committed.head
+        if head.facts and is_roused(head) and not self.journal.queue.rouses_later(self):
             await self.rouse()
         return committed.events
 

@@ -60,6 +60,6 @@ def test_one_event_more_is_absorbed_as_any_answer(
 ) -> None:
     """Head, fields, tail and damage, whoever wrote in between, repeats included."""
     made = answers(taken)
-    with patch.object(Known, "_is_next", lambda *_: False):
+    with patch.object(Known, "_absorb_next", lambda *_: False):
         usual = shown(made)
     assert shown(made) == usual

@@ -93,10 +93,9 @@ class Keeping:
 
     def concerns(self, commits: Sequence[Commit]) -> bool:
         """Whether an app has a policy, or may have one by now. Quick: every commit asks."""
-        now_us, rules = self._journal.now_us(), self._rules
         for commit in commits:
-            of = rules.get(commit.key.app)
-            if of is None or of.any or of.until_us < now_us:
+            of = self._rules.get(commit.key.app)
+            if of is None or of.any or of.until_us < self._journal.now_us():
                 adopts = bool(commit.drafts) and commit.drafts[0].origin is not None
                 if not adopts:  # what is adopted brings its own checkpoints
                     return True

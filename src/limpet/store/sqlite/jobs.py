@@ -9,7 +9,6 @@ it, and waits for the end if somebody has: a commit is never in doubt.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,23 +20,21 @@ from limpet.errors import Asked, LimpetError, StoreClosed, StoreForked
 from limpet.model import Commit
 from limpet.store.sqlite.file.pace import Pace
 from limpet.store.sqlite.transactions import WriteConnection
+from limpet.store.threads import PROCESS
 
 WAITING_MAX: Final = 16_384
 TURN_MAX: Final = 512  # jobs that are gathered before the thread begins with them
 
 
 class Job:
-    """Commits of one caller, or a function to run alone between two batches."""
+    """Commits of one caller."""
 
-    __slots__ = ("answered", "asked", "commits", "future", "loop", "run", "size", "ticket")
+    __slots__ = ("answered", "commits", "future", "loop", "size", "ticket")
+    run: Callable[[WriteConnection], Any] | None = None  # see `Errand`
+    asked: Asked = "write"
 
-    def __init__(
-        self,
-        commits: Sequence[Commit],
-        run: Callable[[WriteConnection], Any] | None = None,
-        asked: Asked = "write",
-    ) -> None:
-        self.commits, self.run, self.asked = commits, run, asked
+    def __init__(self, commits: Sequence[Commit]) -> None:
+        self.commits = commits
         self.loop = loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = loop.create_future()
         self.ticket = [None]  # whoever pops it, writer or cancelled caller, decides
@@ -59,6 +56,16 @@ class Job:
         except IndexError:
             return False
         return True
+
+
+class Errand(Job):
+    """A function to run alone between two batches."""
+
+    __slots__ = ("asked", "run")
+
+    def __init__(self, run: Callable[[WriteConnection], Any], asked: Asked = "change") -> None:
+        super().__init__(())
+        self.run, self.asked = run, asked
 
 
 Answer: TypeAlias = tuple[Job, Any, BaseException | None]
@@ -84,7 +91,7 @@ class JobQueue:
         self._crowded = False  # somebody waits for room
         self._free = asyncio.Event()
         self._ending = False
-        self._pid = os.getpid()
+        self._forks = PROCESS.forks
         self.failure: LimpetError | None = None  # why the writer is gone
 
     # --- for event loops -----------------------------------------------------------------------
@@ -135,7 +142,7 @@ class JobQueue:
             return False
         # What waits to run on an event loop of asyncio's. Others do not say: they end their turns.
         ready = getattr(job.loop, "_ready", True)
-        return not ready and self._pace.is_turn_young() and self._pid == os.getpid()
+        return not ready and self._pace.is_turn_young() and self._forks == PROCESS.forks
 
     def _do_alone(self, job: Job) -> None:
         """Do it now: at the end of the turn it would wake the loop twice. An interrupt is the
@@ -168,7 +175,7 @@ class JobQueue:
         """Do what was gathered. An interrupt may come between any two steps: what has no answer
         then is handed over in the next turn."""
         jobs: list[Job] = []
-        if self._pid != os.getpid():  # forked: they are the parent's, and so is the file
+        if self._forks != PROCESS.forks:  # forked: they are the parent's, and so is the file
             return answer([(job, None, StoreForked()) for job in self._turns.pop(loop, ())])
         try:
             with self._gate:
@@ -190,7 +197,7 @@ class JobQueue:
         over again. With too many counted, the loop makes no more commits itself; with too few it
         would overtake a job that waits.
         """
-        left = [job for job in jobs if not job.answered and job.wanted]
+        left = [j for j in jobs if j.ticket and not j.answered and not j.future.done()]
         if left:
             with self._gate:
                 self._handed += len(left)

@@ -8,7 +8,6 @@ open the same file.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
@@ -62,14 +61,14 @@ from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
 from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.file.pace import Pace
-from limpet.store.sqlite.jobs import Job
+from limpet.store.sqlite.jobs import Errand, Job
 from limpet.store.sqlite.leases import Leases, expired
 from limpet.store.sqlite.marks import SQLiteMarks
 from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.reading.sessions import Sessions
 from limpet.store.sqlite.transactions import WriteConnection
 from limpet.store.sqlite.writer import Writer
-from limpet.store.threads import in_thread
+from limpet.store.threads import PROCESS, in_thread
 
 T = TypeVar("T")
 _BREATH: Final = 32  # sessions that are read before others may run
@@ -96,7 +95,7 @@ class SQLiteStore:
         self.blobs: Blobs = ReadyBlobs(SQLiteBlobs(*ways), self.sealer)
         self.marks: Marks = SQLiteMarks(*ways)
         self._writer: Writer | None = None
-        self._pid = os.getpid()
+        self._forks = PROCESS.forks
         self._open = True
         self._closed = asyncio.Event()
 
@@ -136,13 +135,13 @@ class SQLiteStore:
     def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:
         if self._codec.seals:
             return self._commit_sealed(commits)
-        return self._write().submit(Job(commits))
+        return self._write().jobs.submit(Job(commits))
 
     async def _commit_sealed(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Keys first; the writer gives back what met others than were expected."""
         await self.sealer.ready(owners_of(commits, self._uid))
         found: tuple[Committed, ...] = await self.sealer.opening(
-            lambda: self._write().submit(Job(commits))
+            lambda: self._write().jobs.submit(Job(commits))
         )
         return found
 
@@ -392,7 +391,7 @@ class SQLiteStore:
     def _check(self) -> None:
         if not self._open:
             raise StoreClosed
-        if self._pid != os.getpid():
+        if self._forks != PROCESS.forks:
             raise StoreForked
 
     def _peek(self, key: Key) -> Live | None:
@@ -415,19 +414,28 @@ class SQLiteStore:
 
     async def _run(self, run: Callable[[WriteConnection], T], asked: Asked = "change") -> T:
         """Run a function on the writer's thread, between two batches."""
-        result: T = await self._write().submit(Job((), run, asked))
+        result: T = await self._write().jobs.submit(Errand(run, asked))
         return result
 
     def _write(self) -> Writer:
+        """Whoever writes. Raises what `_check` raises, and StoreReadOnly."""
+        writer = self._writer
+        if writer is None or writer.jobs.failure is not None:
+            return self._begin_writing()
+        if not self._open or self._forks != PROCESS.forks:
+            self._check()
+        return writer
+
+    def _begin_writing(self) -> Writer:
+        """A new writer, for the first write and after one that has failed."""
         self._check()
         if self._database.looking:
             raise StoreReadOnly(self._database.where, "it was opened read-only; reopen it to write")
-        if self._writer is None or self._writer.failed:
-            if self._writer is not None:
-                SQLITE.info("writer restarted: store=%s", self._database.path)
-            writes = WriteConnection(self._database, self._codec)
-            self._writer = Writer(writes, self._clock, self._pace)
-            self._writer.start()
+        if self._writer is not None:
+            SQLITE.info("writer restarted: store=%s", self._database.path)
+        writes = WriteConnection(self._database, self._codec)
+        self._writer = Writer(writes, self._clock, self._pace)
+        self._writer.start()
         return self._writer
 
     async def _open_read(self, query: Callable[[], T]) -> T:

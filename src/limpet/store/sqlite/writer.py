@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import apsw
 
@@ -26,7 +26,7 @@ from limpet.store.sqlite import blobs, erasure
 from limpet.store.sqlite.batch import Batch
 from limpet.store.sqlite.failures import write_failure
 from limpet.store.sqlite.file.pace import Pace
-from limpet.store.sqlite.jobs import Answer, Job, JobQueue, answer, deliver
+from limpet.store.sqlite.jobs import Answer, Errand, Job, JobQueue, answer, deliver
 from limpet.store.sqlite.snapshots import Snapshots
 from limpet.store.sqlite.transactions import WriteConnection
 from limpet.store.threads import in_thread
@@ -45,7 +45,7 @@ class Writer(threading.Thread):
         self._writes, self._clock, self._pace = writes, clock, pace
         self.cache = writes.cache  # readers borrow folds from it
         self._snapshots = Snapshots(self._writes)
-        self._jobs = JobQueue(self._do_here, pace)
+        self.jobs = JobQueue(self._do_here, pace)  # where callers ask for what is to be written
         # Reentrant only so that who does not hold it can find out by letting go: see `_do_here`.
         self._hold = threading.RLock()
         self._ready = False  # the connection is open
@@ -56,18 +56,9 @@ class Writer(threading.Thread):
 
     # --- for callers, on their event loop ------------------------------------------------------
 
-    def submit(self, job: Job) -> Coroutine[Any, Any, Any]:
-        """The answer to a job. Cancelled, it is taken back or waited for, never left in doubt."""
-        return self._jobs.submit(job)
-
-    @property
-    def failed(self) -> bool:
-        """Whether the thread is gone and another must take its place."""
-        return self._jobs.failure is not None
-
     async def end(self) -> None:
         """Let the writer finish everything and wait until its thread is gone."""
-        self._jobs.end()
+        self.jobs.end()
         await in_thread(self.join)
 
     def _do_here(self, jobs: list[Job]) -> None:
@@ -104,7 +95,7 @@ class Writer(threading.Thread):
             self._pace.held(seconds)
             logs.slow_commit(SQLITE, self._writes.path, seconds, jobs)
             if self._writes.wal.neglected or self._snapshots.due:
-                self._jobs.wake(Job((), _nothing))  # the thread sees to it, before the next commit
+                self.jobs.wake(Errand(_nothing))  # the thread sees to it, before the next commit
         except BaseException as error:
             self._fail_here(jobs, error)
             if not isinstance(error, Exception):
@@ -131,7 +122,7 @@ class Writer(threading.Thread):
             self._log_failed(error, len(jobs))
             _answer_here([(job, None, self._failure(error)) for job in jobs])
         if self._writes.conn.in_transaction:
-            self._jobs.wake(Job((), _nothing))  # the thread connects again
+            self.jobs.wake(Errand(_nothing))  # the thread connects again
 
     # --- the thread ----------------------------------------------------------------------------
 
@@ -141,10 +132,10 @@ class Writer(threading.Thread):
                 self._writes.open()
                 self._ready = True
             self._loop()
-            self._jobs.refuse(StoreClosed(), ())  # who came too late, from another loop
+            self.jobs.refuse(StoreClosed(), ())  # who came too late, from another loop
         except BaseException as error:
             # Those who wait were not begun, so nothing was written for them.
-            self._jobs.refuse(self._failure(error, "read"), self._taken)
+            self.jobs.refuse(self._failure(error, "read"), self._taken)
             with self._hold:
                 self._ready = False
                 self._writes.close()
@@ -153,13 +144,13 @@ class Writer(threading.Thread):
     def _loop(self) -> None:
         with self._hold:
             self._rest()
-        while (job := self._jobs.get()) is not None:
+        while (job := self.jobs.get()) is not None:
             with self._hold:
                 count, alone = self._work(job)
                 if alone is not None:
                     count += self._work(alone)[0]
                 self._rest()
-                self._jobs.finished(count)
+                self.jobs.finished(count)
         with self._hold:
             self._ready = False
             self._finish()
@@ -173,7 +164,7 @@ class Writer(threading.Thread):
             return 1, None
         self._gather()
         batch, size, alone = [first], first.size, None
-        waiting = self._jobs.waiting()
+        waiting = self.jobs.waiting()
         while waiting and len(batch) < BATCH_MAX and size < BATCH_BYTES_MAX:
             job = waiting.popleft()
             self._taken.append(job)
@@ -192,8 +183,8 @@ class Writer(threading.Thread):
         serves them all. Ends when as many wait as last time, or when no one joined for a moment;
         a lone writer is never made to wait."""
         waiting = -1
-        while waiting < self._jobs.count() < self._pace.crowd - 1:
-            waiting = self._jobs.count()
+        while waiting < self.jobs.count() < self._pace.crowd - 1:
+            waiting = self.jobs.count()
             time.sleep(GATHER_SECONDS)
 
     def _run_batch(self, jobs: list[Job]) -> None:
@@ -293,8 +284,8 @@ class Writer(threading.Thread):
     def _rest(self) -> None:
         """Housekeeping between batches. What fails here fails for nobody and is tried again."""
         try:
-            self._writes.wal.tend(idle=not self._jobs.count())
-            while not self._jobs.count() and self._chore():
+            self._writes.wal.tend(idle=not self.jobs.count())
+            while not self.jobs.count() and self._chore():
                 pass
         except apsw.Error as error:
             self._log_unkept(error)

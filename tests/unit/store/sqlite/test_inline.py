@@ -91,7 +91,7 @@ async def store(tmp_path: Path, disk: Disk) -> AsyncIterator[SQLiteStore]:
 async def at_rest(store: SQLiteStore) -> None:
     """Let the writer's thread finish what it was handed."""
     writer: Any = store._writer
-    while writer._jobs._handed != writer._jobs._finished:
+    while writer.jobs._handed != writer.jobs._finished:
         await turns(1)
     with writer._hold:  # it counts first, then lets go
         pass
@@ -213,7 +213,7 @@ async def test_a_job_that_was_handed_over_stays_counted_after_an_interrupt(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With too few counted, the loop would take the thread for idle and overtake it."""
-    queue = store._writer._jobs
+    queue = store._writer.jobs
     real = queue._turns_over
 
     class Interrupted:
@@ -744,7 +744,7 @@ async def test_closing_refuses_another_loops_latecomers(store: SQLiteStore) -> N
     """A turn that ends after the writer's thread is gone is answered, not left waiting."""
     await store.close()
     job = Job([addition(A)])
-    queue = store._writer._jobs  # type: ignore[union-attr]
+    queue = store._writer.jobs  # type: ignore[union-attr]
     queue._put([job])
     with pytest.raises(limpet.StoreClosed):
         async with asyncio.timeout(SOON):
@@ -760,8 +760,8 @@ async def test_a_child_does_not_end_its_parents_turn(store: SQLiteStore, disk: D
     await turns(1)
 
     def child() -> str:
-        (job,) = writer._jobs._turns[loop]
-        writer._jobs._end_turn(loop)
+        (job,) = writer.jobs._turns[loop]
+        writer.jobs._end_turn(loop)
         answers = [handle for handle in loop._ready if "deliver" in repr(handle)]  # type: ignore[attr-defined]
         answers[-1]._run()
         return f"{type(job.future.exception()).__name__} {len(disk.synced_by)}"

@@ -8,7 +8,6 @@ short is followed by a reset, and if that fails the pool closes the connection.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from limpet.store.postgres.server.address import check_url, is_pooled, where
 from limpet.store.postgres.server.outage import Outage
 from limpet.store.postgres.server.pooler import Through, arguments, ready
 from limpet.store.postgres.server.settings import Connection, Pool
+from limpet.store.threads import PROCESS
 
 
 class Pooled(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
@@ -54,7 +54,7 @@ class Pools:
         self.reading, self.waiting, self._place = reading, waiting, place
         self._sealer = sealer
         self._outage = Outage(place, "pool")
-        self._pid = os.getpid()
+        self._forks = PROCESS.forks
         self._open = True
 
     @property
@@ -67,7 +67,7 @@ class Pools:
         """Raise StoreClosed after `end`, StoreForked in a child process."""
         if not self._open:
             raise StoreClosed
-        if self._pid != os.getpid():
+        if self._forks != PROCESS.forks:
             raise StoreForked
 
     async def run(self, query: Any, *, asked: Asked = "read", repeatable: bool = True) -> Any:
