@@ -229,17 +229,9 @@ def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
     _check_names(draft, actor)
     assert actor is not None  # _check_names saw to it
     caller_chose_id = draft.id is not None
-    if draft.id is not None:
-        id = draft.id
-    names = (
-        id,
-        draft.type,
-        actor,
-        draft.cause,
-        draft.invocation_id,
-        draft.correlation_id,
-        draft.wake_id,
-    )
+    id = id if draft.id is None else draft.id
+    ids = (draft.cause, draft.invocation_id, draft.correlation_id, draft.wake_id)
+    names = (id, draft.type, actor, *ids)
     ops = collect_ops(draft)
     marked, referring = False, False
     for o in ops:
@@ -259,8 +251,8 @@ def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
     digest = header_digest(names, marked=draft.input and not by_type)
     input = by_type or draft.input
     body_of = (body.data, body.ops, plain, scoped, temp, raw, digest, input)
-    is_plain = not (ops or input or draft.type.startswith(RESERVED))
-    return Prepared(id, caller_chose_id, *names[1:], *body_of, plain=is_plain)  # type: ignore[arg-type]  # frozen
+    changes = ops or input or draft.type.startswith(RESERVED)
+    return Prepared(id, caller_chose_id, *names[1:], *body_of, plain=not changes)  # type: ignore[arg-type]  # frozen
 
 
 def prepare_plain(fact: Fact, *, id: str, actor: str) -> Prepared:

@@ -226,6 +226,12 @@ class Known:
             self._values = None
 
     def _extend(self, events: tuple[Event, ...], known: int) -> None:
+        other = [e for e in events if e.repeated or e.damage or e.type in PROCESSING]
+        if not other and known + len(events) == self.version:  # a run of new ones
+            self.events += events
+            if len(self.events) > self._kept_max + self._kept_max // 4:
+                del self.events[: -self._kept_max]
+            return
         for event in events:
             if event.type in PROCESSING and (done := processed_by(event.type, event.data)):
                 self._mark_processed(done, event)

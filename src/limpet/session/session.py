@@ -8,7 +8,7 @@ of one event loop: appends queue, and the object never goes backwards.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from limpet.errors import InvalidInput, SessionNotLoaded
 from limpet.model import Draft, Event, Fact, Head, Key, Lease
@@ -34,7 +34,7 @@ from limpet.session.arguments import (
 from limpet.session.blobs import HoldsBlobs
 from limpet.session.conversing.conversation import Conversation
 from limpet.session.history.verbs import History
-from limpet.session.journal import Journal
+from limpet.session.journal import NONE_GIVEN, Journal
 from limpet.session.known import Known
 from limpet.session.life.verbs import Life
 from limpet.session.queueing.verbs import AppendsSoon
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from limpet.model.envelope.envelope import Format
     from limpet.session.typing.typed import Typed
 
-_NONE: Final[Mapping[str, Any]] = {}
-_EMPTY: Final = ()  # the only one there is
 S = TypeVar("S", covariant=True)
 
 
@@ -248,13 +246,13 @@ class Session(
     async def append(
         self,
         type: str,
-        data: Mapping[str, Any] = _NONE,
+        data: Mapping[str, Any] = NONE_GIVEN,
         *,
         actor: str | None = None,
-        set: Mapping[str, Any] = _NONE,
-        merge: Mapping[str, Mapping[str, Any]] = _NONE,
-        add: Mapping[str, Sequence[Any]] = _NONE,
-        inc: Mapping[str, int | float] = _NONE,
+        set: Mapping[str, Any] = NONE_GIVEN,
+        merge: Mapping[str, Mapping[str, Any]] = NONE_GIVEN,
+        add: Mapping[str, Sequence[Any]] = NONE_GIVEN,
+        inc: Mapping[str, int | float] = NONE_GIVEN,
         delete: Iterable[str] = (),
         ops: Iterable[op.Op] = (),
         id: str | None = None,
@@ -280,37 +278,25 @@ class Session(
         migrates it first. SessionTyped if it would change typed state and this object has no State
         class.
         """
-        writer, prepared = self.writer, None
-        if (  # most are so
-            merge is _NONE
-            and add is _NONE
-            and inc is _NONE
-            and delete is _EMPTY
-            and ops is _EMPTY
-            and id is cause is invocation_id is correlation_id is wake_id is None
-            and input is False
-        ):
-            by = self.actor if actor is None else actor
-            prepared = writer.journal.prepare_flat(type, data, set, by)
-        if prepared is None:
-            draft = Draft(
-                type=type,
-                data=data,
-                actor=actor,
-                set=set,
-                merge=merge,
-                add=add,
-                inc=inc,
-                delete=delete,
-                ops=ops,
-                id=id,
-                cause=cause,
-                invocation_id=invocation_id,
-                correlation_id=correlation_id,
-                wake_id=wake_id,
-                input=input,
-            )
-            prepared = writer.journal.prepare(draft, self.actor)
+        writer = self.writer
+        prepared = writer.journal.prepare_given(
+            self.actor,
+            type,
+            data,
+            actor,
+            set,
+            merge,
+            add,
+            inc,
+            delete,
+            ops,
+            id,
+            cause,
+            invocation_id,
+            correlation_id,
+            wake_id,
+            input=input,
+        )
         if partial:
             return writer.publish(prepared, check_attempt(attempt))
         if attempt != 1:
@@ -338,7 +324,7 @@ class Session(
         change: Callable[[S], Mapping[str, Any] | None],
         *,
         type: str | None = None,
-        data: Mapping[str, Any] = _NONE,
+        data: Mapping[str, Any] = NONE_GIVEN,
         actor: str | None = None,
         id: str | None = None,
         cause: str | None = None,
@@ -409,7 +395,7 @@ class Session(
         update: Mapping[str, Any],
         *,
         type: str | None = None,
-        data: Mapping[str, Any] = _NONE,
+        data: Mapping[str, Any] = NONE_GIVEN,
         actor: str | None = None,
         id: str | None = None,
         cause: str | None = None,

@@ -91,10 +91,8 @@ class _Part:
 
     def takes(self, owner: Writes, size: int) -> bool:
         """Whether there is room, and `owner` writes under the same conditions as the others."""
-        if len(self.drafts) >= COMMIT_EVENTS or self.size + size > COMMIT_BYTES:
-            return False
-        if self.doubtful:  # all of it is recorded or nothing: what is new comes after it
-            return False
+        if len(self.drafts) >= COMMIT_EVENTS or self.size + size > COMMIT_BYTES or self.doubtful:
+            return False  # a doubtful one is recorded whole or not at all: what is new comes after
         if owner in self.owners:
             return True
         terms = owner.terms()
@@ -181,10 +179,10 @@ class Queue:
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = _Waiting(key)
-        part = line.parts[-1] if line.parts else None
-        if part is None or not part.takes(writes, size):
-            part = _Part(writes)
-            line.parts.append(part)
+        parts = line.parts
+        if not parts or not parts[-1].takes(writes, size):
+            parts.append(_Part(writes))
+        part = parts[-1]
         part.drafts.append(draft)
         part.size += size
         self.events += 1

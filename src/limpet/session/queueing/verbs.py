@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from limpet.errors import InvalidEvent
-from limpet.model import Draft, Key
+from limpet.model import Key
 from limpet.model import ops as op
 from limpet.session.door import Door
+from limpet.session.journal import NONE_GIVEN
 from limpet.session.writer import Writer
-
-_NONE: Final[Mapping[str, Any]] = {}
-_EMPTY: Final = ()  # the only one there is
 
 
 class AppendsSoon:
@@ -26,13 +24,13 @@ class AppendsSoon:
     def append_soon(
         self,
         type: str,
-        data: Mapping[str, Any] = _NONE,
+        data: Mapping[str, Any] = NONE_GIVEN,
         *,
         actor: str | None = None,
-        set: Mapping[str, Any] = _NONE,
-        merge: Mapping[str, Mapping[str, Any]] = _NONE,
-        add: Mapping[str, Sequence[Any]] = _NONE,
-        inc: Mapping[str, int | float] = _NONE,
+        set: Mapping[str, Any] = NONE_GIVEN,
+        merge: Mapping[str, Mapping[str, Any]] = NONE_GIVEN,
+        add: Mapping[str, Sequence[Any]] = NONE_GIVEN,
+        inc: Mapping[str, int | float] = NONE_GIVEN,
         delete: Iterable[str] = (),
         ops: Iterable[op.Op] = (),
         id: str | None = None,
@@ -50,38 +48,25 @@ class AppendsSoon:
         Events of one session are recorded in their order, and before any later write to it. Raises
         QueueFull when too much waits.
         """
-        journal, prepared = self.writer.journal, None
-        journal.check_open()
-        if (  # most are so
-            merge is _NONE
-            and add is _NONE
-            and inc is _NONE
-            and delete is _EMPTY
-            and ops is _EMPTY
-            and id is cause is invocation_id is correlation_id is wake_id is None
-            and input is False
-        ):
-            by = self.actor if actor is None else actor
-            prepared = journal.prepare_flat(type, data, set, by)
-        if prepared is None:
-            draft = Draft(
-                type=type,
-                data=data,
-                actor=actor,
-                set=set,
-                merge=merge,
-                add=add,
-                inc=inc,
-                delete=delete,
-                ops=ops,
-                id=id,
-                cause=cause,
-                invocation_id=invocation_id,
-                correlation_id=correlation_id,
-                wake_id=wake_id,
-                input=input,
-            )
-            prepared = journal.prepare(draft, self.actor)
+        journal = self.writer.journal
+        prepared = journal.prepare_given(
+            self.actor,
+            type,
+            data,
+            actor,
+            set,
+            merge,
+            add,
+            inc,
+            delete,
+            ops,
+            id,
+            cause,
+            invocation_id,
+            correlation_id,
+            wake_id,
+            input=input,
+        )
         if prepared.temp_ops:
             raise InvalidEvent("temp: names are not queued. Set them with append")
         return journal.queue.add(self.key, self.writer, prepared)

@@ -37,9 +37,11 @@ class Stored(Protocol):
 class Room:
     """The names of a plan's commits, and whether they fit among those that are stored."""
 
+    __slots__ = ("_asking", "_held", "_new", "_stored", "planned")
+
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
-        self._planned: dict[Owner, dict[str, int]] = {}  # by commits that were accepted
+        self.planned: dict[Owner, dict[str, int]] = {}  # by commits that were accepted
         self._held: dict[Owner, _Held] = {}
         self._new: dict[Owner, dict[str, int]] = {}  # by the commits that are being planned
         self._asking: set[Owner] = set()
@@ -64,7 +66,7 @@ class Room:
             if held is not None:
                 held.check(owner, self._new[owner])
         for owner, sizes in self._new.items():
-            self._planned.setdefault(owner, {}).update(sizes)
+            self.planned.setdefault(owner, {}).update(sizes)
             if owner in self._held:
                 self._held[owner].put(sizes)
 
@@ -73,16 +75,12 @@ class Room:
         stored = self._stored.names(*owner)
         return 0 if stored is None else sum(size != DELETED for size in stored.values())
 
-    def planned(self) -> Mapping[Owner, Sizes]:
-        """What the accepted commits will leave."""
-        return self._planned
-
     def _holding(self, owner: Owner) -> _Held | None:
         if owner not in self._held:
             stored = self._stored.names(*owner)
             if stored is None:
                 return None
-            self._held[owner] = _Held({**stored, **self._planned.get(owner, {})})
+            self._held[owner] = _Held({**stored, **self.planned.get(owner, {})})
         return self._held[owner]
 
 

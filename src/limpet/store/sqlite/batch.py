@@ -85,7 +85,7 @@ class Batch:
             touched.append((key, live))
         for scope_key, scope in self._scopes.items():
             self._cache.keep_scope(scope_key, scope)
-        for owner, sizes in self.plan.room.planned().items():
+        for owner, sizes in self.plan.room.planned.items():
             self._cache.add_names(owner, sizes)
         return touched
 
@@ -139,12 +139,12 @@ class _Heads:
     """What has changed in rows of heads. A column that has not is not written: SQLite writes the
     indexes of every column that a statement names."""
 
+    __slots__ = ("_hot", "_moved", "_rare", "_whole")
+
     def __init__(self) -> None:
         self._hot: list[tuple[Any, ...]] = []
         self._moved: list[tuple[Any, ...]] = []  # to another place in the order of updates, too
-        self._folded: list[tuple[Any, ...]] = []  # with its facts
-        self._awaited: list[tuple[Any, ...]] = []  # with its facts, and when it is due
-        self._turned: list[tuple[Any, ...]] = []  # with all of that, and its lease
+        self._whole: dict[str, list[tuple[Any, ...]]] = {}  # with its facts, by statement
         self._rare: list[tuple[str, tuple[Any, ...]]] = []
 
     def add(self, sid: int, before: Head, after: Head) -> None:
@@ -168,13 +168,14 @@ class _Heads:
         if before.facts is not after.facts and before.labels == after.labels:
             facts, due = rows.facts_text(after), rows.derived(after)
             if leased:
-                self._turned.append((*times, slot, facts, *due, *rows.lease_row(sid, after)))
+                turned = (*times, slot, facts, *due, *rows.lease_row(sid, after))
+                self._whole.setdefault("set_turned", []).append(turned)
                 return
             if stays:
                 if due == rows.derived(before):
-                    self._folded.append((*times, facts, sid))
+                    self._whole.setdefault("set_folded", []).append((*times, facts, sid))
                 else:
-                    self._awaited.append((*times, facts, *due, sid))
+                    self._whole.setdefault("set_awaited", []).append((*times, facts, *due, sid))
                 return
         if stays:
             self._hot.append((*times, sid))
@@ -199,14 +200,11 @@ class _Heads:
             self._rare.append(("set_due", (*due, sid)))
 
     def write(self, cursor: apsw.Cursor) -> None:
-        for name, values in (
-            ("set_hot", self._hot),
-            ("set_moved", self._moved),
-            ("set_folded", self._folded),
-            ("set_awaited", self._awaited),
-            ("set_turned", self._turned),
-        ):
-            if values:
-                cursor.executemany(SQL[name], values)
+        if self._hot:
+            cursor.executemany(SQL["set_hot"], self._hot)
+        if self._moved:
+            cursor.executemany(SQL["set_moved"], self._moved)
+        for name, values in self._whole.items():
+            cursor.executemany(SQL[name], values)
         for name, row in self._rare:
             cursor.execute(SQL[name], row)

@@ -37,17 +37,14 @@ class Job:
         self.commits = commits
         self.loop = loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = loop.create_future()
-        self.ticket = [None]  # whoever pops it, writer or cancelled caller, decides
+        # Whoever pops it, writer or cancelled caller, decides. While it is there and the future is
+        # not done, the caller was not cancelled, as far as its loop knows.
+        self.ticket = [None]
         self.answered = False
         if len(commits) == 1 and len(commits[0].drafts) == 1:
             self.size = len(commits[0].drafts[0].raw)
         else:  # the bytes of its events' bodies
             self.size = sum([len(draft.raw) for commit in commits for draft in commit.drafts])
-
-    @property
-    def wanted(self) -> bool:
-        """Whether its caller was not cancelled, as far as its loop knows."""
-        return bool(self.ticket) and not self.future.done()
 
     def claim(self) -> bool:
         """Take the job: True for whoever comes first, the writer or its cancelled caller."""
@@ -149,7 +146,8 @@ class JobQueue:
         loop's, as it is there, and not the caller's."""
         try:
             self._here([job])
-            self._put([job])
+            if not job.answered:
+                self._put([job])
         except BaseException as error:
             # Out of the loop first; what is left is done when it goes on.
             job.loop.call_soon(_raise, error)

@@ -95,8 +95,7 @@ class SQLiteStore:
         self.blobs: Blobs = ReadyBlobs(SQLiteBlobs(*ways), self.sealer)
         self.marks: Marks = SQLiteMarks(*ways)
         self._writer: Writer | None = None
-        self._forks = PROCESS.forks
-        self._open = True
+        self._forks, self._open = PROCESS.forks, True
         self._closed = asyncio.Event()
 
     @classmethod
@@ -418,24 +417,17 @@ class SQLiteStore:
         return result
 
     def _write(self) -> Writer:
-        """Whoever writes. Raises what `_check` raises, and StoreReadOnly."""
-        writer = self._writer
-        if writer is None or writer.jobs.failure is not None:
-            return self._begin_writing()
         if not self._open or self._forks != PROCESS.forks:
             self._check()
-        return writer
-
-    def _begin_writing(self) -> Writer:
-        """A new writer, for the first write and after one that has failed."""
-        self._check()
-        if self._database.looking:
-            raise StoreReadOnly(self._database.where, "it was opened read-only; reopen it to write")
-        if self._writer is not None:
-            SQLITE.info("writer restarted: store=%s", self._database.path)
-        writes = WriteConnection(self._database, self._codec)
-        self._writer = Writer(writes, self._clock, self._pace)
-        self._writer.start()
+        if self._writer is None or self._writer.jobs.failure is not None:
+            if self._database.looking:
+                why = "it was opened read-only; reopen it to write"
+                raise StoreReadOnly(self._database.where, why)
+            if self._writer is not None:
+                SQLITE.info("writer restarted: store=%s", self._database.path)
+            writes = WriteConnection(self._database, self._codec)
+            self._writer = Writer(writes, self._clock, self._pace)
+            self._writer.start()
         return self._writer
 
     async def _open_read(self, query: Callable[[], T]) -> T:

@@ -69,8 +69,8 @@ class Writer(threading.Thread):
         """
         if not self._pace.admits(jobs):
             return
-        jobs = [job for job in jobs if job.wanted]
-        if not jobs or [job for job in jobs if job.run is not None]:
+        jobs = [job for job in jobs if job.ticket and not job.future.done()]
+        if not jobs or any([job.run for job in jobs]):
             return
         try:
             # Inside a transaction it is asked for by what runs there, a seal say, with eager tasks.
@@ -91,8 +91,7 @@ class Writer(threading.Thread):
             seconds = self._pace.timer() - began
             self._settle(batch)
             _answer_here(answers)
-            self._pace.note(jobs, seconds)
-            self._pace.held(seconds)
+            self._pace.held(jobs, seconds)
             logs.slow_commit(SQLITE, self._writes.path, seconds, jobs)
             if self._writes.wal.neglected or self._snapshots.due:
                 self.jobs.wake(Errand(_nothing))  # the thread sees to it, before the next commit

@@ -608,7 +608,7 @@ def test_an_interrupt_before_the_commit_is_durable_leaves_it_to_the_thread(
 
 @pytest.mark.parametrize(
     ("of", "name"),
-    [(Wal, "_committed"), (Batch, "settle"), (Job, "claim"), (Pace, "note")],
+    [(Wal, "_committed"), (Batch, "settle"), (Job, "claim"), (Pace, "held")],
     ids=["in COMMIT", "after it", "when answered", "then"],
 )
 def test_an_interrupt_after_the_commit_is_durable_takes_no_answer_away(

@@ -49,11 +49,10 @@ class Pace:
         return _are_small(jobs)
 
     def note(self, jobs: Sequence[Sized], seconds: float) -> None:
-        """A commit for these callers took so long."""
+        """The thread has made a commit for these callers, which took so long."""
         self.crowd = len(jobs)
         if _are_small(jobs):
-            counted = seconds if seconds < _SECONDS_COUNTED_MAX else _SECONDS_COUNTED_MAX
-            self.average += (counted - self.average) * _WEIGHT
+            self._count(seconds)
 
     def begin_turn(self) -> None:
         """A loop is about to commit what one of its turns has gathered."""
@@ -67,14 +66,21 @@ class Pace:
             return False
         return self.timer() - began < HERE_SECONDS_MAX
 
-    def held(self, seconds: float) -> None:
-        """A loop has made a commit that took so long, and was held since its turn began."""
+    def held(self, jobs: Sequence[Sized], seconds: float) -> None:
+        """A loop has made a commit for these callers, which took so long, and was held since its
+        turn began."""
+        self.crowd = len(jobs)
+        self._count(seconds)  # whoever is admitted is small
         self.commits += 1
         thread, began = self._turn
         if thread == get_ident():  # else another loop has begun one meanwhile
             seconds = self.timer() - began
         if seconds > self.longest:
             self.longest = seconds
+
+    def _count(self, seconds: float) -> None:
+        counted = seconds if seconds < _SECONDS_COUNTED_MAX else _SECONDS_COUNTED_MAX
+        self.average += (counted - self.average) * _WEIGHT
 
 
 def _are_small(jobs: Sequence[Sized]) -> bool:
