@@ -25,6 +25,7 @@ CALLS: dict[str, Callable[[Limpet, Session], Awaitable[Any]]] = {
     "verify": lambda lp, s: lp.verify(KEY),
     "backup": lambda lp, s: lp.backup("nowhere.db"),
     "append": lambda lp, s: s.append("a.b", actor="x", set={"n": 9, "temp:t": 9}),
+    "append plain": lambda lp, s: s.append("a.b", {"n": 1}, actor="x"),
     "append partial": lambda lp, s: s.append("a.b", actor="x", partial=True),
     "append_many": lambda lp, s: s.append_many([Draft(type="a.b", actor="x")]),
     "update": lambda lp, s: s.update(lambda _: {"n": 9}, actor="x"),
@@ -37,6 +38,8 @@ PLAIN: dict[str, Callable[[Limpet, Session], Any]] = {
     "session": lambda lp, s: lp.session(KEY),
     "commit": lambda lp, s: lp.commit(),
     "follow": lambda lp, s: s.follow(),
+    "append_soon": lambda lp, s: s.append_soon("a.b", actor="x"),
+    "append_soon with an id": lambda lp, s: s.append_soon("a.b", actor="x", id="e9"),
 }
 
 
@@ -120,6 +123,8 @@ async def test_every_call_after_fork_is_told(lp: Limpet, s: Session) -> None:
                 plain(lp, s)
             except errors.LimpetError as error:
                 codes.add(error.code)
+            else:
+                codes.add("no error")
         return " ".join(sorted(codes))
 
     assert in_child(child) == "store.forked"

@@ -17,6 +17,7 @@ from limpet.model import ops as op
 from limpet.model.keys import unfit
 from limpet.model.limits import INT_MAX, INT_MIN, NAME_CHARS_MAX, OPS_PER_EVENT_MAX
 
+_Set: Final = op.Set
 _SUGAR: Final = ("set", "merge", "add", "inc")
 # A reference is worth its bytes only for text longer than this; containers always are.
 _REFER_CHARS_MIN: Final = 48
@@ -83,7 +84,7 @@ def set_all(given: Mapping[str, Any], data: Mapping[str, Any]) -> Sets | None:
             return None
         if path is None:
             return None
-        ops.append(op.Set(path, value))
+        ops.append(_Set(path, value))
     return (tuple(ops), sets) if len(ops) <= OPS_PER_EVENT_MAX else None
 
 

@@ -8,8 +8,8 @@ commit, names the ids to send again when the store fails, and wakes those who fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from limpet.errors import (
     CommitTooLarge,
@@ -27,7 +27,6 @@ from limpet.model import (
     Fact,
     Key,
     LastCheckpoint,
-    Op,
     Prepared,
     prepare,
     prepare_flat,
@@ -40,9 +39,6 @@ from limpet.session.metrics import Metrics
 from limpet.session.queueing.queue import Queue
 from limpet.store.protocol import Committed, Store
 from limpet.store.threads import PROCESS
-
-NONE_GIVEN: Final[Mapping[str, Any]] = {}  # what an append sets, merges, … if nothing is named
-_EMPTY: Final = ()  # the only one there is
 
 
 class Keeper(Protocol):
@@ -110,8 +106,7 @@ class Journal:
 
     def prepare(self, draft: Draft, actor: str | None) -> Prepared:
         """A draft checked and encoded, by `actor` if it names nobody. Raises InvalidInput."""
-        if self._store is None:  # whether this process may ask it, `commit` looks
-            raise StoreClosed
+        self.check_open()
         if not isinstance(draft, Draft):
             raise InvalidInput(
                 f"{type(draft).__name__} is not a draft. Make one with "
@@ -119,60 +114,14 @@ class Journal:
             )
         return prepare(draft, id=self.new_id(), actor=actor)
 
-    def prepare_given(
-        self,
-        by: str | None,
-        type: str,
-        data: Mapping[str, Any],
-        actor: str | None,
-        set: Mapping[str, Any],
-        merge: Mapping[str, Mapping[str, Any]],
-        add: Mapping[str, Sequence[Any]],
-        inc: Mapping[str, int | float],
-        delete: Iterable[str],
-        ops: Iterable[Op],
-        id: str | None,
-        cause: str | None,
-        invocation_id: str | None,
-        correlation_id: str | None,
-        wake_id: str | None,
-        *,
-        input: bool,
-    ) -> Prepared:
-        """What `append` and `append_soon` are given, checked and encoded, `by` who acts if no actor
-        is named. Raises InvalidInput, StoreClosed, StoreForked."""
+    def prepare_flat(
+        self, type: str, data: object, given: object, actor: str | None
+    ) -> Prepared | None:
+        """What `prepare` makes of a draft with nothing but data and names that are `given` values,
+        if it is plain and small; None if it needs a closer look."""
         if self._store is None or self._forks != PROCESS.forks:
             self.check_open()
-        if (  # most are so: no draft is made
-            merge is NONE_GIVEN
-            and add is NONE_GIVEN
-            and inc is NONE_GIVEN
-            and delete is _EMPTY
-            and ops is _EMPTY
-            and id is cause is invocation_id is correlation_id is wake_id is None
-            and input is False
-        ):
-            flat = prepare_flat(type, data, set, self.new_id(), by if actor is None else actor)
-            if flat is not None:
-                return flat
-        draft = Draft(
-            type=type,
-            data=data,
-            actor=actor,
-            set=set,
-            merge=merge,
-            add=add,
-            inc=inc,
-            delete=delete,
-            ops=ops,
-            id=id,
-            cause=cause,
-            invocation_id=invocation_id,
-            correlation_id=correlation_id,
-            wake_id=wake_id,
-            input=input,
-        )
-        return self.prepare(draft, by)
+        return prepare_flat(type, data, given, self.new_id(), actor)
 
     def prepare_plain(self, fact: Fact, actor: str) -> Prepared:
         """A fact with nothing in it that needs to be looked at: see `model.events`."""

@@ -34,10 +34,10 @@ from limpet.session.arguments import (
 from limpet.session.blobs import HoldsBlobs
 from limpet.session.conversing.conversation import Conversation
 from limpet.session.history.verbs import History
-from limpet.session.journal import NONE_GIVEN, Journal
+from limpet.session.journal import Journal
 from limpet.session.known import Known
 from limpet.session.life.verbs import Life
-from limpet.session.queueing.verbs import AppendsSoon
+from limpet.session.queueing.verbs import NONE_GIVEN, AppendsSoon
 from limpet.session.runs.family import Family
 from limpet.session.runs.outcomes import Achieving
 from limpet.session.runs.running import Running
@@ -279,8 +279,7 @@ class Session(
         class.
         """
         writer = self.writer
-        prepared = writer.journal.prepare_given(
-            self.actor,
+        prepared = self._prepare(
             type,
             data,
             actor,

@@ -57,20 +57,19 @@ class Live(msgspec.Struct):
 
     def add(self, rec: Recorded) -> None:
         """Note an event that was committed. The fold is replaced by the caller."""
-        event, size = rec.event, len(rec.draft.raw)
+        event, size, tail = rec.event, len(rec.draft.raw), self.tail
         self.delta_bytes += size + EVENT_OVERHEAD_BYTES
         if size > TAIL_BYTES_MAX or event.data is None:
             self.tail = []  # too large to keep, or not decoded: it is read when asked for
+            return
+        if event.type in PROCESSING and (done := processed_by(event.type, event.data)):
+            # With the event, at once: readers in other threads must not see marks without it.
+            marked = [_marked(e, event) if e.seq in done else e for e in tail]
+            tail = self.tail = [*marked, event]
         else:
-            tail = self.tail
-            if event.type in PROCESSING and (done := processed_by(event.type, event.data)):
-                # With the event, at once: readers in other threads must not see marks without it.
-                marked = [_marked(e, event) if e.seq in done else e for e in tail]
-                tail = self.tail = [*marked, event]
-            else:
-                tail.append(event)
-            if len(tail) > _TAIL_MOST:
-                del tail[:-TAIL_MAX]
+            tail.append(event)
+        if len(tail) > _TAIL_MOST:
+            del tail[:-TAIL_MAX]
 
     def lease(
         self, fence: int, lease_us: int | None, worker: str | None, leased_us: int | None

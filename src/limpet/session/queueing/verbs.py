@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from limpet.errors import InvalidEvent
-from limpet.model import Key
+from limpet.model import Draft, Key, Prepared
 from limpet.model import ops as op
 from limpet.session.door import Door
-from limpet.session.journal import NONE_GIVEN
 from limpet.session.writer import Writer
+
+NONE_GIVEN: Final[Mapping[str, Any]] = {}  # what an append sets, merges, … if it names nothing
+_EMPTY: Final = ()  # the only one there is
 
 
 class AppendsSoon:
@@ -48,9 +50,7 @@ class AppendsSoon:
         Events of one session are recorded in their order, and before any later write to it. Raises
         QueueFull when too much waits.
         """
-        journal = self.writer.journal
-        prepared = journal.prepare_given(
-            self.actor,
+        prepared = self._prepare(
             type,
             data,
             actor,
@@ -69,7 +69,59 @@ class AppendsSoon:
         )
         if prepared.temp_ops:
             raise InvalidEvent("temp: names are not queued. Set them with append")
-        return journal.queue.add(self.key, self.writer, prepared)
+        return self.writer.journal.queue.add(self.key, self.writer, prepared)
+
+    def _prepare(
+        self,
+        type: str,
+        data: Mapping[str, Any],
+        actor: str | None,
+        set: Mapping[str, Any],
+        merge: Mapping[str, Mapping[str, Any]],
+        add: Mapping[str, Sequence[Any]],
+        inc: Mapping[str, int | float],
+        delete: Iterable[str],
+        ops: Iterable[op.Op],
+        id: str | None,
+        cause: str | None,
+        invocation_id: str | None,
+        correlation_id: str | None,
+        wake_id: str | None,
+        *,
+        input: bool,
+    ) -> Prepared:
+        """What an append was given, checked and encoded. Raises InvalidInput, StoreClosed."""
+        journal = self.writer.journal
+        if (  # most are so: no draft is made
+            merge is NONE_GIVEN
+            and add is NONE_GIVEN
+            and inc is NONE_GIVEN
+            and delete is _EMPTY
+            and ops is _EMPTY
+            and id is cause is invocation_id is correlation_id is wake_id is None
+            and input is False
+        ):
+            flat = journal.prepare_flat(type, data, set, self.actor if actor is None else actor)
+            if flat is not None:
+                return flat
+        draft = Draft(
+            type=type,
+            data=data,
+            actor=actor,
+            set=set,
+            merge=merge,
+            add=add,
+            inc=inc,
+            delete=delete,
+            ops=ops,
+            id=id,
+            cause=cause,
+            invocation_id=invocation_id,
+            correlation_id=correlation_id,
+            wake_id=wake_id,
+            input=input,
+        )
+        return journal.prepare(draft, self.actor)
 
 
 class Flushes(Door):
