@@ -72,7 +72,7 @@ class Leases(Protocol):
 
         A worker that holds it already gets a new lease, which fences off its old one.
         Raises SessionLocked if somebody else holds it, SessionNotFound, SessionDeleted,
-        SessionErased.
+        SessionErased. Whoever is refused is told an end that is measured again as in a claim.
         """
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from limpet.errors import LimpetError
+from limpet.errors import LimpetError, SessionError
 from limpet.model import Head, Key, Lease, deadline_us, is_reserved, runnable_us
 from limpet.model.lease import (
     acquired,
@@ -61,9 +61,12 @@ class Leasing(Tables):
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         now_us = self._clock()
-        self._measure_again(now_us)
         until_us = now_us + span_us(lease_seconds)
-        head = acquired(self._head(key), worker, now_us, until_us)
+        try:
+            head = acquired(self._head(key), worker, now_us, until_us)
+        except SessionError:
+            self._measure_again(now_us)
+            head = acquired(self._head(key), worker, now_us, until_us)
         return self._lease(head, lease_seconds, now_us, lock=True)
 
     async def expired(

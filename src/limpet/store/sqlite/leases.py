@@ -95,7 +95,13 @@ class Leases:
         return lasting(lease, until_us, seconds), after
 
     def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
-        self._measure_again()
+        try:
+            return self._acquire(key, worker, lease_seconds)
+        except SessionError:
+            self._measure_again()
+            return self._acquire(key, worker, lease_seconds)
+
+    def _acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         with self._writes.transaction():
             now_us = self._clock()
             sid, head = self._writes.reader.living(key)

@@ -96,6 +96,25 @@ class SetBackLaws:
         assert (again.key, again.fence) == (A, lease.fence + 1)
         assert (await store.verify(None)).findings == ()
 
+    async def test_a_lease_of_a_clock_that_was_ahead_is_measured_for_whoever_is_refused(
+        self, store: LeaseStore, leap: Leap
+    ) -> None:
+        """From then on, and not by a lock of another session that is granted."""
+        await create(store, A)
+        await create(store, B)
+        await leap(HOUR)
+        lease = await store.acquire(A, "dead", 5)
+        await leap(-HOUR)
+        await store.acquire(B, "other", 60)
+        assert (await load(store, A)).head.lease_us == lease.until_us
+        with pytest.raises(SessionLocked):
+            await store.acquire(A, "other", 5)
+        until_us = (await load(store, A)).head.lease_us
+        assert until_us is not None
+        assert until_us < lease.until_us - 60_000_000
+        await leap(6)
+        assert (await store.acquire(A, "other", 5)).fence == lease.fence + 1
+
     async def test_a_lease_and_a_retry_last_as_long_as_they_say(
         self, store: LeaseStore, leap: Leap
     ) -> None:
