@@ -195,6 +195,8 @@ def test_what_needs_a_person_is_shown_and_answered(here: Path) -> None:
     assert lines[2].endswith("ValueError: no such order")
     named = {id: ("--app", "support", "--user", "ada", "--id", id) for id in ("c0", "c1", "c2")}
     assert "choose --allow or --deny" in run(here, "confirm", "support.db", *named["c0"]).stderr
+    code, told = answer(here, "confirm", "support.db", "--allow", "--deny", *named["c0"])
+    assert (code, "--allow or --deny is given 2 times" in told["error"]["message"]) == (2, True)
     code, told = answer(here, "confirm", "support.db", "--allow", "--note", "ok", *named["c0"])
     assert (code, told["event"]["data"]["allow"]) == (0, True)
     assert "waits for no answer" in run(here, "answer", "support.db", "5", *named["c0"]).stderr

@@ -301,7 +301,8 @@ def _json_of(file: str) -> Any:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         return msgspec.json.decode(text.encode())
     except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-        raise InvalidInput(f"--put {file}: {error}. Pass a file that holds JSON.") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidInput(f"--put {file}: {reason}. Pass a file that holds JSON.") from error
 
 
 def _show(screen: Screen, found: list[limpet.Document], *, whole: bool) -> None:

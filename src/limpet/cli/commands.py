@@ -49,14 +49,20 @@ class Commands(TyperGroup):
 
 
 class Command(TyperCommand):
-    """A command. An option that takes one value is accepted once: the last would win silently."""
+    """A command. What takes one value, or says yes or no, is accepted once: the last would win."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for option, times in Counter(given).items():
-            if times > 1 and not (option.multiple or getattr(option, "is_flag", False)):
-                ctx.fail(f"{option.opts[0]} is given {times} times. Pass it once.")
+            if times > 1 and not (option.multiple or _is_plain_flag(option)):
+                names = " or ".join([*option.opts, *option.secondary_opts])
+                ctx.fail(f"{names} is given {times} times. Pass it once.")
         return super().parse_args(ctx, args)
+
+
+def _is_plain_flag(option: Any) -> bool:
+    """Whether it can only say one thing, however often."""
+    return bool(option.is_flag and not option.secondary_opts)
 
 
 class _Lost(Exception):

@@ -47,7 +47,9 @@ _FINDINGS: Final = (
 # Where the advice of an error is for a program: the same for a person at the command line.
 _HERE: Final = {
     "checkpoint.none": "limpet checkpoint, with --list to see which there are",
+    "document.not_found": "limpet documents STORE COLLECTION lists those that there are",
     "merge.conflict": "pass --prefer ours or --prefer theirs",
+    "query.cursor": "pass the cursor of the last page in JSON unchanged, or leave --cursor out",
     "request.not_found": "limpet status shows what a session waits for",
     "session.archived": "limpet unarchive brings it back",
     "session.has_forks": "pass --forks erase or --forks keep",

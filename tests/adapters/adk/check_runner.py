@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ from google.adk.sessions.in_memory_session_service import InMemorySessionService
 
 import limpet
 from limpet.adapters.adk import LimpetSessionService
-from tests.adapters.adk.agents import APP, ask, asked, runner
+from tests.adapters.adk.agents import APP, Scripted, ask, asked, runner
 
 ADA = {"app_name": APP, "user_id": "ada"}
 
@@ -121,3 +123,19 @@ async def test_an_open_limpet_is_of_one_loop() -> None:
         run = runner(service).run(user_id="ada", session_id="s", new_message=asked("hi"))
         with pytest.raises(limpet.InvalidInput, match="Pass its URL"):
             list(run)
+
+
+def test_the_program_of_the_page_runs_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/adk.md, with a scripted model: the second run goes on with the conversation."""
+    text = (Path(__file__).parents[3] / "docs" / "adk.md").read_text()
+    program = text.partition("```python title=support.py\n")[2].partition("```")[0]
+    (tmp_path / "support.py").write_text(program)
+    monkeypatch.chdir(tmp_path)
+    page = runpy.run_path("support.py", run_name="page")
+    page["agent"].model, page["agent"].tools = Scripted(model="scripted"), []
+    for turn in range(2):
+        asyncio.run(page["main"]())
+        with limpet.open_sync("sqlite:///support.db") as lp:
+            assert len(lp.get("support", "ada", "s1").messages()) == 2 * turn + 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,21 @@ async def test_the_example_runs_and_remembers(
         said = capsys.readouterr().out
         assert f"{items} items so far" in said
         assert said.count(QUESTION) == (items + 1) // 4
+
+
+def test_the_program_of_the_page_runs_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/openai-agents.md, with a scripted model: the second run goes on with the first."""
+    text = (Path(__file__).parents[3] / "docs" / "openai-agents.md").read_text()
+    program = text.partition("```python title=support.py\n")[2].partition("```")[0]
+    (tmp_path / "support.py").write_text(program)
+    monkeypatch.chdir(tmp_path)
+    page = runpy.run_path("support.py", run_name="page")
+    page["agent"].model, page["agent"].tools = Scripted(), [weather]
+    for _ in range(2):
+        asyncio.run(page["main"]())
+    assert capsys.readouterr().out.splitlines() == [
+        "rain in Oslo; 3 items so far",
+        "rain in Oslo; 7 items so far",
+    ]

@@ -59,6 +59,8 @@ async def test_a_limit_gives_the_newest_in_their_order(lp: limpet.Limpet) -> Non
         assert isinstance(limited.session_settings, SessionSettings)
         assert await texts(limited) == ["28", "29"]
         assert await texts(limited, 1) == ["29"]
+        with pytest.raises(errors.InvalidInput, match="limit is '5'"):
+            await limited.get_items("5")  # type: ignore[arg-type]  # wrong on purpose
 
 
 async def test_a_batch_is_recorded_whole_or_not_at_all(

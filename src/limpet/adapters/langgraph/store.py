@@ -179,7 +179,7 @@ def _content(op: PutOp, before: Document | None, now: float) -> dict[str, Any]:
     created = now
     if before is not None and _is_live(before, now):
         created = before.value["created"]
-    if op.ttl is not None and (type(op.ttl) not in (int, float) or not 0 <= op.ttl < math.inf):
+    if op.ttl is not None and (type(op.ttl) not in (int, float) or not math.isfinite(op.ttl)):
         raise InvalidInput(f"ttl is {op.ttl!r}. Pass a number of minutes, or None.")
     expires = None if op.ttl is None else now + op.ttl * _MINUTE
     times = {"created": created, "updated": now, "ttl": op.ttl, "expires": expires}

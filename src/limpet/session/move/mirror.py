@@ -64,7 +64,9 @@ async def mirror(journal: Journal, directory: Path, key: Key | None, app: str | 
         whole = key is None and app is None
         await in_thread(lambda: _relate(directory / RELATIONS, related, whole=whole))
     except (OSError, msgspec.DecodeError) as error:
-        raise InvalidInput(f"{directory} cannot be written: {error}.") from error
+        raise InvalidInput(
+            f"nothing can be mirrored to {directory}: {error}. Name a directory that is writable."
+        ) from error
     return Mirrored(sessions, events)
 
 

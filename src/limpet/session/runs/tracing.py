@@ -139,7 +139,8 @@ async def _bounds(writer: Writer, wake_id: str) -> tuple[Event, int]:
             if event.type == SPAN_STARTED:
                 return event, end
             end = event.seq
-    raise InvalidInput(f"session {writer.known.key} has no wake {wake_id!r}. See s.wakes().")
+    known = "See s.wakes(), or limpet trace --list."
+    raise InvalidInput(f"session {writer.known.key} has no wake {wake_id!r}. {known}")
 
 
 async def _backwards(writer: Writer) -> Any:

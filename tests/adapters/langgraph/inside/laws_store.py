@@ -108,6 +108,14 @@ async def test_an_item_expires_and_a_read_keeps_it(lp: limpet.Limpet, app: str) 
     assert [item.key for item in await store.asearch(("n",))] == ["kept"]
 
 
+@pytest.mark.parametrize("ttl", ["an hour", float("inf"), float("nan"), True])
+async def test_a_time_to_live_is_a_number_of_minutes(store: LimpetStore, ttl: Any) -> None:
+    """Anything else is refused, and nothing is put."""
+    with pytest.raises(limpet.InvalidInput, match="minutes"):
+        await store.aput(("n",), "k", {"v": 1}, ttl=ttl)
+    assert await store.aget(("n",), "k") is None
+
+
 async def test_a_sweep_takes_out_what_expired_and_nothing_else(lp: limpet.Limpet, app: str) -> None:
     """The content of expired items goes; an item that was put again stays."""
     now = [1_000_000.0]
