@@ -62,12 +62,6 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "raise AssertionError(op) -> pass",
     ): "Never reached: every kind of operation has its case.",
     (
-        "limpet.model.fold",
-        "record",
-        "draft.input or draft.origin is not None or (draft.plain_ops and draft.sets is None) -> "
-        "draft.input or draft.origin is None or (draft.plain_ops and draft.sets is None)",
-    ): "What is not adopted takes the usual way: slower. What is adopted is tested.",
-    (
         "limpet.store.planning.plan",
         "Plan._add",
         "fold is None and commit.reuse -> commit.reuse",
@@ -111,12 +105,12 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     (
         "limpet.store.planning.plan",
         "Plan._add_plain",
-        "commit.uid is not None and commit.uid != head.uid -> commit.uid != head.uid",
+        "uid is not None and uid != head.uid -> uid != head.uid",
     ): "The long way is taken, which ends the same.",
     (
         "limpet.store.planning.plan",
         "Plan._add_plain",
-        "commit.uid is not None and commit.uid != head.uid -> commit.uid is not None",
+        "uid is not None and uid != head.uid -> uid is not None",
     ): "The long way is taken, which ends the same.",
     (
         "limpet.store.planning.plan",
@@ -166,16 +160,6 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     (
         "limpet.model.fold",
         "record",
-        "draft.input or draft.origin is not None or (draft.plain_ops and draft.sets is None) -> draft.input or draft.origin is not None or draft.sets is None",
-    ): "The long way is taken, which ends the same: slower.",
-    (
-        "limpet.model.fold",
-        "record",
-        "draft.input or draft.origin is not None or (draft.plain_ops and draft.sets is None) -> draft.input or draft.origin is not None or draft.plain_ops",
-    ): "The long way is taken, which ends the same: slower.",
-    (
-        "limpet.model.fold",
-        "_record_plain",
         "now_us > at_us -> now_us >= at_us",
     ): "Equal times are the same time.",
     (
@@ -183,16 +167,6 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "record_run",
         "not active and head.activity_of(draft.type) -> head.activity_of(draft.type)",
     ): "It is asked again, and changes nothing: slower.",
-    (
-        "limpet.model.fold",
-        "is_run",
-        "draft.input or draft.caller_chose_id or (draft.plain_ops and draft.sets is None) -> draft.input or draft.caller_chose_id or draft.sets is None",
-    ): "Recorded one by one, which ends the same: slower.",
-    (
-        "limpet.model.fold",
-        "is_run",
-        "draft.input or draft.caller_chose_id or (draft.plain_ops and draft.sets is None) -> draft.input or draft.caller_chose_id or draft.plain_ops",
-    ): "Recorded one by one, which ends the same: slower.",
     (
         "limpet.store.coding.bodies",
         "_Fields",
