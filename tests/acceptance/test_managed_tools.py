@@ -294,12 +294,16 @@ async def test_a_child_is_run_for_a_few_bounded_turns(
             await tools.call("session_run_child", {"id": made["id"]}),  # it has ended
             await tools.call("session_run_child", {"id": "x", "cycles": 99}),
         ]
-        return made, children, ran, wrong
+        ended = await tools.call("session_list_children", {"ended": True})
+        return made, children, ran, wrong, ended
 
-    made, children, ran, wrong = await used(lp, own, use, harnesses={"research": looks})
+    made, children, ran, wrong, ended_ones = await used(lp, own, use, harnesses={"research": looks})
     assert [each["id"] for each in children["children"]] == [made["id"]]
     assert (ran["cycles"], ran["runs"], ran["ended"]) == (1, ["end_turn"], True)
     assert [each["error"]["code"] for each in wrong] == ["input.invalid"] * 3
+    assert ended_ones["children"] == []
+    (over,) = ended_ones["ended"]
+    assert (over["id"], over["stop_reason"], over["output"]) == (made["id"], "end_turn", "found")
     await own.refresh()
     (ended,) = await own.read(types=["session.child_ended"])
     assert ended.data["output"] == "found"

@@ -263,7 +263,7 @@ async def test_a_tree_has_every_session_that_was_delegated(lp: limpet.Limpet) ->
             await turn.delegate("reading", "c")
 
     async def quiet(turn: limpet.Turn) -> None:
-        pass
+        await turn.say("invoice 4711")
 
     s = await begun(lp)
     await lp.wake(s.key, delegates)
@@ -275,6 +275,7 @@ async def test_a_tree_has_every_session_that_was_delegated(lp: limpet.Limpet) ->
     assert tree.edges == ((s.key, one), (s.key, two), (one, three))
     first, second = tree.children
     assert (first.title, first.stop_reason, second.stop_reason) == ("first", None, "end_turn")
+    assert (first.output, second.output, tree.at_work) == (None, "invoice 4711", (one,))
     await lp.delete(two)
     assert [child.gone for child in (await s.tree()).children] == [False, True]
     assert (await lp.session(three).tree()).edges == ()

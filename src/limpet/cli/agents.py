@@ -336,7 +336,12 @@ def _judged(event: limpet.Event) -> dict[str, Any]:
 
 
 def _kin(kin: limpet.Kin) -> dict[str, Any]:
-    form = {"session": key_form(kin.key), "title": kin.title, "stop_reason": kin.stop_reason}
+    form: dict[str, Any] = {
+        "session": key_form(kin.key),
+        "title": kin.title,
+        "stop_reason": kin.stop_reason,
+    }
+    form |= {"summary": kin.summary, "output": kin.output}
     return {**form, "gone": kin.gone, "children": [_kin(each) for each in kin.children]}
 
 

@@ -9,6 +9,7 @@ from limpet.model import EMPTY, Key
 from limpet.model.facts.running.children import delegation
 from limpet.runtime.managed.asking import (
     LIMIT,
+    LIMIT_MAX,
     Caller,
     Tool,
     check_limit,
@@ -16,6 +17,7 @@ from limpet.runtime.managed.asking import (
     head_shown,
 )
 from limpet.session.history.at import head_now
+from limpet.session.runs.family import Kin, kin_of
 from limpet.session.session import Session
 from limpet.store.protocol import Query
 
@@ -123,15 +125,22 @@ class SessionGetTrace(Tool, frozen=True):
 
 
 class SessionListChildren(Tool, frozen=True):
-    """List the sessions that were delegated from this one and are still at work."""
+    """List the sessions that were delegated from this one and are still at work; with ended also
+    the newest that have ended, with their outputs."""
 
     name: ClassVar[str] = "session_list_children"
+    ended: bool = False
 
     async def run(self, caller: Caller) -> Any:
         own = caller.session
-        keys = await own.children()
-        found = await own.writer.journal.store.load_many(list(keys), tail=0)
-        return {"children": [head_shown(each.head) for each in found if each is not None]}
+        journal = own.writer.journal
+        found = await journal.store.load_many(list(await own.children()), tail=0)
+        shown = {"children": [head_shown(each.head) for each in found if each is not None]}
+        if not self.ended:
+            return shown
+        kin = await kin_of(journal, own.key, 1)
+        over = [_ended(child) for child in kin.children if child.stop_reason is not None]
+        return {**shown, "ended": over[-LIMIT_MAX:]}
 
 
 class SessionDelegate(Tool, frozen=True):
@@ -176,6 +185,11 @@ class SessionRunChild(Tool, frozen=True):
         head = await head_now(child.writer)
         ended = bool((delegation(head.facts) or EMPTY).get("ended"))
         return {**head_shown(head), "cycles": len(reasons), "runs": reasons, "ended": ended}
+
+
+def _ended(kin: Kin) -> dict[str, Any]:
+    told = {"stop_reason": kin.stop_reason, "summary": kin.summary, "output": kin.output}
+    return {"id": kin.key.id, "app": kin.key.app, "title": kin.title, **told}
 
 
 async def _direct_child(caller: Caller, id: str) -> Key:

@@ -26,8 +26,15 @@ class Kin(msgspec.Struct, frozen=True):
     key: Key
     title: str | None = None
     stop_reason: str | None = None  # how it ended for its parent; None: it has not
+    summary: str | None = None  # what it told its parent when it ended
+    output: Any = None
     children: tuple[Kin, ...] = ()
     gone: bool = False  # it was deleted or erased since
+
+    @property
+    def at_work(self) -> tuple[Key, ...]:
+        """Its children that have not ended."""
+        return tuple([child.key for child in self.children if child.stop_reason is None])
 
     @property
     def edges(self) -> tuple[tuple[Key, Key], ...]:
@@ -45,21 +52,36 @@ class Family:
         writer: Writer
 
     async def tree(self) -> Kin:
-        """This session and all that were ever delegated from it, ended ones too, down to the last.
+        """This session and all that were ever delegated from it, down to the last.
 
-        Reads one log for each of them.
+        What has ended is in it with its output, the rest is `at_work`. Reads one log for each.
         """
-        return await _kin(self.writer.journal, self.writer.known.key, {}, DELEGATION_DEPTH_MAX)
+        levels = DELEGATION_DEPTH_MAX + 1  # below the lowest there is nobody
+        return await kin_of(self.writer.journal, self.writer.known.key, levels)
+
+
+async def kin_of(journal: Journal, key: Key, levels: int) -> Kin:
+    """A session with those delegated from it, so many levels down. Reads one log for each that is
+    not on the last of them."""
+    return await _kin(journal, key, {}, levels)
 
 
 async def _kin(journal: Journal, key: Key, known: dict[str, Any], left: int) -> Kin:
-    found: dict[str, dict[str, Any]] = {}
+    if not left:
+        return Kin(key, **known)
     try:
         events = await _events(journal, key)
     except _GONE:
         if not known:
             raise
         return Kin(key, **known, gone=True)
+    children = [await _kin(journal, of.pop("key"), of, left - 1) for of in _told(events)]
+    return Kin(key, **known, children=tuple(children))
+
+
+def _told(events: list[Event]) -> list[dict[str, Any]]:
+    """The children that a log tells of, in the order of their creation, and how each ended."""
+    found: dict[str, dict[str, Any]] = {}
     for event in events:
         data = event.data
         if data is None:
@@ -68,12 +90,10 @@ async def _kin(journal: Journal, key: Key, known: dict[str, Any], left: int) -> 
             child = Key(data["app"], data["user"], data["child"])
             found[child.id] = {"key": child, "title": data.get("title"), "stop_reason": None}
         elif data["child"] in found:
-            ended = data.get("stop_reason", "interrupted")
-            found[data["child"]]["stop_reason"] = ended
-    children = []
-    for of in found.values() if left else ():
-        children.append(await _kin(journal, of.pop("key"), of, left - 1))
-    return Kin(key, **known, children=tuple(children))
+            said = {name: data.get(name) for name in ("summary", "output")}
+            ended = {"stop_reason": data.get("stop_reason", "interrupted"), **said}
+            found[data["child"]] |= ended
+    return list(found.values())
 
 
 async def _events(journal: Journal, key: Key) -> list[Event]:
