@@ -90,9 +90,9 @@ async def test_after_closing_nothing_is_asked(url: str) -> None:
     await asyncio.to_thread(lambda: asyncio.run(appended(shared, "t", 1)))
     await shared.close()
     await shared.close()
-    with pytest.raises(StoreClosed):
+    with pytest.raises(StoreClosed, match="closed with close"):
         await appended(shared, "s", 1)
-    with pytest.raises(StoreClosed):
+    with pytest.raises(StoreClosed, match="closed with close"):
         shared.call(lambda lp: lp.get("support", "ada", "s"))
 
 

@@ -111,7 +111,7 @@ class SharedLimpet:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosed("what close() has closed", "Make another object to go on")
+            raise StoreClosed("this store", "It was closed with close(): make another object")
 
     def _is_shared_only(self) -> bool:
         """Whether there is one store for all loops. A memory store that is opened twice is two
