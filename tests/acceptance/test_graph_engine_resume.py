@@ -220,6 +220,32 @@ async def test_a_step_is_saved_after_the_start_however_long_that_takes() -> None
     assert [save.revision for save in checkpointer.saves] == [1, 2, 3]
 
 
+async def test_a_change_is_only_saved_after_the_whole_record() -> None:
+    """A checkpointer of somebody else's may rely on it: it has the document that changes."""
+    order: list[str] = []
+    saving, go = asyncio.Event(), asyncio.Event()
+
+    class Slow(InMemoryCheckpointer):
+        async def save(self, record: CheckpointRecord, /) -> None:
+            saving.set()
+            await go.wait()
+            await super().save(record)
+            order.append("whole")
+
+        async def save_changes(self, invocation_id: str, ops: Any, whole: Any, /) -> None:
+            order.append("changes")
+            await super().save_changes(invocation_id, ops, whole)
+
+    async def waits(s: Log) -> dict[str, Any]:
+        await saving.wait()
+        asyncio.get_running_loop().call_soon(go.set)
+        return {"log": ["waited"]}
+
+    graph = line(Log, waits=waits, b=gives(log=["b"])).with_checkpointer(Slow()).compile()
+    assert (await graph.invoke()).log == ["waited", "b"]
+    assert order == ["whole", "changes", "changes"]
+
+
 # --- resuming -------------------------------------------------------------------------------------
 
 

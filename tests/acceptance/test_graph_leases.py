@@ -45,6 +45,7 @@ class Gate:
         if self.broken:
             self.broken = False
             raise RuntimeError("down")
+        assert not self.inside.is_set() or self.open.is_set(), "two run it at once"
         self.inside.set()
         await self.open.wait()
         return {"log": ["gate"]}

@@ -295,6 +295,21 @@ async def test_the_first_run_of_a_correlation_is_listed_with_the_others(cp: Any)
     assert await cp.latest("d") is None
 
 
+async def test_the_first_run_of_a_correlation_is_found_however_long_ago_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if it is not among the invocations that were saved last."""
+    monkeypatch.setattr("limpet.graph.stores.checkpoints._PAGE", 1)
+    async with limpet.open("memory://") as lp:
+        cp = LimpetCheckpointer(lp, "support")
+        for id in "cde":
+            await cp.save(record(id, correlation_id=id))
+        found = await cp.latest("c")
+        assert found is not None
+        assert found.invocation_id == "c"
+        assert await cp.latest(" odd ") is None
+
+
 async def test_a_status_that_a_step_changed_is_found(cp: Any) -> None:
     """The last step of a run says that it is completed."""
     await cp.save(record())

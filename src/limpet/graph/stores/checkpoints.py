@@ -220,7 +220,6 @@ class StoredCheckpoints:
         if cursor is None and (first := await self._first(wanted.correlation_id)) is not None:
             found = [record_of(first.head, first.values).summary()]
             found = [item for item in found if matches(item, wanted)]
-            found = [item for item in found if item.invocation_id == item.correlation_id]
             if len(found) == limit:
                 return Listing.of(found, _AFTER_FIRST)
         cursor = None if cursor == _AFTER_FIRST else cursor
