@@ -103,6 +103,7 @@ class Worker:
         self.rates = Rates()
         self._wakes: dict[asyncio.Task[Woken], Wake] = {}
         self._driving: set[Wake] = set()  # those whose harness has not ended
+        self._recording: set[Wake] = set()  # those whose end was not recorded at the last renewal
         self._later = listen_later()
         self._bell = asyncio.Event()  # something may be due
         self._freed = asyncio.Event()  # a harness has ended
@@ -246,8 +247,7 @@ class Worker:
         """Renew every lease in one call, and stop the wakes that have lost theirs."""
         while True:
             await asyncio.sleep(self._seconds / 3)
-            wakes = list(self._wakes.values())
-            if not wakes:
+            if not (wakes := self._to_renew()):
                 continue
             try:
                 renewed = await self._lp.renew([wake.lease for wake in wakes])
@@ -257,6 +257,13 @@ class Worker:
             for wake, lease in zip(wakes, renewed, strict=True):
                 if lease is None:
                     wake.stop(lost=True)
+
+    def _to_renew(self) -> list[Wake]:
+        """Those whose harness runs, and those whose end takes long to record. Any other gives its
+        lease back in a moment: renewed too late, it would count as lost."""
+        slow, wakes = self._recording, list(self._wakes.values())
+        self._recording = {*wakes} - self._driving
+        return [wake for wake in wakes if wake in self._driving or wake in slow]
 
     async def _end(self) -> None:
         """Let what runs come to its end; what takes too long is given back."""

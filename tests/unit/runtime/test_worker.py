@@ -117,6 +117,35 @@ async def test_a_worker_leases_no_more_than_it_can_record(world: World) -> None:
     assert most == 4
 
 
+async def test_a_lease_that_is_given_back_is_not_renewed(world: World) -> None:
+    """It would count as lost. Only if the last commit takes long is it renewed meanwhile."""
+    began, ends, ended, slow = (asyncio.Event() for _ in range(4))
+
+    async def harness(turn: limpet.Turn) -> None:
+        began.set()
+        await ends.wait()
+        asyncio.get_running_loop().call_soon(ended.set)
+
+    session = await world.begin("hi")
+    _hold_commits(world, slow)
+    worker = limpet.Worker(world.lp, harness, app="support", idle_exit=True)
+    running = asyncio.ensure_future(worker.run())
+
+    def renewed() -> list[limpet.Key]:
+        return [each.lease.key for each in worker._to_renew()]
+
+    async with asyncio.timeout(60):
+        await began.wait()
+        assert (renewed(), renewed()) == ([session.key], [session.key])
+        ends.set()
+        await ended.wait()
+        await asyncio.sleep(0)
+        assert (renewed(), renewed(), renewed()) == ([], [session.key], [session.key])
+        slow.set()
+        assert (await running).turns == 1
+    assert renewed() == []
+
+
 async def test_a_long_run_of_a_worker_hears_of_an_interrupt(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
