@@ -273,6 +273,8 @@ async def test_a_tree_has_every_session_that_was_delegated(lp: limpet.Limpet) ->
     (three,) = await lp.session(one).children()
     tree = await s.tree()
     assert tree.edges == ((s.key, one), (s.key, two), (one, three))
+    assert ((await lp.get(three)).parent, (await lp.get(one)).parent) == (one, s.key)
+    assert s.parent is None
     first, second = tree.children
     assert (first.title, first.stop_reason, second.stop_reason) == ("first", None, "end_turn")
     assert (first.output, second.output, tree.at_work) == (None, "invoice 4711", (one,))

@@ -14,6 +14,7 @@ from limpet.errors import (
     SessionExists,
 )
 from limpet.model import PAGE_MAX, Head, Key, described, to_time
+from limpet.model.facts.running.children import parent_in
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
@@ -25,7 +26,7 @@ from limpet.session.arguments import (
     pydantic_needed,
 )
 from limpet.session.door import Door
-from limpet.session.runs.leaving import head_of, leave, parent_of
+from limpet.session.runs.leaving import head_of, leave
 from limpet.store.open import refuse_uncopied
 from limpet.store.protocol import (
     Backups,
@@ -254,5 +255,5 @@ class Care(Door):
 
 
 def _works_for_another_app(head: Head) -> bool:
-    parent = parent_of(head)
+    parent = parent_in(head.facts)
     return parent is not None and (parent.app, parent.user) != (head.key.app, head.key.user)

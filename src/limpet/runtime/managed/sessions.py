@@ -56,13 +56,14 @@ class SessionGetSnapshot(Tool, frozen=True):
         asked = caller.other(self.id)
         session: Session[Any] = Session(asked.writer.journal, asked.key)
         await session.refresh(tail=0)
-        used, left = session.usage, session.budget
+        used, left, parent = session.usage, session.budget, session.parent
         return {
             **head_shown(session.head),
             "status": session.status,
             "state": {n: v for n, v in session.values.items() if not n.startswith("temp:")},
             "usage": {"turns": used.turns, "tokens": used.tokens, "cost": used.cost},
             "remaining": None if left is None else left.remaining.cost,
+            "parent": None if parent is None else {"id": parent.id, "app": parent.app},
             "agent": session.setup.agent,
             "environment": session.setup.environment,
             "fingerprint": session.setup.fingerprint,

@@ -9,7 +9,7 @@ import msgspec
 from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import PAGE_MAX, Event, Key
 from limpet.model.events import CHILD_ENDED
-from limpet.model.facts.running.children import CHILD_CREATED, CHILD_RELEASED
+from limpet.model.facts.running.children import CHILD_CREATED, CHILD_RELEASED, parent_in
 from limpet.model.limits import DELEGATION_DEPTH_MAX
 
 if TYPE_CHECKING:
@@ -44,12 +44,17 @@ class Kin(msgspec.Struct, frozen=True):
 
 
 class Family:
-    """Who works for a session."""
+    """Whom a session works for, and who works for it."""
 
     __slots__ = ()
 
     if TYPE_CHECKING:
         writer: Writer
+
+    @property
+    def parent(self) -> Key | None:
+        """The session that delegated this one; None if nobody did. Of forks see `lineage`."""
+        return parent_in(self.writer.known.head.facts)
 
     async def tree(self) -> Kin:
         """This session and all that were ever delegated from it, down to the last.

@@ -49,7 +49,7 @@ async def head_of(journal: Journal, key: Key) -> Head | None:
 
 async def leave_at(journal: Journal, head: Head) -> None:
     """The same, of a session at this version. Raises SessionConflict if it went on since."""
-    parent = parent_of(head)
+    parent = children.parent_in(head.facts)
     if parent is None or not is_untold(head.facts):
         return
     back: list[Draft] = []
@@ -66,12 +66,6 @@ async def leave_at(journal: Journal, head: Head) -> None:
                 return
         else:
             return
-
-
-def parent_of(head: Head) -> Key | None:
-    """The session that this one works for."""
-    found = children.delegation(head.facts)
-    return None if found is None else Key(found["app"], found["user"], found["id"])
 
 
 def _ended(head: Head) -> list[Draft]:

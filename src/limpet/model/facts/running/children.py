@@ -81,6 +81,12 @@ def delegation(facts: Facts) -> FrozenDict | None:
     return found
 
 
+def parent_in(facts: Facts) -> Key | None:
+    """The session that this one works for."""
+    found = delegation(facts)
+    return None if found is None else Key(found["app"], found["user"], found["id"])
+
+
 def depth(facts: Facts) -> int:
     """How many sessions are above it."""
     return int(facts.get("delegation", EMPTY).get("depth", 0))
