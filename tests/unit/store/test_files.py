@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import struct
 from pathlib import Path
@@ -97,6 +98,7 @@ def test_blocks_that_were_swapped_doubled_left_out_or_added_are_noticed() -> Non
     header, (a, b, c, d) = parts(seal.sealed(TEXT))
     wrong = [(b, a, c, d), (a, c, b, d), (a, a, b, c, d), (a, c, d), (b, c, d), (d,)]
     wrong += [(a, b, c, d, d), (a, b, c, b"\x00" + d[1:]), (a, b, c, d, b"\x00")]
+    wrong += [(a, b, c, b"\x03" + d[1:]), (b"\x02" + a[1:], b, c, d)]
     for some in wrong:
         with pytest.raises(ArchiveDamaged):
             seal.opened(header + b"".join(some))
@@ -158,13 +160,32 @@ def test_a_later_format_is_refused() -> None:
         sealed_as().opened(later + b"".join(blocks))
 
 
-def test_a_block_that_claims_to_be_huge_is_not_read() -> None:
+def test_a_block_that_claims_to_be_huge_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A length is not trusted beyond what a block can have."""
+    assert files.SEALED_BYTES_MAX == 4 * 2**20
+    monkeypatch.setattr(files, "SEALED_BYTES_MAX", 64)
     seal = FileSeal(Sealer(KeylessSeal()), "archive", "uid", "a/b")
     header, _ = parts(seal.sealed(b""))
-    size = files.SEALED_BYTES_MAX + 1
+    assert seal.opened(header + struct.pack("!BI", 1, 64) + bytes(64)) == bytes(64)
     with pytest.raises(ArchiveDamaged, match="block 1 does not begin as a block does"):
-        seal.opened(header + struct.pack("!BI", 1, size) + bytes(size))
+        seal.opened(header + struct.pack("!BI", 1, 65) + bytes(65))
+
+
+def test_a_block_is_sealed_for_the_place_that_is_specified() -> None:
+    """What other releases seal opens here: the words are a part of the format."""
+    places: list[Place] = []
+
+    class Noting(KeylessSeal):
+        def seal(self, plain: bytes, place: Place) -> bytes:
+            places.append(place)
+            return plain
+
+    raw = FileSeal(Sealer(Noting()), "archive", "uid", "a/b").sealed(TEXT[:20])
+    header = hashlib.sha256(parts(raw)[0]).hexdigest()
+    assert places == [
+        Place("file", "uid", f"{header}/1", "more"),
+        Place("file", "uid", f"{header}/2", "last"),
+    ]
 
 
 def test_keys_that_are_gone_while_a_file_is_written_fail_the_writing() -> None:
