@@ -270,6 +270,16 @@ async def test_each_transition_says_what_was_done_with_it(lp: limpet.Limpet) -> 
     ]
 
 
+async def test_activating_begins_with_empty_working_memory(lp: limpet.Limpet) -> None:
+    """What was tried while it was prepared is not the work's; session memory stays."""
+    s = await lp.create("support", "ada", phase="init", actor="user:ada")
+    await s.memory.working.put("draft", "x")
+    await s.memory.session.put("note", "x")
+    await s.activate()
+    assert await s.memory.working.list() == ()
+    assert [each.name for each in await s.memory.session.list()] == ["note"]
+
+
 async def test_a_session_has_the_nine_parts_of_the_chapter(lp: limpet.Limpet) -> None:
     """Id, state, phase, isolation, memory, tools, history, persistence policy and metadata."""
     lp.lifecycle("support", tools=limpet.ToolRegistry([limpet.Tool("search")]))

@@ -63,6 +63,21 @@ async def test_a_session_is_written_in_the_layout(lp: limpet.Limpet, tmp_path: P
     assert read(place / "runtime" / "checkpoint.json")["number"] == 1
 
 
+async def test_a_mirrored_session_says_what_it_runs_with(lp: limpet.Limpet, tmp_path: Path) -> None:
+    """Agent, environment, resources and vaults by version, and for whom it works."""
+    await lp.agents.put("support", {"model": "small"}, actor=ADA)
+    await lp.environments.put("default", {"image": "python"}, actor=ADA)
+    await lp.resources.put("repo", {"mount": "/srv"}, actor=ADA)
+    await lp.vaults.put("payments", {"stripe": "env:KEY"}, actor=ADA)
+    s = await lp.create("support", "ada", "c1", agent="support", environment="default", actor=ADA)
+    await s.attach(resources=["repo"], vaults=["payments"])
+    await lp.mirror(tmp_path, s.key)
+    shown = read(tmp_path / "support" / "ada" / "c1" / "session.json")
+    assert (shown["agent"], shown["environment"]) == ("support@1", "default@1")
+    assert (shown["resources"], shown["vaults"]) == (["repo@1"], ["payments@1"])
+    assert shown["parent"] is None
+
+
 async def test_relations_are_mirrored_and_revisits_queued(
     lp: limpet.Limpet, tmp_path: Path
 ) -> None:
