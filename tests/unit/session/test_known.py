@@ -63,3 +63,15 @@ def test_one_event_more_is_absorbed_as_any_answer(
     with patch.object(Known, "_absorb_next", lambda *_: False):
         usual = shown(made)
     assert shown(made) == usual
+
+
+def test_a_repeat_is_not_taken_for_the_event_of_another() -> None:
+    """Of five events an object knows three; a commit repeats the second and records the fifth."""
+    made = answers([("a.b", 0, 0, ())] * 5)
+    known = Known(KEY)
+    for answer in made[:3]:
+        known.absorb(answer, (None,))
+    second = msgspec.structs.replace(made[1].events[0], repeated=True)
+    both = (second, made[4].events[0])
+    known.absorb(msgspec.structs.replace(made[4], events=both, repeated=1), (None, None))
+    assert [event.seq for event in known.tail] == [5]

@@ -6,8 +6,11 @@ import sys
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from limpet.model import Event, Fold, Recorded, blank
 from limpet.model.fold import record
+from limpet.store import cache
 from limpet.store.cache import Live
 from limpet.testing.commits import draft, key
 from limpet.testing.laws.log.facts import idle
@@ -39,3 +42,26 @@ def test_an_input_is_never_seen_processed_by_an_event_that_is_not_there() -> Non
     for tail in seen:
         assert all([(event.processed or 0) <= tail[-1].seq for event in tail])
     assert [event.processed for event in live.tail] == [None, 4, 4, None]
+
+
+def test_an_entry_that_is_replaced_takes_no_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a session is read again, the others stay."""
+    monkeypatch.setattr(cache, "BYTES_MAX", 8_192)
+    kept = cache.Cache()
+    for _ in range(50):
+        for name in ("a", "b"):
+            kept.keep(key(name), Live(1, Fold(blank(key(name), "uid", 0)), 0, 0, 0))
+    assert kept.peek(key("a")) is not None
+    assert kept.peek(key("b")) is not None
+
+
+def test_the_session_that_was_not_used_for_longest_goes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To write to one is to use it."""
+    monkeypatch.setattr(cache, "SESSIONS_MAX", 2)
+    kept = cache.Cache()
+    lives = {name: Live(1, Fold(blank(key(name), "uid", 0)), 0, 0, 0) for name in "abc"}
+    for name in "abac":
+        kept.keep(key(name), lives[name])
+    assert [kept.peek(key(name)) is not None for name in "abc"] == [True, False, True]
