@@ -26,6 +26,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/property/test_fold.py",
         f"{_STORE}/test_verify.py",
         f"{_STORE}/test_scopes.py",
+        f"{_STORE}/test_plan.py",
         "tests/contract/test_stores.py",
         "tests/acceptance/test_unreadable.py",
     ),

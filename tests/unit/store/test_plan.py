@@ -10,7 +10,10 @@ import msgspec
 import pytest
 
 import limpet
+from limpet.model import SALT_BYTES, Commit
+from limpet.model.fold import is_run
 from limpet.store.memory import MemoryStore
+from limpet.store.planning.plan import Plan
 from limpet.testing.commits import addition, create, draft, key
 
 
@@ -83,3 +86,36 @@ async def test_no_guard_is_judged_on_a_fold_with_a_hole(
         await store.commit([addition(one), addition(one, draft(**change), guards=guards)])
     (committed,) = await store.commit([addition(one, draft(set={"n": 5, "app:n": 1}))])
     assert (committed.head.version, committed.damaged) == (2, (1,))
+
+
+async def on_one_session() -> tuple[Plan, Commit]:
+    """A plan, and a commit that takes the short way through it."""
+    store, one = MemoryStore(), key()
+    await create(store, one)
+    commit = addition(one, draft("agent.did"))
+    assert commit.drafts[0].plain
+    return Plan(store, 1, lambda: bytes(SALT_BYTES)), commit
+
+
+async def test_a_plain_commit_follows_what_was_planned_before_it() -> None:
+    """Two callers of one batch write to one session: each has its own place in the log."""
+    plan, commit = await on_one_session()
+    made = [plan.add([commit])[0] for _ in range(2)]
+    assert [each.head.version for each in made] == [2, 3]
+
+
+async def test_the_state_of_a_plain_commit_is_pinned() -> None:
+    """An event that changes nothing may be the one that a checkpoint is taken at."""
+    plan, commit = await on_one_session()
+    plan.add([msgspec.structs.replace(commit, pin=7)])
+    assert [(at, fold.head.version) for _, at, fold in plan.pins] == [(7, 2)]
+
+
+async def test_events_of_which_facts_follow_are_not_recorded_as_a_run() -> None:
+    """A message may count against a budget, though anybody may append one."""
+    plan, commit = await on_one_session()
+    plan.add([commit])
+    fold = plan.folds[commit.key]
+    message = msgspec.structs.replace(commit.drafts[0], type="agent.message")
+    assert is_run(fold, commit.drafts)
+    assert not is_run(fold, (message, message))
