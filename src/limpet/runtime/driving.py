@@ -7,6 +7,8 @@ is raised in it as Interrupted, at its next await.
 from __future__ import annotations
 
 import asyncio
+import dis
+import functools
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Generator
@@ -37,6 +39,10 @@ def harness_of(given: Any) -> Callable[[Any], Awaitable[Any]]:
         raise InvalidInput(
             f"{described(given)} is not a harness. Pass an async function of a turn, or an object "
             "with an async run(turn)."
+        )
+    if _is_surely_plain(run):
+        raise InvalidInput(
+            f"the harness {described(given)} is not async. Define it with `async def`."
         )
     found: Callable[[Any], Awaitable[Any]] = run
     return found
@@ -172,3 +178,28 @@ def _let_go(running: Awaitable[Any] | None) -> None:
     close = getattr(running, "close", None)
     if close is not None:
         close()
+
+
+def _is_surely_plain(run: Any) -> bool:
+    """Whether no call of it can give something to await: it is a generator, or only ever returns
+    constants. What returns the result of a call is left alone, as the function of a decorator."""
+    while isinstance(run, functools.partial):
+        run = run.func
+    if not inspect.isroutine(run):
+        run = getattr(run, "__call__", None)  # noqa: B004  # that of an object, for its code
+    code = getattr(run, "__code__", None)
+    if not isinstance(code, types.CodeType):
+        return False
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE):
+        return False
+    return bool(code.co_flags & inspect.CO_GENERATOR) or _returns_constants(code)
+
+
+def _returns_constants(code: types.CodeType) -> bool:
+    """Whether every return is of a constant, such as the None at the end of a function."""
+    before = ""
+    for step in dis.get_instructions(code):
+        if step.opname == "RETURN_VALUE" and (before != "LOAD_CONST" or step.is_jump_target):
+            return False  # what it jumps there with may be anything
+        before = step.opname
+    return True

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
+from contextlib import suppress
+from functools import partial, wraps
 from typing import Any, cast
 
 import pytest
@@ -409,7 +411,7 @@ async def test_a_worker_refuses_what_makes_no_sense(world: World, how: dict[str,
 
 
 async def test_a_harness_is_an_async_function_or_an_object_with_run(world: World) -> None:
-    """Both work; a plain function is an error of the turn, and anything else is refused."""
+    """Both work; what returns nothing to await fails its turn, and anything else is refused."""
 
     class Agent:
         async def run(self, turn: limpet.Turn) -> None:
@@ -419,10 +421,86 @@ async def test_a_harness_is_an_async_function_or_an_object_with_run(world: World
     await world.work(Agent())
     assert await world.said() == ["object"]
     await world.send("again")
-    (woken,) = await world.work(lambda turn: None)
+    (woken,) = await world.work(lambda turn: turn.id)
     assert isinstance(woken.error, limpet.TurnMisused)
     with pytest.raises(limpet.InvalidInput):
         limpet.Worker(world.lp, 5, app="support")
+
+
+class Plain:
+    def run(self, turn: limpet.Turn) -> None: ...
+
+
+class PlainCall:
+    def __call__(self, turn: limpet.Turn) -> None: ...
+
+
+class AsyncCall:
+    async def __call__(self, turn: limpet.Turn) -> None:
+        await echo(turn)
+
+
+def plain(turn: limpet.Turn, word: str = "") -> str | None:
+    if word:
+        return "done"
+    with suppress(KeyError):
+        turn.inputs[0].data["text"]
+    return None
+
+
+def pieces(turn: limpet.Turn) -> Generator[str, str, str]:
+    return (yield "a")
+
+
+async def async_pieces(turn: limpet.Turn) -> AsyncIterator[str]:
+    yield "a"
+
+
+def fails(turn: limpet.Turn) -> None:
+    raise ValueError
+
+
+@pytest.mark.parametrize(
+    "harness",
+    [plain, partial(plain, word="hi"), Plain(), PlainCall(), pieces, async_pieces, fails],
+    ids=["def", "partial", "run", "call", "generator", "async generator", "raises"],
+)
+async def test_a_harness_that_cannot_be_awaited_is_refused(world: World, harness: Any) -> None:
+    """When the worker is made, or the session is woken: not as a failed turn of every session."""
+    session = await world.begin("hi")
+    with pytest.raises(limpet.InvalidInput, match="Define it with `async def`"):
+        limpet.Worker(world.lp, harness, app="support")
+    with pytest.raises(limpet.InvalidInput, match="is not async"):
+        await world.lp.wake(session.key, harness)
+    assert await world.lp.claim("w", lease_seconds=1, app="support")  # nothing was leased or failed
+
+
+def decorated(fn: Any) -> Any:
+    def wrapper(turn: limpet.Turn) -> Any:
+        return fn(turn)
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    "harness",
+    [
+        AsyncCall(),
+        partial(partial(echo)),
+        decorated(echo),
+        wraps(plain)(decorated(echo)),
+        lambda turn: echo(turn) or None,
+        lambda turn: asyncio.gather(echo(turn)),
+    ],
+    ids=["call", "partial", "decorated", "wrapped", "or none", "future"],
+)
+async def test_a_harness_that_may_give_something_to_await_is_taken(
+    world: World, harness: Any
+) -> None:
+    """Only what is surely not async is refused: what a decorator returns is seen when it runs."""
+    await world.begin("hi")
+    await limpet.Worker(world.lp, harness, app="support", idle_exit=True).run()
+    assert await world.said() == ["hi"]
 
 
 async def test_a_harness_that_cannot_be_called_fails_like_any_other(world: World) -> None:
