@@ -212,6 +212,15 @@ def test_a_message_is_whole_sentences(name: str) -> None:
     assert "  " not in message
 
 
+def test_a_message_that_is_written_where_it_is_raised_is_whole_sentences_too() -> None:
+    """These classes add nothing to their text, so it ends with a full stop, or with advice."""
+    text = r'(?:InvalidInput|TurnMisused)\(\s*((?:f?"(?:[^"\\\n]|\\.)*"\s*)+)\)'
+    source = Path(limpet.__file__).parent
+    raised = [one for path in source.rglob("*.py") for one in re.findall(text, path.read_text())]
+    assert len(raised) > 100
+    assert [one for one in raised if not re.search(r'(?:\.|\. \{\w+\})"\s*$', one)] == []
+
+
 def test_a_summary_is_what_happened_without_the_advice() -> None:
     """It can stand within another error's sentence."""
     error = errors.SessionCorrupt("a/b/c", "event 3 cannot be read")

@@ -24,7 +24,7 @@ _decode: Final = msgspec.json.Decoder().decode
 def session_key(session_id: Any) -> str:
     """The id of a session: what may be the id in a key. Raises InvalidInput."""
     if not isinstance(session_id, str) or not session_id:
-        raise InvalidInput(f"a session id is a text that is not empty, not {session_id!r}")
+        raise InvalidInput(f"a session id is a text that is not empty, not {session_id!r}.")
     return Key("graph", "sessions", session_id).id
 
 
@@ -57,7 +57,7 @@ def filter_of(given: F | None, kind: type[F]) -> F:
 def keep_of(keep: int | None) -> int | None:
     """How many completed invocations stay; None for all."""
     if keep is not None and (type(keep) is not int or keep < 1):
-        raise InvalidInput(f"keep is a number of invocations from 1, not {keep!r}")
+        raise InvalidInput(f"keep is a number of invocations from 1, not {keep!r}.")
     return keep
 
 

@@ -77,15 +77,15 @@ class Effect(msgspec.Struct):
 
     def __post_init__(self) -> None:
         if self.on_unknown not in ("ask", "retry"):
-            raise InvalidInput(f"on_unknown is 'ask' or 'retry', not {self.on_unknown!r}")
+            raise InvalidInput(f"on_unknown is 'ask' or 'retry', not {self.on_unknown!r}.")
         if not callable(self.fn) or type(self.retries) is not int or self.retries < 0:
-            raise InvalidInput("an effect takes a function, and retries is a number from 0")
+            raise InvalidInput("an effect takes a function, and retries is a number from 0.")
         if self.key is not None and (why := unfit(self.key, NAME_CHARS_MAX)):
             raise InvalidInput(f"the key of an effect {why}.")
         if self.seconds is not None and not 0 < self.seconds < math.inf:
-            raise InvalidInput("the timeout of an effect is a number of seconds above 0")
+            raise InvalidInput("the timeout of an effect is a number of seconds above 0.")
         if not isinstance(self.compensate, (str, type(None))):
-            raise InvalidInput("compensate is the name of a function, not the function itself")
+            raise InvalidInput("compensate is the name of a function, not the function itself.")
 
     @property
     def seconds(self) -> float | None:

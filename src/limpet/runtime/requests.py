@@ -37,11 +37,11 @@ async def approve(
 ) -> Approval:
     """Ask whether this may be done; pause until somebody says, or the deadline does."""
     if otherwise not in (None, "allow", "deny"):
-        raise InvalidInput(f"otherwise is 'allow' or 'deny', not {otherwise!r}")
+        raise InvalidInput(f"otherwise is 'allow' or 'deny', not {otherwise!r}.")
     if deadline is not None:
         check_deadline(deadline)
     elif otherwise is not None:
-        raise InvalidInput("otherwise is what counts after a deadline: pass a deadline too")
+        raise InvalidInput("otherwise is what counts after a deadline: pass a deadline too.")
     occurrence = turn.records.occurrence("approve", name)
     id = identity(turn.id, "approve", name, occurrence)
     more = {"deadline": deadline, "otherwise": otherwise == "allow"}

@@ -60,7 +60,7 @@ class Stream:
         if isinstance(piece, str):
             return piece
         if not isinstance(piece, Mapping):
-            raise InvalidInput(f"a piece of a stream is a text or a dict, not {described(piece)}")
+            raise InvalidInput(f"a piece of a stream is a text or a dict, not {described(piece)}.")
         for name in ("usage", "cost", "model"):
             if piece.get(name) is not None:
                 self._more[name] = piece[name]
@@ -106,4 +106,4 @@ async def _each(pieces: Any) -> AsyncIterator[Any]:
         for piece in pieces:
             yield piece
     else:
-        raise InvalidInput(f"a stream takes an iterator of pieces, not {described(pieces)}")
+        raise InvalidInput(f"a stream takes an iterator of pieces, not {described(pieces)}.")

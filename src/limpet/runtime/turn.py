@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
 from limpet.model import EMPTY, REVISITS_PER_TURN_MAX, Draft, Event, to_us
@@ -36,11 +36,10 @@ from limpet.runtime.records import args_hash, check_same, identity, result_of
 from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.streams import Stream
 from limpet.session.runs.learnings import Learning, LearningKind, learn, learning_of
-from limpet.session.runs.permissions import permission_for
+from limpet.session.runs.permissions import Permission, permission_for
 from limpet.session.session import Session
 
 T = TypeVar("T")
-Permission: TypeAlias = Literal["always_allow", "always_ask", "deny"]
 _NONE: Final[Mapping[str, Any]] = {}
 
 
@@ -200,7 +199,7 @@ class Turn:
     ) -> Event:
         """An agent.message: a text, or a list of parts. `usage` and `cost` are what it took."""
         if (text is None) == (content is None):
-            raise InvalidInput("say takes a text or a content")
+            raise InvalidInput("say takes a text or a content.")
         data = {"text": text, "content": content, "model": model, "usage": usage, "cost": cost}
         return await self.append("agent.message", {n: v for n, v in data.items() if v is not None})
 
@@ -366,5 +365,5 @@ def _moment_us(when: datetime | timedelta, now_us: int) -> int:
     if isinstance(when, timedelta):
         return now_us + when // timedelta(microseconds=1)
     if not isinstance(when, datetime):
-        raise InvalidInput("a revisit is at an aware datetime, or after a timedelta")
+        raise InvalidInput("a revisit is at an aware datetime, or after a timedelta.")
     return to_us(when)

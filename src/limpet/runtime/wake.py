@@ -34,10 +34,10 @@ from limpet.runtime.later import Later
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import CONTROL, TAIL, Opening, open_wake
 from limpet.runtime.records import identity
-from limpet.runtime.turn import Permission, Turn
+from limpet.runtime.turn import Turn
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
-from limpet.session.runs.permissions import check_permissions
+from limpet.session.runs.permissions import Permission, check_permissions
 from limpet.session.session import Session
 from limpet.store.protocol import Loaded
 

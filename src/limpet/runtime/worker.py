@@ -17,7 +17,6 @@ import msgspec
 
 from limpet.errors import InvalidInput, LimpetError, StoreError
 from limpet.model import Key, Lease, described
-from limpet.runtime.turn import Permission
 from limpet.runtime.wake import (
     RETRIES,
     OnMismatch,
@@ -31,6 +30,7 @@ from limpet.runtime.wake import (
 from limpet.session.arguments import check_lease_seconds, check_sessions
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
+from limpet.session.runs.permissions import Permission
 
 POLL_SECONDS: Final = 0.5  # how long nothing is due before it is asked for again
 GRACE_SECONDS: Final = 20.0  # for turns to end when the worker is told to
@@ -90,7 +90,7 @@ class Worker:
                 f"not {described(lp)}."
             )
         if type(concurrency) is not int or not 0 < concurrency <= _CONCURRENCY_MAX:
-            raise InvalidInput(f"concurrency is a number from 1 to {_CONCURRENCY_MAX:,}")
+            raise InvalidInput(f"concurrency is a number from 1 to {_CONCURRENCY_MAX:,}.")
         self._lp, self._app = lp, check_sessions(app)
         self._concurrency, self._seconds = concurrency, check_lease_seconds(lease_seconds)
         self._idle_exit, self._max_turns = idle_exit, max_turns

@@ -301,7 +301,7 @@ def check_seq(after: object) -> int:
 def check_attempt(attempt: object, *, partial: bool = True) -> int:
     """Which attempt a partial event belongs to, from 1."""
     if type(attempt) is not int or not 1 <= attempt <= INT_MAX:
-        raise InvalidInput(f"attempt must be a number, 1 or more, not {described(attempt)}")
+        raise InvalidInput(f"attempt must be a number, 1 or more, not {described(attempt)}.")
     if not partial:
         raise InvalidInput("attempt belongs to a partial event. Leave it out, or add partial=True.")
     return attempt

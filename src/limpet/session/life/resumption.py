@@ -289,7 +289,9 @@ async def role_of(role: Role | None, session: Session[Any]) -> str | None:
         found = role(session)
         found = await found if isawaitable(found) else found
     if found is not None and not isinstance(found, str):
-        raise InvalidInput(f"role is a text or a function that returns one, not {described(found)}")
+        raise InvalidInput(
+            f"role is a text or a function that returns one, not {described(found)}."
+        )
     return found
 
 

@@ -142,7 +142,7 @@ class MemoryStore(Leasing, Naming):
     async def fold_at(self, key: Key, seq: int) -> Fold:
         kept = self._living(key)
         if not kept.has(seq):
-            raise InvalidInput(f"session {key} has no event {seq}")
+            raise InvalidInput(f"session {key} has no event {seq}.")
         if kept.event(seq).removed:
             raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
         return kept.fold_at(seq)

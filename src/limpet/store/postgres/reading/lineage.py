@@ -201,7 +201,7 @@ async def fold_at(
         if row is None:
             raise await reader.gone(conn, key)
         if not 1 <= seq <= row["version"]:
-            raise InvalidInput(f"session {key} has no event {seq}")
+            raise InvalidInput(f"session {key} has no event {seq}.")
         while row is not None and seq <= row["floor"]:
             row = await conn.fetchrow(SQL["origin"], row["parent"])
         if row is None:

@@ -121,7 +121,7 @@ class Sessions:
         with self._reader.instant():
             sid, head = self._reader.living(key)
             if not 1 <= seq <= head.version:
-                raise InvalidInput(f"session {key} has no event {seq}")
+                raise InvalidInput(f"session {key} has no event {seq}.")
             part = lineage.segment_with(self._reader, sid, head, seq)
             if part.sid is None:
                 raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
