@@ -137,7 +137,7 @@ CLASSES: Final = (
     ("SyncOverlay(SyncLayer)", "", [("life/memory", "Overlay")], "S"),
     ("SyncEpisodes(SyncLayer)", "", [("life/memory", "Episodes")], "S"),
     ("SyncBuffer", "\n    name: str", [("runs/buffers", "Buffer")], "S"),
-    ("SyncMemory", "", [("life/memory", "Memory")], "S"),
+    ("SyncMemory", "", [("life/memory", "Memory"), ("runs/buffers", "Buffers")], "S"),
     (
         "SyncApp(Generic[A])",
         "\n    name: str\n    state_type: type[A] | None"

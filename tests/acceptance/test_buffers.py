@@ -174,3 +174,21 @@ async def test_a_child_reads_its_parents_episodes_and_writes_none(lp: limpet.Lim
         await child.memory.episodic.put("parent/refund", {"eur": 0})
     assert await parent.memory.episodic.get("refund") == {"eur": 7}
     assert [each.name for each in await parent.memory.episodic.list()] == ["refund"]
+
+
+async def test_memory_has_its_place_before_anything_was_read(lp: limpet.Limpet) -> None:
+    """An object that has read nothing writes neither to a parent's memory nor to another task's."""
+    parent, child, _ = await family(lp)
+    unread = lp.session(child.key, actor="agent:main")
+    await unread.memory.semantic.put("tone", "short")
+    assert await parent.memory.semantic.get("tone") is None
+    assert await child.memory.semantic.get("tone") == "short"
+    await parent.memory.episodic.put("refund", {"eur": 7})
+    assert await unread.memory.episodic.get("parent/refund") == {"eur": 7}
+    task = await lp.create("support", "ada", "t", labels={"task": "refund"}, actor="user:ada")
+    fresh = lp.session(task.key, actor="user:ada")
+    await fresh.memory.procedural.put("how", "by hand")
+    assert [each.name for each in await task.memory.procedural.search("hand")] == ["how"]
+    await task.complete()
+    with pytest.raises(limpet.SessionEnded):
+        await fresh.memory.session.put("note", "late")

@@ -11,7 +11,7 @@ are read only. Beside the layers a session has buffers, which are events of its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
@@ -25,21 +25,18 @@ from limpet.errors import (
     SessionNotFound,
     SessionSuspended,
 )
-from limpet.model import PAGE_MAX, Event, Key, name_part, unfit, without_length
+from limpet.model import PAGE_MAX, Event, Head, Key, name_part, unfit, without_length
 from limpet.model.facts.documents import CHECKPOINT, DELETED
 from limpet.model.facts.phases import RESUMED, SUSPENDED, TERMINAL
 from limpet.model.facts.running.children import delegation
-from limpet.model.facts.running.memory import BUFFERS, version_in
 from limpet.model.values import round_trip, settle
 from limpet.session.conversing.shapes import text_of
 from limpet.session.documents import Document, Documents, Put, Removal, commit_puts
 from limpet.session.handle import Handle
-from limpet.session.history.at import head_now
 from limpet.session.history.interval import Interval
-from limpet.session.history.keeping import keeping_of
 from limpet.session.history.kept import Checkpoint
 from limpet.session.journal import Journal
-from limpet.session.runs.buffers import Buffer, BufferInfo
+from limpet.session.runs.buffers import Buffers
 
 LayerName: TypeAlias = Literal["working", "session", "episodic", "semantic", "procedural"]
 LAYERS: Final[tuple[LayerName, ...]] = (
@@ -64,14 +61,13 @@ class Remembered(msgspec.Struct, frozen=True):
     version: int = 1
 
 
-class Memory:
-    """The layers of one session."""
+class Memory(Buffers):
+    """The layers of one session, and its buffers."""
 
     def __init__(self, session: Handle) -> None:
         journal = session.writer.journal
         self._session, self._working = session, Working()
         self._own = Documents(journal, COLLECTION, owner=(session.app, session.user))
-        self._shared = Documents(journal, COLLECTION)
         self._interval = Interval(journal, session.key)
 
     @property
@@ -86,19 +82,12 @@ class Memory:
         return SessionLayer(self._session, self._own, place, self._interval)
 
     @property
-    def episodic(self) -> Episodes:
+    def episodic(self) -> Layer:
         """What happened in this session; of completed ones the user's other sessions see it.
 
         A delegated session also sees its parent's episodes (`parent/…`).
         """
-        prefix = f"episodic/{name_part(self._session.id)}/"
-        parent = self._parent
-        if parent is None:
-            return Episodes(self._session, self._own, prefix)
-        owner = (parent["app"], parent["user"])
-        theirs = Documents(self._session.writer.journal, COLLECTION, owner=owner)
-        above = Layer(self._session, theirs, f"episodic/{name_part(parent['id'])}/")
-        return Episodes(self._session, self._own, prefix, above)
+        return self._by_head(lambda head: _episodic(self._session, _parent(head)))
 
     @property
     def semantic(self) -> Layer:
@@ -106,53 +95,18 @@ class Memory:
 
         A delegated session reads what its parent's app knows, and keeps what it writes for itself.
         """
-        return _semantic(self._session, self._session.key, self._parent)
+        key = self._session.key
+        return self._by_head(lambda head: _semantic(self._session, key, _parent(head)))
 
     @property
     def procedural(self) -> Layer:
         """How things are done: by the task that the session's label `task` names."""
-        session = self._session
-        head = session.writer.known.maybe_head
-        task = "default" if head is None else head.labels.get("task", "default")
-        prefix = f"procedural/{name_part(session.app)}/{name_part(task)}/"
-        return Layer(session, self._shared, prefix)
+        return self._by_head(lambda head: _procedural(self._session, head))
 
-    # --- buffers ---------------------------------------------------------------------------------
-
-    @property
-    def session_state(self) -> Buffer:
-        """Where the session stands, as its agent noted it; with a version."""
-        return Buffer(self._session, "session_state")
-
-    @property
-    def working_buffer(self) -> Buffer:
-        """What the agent is working on; with a version."""
-        return Buffer(self._session, "working_buffer")
-
-    @property
-    def shell_state(self) -> Buffer:
-        """What the harness keeps of its shell. The tools of an agent only read it."""
-        return Buffer(self._session, "shell_state")
-
-    async def buffers(self) -> tuple[BufferInfo, ...]:
-        """What there is to read: checkpoint, shell_state, session_state, working_buffer.
-
-        The version of `checkpoint` is the number of the newest one.
-        """
-        head = await head_now(self._session.writer)
-        kept = keeping_of(self._session.writer.journal).kept(self._session.key)
-        numbers = [each.number for each in await kept.read(head.uid)]
-        infos = [BufferInfo("checkpoint", "ro", max(numbers, default=0))]
-        for name in BUFFERS:
-            version, _ = version_in(head.facts, name)
-            infos.append(BufferInfo(name, "ro" if name == "shell_state" else "rw", version))
-        return tuple(infos)
-
-    @property
-    def _parent(self) -> Mapping[str, Any] | None:
-        """For whom the session works: app, user and id."""
+    def _by_head(self, made: Callable[[Head | None], Layer]) -> Layer:
+        """A layer whose place the head decides: whom the session works for, or on what."""
         head = self._session.writer.known.maybe_head
-        return None if head is None else delegation(head.facts)
+        return Unread(self._session, made) if head is None else made(head)
 
     def layer(self, name: LayerName) -> Working | Layer:
         found: Working | Layer = getattr(self, name)
@@ -204,7 +158,7 @@ class Layer:
     async def put(self, name: str, value: Any, *, actor: str | None = None) -> Remembered:
         """Remember a value under a name; an older one stays in its history."""
         _check_name(name)
-        head = self._session.writer.known.maybe_head
+        head = await _head_of(self._session)
         if head is not None and head.phase in TERMINAL:
             raise SessionEnded(self._session.key, head.phase)
         if head is not None and self._own and head.phase in (SUSPENDED, RESUMED):
@@ -241,6 +195,26 @@ class Layer:
     def _shown(self, document: Document) -> Remembered:
         name = document.name.removeprefix(self._prefix)
         return Remembered(name, document.value, document.version)
+
+
+class Unread(Layer):
+    """A layer of a session of which this object has read nothing: each verb reads its head first,
+    or a child would write to what it may only read."""
+
+    def __init__(self, session: Handle, made: Callable[[Head | None], Layer]) -> None:
+        self._session, self._made = session, made
+
+    async def put(self, name: str, value: Any, *, actor: str | None = None) -> Remembered:
+        return await (await self._layer()).put(name, value, actor=actor)
+
+    async def get(self, name: str) -> Any:
+        return await (await self._layer()).get(name)
+
+    async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
+        return await (await self._layer()).list(prefix)
+
+    async def _layer(self) -> Layer:
+        return self._made(await _head_of(self._session))
 
 
 class SessionLayer(Layer):
@@ -327,6 +301,27 @@ def _semantic(session: Handle, key: Key, parent: Mapping[str, Any] | None) -> La
     return Overlay(session, own, f"own/{name_part(key.id)}/", parent)
 
 
+def _procedural(session: Handle, head: Head | None) -> Layer:
+    task = "default" if head is None else head.labels.get("task", "default")
+    place = f"procedural/{name_part(session.app)}/{name_part(task)}/"
+    return Layer(session, Documents(session.writer.journal, COLLECTION), place)
+
+
+async def _head_of(session: Handle) -> Head | None:
+    """The head that this object knows, or else the newest; None if there is no session."""
+    known = session.writer.known.maybe_head
+    if known is not None:
+        return known
+    with suppress(SessionNotFound):
+        return (await session.writer.journal.store.load(session.key, tail=0, scopes=False)).head
+    return None
+
+
+def _parent(head: Head | None) -> Mapping[str, Any] | None:
+    """For whom the session works: app, user and id."""
+    return None if head is None else delegation(head.facts)
+
+
 class Episodes(Layer):
     """What happened: this session's own episodes, and those that ended sessions left."""
 
@@ -359,9 +354,19 @@ class Episodes(Layer):
         return (*own, *shown)
 
 
+def _episodic(session: Handle, parent: Mapping[str, Any] | None) -> Episodes:
+    journal, prefix = session.writer.journal, f"episodic/{name_part(session.id)}/"
+    own = Documents(journal, COLLECTION, owner=(session.app, session.user))
+    if parent is None:
+        return Episodes(session, own, prefix)
+    theirs = Documents(journal, COLLECTION, owner=(parent["app"], parent["user"]))
+    above = Layer(session, theirs, f"episodic/{name_part(parent['id'])}/")
+    return Episodes(session, own, prefix, above)
+
+
 async def promotions(session: Handle, actor: str) -> tuple[Put, ...]:
     """The puts that let other sessions of the user see what happened in this one."""
-    layer = Memory(session).episodic
+    layer = _episodic(session, None)
     place = f"{PROMOTED}{name_part(session.id)}/"
     return tuple(
         [

@@ -13,10 +13,17 @@ import msgspec
 
 from limpet.errors import InvalidInput, MemoryConflict, SessionCorrupt
 from limpet.model import PAGE_MAX, UPDATE_TRIES_MAX, Event, described
-from limpet.model.facts.running.memory import WRITTEN, BufferName, memory_written, version_in
+from limpet.model.facts.running.memory import (
+    BUFFERS,
+    WRITTEN,
+    BufferName,
+    memory_written,
+    version_in,
+)
 from limpet.session.arguments import check_actor, check_expect, check_limit
 from limpet.session.handle import Handle
 from limpet.session.history.at import head_now
+from limpet.session.history.keeping import keeping_of
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -162,3 +169,38 @@ def _joined(name: str, value: Any, more: str | list[Any]) -> Any:
         f"the {name} holds {described(value)}, and {described(more)} cannot be added to it. "
         "Replace it with write."
     )
+
+
+class Buffers:
+    """The buffers of one session: a part of its memory."""
+
+    _session: Handle
+
+    @property
+    def session_state(self) -> Buffer:
+        """Where the session stands, as its agent noted it; with a version."""
+        return Buffer(self._session, "session_state")
+
+    @property
+    def working_buffer(self) -> Buffer:
+        """What the agent is working on; with a version."""
+        return Buffer(self._session, "working_buffer")
+
+    @property
+    def shell_state(self) -> Buffer:
+        """What the harness keeps of its shell. The tools of an agent only read it."""
+        return Buffer(self._session, "shell_state")
+
+    async def buffers(self) -> tuple[BufferInfo, ...]:
+        """What there is to read: checkpoint, shell_state, session_state, working_buffer.
+
+        The version of `checkpoint` is the number of the newest one.
+        """
+        head = await head_now(self._session.writer)
+        kept = keeping_of(self._session.writer.journal).kept(self._session.key)
+        numbers = [each.number for each in await kept.read(head.uid)]
+        infos = [BufferInfo("checkpoint", "ro", max(numbers, default=0))]
+        for name in BUFFERS:
+            version, _ = version_in(head.facts, name)
+            infos.append(BufferInfo(name, "ro" if name == "shell_state" else "rw", version))
+        return tuple(infos)

@@ -35,6 +35,7 @@ NAMES: Final = {
     "Memory": "SyncMemory",
     "Layer": "SyncLayer",
     "SessionLayer": "SyncLayer",
+    "Unread": "SyncLayer",
     "Episodes": "SyncEpisodes",
     "Working": "SyncWorking",
     "Overlay": "SyncOverlay",
