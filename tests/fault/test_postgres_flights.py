@@ -19,7 +19,8 @@ from limpet.store.postgres.writing.batch import Batch
 from limpet.store.postgres.writing.jobs import Job
 from limpet.store.postgres.writing.lane import Lane, Ready
 from limpet.store.postgres.writing.reply import Reply
-from limpet.store.protocol import Query
+from limpet.store.postgres.writing.view import View
+from limpet.store.protocol import Committed, Query
 from limpet.testing.commits import add, create, draft, key, load, ready
 from tests.support.seal import KeylessSeal
 
@@ -118,6 +119,31 @@ async def test_a_plan_on_top_of_a_batch_that_did_not_hold_is_dropped(
     assert sends.plans[:4] == [([], 0), ([A], 1), ([], 0), ([], 0)]
     assert sends.early == 0
     assert (await store.verify(None)).findings == ()
+
+
+async def test_jobs_of_a_batch_that_was_split_are_not_overtaken(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server refused to read for it, so each job is sent alone: that the first was recorded
+    does not let those in that come after all of them."""
+    fetch, send = View.fetch, Batch.send
+    later: list[asyncio.Future[Committed]] = []
+
+    async def canceled(view: View, conn: Connection, jobs: Sequence[Job]) -> None:
+        monkeypatch.setattr(View, "fetch", fetch)
+        raise asyncpg.QueryCanceledError("canceled")
+
+    async def held_back(batch: Batch, conn: Connection) -> Reply:
+        if not later:
+            later.append(asyncio.ensure_future(add(store, A)))  # which wakes the other lane
+            for _ in range(50):
+                await asyncio.sleep(0)
+        return await send(batch, conn)
+
+    monkeypatch.setattr(View, "fetch", canceled)
+    monkeypatch.setattr(Batch, "send", held_back)
+    assert await burst(store, A) == list(range(2, MANY + 2))
+    assert (await later[0]).head.version == MANY + 2
 
 
 async def test_jobs_that_are_sent_one_by_one_are_not_overtaken(

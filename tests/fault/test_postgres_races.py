@@ -10,7 +10,15 @@ import asyncpg
 import pytest
 
 import limpet
-from limpet.errors import SessionConflict, SessionErased, SessionExists, StoreFailed
+from limpet.errors import (
+    SessionConflict,
+    SessionDeleted,
+    SessionErased,
+    SessionExists,
+    StoreFailed,
+)
+from limpet.model import Commit
+from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.postgres.writing.batch import Batch
@@ -308,3 +316,59 @@ async def test_thousands_of_shared_names_leave_room_in_the_lock_table(open_store
     )
     assert [len(made.scopes) for made in many] == [900] * 10
     assert few.head.version == 2
+
+
+async def test_a_repeat_holds_only_with_what_it_repeats(open_stores: Open) -> None:
+    """It is of a batch in which another job records the draft first, and is refused: nothing of a
+    commit is recorded before all of it."""
+    one, other = await open_stores(2)
+    for of in (A, key("b")):
+        await create(one, of)
+    await add(other, A)  # what is planned on A does not hold
+    same = draft(id="d")
+    first, (second, beside) = await asyncio.gather(
+        add(one, A, same), one.commit([addition(A, same), addition(key("b"))])
+    )
+    assert (first.events[0].seq, second.events[0].seq, second.repeated) == (3, 3, 1)
+    assert beside.head.version == 2
+    assert beside.token == second.token == first.token
+    assert len(await log(one, key("b"))) == 2
+
+
+async def test_a_look_at_a_session_of_the_batch_holds_only_with_its_creation(
+    open_stores: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else was faster to create it: what was to be recorded beside it is not."""
+    one, other = await open_stores(2)
+    await create(one, A)
+    made, send = key("made"), Batch.send
+
+    async def late(batch: Batch, conn: Connection) -> Reply:
+        monkeypatch.setattr(Batch, "send", send)
+        await create(other, made)
+        return await send(batch, conn)
+
+    monkeypatch.setattr(Batch, "send", late)
+    answers = await asyncio.gather(
+        one.commit([creation(made, id="mine")]),
+        one.commit([Commit(made, (), uid="mine"), addition(A)]),
+        return_exceptions=True,
+    )
+    assert [type(answer) for answer in answers] == [SessionExists, SessionDeleted]
+    assert len(await log(one, A)) == 1
+
+
+async def test_a_created_session_is_not_shown_names_that_were_not_recorded(
+    open_stores: Open,
+) -> None:
+    """The job before it in its batch writes one, and is refused."""
+    one, other = await open_stores(2)
+    await create(one, A)
+    await add(other, A)
+    written, (made,) = await asyncio.gather(
+        add(one, A, draft(set={"app:x": 1}), expect=1),
+        one.commit([creation(key("made"))]),
+        return_exceptions=True,
+    )
+    assert isinstance(written, SessionConflict)
+    assert made.scopes == (await load(one, key("made"))).scopes == {}

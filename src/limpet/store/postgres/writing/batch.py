@@ -100,6 +100,8 @@ class Batch:
                 self._add_look(commit)
             elif commit.key in touched:
                 self._add_visit(commit)
+            elif commit.key in self._heads:  # a repeat, maybe of what a job before it records
+                self._rely_on(self._heads[commit.key])
         for key, write in writes:
             self._add_scope(key, write)
         for key, number, fold in pins:
@@ -231,8 +233,10 @@ class Batch:
             live = self._view.lives.get(key)
             row = self._new_head(key) if live is None else _known_head(live)
             entry = self._heads[key] = Entry(self._tables["h"].add(*row), live)
-            if live is None and key in self._plan.bases:
-                self._add_base(key, self._plan.bases[key])
+            if live is None:
+                self._names.find(self._jobs, key)
+                if key in self._plan.bases:
+                    self._add_base(key, self._plan.bases[key])
         elif entry.needed:
             assert entry.live is not None
             entry.needed = False
@@ -263,8 +267,12 @@ class Batch:
             row = (*row[:2], None, *row[3:])
             place = self._tables["h"].add(*row)
             entry = self._heads[key] = Entry(place, live, needed=True)
-        self._tables["l"].add(self._jobs, entry.place)
+        self._rely_on(entry)
         return entry.place
+
+    def _rely_on(self, entry: Entry) -> None:
+        """The job holds only with the session, and with what jobs before it write there."""
+        self._tables["l"].add(self._jobs, entry.place)
 
     def _add_look(self, commit: Commit) -> None:
         """A session that has to be there; for a snapshot, and if one is expected, at the version
@@ -272,8 +280,10 @@ class Batch:
         live = self._view.lives.get(commit.key)
         if commit.pin is not None or commit.expect is not None:
             self._head_of(commit.key)
-        if live is not None:  # else this very batch makes it
+        if live is not None:
             self._need(commit.key, live)
+        else:  # this very batch makes it
+            self._rely_on(self._heads[commit.key])
 
     def _add_base(self, key: Key, base: Base) -> None:
         uid = self._plan.folds[key].head.uid

@@ -214,6 +214,7 @@ class Lane:
         Somebody else's transaction holds one of the rows, or a value cannot be stored.
         """
         POSTGRES.info("batch split: store=%s commits=%d", self._writer.place, len(jobs))
+        self._flight.answer(held=False)  # as above: it may have been refused before it was planned
         again: list[Job] = []
         held: set[Key] = set()
         for job in jobs:

@@ -11,6 +11,7 @@ from limpet.model import (
     SCOPE_NAMES_EVER_MAX,
     SCOPE_NAMES_MAX,
     Commit,
+    Key,
     ScopeKey,
     ScopeWrite,
     scope_of,
@@ -69,6 +70,12 @@ class Names:
                     base = self._view.scope_version(key)
                     place = self._places[key] = self._tables["n"].add(*key, base, None, None)
                 self._tables["w"].add(job, place)
+
+    def find(self, job: int, key: Key) -> None:
+        """The job creates a session, whose creator is shown what jobs before it write."""
+        for name in self._now:
+            if name[0] == key.app and name[1] in ("", key.user):
+                self._tables["w"].add(job, self._places[name])
 
     def make_room(self) -> None:
         """How many names each owner may have before those of this batch are added."""
