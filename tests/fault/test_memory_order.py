@@ -3,6 +3,7 @@ clients of one server do by the time that a reply takes."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -17,7 +18,7 @@ from limpet.model import Commit
 from limpet.model.facts import checkpoints as facts
 from limpet.model.facts.documents import CHECKPOINT
 from limpet.model.keys import checkpoints_of
-from limpet.session.documents import Documents, commit_puts
+from limpet.session.documents import Documents, Put, commit_puts
 from limpet.session.history.kept import Checkpoint
 from limpet.session.life.memory import COLLECTION
 from limpet.store.clock import Clock
@@ -170,6 +171,55 @@ async def test_a_checkpoint_between_a_look_and_the_put_is_noticed(
     monkeypatch.setattr(journal, "commit", later)
     await here.memory.session.put("a", "x")
     assert await marks(here, "a") == [earlier + 1]
+
+
+async def test_puts_at_once_of_one_object_each_follow_the_newest_checkpoint(
+    two: tuple[limpet.Limpet, limpet.Limpet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is sent again, since its entry is new, after another learned of a checkpoint."""
+    here = await two[0].create("support", "ada", "one", actor=ADA)
+    there = await two[1].get(KEY, actor=ADA)
+    turn = Put.turn
+
+    async def later(put: Put, error: Any) -> None:
+        monkeypatch.setattr(Put, "turn", turn)
+        await there.checkpoint()
+        await here.memory.session.put("b", "x")
+        await turn(put, error)
+
+    monkeypatch.setattr(Put, "turn", later)
+    await here.memory.session.put("a", "x")
+    assert (await marks(here, "a"), await marks(here, "b")) == ([1], [1])
+
+
+async def test_a_put_is_held_against_the_checkpoints_while_another_looks(
+    two: tuple[limpet.Limpet, limpet.Limpet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was known of them is good until more is known: one that is made now is noticed."""
+    here = await two[0].create("support", "ada", "one", actor=ADA)
+    there = await two[1].get(KEY, actor=ADA)
+    store, turn = type(here.writer.journal.store), Put.turn
+    load, answered = store.load, asyncio.Event()
+    looks: list[asyncio.Future[None]] = []
+
+    async def held_back(*args: Any, **how: Any) -> Any:
+        await answered.wait()
+        return await load(*args, **how)
+
+    async def later(put: Put, error: Any) -> None:
+        monkeypatch.setattr(store, "load", held_back)
+        assert put.interval is not None
+        looks.append(asyncio.ensure_future(put.interval.look_again()))
+        await asyncio.sleep(0)
+        monkeypatch.undo()
+        await there.checkpoint()
+        await turn(put, error)
+
+    monkeypatch.setattr(Put, "turn", later)
+    await here.memory.session.put("a", "x")
+    answered.set()
+    await asyncio.gather(*looks)
+    assert await marks(here, "a") == [1]
 
 
 async def test_a_session_that_ends_between_a_look_and_the_put_begins_no_log(

@@ -244,6 +244,7 @@ class Put:
     __slots__ = (
         "_actor",
         "_create",
+        "_number",
         "_over",
         "_replace",
         "_value",
@@ -279,6 +280,12 @@ class Put:
         self.creates = self.expect == 0
         self.prepare()
 
+    def renumber(self) -> None:
+        """Make its event again if another checkpoint is the newest now: whoever shares the interval
+        may have looked meanwhile."""
+        if self.interval is not None and self.interval.number != self._number:
+            self.prepare()
+
     def prepare(self) -> None:
         """Make its event, in two forms. Both have one id: whichever is recorded, a repeat finds
         it."""
@@ -287,8 +294,8 @@ class Put:
         self._create = prepare(document_created(self.key, self._value, id=self.id, **how), None)
 
     def _how(self) -> dict[str, Any]:
-        number = None if self.interval is None else self.interval.number
-        return {"actor": self._actor, "checkpoint": number}
+        self._number = None if self.interval is None else self.interval.number
+        return {"actor": self._actor, "checkpoint": self._number}
 
     def commit(self) -> Commit:
         """As a replacement, or as a creation, which also takes the name of a purged document."""
@@ -348,6 +355,8 @@ async def commit_puts(
     left = UPDATE_TRIES_MAX + len(puts)
     while True:
         held = [commit for each in intervals.values() for commit in each.commits()]
+        for put in puts:
+            put.renumber()
         try:
             answers = await journal.commit((*commits, *(put.commit() for put in puts), *held))
         except (*_GONE, SessionExists, SessionConflict) as error:
@@ -368,10 +377,8 @@ async def _change(
     """Change what was refused at this key, so that it may be sent again; or raise what it means."""
     if key in puts:
         await puts[key].turn(error)
-        return
-    await intervals[key].look_again()
-    for put in puts.values():
-        put.prepare()
+    else:
+        await intervals[key].look_again()
 
 
 async def versioned(documents: Documents, name: str) -> str:

@@ -31,31 +31,33 @@ class Interval:
         """Find out, unless it is known for the session `uid`. Of a session that is not there
         nothing is known."""
         if self.number is None or uid not in (None, self._uid):
-            self._uid = uid
+            self._uid, self.number = uid, None
             await self.look_again()
 
     async def look_again(self) -> None:
-        """Another checkpoint was recorded, or the session is gone. Raises SessionDeleted."""
-        self.number, self._begun = None, None
+        """Another checkpoint was recorded, or the session is gone. Raises SessionDeleted.
+
+        What was known stays until more is: others may be about to commit by it.
+        """
         store = self._journal.store
         try:
             uid = (await store.load(self._key, tail=0, scopes=False)).head.uid
         except SessionNotFound:
+            self.number, self._begun = None, None
             return
         if self._uid not in (None, uid):
             raise SessionDeleted(self._key)
-        self._uid = uid
         try:
             loaded = await store.load(self.log, tail=0, scopes=False)
         except (SessionNotFound, SessionDeleted):
-            self._version, self.number = 0, 0
+            self._uid, self._version, self.number = uid, 0, 0
             self._begun = facts.checkpoints_created(self.log, uid)
             return
-        self._version, self._log_uid, self.number = loaded.head.version, loaded.head.uid, 0
+        self._uid, self._version, self._log_uid = uid, loaded.head.version, loaded.head.uid
         if loaded.fields.get(facts.OF) == uid:
-            self.number = loaded.fields[facts.LAST]
+            self.number, self._begun = loaded.fields[facts.LAST], None
         else:
-            self._begun = facts.begun_again(uid)
+            self.number, self._begun = 0, facts.begun_again(uid)
 
     def commits(self) -> tuple[Commit, ...]:
         """What has to hold with a put. Where no checkpoint was made yet, their log begins: the
