@@ -44,8 +44,11 @@ class Door:
 
     def __repr__(self) -> str:
         """With its URL, unless a password may be in it."""
+        from urllib.parse import unquote
+
         url = str(self.url)
-        shown = f"{url.partition('://')[0]}://…" if "@" in url or "password" in url else url
+        plain = unquote(url)  # a URL within it is encoded
+        shown = f"{url.partition('://')[0]}://…" if "@" in plain or "password" in plain else url
         return f"<limpet.{type(self).__name__} {shown}>"
 
     def __await__(self: Self) -> Generator[Any, None, Self]:

@@ -113,6 +113,8 @@ def test_a_limpet_shows_its_place_and_no_secret() -> None:
     """In logs and in tracebacks."""
     for url in ("postgresql://ada:secret@db.example/a", "postgresql://h/x?password=secret"):
         assert repr(Limpet(url)) == "<limpet.Limpet postgresql://…>"
+    pooled = "postgresql://host/db?pooler=transaction&direct=postgresql%3A//ada%3Asecret%40one/two"
+    assert repr(Limpet(pooled)) == "<limpet.Limpet postgresql://…>"
     assert repr(Limpet("sqlite:///a.db")) == "<limpet.Limpet sqlite:///a.db>"
 
 

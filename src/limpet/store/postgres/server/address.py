@@ -54,8 +54,9 @@ def check_url(url: str) -> None:
         _check_port(url, port)
     for mode in _given(url, POOLER):
         if mode != POOLED:
+            other = f", not {mode!r}" if mode.isalnum() else ""  # it may be more than one option
             reason = (
-                f"{POOLER} is {POOLED}, not {mode!r}. For a pooler in session mode, or none, name "
+                f"{POOLER} is {POOLED}{other}. For a pooler in session mode, or none, name "
                 f"the server itself and leave {POOLER} out"
             )
             raise InvalidURL(where(url), reason)

@@ -59,6 +59,7 @@ def test_a_url_without_a_password_is_shown_as_it_is() -> None:
         ("postgresql://ada:se@cret@host/db", "%40"),
         ("postgresql://ada:s/e:cret@host/db", "%3A"),
         ("postgresql://ada:secret@host/db?sslmode", "name=value"),
+        ("postgresql:///db?pooler=transaction;direct=postgresql://ada:secret@one/two", "pooler"),
         ("postgresql://ada:secret@host/db?password=se&cret", "name=value"),
         ("postgresql://ada:secret@ho%00st/db", "control"),
     ],
