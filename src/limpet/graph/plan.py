@@ -43,6 +43,7 @@ class GraphPlan(Generic[S]):
         self.steps_max = checked_steps(steps_max, GraphInvalid)
         self.observers: tuple[Observer, ...] = ()
         self.deliveries: set[Delivery] = set()
+        self.warned = False  # of a session id without a session store
 
     @property
     def state_type(self) -> type[S]:

@@ -5,8 +5,9 @@ Errors raised before the first node leave everything as it was.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
@@ -31,6 +32,8 @@ from limpet.graph.observe import Observer, checked_observer
 from limpet.graph.plan import GraphPlan, checked_steps
 from limpet.graph.suspend import SuspendSignal
 from limpet.model import described
+
+_LOG: Final = logging.getLogger("limpet.graph")
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +150,8 @@ async def _run(
         ran.found_session = await run.binding.load()
         if ran.found_session and record is not None:
             check_no_session(record, signal=call.signal_payload is not None)
+    elif run.session_id is not None:
+        _warn_once(graph)
     start = _start(scope, call, record)
     ran.entry_state = start.state
     if graph.checkpointer is not None:
@@ -161,6 +166,13 @@ async def _run(
         raise
     await finish(run, final)
     return final
+
+
+def _warn_once(graph: GraphPlan[Any]) -> None:
+    """A session id alone stands on spans and logs: that may be meant, or a store was forgotten."""
+    if not graph.warned:
+        graph.warned = True
+        _LOG.warning("session without a store: graph=%s", graph.name)
 
 
 def _start(scope: Scope, call: Call, record: CheckpointRecord | None) -> Start:
