@@ -80,6 +80,14 @@ def test_a_vault_is_shown_by_its_names(file: str) -> None:
     assert "sk_live_1" not in refused
 
 
+def test_a_buffer_that_cannot_be_read_is_refused_with_those_that_can(file: str) -> None:
+    """Checkpoints are listed among the buffers: the error says which command shows them."""
+    assert "checkpoint@0  ro" in ran("memory", file, *KEY)
+    refused = " ".join(ran("memory", file, "checkpoint", *KEY, code=2).split())
+    assert "shell_state, session_state, working_buffer, not 'checkpoint'" in refused
+    assert "limpet checkpoint --list" in refused
+
+
 @pytest.mark.parametrize(
     "args",
     [

@@ -53,6 +53,7 @@ def test_a_session_is_led_through_its_life(file: str, tmp_path: Path) -> None:
     cold = ["--archive", f"file://{tmp_path}/cold"]
     assert told("archive", file, *KEY, *cold)["phase"] == "archived"
     assert len(list((tmp_path / "cold").rglob("*.limpet"))) == 1
+    assert "pass --archive" in ran("unarchive", file, *KEY, code=2)
     assert told("unarchive", file, *KEY, *cold)["phase"] == "completed"
     assert "session.invalid_transition" in ran("terminate", file, *KEY, code=3)
 

@@ -17,6 +17,7 @@ from limpet.cli.life import acting
 from limpet.cli.past import Actor, App, Id, User
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput
+from limpet.model.facts.running.memory import BUFFERS
 from limpet.session.wire import key_form, time_form
 
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="One document; else all.")]
@@ -207,8 +208,11 @@ def memory(
         return [_note(note) for note in notes if note is not None]
 
     with screen.errors(), named_by_options():
-        if buffer not in (None, "session_state", "working_buffer", "shell_state"):
-            raise InvalidInput("a buffer is session_state, working_buffer or shell_state.")
+        if buffer not in (None, *BUFFERS):
+            raise InvalidInput(
+                f"a buffer to read or write is one of {', '.join(BUFFERS)}, not {buffer!r}. "
+                "limpet checkpoint --list shows the checkpoints."
+            )
         if buffer is None and (write is not None or history):
             raise InvalidInput("name the buffer: limpet memory STORE session_state ….")
         told = on(url, run, looking=write is None)

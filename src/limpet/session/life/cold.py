@@ -26,7 +26,7 @@ from limpet.store.threads import in_thread
 
 _NO_ARCHIVE: Final = (
     "the session is in an archive and none is open. Open the store with "
-    "limpet.open(url, archive='file:///directory')."
+    "limpet.open(url, archive='file:///directory'), or pass --archive to the command."
 )
 
 
