@@ -141,3 +141,23 @@ async def test_a_copy_of_the_state_may_be_changed() -> None:
 
         await s.update(change, actor="x")
         assert s.state == {"plan": {"steps": [1, 2]}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.__setitem__("n", 1),
+        lambda state: state.update(n=1),
+        lambda state: state.pop("n"),
+        lambda state: state.__delitem__("n"),
+        lambda state: state.setdefault("n", 1),
+        lambda state: state.__ior__({"n": 1}),
+    ],
+)
+async def test_writing_to_the_state_says_what_to_do_instead(change: Callable[[Any], Any]) -> None:
+    """The changes of an update are what its function returns; nothing is recorded."""
+    async with Limpet("memory://") as lp:
+        s = await lp.create("a", "u", actor="user:ada", state={"n": 0})
+        with pytest.raises(limpet.InvalidInput, match="Return the changes as a dict"):
+            await s.update(change)
+        assert (s.version, s.state["n"]) == (1, 0)

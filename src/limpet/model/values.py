@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
-from limpet.errors import InvalidValue
+from limpet.errors import InvalidInput, InvalidValue
 from limpet.model.limits import INT_MAX, INT_MIN, VALUE_DEPTH_MAX
 
 T = TypeVar("T")
@@ -372,6 +372,13 @@ _reprs.maxother = _reprs.maxstring = 60
 _short: Final = _reprs.repr
 
 
+def _refuse_change(self: object, *_: object, **__: object) -> NoReturn:
+    raise InvalidInput(
+        "the state that an update is given is read-only. Return the changes as a dict, as in "
+        'lambda state: {"count": state["count"] + 1}.'
+    )
+
+
 class Reads(Mapping[str, Any]):
     """A mapping that remembers what was read: single names, or the set of all names.
 
@@ -381,6 +388,8 @@ class Reads(Mapping[str, Any]):
     """
 
     __slots__ = ("_of", "all", "names")
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _refuse_change
+    __ior__ = _refuse_change
 
     def __init__(self, of: Mapping[str, Any]) -> None:
         self._of = of
