@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,3 +157,21 @@ def test_a_process_begun_anew_shares_the_file(parent: Any, path: Path) -> None:
     mine.append("p.x")
     parent.close()
     check(path, 4)
+
+
+def test_a_child_that_python_has_not_forked_is_refused(
+    parent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers of a server may be forked by C code, which runs no hooks: a call that crosses to
+    another thread would never be answered there."""
+    mine = parent.session(KEY, actor="parent")
+    monkeypatch.setattr(os, "fork", ctypes.PyDLL(None).fork)
+
+    def child() -> str:
+        try:
+            return str(mine.append("c.x").seq)
+        except LimpetError as error:
+            return error.code
+
+    assert in_child(child) == "store.forked"
+    assert mine.append("p.x").seq == 3

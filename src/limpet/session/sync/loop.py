@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import sys
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -17,7 +18,6 @@ from typing import Any, Final, TypeVar
 
 from limpet.errors import InvalidInput, StoreClosed, StoreForked
 from limpet.session.sync.crossing import Crossing
-from limpet.store.threads import PROCESS
 
 R = TypeVar("R")
 _LOOK_SECONDS: Final = 0.5  # after which a waiting caller looks whether it was interrupted
@@ -34,7 +34,8 @@ class Loop:
         )
         self._thread.start()
         self._crossing = Crossing(self._loop)
-        self._forks = PROCESS.forks
+        # Not only forks that Python has made: a server's workers may be forked by C code.
+        self._pid = os.getpid()
         self._lock = threading.Lock()  # over "is it open" and handing over: nobody waits in vain
         self._ending = False
         self._streams: set[asyncio.Task[None]] = set()  # those that are being ended
@@ -84,7 +85,7 @@ class Loop:
 
     def check_caller(self) -> None:
         """Refuse those who would never be answered: a forked child, and what runs on the loop."""
-        if self._forks != PROCESS.forks:
+        if self._pid != os.getpid():
             raise StoreForked
         if self.is_here():
             raise InvalidInput(
@@ -97,7 +98,7 @@ class Loop:
 
     def is_open(self) -> bool:
         """Whether calls are answered. Once Python ends, the loop's thread does not run any more."""
-        return self._forks == PROCESS.forks and not self._ending and not sys.is_finalizing()
+        return self._pid == os.getpid() and not self._ending and not sys.is_finalizing()
 
     def stop(self) -> None:
         """End the thread. Once is enough: whoever comes second need not wait."""
