@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -480,6 +481,32 @@ async def test_suspending_where_it_cannot_be_kept_is_an_error(where: Any) -> Non
     with pytest.raises(limpet.SuspensionInUnsupportedContext) as info:
         await where()
     assert info.value.category == "suspension_in_unsupported_context"
+
+
+async def test_an_instance_that_is_tried_again_may_suspend() -> None:
+    """What the attempt before left behind does not pass for middleware that suspends."""
+    tries: list[int] = []
+
+    async def asks(s: Any) -> dict[str, Any]:
+        if tries:
+            await suspend("x")
+        return {}
+
+    async def breaks(s: Any) -> dict[str, Any]:
+        tries.append(1)
+        raise RuntimeError("down")
+
+    async def layer(state: Any, next: Any) -> Any:
+        return await next(state)
+
+    async def twice(state: Any, next: Any) -> Any:
+        with suppress(limpet.NodeException):
+            return await next(state)
+        return await next(state)
+
+    inner = GraphBuilder(Item).add_node("a", asks).add_edge("a", "b").set_entry("a")
+    inner = inner.add_node("b", breaks, middleware=[layer]).add_edge("b", END)
+    assert isinstance(await _fan_out(inner.compile(), instance_middleware=[twice]), Suspended)
 
 
 @pytest.mark.parametrize(

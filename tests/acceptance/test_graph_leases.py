@@ -194,6 +194,78 @@ async def test_a_resume_that_is_refused_holds_nothing(cp: Any) -> None:
     assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "last"]
 
 
+async def test_a_run_cannot_go_on_under_the_id_of_one_before_it(cp: Any) -> None:
+    """Two records that point to each other could never be resumed."""
+    gate, last = Gate(), Gate()
+    graph = graph_of(cp, gate, last=last).compile()
+    gate.open.set()
+    last.open.set()
+    for call in ({"invocation_id": "i"}, {"resume_invocation": "i", "invocation_id": "j"}):
+        with pytest.raises(limpet.NodeException):
+            await graph.invoke(**call)
+    with pytest.raises(limpet.GraphMisused, match="invocation 'i' already"):
+        await graph.invoke(resume_invocation="i", invocation_id="i")
+    assert [(await cp.load(id)).resumed_as for id in "ij"] == ["j", None]
+    assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "gate"]
+
+
+async def test_what_was_resumed_is_not_run_again_when_its_end_was_deleted(cp: Any) -> None:
+    """That nothing is left of the run that went on does not mean that it did nothing."""
+    gate = Gate()
+    graph = await failed(cp, gate)
+    gate.open.set()
+    await graph.invoke(resume_invocation="i", invocation_id="j")
+    await cp.delete("j")
+    with pytest.raises(limpet.CheckpointSuperseded, match=r"deleted\. Start a new invocation"):
+        await graph.invoke(resume_invocation="i")
+    assert gate.runs == 1
+
+
+@pytest.mark.parametrize("kind", ["process", "store"])
+async def test_resumed_invocations_are_forgotten_like_completed_ones(kind: str) -> None:
+    """With `keep`, once the run that went on has completed; before that they may be resumed."""
+    async with limpet.open("memory://") as lp:
+        cp: Any = InMemoryCheckpointer(keep=2)
+        if kind == "store":
+            cp = LimpetCheckpointer(lp, "jobs", keep=2)
+        gate, last = Gate(), Gate()
+        gate.open.set()
+        last.open.set()
+        graph = graph_of(cp, gate, last=last).compile()
+        for call in ({"invocation_id": "i"}, {"resume_invocation": "i", "invocation_id": "j"}):
+            with pytest.raises(limpet.NodeException):
+                await graph.invoke(**call)
+        for id in "abc":
+            await graph.invoke(invocation_id=id)
+        assert [item.invocation_id for item in await cp.list()] in (["b", "c", "i", "j"], [*"ijbc"])
+        await graph.invoke(resume_invocation="i", invocation_id="k")
+        for id in "de":
+            await graph.invoke(invocation_id=id)
+        assert [item.invocation_id for item in await cp.list()] == ["d", "e"]
+
+
+async def test_a_resume_that_is_cancelled_while_it_takes_the_lease_holds_nothing() -> None:
+    """The lease was granted: unless it is given back, it is renewed until the process ends."""
+    async with limpet.open("memory://") as lp:
+        cp, gate, taken = LimpetCheckpointer(lp, "jobs"), Gate(), asyncio.Event()
+        graph = await failed(cp, gate)
+        gate.open.set()
+        lease = cp.documents.lease
+
+        async def stuck(_: Any) -> None:
+            taken.set()
+            await asyncio.Event().wait()
+
+        cp.documents.lease = stuck  # type: ignore[method-assign]
+        running = asyncio.ensure_future(graph.invoke(resume_invocation="i"))
+        await asyncio.wait_for(taken.wait(), 60)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        cp.documents.lease = lease  # type: ignore[method-assign]
+        assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "last"]
+
+
 # --- when the one that runs has died --------------------------------------------------------------
 
 
@@ -239,6 +311,22 @@ async def test_the_lease_of_a_process_that_died_ends(world: Any) -> None:
     assert (await alive.load("j")).state["log"] == ["first", "gate"]
 
 
+async def test_a_lease_that_lapsed_is_not_taken_from_a_run_of_the_same_process(world: Any) -> None:
+    """The event loop was kept busy, say. The run still goes on, and would save under both."""
+    clock, cp, _ = world
+    gate = Gate()
+    graph = await failed(cp, gate)
+    running = asyncio.ensure_future(graph.invoke(resume_invocation="i", invocation_id="j"))
+    await asyncio.wait_for(gate.inside.wait(), 60)
+    clock.advance(timedelta(seconds=31))
+    with pytest.raises(limpet.CheckpointInUse):
+        await graph.invoke(resume_invocation="i", invocation_id="k")
+    gate.open.set()
+    with pytest.raises(limpet.CheckpointSaveFailed, match="SessionFenced"):
+        await running
+    assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "last"]
+
+
 async def test_a_run_that_lost_its_lease_saves_nothing_more(postgres_store_url: str) -> None:
     """On a server as well: another goes on, and the first stops at its next step."""
     leases: list[Any] = []
@@ -267,21 +355,19 @@ async def test_a_run_that_lost_its_lease_saves_nothing_more(postgres_store_url: 
         assert (gate.runs, (await alive.load("j")).state["log"]) == (0, ["first", "gate"])
 
 
-async def test_a_process_that_dies_between_pointer_and_record_loses_nothing(world: Any) -> None:
-    """The pointer leads nowhere: the old record is the one to go on from."""
+async def test_a_pointer_is_never_saved_without_its_record(world: Any) -> None:
+    """One commit has both: a process that dies in it leaves the old record to go on from."""
     _, dead, alive = world
     gate = Gate()
     await failed(dead, gate)
+    put = dead.documents.put
 
-    class Dies(Exception):
-        pass
+    def dies(c: Any, id: str, *rest: Any) -> Any:
+        if id == "j":
+            raise RuntimeError("died")
+        return put(c, id, *rest)
 
-    async def dies(*arguments: Any) -> bool:
-        if arguments[1] == 0:
-            raise Dies
-        return await LimpetCheckpointer.claim(dead, *arguments)
-
-    dead.claim = dies
+    dead.documents.put = dies
     gate.open.set()
     with pytest.raises(limpet.CheckpointSaveFailed):
         await (
@@ -289,7 +375,7 @@ async def test_a_process_that_dies_between_pointer_and_record_loses_nothing(worl
             .compile()
             .invoke(resume_invocation="i", invocation_id="j")
         )
-    assert (await alive.load("i")).resumed_as == "j"
+    assert (await alive.load("i")).status == "running"
     assert await alive.load("j") is None
     graph = graph_of(alive, gate, last=says("last")).compile()
     assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "last"]
@@ -303,14 +389,14 @@ async def test_a_first_run_that_is_still_alive_is_noticed_when_it_saves(world: A
     slow = graph_of(first, gate, last=says("last")).compile()
     running = asyncio.ensure_future(slow.invoke(invocation_id="i"))
     await asyncio.wait_for(gate.inside.wait(), 60)
-    claim = second.claim
+    pass_on = second.pass_on
 
     async def late(*arguments: Any) -> bool:
         gate.open.set()
         await running
-        return await claim(*arguments)
+        return await pass_on(*arguments)
 
-    second.claim = late
+    second.pass_on = late
     with pytest.raises(limpet.CheckpointInUse):
         await graph_of(second, says("gate")).compile().invoke(resume_invocation="i")
     assert (await second.load("i")).status == "completed"

@@ -70,9 +70,10 @@ class CheckpointSuperseded(CheckpointError):
 
     def __init__(self, invocation_id: str, resumed_as: str, now: str) -> None:
         self.invocation_id, self.resumed_as, self.now = invocation_id, resumed_as, now
+        advice = f"Resume {resumed_as!r} to go on from there."
         super().__init__(
             f"invocation {invocation_id!r} was resumed already, as {resumed_as!r}, which is {now}. "
-            f"Resume {resumed_as!r} to go on from there."
+            f"{'Start a new invocation.' if now == 'deleted' else advice}"
         )
 
 

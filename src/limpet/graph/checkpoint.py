@@ -12,7 +12,7 @@ enough, and `record.to_bytes()` gives it something to store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -240,6 +240,14 @@ class LeasingCheckpointer(ClaimingCheckpointer, Protocol):
         """
         ...
 
+    async def pass_on(self, pointer: CheckpointRecord, record: CheckpointRecord, /) -> bool:
+        """Save both, or neither and return False: a run goes on under another id.
+
+        `pointer` is the record whose lease this object holds, with `resumed_as`; it replaces the
+        stored one if that has its revision. `record` is the first of an id that is not stored yet.
+        """
+        ...
+
     async def release(self, invocation_id: str, /) -> None:
         """Give the lease back that this object holds. Does nothing if it holds none."""
         ...
@@ -280,7 +288,8 @@ class _Kept(NamedTuple):
 class InMemoryCheckpointer:
     """A checkpointer for tests and experiments: everything ends with the process.
 
-    With `keep` it forgets the completed invocations that were saved longest ago beyond that many.
+    With `keep` it forgets the completed invocations that were saved longest ago beyond that many,
+    among them those that were resumed as one that has completed.
     """
 
     def __init__(self, *, keep: int | None = None) -> None:
@@ -321,6 +330,21 @@ class InMemoryCheckpointer:
         self._held.add(invocation_id)
         return True
 
+    async def pass_on(self, pointer: CheckpointRecord, record: CheckpointRecord, /) -> bool:
+        """Save both records, or neither."""
+        found = self._kept.get(pointer.invocation_id)
+        if (
+            found is None
+            or found.revision != pointer.revision
+            or record.invocation_id in self._kept
+        ):
+            return False
+        id, both = invocation_key(record.invocation_id), (pointer, record)
+        old, new = [freeze(exact(one.to_document(), _WHERE)) for one in both]
+        self._put(pointer.invocation_id, old)
+        self._put(id, new)
+        return True
+
     async def release(self, invocation_id: str, /) -> None:
         """Give the lease back."""
         self._held.discard(invocation_id)
@@ -359,9 +383,18 @@ class InMemoryCheckpointer:
         revision = 1 if before is None else before.revision + 1
         self._kept[invocation_id] = _Kept(document, revision, datetime.now(UTC))
         if self._keep is not None and document["status"] == "completed":
-            ended = [n for n, kept in self._kept.items() if kept.document["status"] == "completed"]
+            documents = {name: kept.document for name, kept in self._kept.items()}
+            ended = [name for name in documents if is_over(name, documents)]
             for name in ended[: max(0, len(ended) - self._keep)]:
                 del self._kept[name]
+
+
+def is_over(invocation_id: str, documents: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether an invocation has completed, or the one that went on in its place has, or is gone."""
+    found = documents.get(invocation_id)
+    while found is not None and found.get("status") == "resumed":
+        found = documents.get(found["resumed_as"])
+    return found is None or found.get("status") == "completed"
 
 
 def matches(item: CheckpointSummary, wanted: CheckpointFilter) -> bool:

@@ -34,6 +34,7 @@ class Later:
         self._calls.clear()
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None  # a worker may run again
 
     def _ring(self) -> None:
         loop, self._timer = asyncio.get_running_loop(), None

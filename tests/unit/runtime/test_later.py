@@ -80,3 +80,12 @@ async def test_nothing_comes_after_the_end(timer: Timer) -> None:
     later.add(lambda: None)
     later.close()
     assert timer._call is None
+
+
+async def test_calls_can_be_added_after_it_was_closed() -> None:
+    """A worker that ran until nothing was due may run again, and must hear of interrupts."""
+    later, called = Later(0), asyncio.Event()
+    later.add(called.clear)
+    later.close()
+    later.add(called.set)
+    await asyncio.wait_for(called.wait(), 60)

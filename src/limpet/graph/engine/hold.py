@@ -20,7 +20,7 @@ from limpet.errors import (
 )
 from limpet.errors.graph import said
 from limpet.graph.checkpoint import Checkpointer, CheckpointRecord, LeasingCheckpointer
-from limpet.graph.engine.resume import id_taken, load_record
+from limpet.graph.engine.resume import check_unused, load_record
 from limpet.graph.engine.track import Tracker
 
 
@@ -47,28 +47,24 @@ class Hold:
             if record.resumed_as is None:
                 return record
             later = await self._leases.load(record.resumed_as)
-            if later is None:  # its process died before it saved anything
-                return record
-            if later.status not in ("running", "resumed"):
-                found = (record.invocation_id, later.invocation_id, later.status)
-                raise CheckpointSuperseded(*found)
+            now = "deleted" if later is None else later.status
+            if later is None or now not in ("running", "resumed"):
+                raise CheckpointSuperseded(record.invocation_id, record.resumed_as, now)
             record = later
         return record
 
     async def pass_on(self, record: CheckpointRecord, tracker: Tracker, new_id: str) -> None:
         """Let the run of `new_id` go on in place of the record that is held.
 
-        The pointer comes first: a process that dies in between leaves one that leads nowhere, and
-        the old record is resumed again. The other way round, both could be resumed.
+        The record points to the new one, which is saved with it: there is always one to resume.
         """
         if self._leases is None:
             tracker.begin_soon()
             return
         pointer = msgspec.structs.replace(record, status="resumed", resumed_as=new_id)
-        if not await self._leases.claim(pointer, record.revision):  # it is still being written
-            raise CheckpointInUse(record.invocation_id)
-        if not await tracker.claim(0):
-            raise id_taken(new_id)
+        if not await tracker.pass_on(self._leases, pointer):
+            await check_unused(self._leases, new_id)
+            raise CheckpointInUse(record.invocation_id)  # it is still being written
         if not await self._leases.hold(new_id):
             raise CheckpointInUse(new_id)
         held, self._id = record.invocation_id, new_id

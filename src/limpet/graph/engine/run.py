@@ -50,6 +50,7 @@ async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
     run, steps, plan = scope.run, scope.graph.steps, scope.graph.plan
     unseen, tracker = not scope.watched and run.tracer is None, run.tracker
     left = limit = run.steps_max or scope.graph.steps_max
+    scope.body = True  # of an instance or branch: the attempt before may have left it
     token = CURRENT.set(scope)
     try:
         while node is not None:

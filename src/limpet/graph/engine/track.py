@@ -21,6 +21,7 @@ from limpet.graph.checkpoint import (
     CheckpointRecord,
     ClaimingCheckpointer,
     Frame,
+    LeasingCheckpointer,
     Position,
     Progress,
     Slot,
@@ -298,6 +299,15 @@ class Tracker:
         except Exception as error:
             raise self._unsaved(error) from error
         return True
+
+    async def pass_on(self, leases: LeasingCheckpointer, pointer: CheckpointRecord) -> bool:
+        """Save where a run starts with the pointer of the one that it goes on from, or neither."""
+        self.revision = 1
+        record, self._whole = self.whole(), False
+        try:
+            return await leases.pass_on(pointer, record)
+        except Exception as error:
+            raise self._unsaved(error) from error
 
     # --- saving ---------------------------------------------------------------------------------
 

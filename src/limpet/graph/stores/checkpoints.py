@@ -17,6 +17,7 @@ from typing import Final, Self, TypeGuard
 from limpet.errors import (
     InvalidInput,
     InvalidKey,
+    LimpetError,
     SessionDeleted,
     SessionErased,
     SessionLocked,
@@ -109,12 +110,33 @@ class StoredCheckpoints:
         lease was lost are refused.
         """
         lp, key = await self.documents.limpet(), self.documents.key(invocation_id)
+        if self.documents.leased(invocation_id) is not None:  # also if it has lapsed: it still runs
+            return False
         try:
-            await self.documents.lease(await self._leases.take(lp, key))
+            lease = await self._leases.take(lp, key)
         except SessionLocked:
             return False
-        except (SessionNotFound, SessionDeleted, SessionErased):  # as a load will say
-            await self._leases.release(key)
+        try:
+            await self.documents.lease(lease)
+        except BaseException as error:
+            with suppress(LimpetError):
+                await self._leases.release(key)
+            if not isinstance(error, (SessionNotFound, SessionDeleted, SessionErased)):
+                raise  # of those three a load will tell
+        return True
+
+    async def pass_on(self, pointer: CheckpointRecord, record: CheckpointRecord, /) -> bool:
+        """Save both records in one commit, or neither."""
+        old, new = pointer.invocation_id, invocation_key(record.invocation_id)
+        try:
+            held = await self.documents.at(old, self.documents.leased(old), pointer.revision)
+            lp = await self.documents.limpet()
+            async with lp.commit() as c:
+                self.documents.put(c, old, held, fields_of(pointer), labels_of(pointer))
+                made = self.documents.put(c, new, None, fields_of(record), labels_of(record))
+        except (Moved, *RACES):
+            return False
+        self.documents.remember(new, made)
         return True
 
     async def release(self, invocation_id: str, /) -> None:

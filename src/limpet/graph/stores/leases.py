@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
-from limpet.errors import LimpetError, SessionFenced, StoreError
+from limpet.errors import LimpetError, StoreError
 from limpet.model import Key, Lease
 from limpet.session.arguments import check_lease_seconds
 from limpet.session.limpet import Limpet
@@ -58,8 +58,7 @@ class Leases:
             return
         held = self._take_out(key)
         held.renewing.cancel()
-        with suppress(asyncio.CancelledError):
-            await held.renewing
+        await asyncio.wait([held.renewing])  # which hides no cancellation of the caller's
         await held.lp.release(held.lease)
 
     async def release_all(self) -> None:
@@ -93,7 +92,7 @@ class Leases:
 
     async def _renew(self, lp: Limpet, lease: Lease) -> None:
         """Keep the lease from ending. An outage that is shorter than the lease does not end it."""
-        with suppress(SessionFenced):
+        with suppress(LimpetError):  # it is lost, or the session was deleted
             while True:
                 await asyncio.sleep(self._renew_seconds)
                 with suppress(StoreError):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from limpet.graph.arguments import keep_of
+from limpet.graph.checkpoint import is_over
 from limpet.graph.stores.documents import Documents
 
 _PAGE: Final = 100  # records that one page reads
@@ -13,8 +15,9 @@ _PAGE: Final = 100  # records that one page reads
 class Retention:
     """Deletes the completed invocations that were saved longest ago, beyond the newest `keep`.
 
-    Invocations that run or are suspended are never deleted. What other processes complete is seen
-    when the list is read again, after `keep` invocations of this one.
+    Those that were resumed as one that has completed count too. Invocations that run or are
+    suspended are never deleted. What other processes complete, and what was resumed, is seen when
+    the list is read again, after `keep` invocations of this one.
     """
 
     def __init__(self, documents: Documents, keep: int | None) -> None:
@@ -36,14 +39,12 @@ class Retention:
 
     async def _read(self) -> list[str]:
         found: list[tuple[int, str]] = []
+        documents: dict[str, Mapping[str, Any]] = {}
         cursor = None
         while True:
             page = await self._documents.page(limit=_PAGE, cursor=cursor, state=True)
-            found += [
-                (head.updated_us, head.key.id)
-                for head in page.items
-                if page.states.get(head.key, {}).get("status") == "completed"
-            ]
+            found += [(head.updated_us, head.key.id) for head in page.items]
+            documents |= {head.key.id: page.states.get(head.key, {}) for head in page.items}
             cursor = page.cursor
             if cursor is None:
-                return [id for _, id in sorted(found)]
+                return [id for _, id in sorted(found) if is_over(id, documents)]
