@@ -730,9 +730,9 @@ async def test_another_class_of_the_same_version_is_noticed_and_writes_nothing(
 async def test_a_commit_that_was_not_entered_says_so(lp: limpet.Limpet) -> None:
     """What is added to it would be forgotten."""
     session = await chat(lp)
-    with pytest.raises(errors.InvalidEvent, match="async with"):
+    with pytest.raises(errors.InvalidInput, match="async with"):
         lp.commit().append(session, "a.b")
-    with pytest.raises(errors.InvalidEvent, match="async with"):
+    with pytest.raises(errors.InvalidInput, match="async with"):
         lp.commit().apply(session, {"plan": "x"})
 
 
