@@ -111,6 +111,15 @@ def test_what_cannot_be_created_sent_or_woken_is_named(here: Path) -> None:
     assert (code, told["reason"], told["error"]) == (0, "end_turn", None)
 
 
+@pytest.mark.parametrize(
+    "command", [WAKE, ("requeue", "support.db"), ("confirm", "support.db", "--allow")]
+)
+def test_a_name_that_no_session_can_have_is_refused(here: Path, command: tuple[str, ...]) -> None:
+    """In the form of every other error, with the exit code of a wrong request."""
+    code, told = answer(here, *command, "--app", "support", "--user", "ada", "--id", "")
+    assert (code, told["error"]["code"]) == (2, "key.invalid")
+
+
 FAILING = """
 import asyncio
 

@@ -114,7 +114,7 @@ def wake(
     as_json: Json = False,
 ) -> None:
     """Run one turn of one session, if it has anything to do."""
-    screen, key = Screen(as_json=as_json), limpet.Key(app_name, user, id_)
+    screen = Screen(as_json=as_json)
 
     async def run(lp: limpet.Limpet) -> Any:
         await _set_up(lp, declare)
@@ -122,6 +122,7 @@ def wake(
             return await lp.wake(key, to_run, retries=retries)
 
     with screen.errors():
+        key = limpet.Key(app_name, user, id_)
         to_run, declare = _imported(harness, setup)
         woken: limpet.Woken = on(url, run)
         failed = None if woken.error is None else f"{type(woken.error).__name__}: {woken.error}"
@@ -158,7 +159,7 @@ def confirm(
         wanted = asked_for(session, request)
         return await session.confirm(wanted, allow=allow, note=note, actor=acting(actor))
 
-    _answered(url, limpet.Key(app_name, user, id_), run, as_json=as_json)
+    _answered(url, (app_name, user, id_), run, as_json=as_json)
 
 
 def answer(
@@ -178,20 +179,21 @@ def answer(
         given = _json_or_text(output)
         return await session.answer(asked_for(session, request), given, actor=acting(actor))
 
-    _answered(url, limpet.Key(app_name, user, id_), run, as_json=as_json)
+    _answered(url, (app_name, user, id_), run, as_json=as_json)
 
 
 def requeue(
     url: Url, *, app_name: App, user: User, id_: Id, actor: Actor = None, as_json: Json = False
 ) -> None:
     """Try a dead letter again, with all its attempts."""
-    screen, key = Screen(as_json=as_json), limpet.Key(app_name, user, id_)
+    screen = Screen(as_json=as_json)
 
     async def run(lp: limpet.Limpet) -> limpet.Event:
         with named_by_options():
             return await lp.requeue(key, actor=acting(actor))
 
     with screen.errors():
+        key = limpet.Key(app_name, user, id_)
         _say_due(screen, key, on(url, run))
 
 
@@ -264,7 +266,7 @@ async def _set_up(lp: limpet.Limpet, declare: Any) -> None:
 
 def _answered(
     url: str,
-    key: limpet.Key,
+    named: tuple[str, str, str],
     run: Callable[[limpet.Session[Any]], Awaitable[limpet.Event]],
     *,
     as_json: bool,
@@ -278,6 +280,7 @@ def _answered(
         return await run(session)
 
     with screen.errors():
+        key = limpet.Key(*named)
         _say_due(screen, key, on(url, work))
 
 
