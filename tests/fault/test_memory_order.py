@@ -308,3 +308,18 @@ async def test_a_resumed_session_remembers_what_it_did_at_its_checkpoint(
         session, report = await lp.resume(KEY, fallback=True, actor=ADA)
         assert (report.checkpoint, dict(session.values)) == (1, {"n": 1})
         assert await remembered(session) == {"a": "old"}
+
+
+async def test_an_object_of_a_deleted_session_remembers_no_episode_for_the_next(
+    two: tuple[limpet.Limpet, limpet.Limpet],
+) -> None:
+    """Another session under its key begins with nothing."""
+    lp, _ = two
+    old = await lp.create("support", "ada", "one", actor=ADA)
+    await lp.delete(KEY)
+    with pytest.raises(limpet.SessionDeleted):
+        await old.memory.episodic.put("late", 1)
+    new = await lp.create("support", "ada", "one", actor=ADA, reuse_deleted=True)
+    with pytest.raises(limpet.SessionDeleted):
+        await old.memory.episodic.put("late", 1)
+    assert await new.memory.episodic.list() == ()

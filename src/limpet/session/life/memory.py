@@ -25,7 +25,7 @@ from limpet.errors import (
     SessionNotFound,
     SessionSuspended,
 )
-from limpet.model import PAGE_MAX, Event, Head, Key, name_part, unfit, without_length
+from limpet.model import PAGE_MAX, Commit, Event, Head, Key, name_part, unfit, without_length
 from limpet.model.facts.documents import CHECKPOINT, DELETED
 from limpet.model.facts.phases import RESUMED, SUSPENDED, TERMINAL
 from limpet.model.facts.running.children import delegation
@@ -190,7 +190,13 @@ class Layer:
                 return tuple(found)
 
     async def _put(self, name: str, value: Any, actor: str) -> Document:
-        return await self._documents.put(name, value, actor=actor)
+        if not self._own:
+            return await self._documents.put(name, value, actor=actor)
+        # Only while the session is there: another under its key would begin with it.
+        uid, put = self._session.writer.known.uid, Put(self._documents, name, value, actor=actor)
+        held = () if uid is None else (Commit(self._session.key, (), uid=uid),)
+        _, (document,) = await commit_puts(self._documents.journal, held, (put,))
+        return document
 
     def _shown(self, document: Document) -> Remembered:
         name = document.name.removeprefix(self._prefix)
