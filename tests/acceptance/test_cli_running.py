@@ -120,6 +120,12 @@ def test_a_name_that_no_session_can_have_is_refused(here: Path, command: tuple[s
     assert (code, told["error"]["code"]) == (2, "key.invalid")
 
 
+def test_json_that_is_too_deep_is_refused(here: Path) -> None:
+    """As JSON that cannot be read is."""
+    code, told = answer(here, "create", "support.db", *NAMED[:4], "--state", '{"a":' + "[" * 9_999)
+    assert (code, told["error"]["code"]) == (2, "input.invalid")
+
+
 FAILING = """
 import asyncio
 

@@ -292,7 +292,7 @@ def _say_due(screen: Screen, key: limpet.Key, event: limpet.Event) -> None:
 def _json_or_text(given: str) -> Any:
     try:
         return msgspec.json.decode(given)
-    except (msgspec.DecodeError, UnicodeEncodeError):  # a text that is refused says why
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):  # what is refused says why
         return given
 
 

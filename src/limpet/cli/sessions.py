@@ -143,7 +143,7 @@ def send(
 def _state(given: str | None) -> dict[str, Any]:
     try:
         return {} if given is None else msgspec.json.decode(given, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         wanted = "--state takes a JSON object, such as '{\"n\": 1}'"
         raise InvalidInput(f"{wanted}: {error}.") from error
 
