@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -104,6 +105,29 @@ async def test_a_session_has_limits_of_its_own(lp: Limpet) -> None:
     await settled(lp)
     assert await hot(lp) <= 30 + 8
     assert await whole(bounded) == [*range(1, bounded.version + 1)]
+
+
+async def test_what_came_while_it_was_evicted_is_evicted_too(
+    lp: Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has to write once more for it."""
+    began, go_on, compact_one = asyncio.Event(), asyncio.Event(), bounds.compact_one
+
+    async def held(*of: Any) -> Any:
+        done = await compact_one(*of)
+        began.set()
+        await go_on.wait()
+        return done
+
+    monkeypatch.setattr(bounds, "compact_one", held)
+    await lp.retention("shop", events=10)
+    s = await made(lp)
+    await talk(s, 20)
+    await began.wait()
+    await talk(s, 30)
+    go_on.set()
+    await settled(lp)
+    assert await hot(lp) <= 10 + 8
 
 
 async def test_a_sweep_evicts_what_nobody_writes_to(lp: Limpet) -> None:

@@ -51,7 +51,8 @@ class Bounds:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._tops: dict[Key, _Top] = {}
-        self._waiting: dict[Key, Limits] = {}  # in the order in which they were met
+        # As they were last noted, in the order in which they were first met.
+        self._waiting: dict[Key, tuple[Head, Limits]] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def limits(self, app: str) -> Limits | None:
@@ -64,8 +65,12 @@ class Bounds:
     def noted(self, head: Head, app_limits: Limits) -> None:
         """Have a session compacted if it has grown well beyond its limits. Quick."""
         limits = limits_for(head, app_limits)
-        if limits and head.key not in self._waiting and self._is_due(head, limits):
-            self._waiting[head.key] = limits
+        if limits:
+            self._note(head, limits)
+
+    def _note(self, head: Head, limits: Limits) -> None:
+        if head.key in self._waiting or self._is_due(head, limits):
+            self._waiting[head.key] = (head, limits)
             if self._task is None:
                 self._task = asyncio.create_task(self._work())
 
@@ -88,9 +93,11 @@ class Bounds:
         """Compact what waits, one session after the other."""
         try:
             while self._waiting:
-                key, limits = next(iter(self._waiting.items()))
+                key, (head, limits) = next(iter(self._waiting.items()))
                 await self._one(key, limits)
-                del self._waiting[key]
+                newest, limits = self._waiting.pop(key)
+                if newest is not head:  # it has grown meanwhile, and perhaps nobody writes again
+                    self._note(newest, limits)
         finally:
             self._task = None
 
