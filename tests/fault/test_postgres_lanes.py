@@ -16,6 +16,7 @@ from limpet.errors import StoreFailed
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.postgres.writing.batch import Batch
+from limpet.store.postgres.writing.flight import Flight
 from limpet.store.postgres.writing.reply import Reply
 from limpet.store.protocol import Committed
 from limpet.testing.commits import add, create, draft, key, load
@@ -102,6 +103,29 @@ async def test_lanes_that_are_cancelled_before_they_began_leave_nothing_queued(
     async with asyncio.timeout(20):
         assert (await asked).head.version == 2
     await other.close()
+
+
+async def test_what_is_durable_is_answered_though_its_lane_is_cancelled(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lane lets the next batch go before it answers its own: cancelled there, it knows both that
+    its batch was recorded and what of it."""
+    answered, cancelled = Flight.answer, []
+
+    def cancel(flight: Flight, *, held: bool) -> None:
+        answered(flight, held=held)
+        flight.followed = True  # as by a batch that was planned on top of it
+        task = asyncio.current_task()
+        if task is not None and not cancelled:
+            cancelled.append(task.cancel())
+
+    monkeypatch.setattr(Flight, "answer", cancel)
+    adds = [add(store, A, draft(set={"n": n})) for n in range(MANY)]
+    async with asyncio.timeout(20):
+        found = await asyncio.gather(*adds, return_exceptions=True)
+    assert [type(answer) for answer in found] == [Committed] * MANY
+    assert cancelled == [True]
+    assert (await load(store, A)).head.version == 1 + MANY
 
 
 async def test_close_answers_what_is_queued_though_the_lanes_were_cancelled(

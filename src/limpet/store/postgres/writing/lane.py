@@ -129,9 +129,12 @@ class Lane:
         try:
             sent = await self._deliver(jobs, locked=locked, hurried=hurried)
             self._flight.answer(held=not sent.refused and not sent.reply.refused)
-            if self._flight.followed:  # the next batch is ready: the server need not wait for us
-                await asyncio.sleep(0)
-            return self._settle(sent)  # only now is it durable: nobody is answered before
+            try:
+                if self._flight.followed:  # the next batch is ready: the server need not wait
+                    await asyncio.sleep(0)
+            finally:  # it is durable, also if this lane is cancelled here; nobody is told before
+                again = self._settle(sent)
+            return again
         except Unwritable as error:
             if isinstance(error.reason, Unready):
                 error.job.fail(error.reason)
