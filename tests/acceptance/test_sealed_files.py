@@ -13,6 +13,7 @@ import pytest
 
 import limpet
 from limpet.session.history.keeping import keeping_of
+from limpet.session.life import archiving
 from limpet.session.life import cold as cold_files
 from limpet.session.life.archives import DirectoryArchive
 from limpet.session.move.checkpoints import load_log
@@ -358,6 +359,33 @@ async def test_a_session_that_two_archive_at_once_comes_back(
     assert (await lp.get(s.key, archived=True)).values["said"] == SECRET
     await lp.unarchive(s.key)
     assert (await lp.verify()).ok
+
+
+async def test_a_process_without_the_seal_yet_takes_no_sealed_files_place(
+    tmp_path: Path, cold: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a seal is given to one process after the other, both may archive the same session."""
+    how: Any = {"url": f"sqlite:///{tmp_path}/store.db", "archive": f"file://{cold}"}
+    stored = archiving.stored
+
+    async def stops(*_: Any) -> None:
+        raise limpet.ArchiveFailed(how["archive"], "written", "stopped")
+
+    async def both(journal: Any, *of: Any) -> Any:
+        found = await stored(journal, *of)
+        await stored(without._journal, *of)
+        return found
+
+    async with limpet.open(**how) as without, limpet.open(**how, seal=FixedKeySeal()) as lp:
+        s = await spoken(without)
+        await s.complete()
+        monkeypatch.setattr(archiving, "stored", stops)
+        with pytest.raises(limpet.ArchiveFailed):
+            await s.archive()
+        monkeypatch.setattr(archiving, "stored", both)
+        await lp.sweep()
+        await lp.unarchive(s.key)
+        assert (await lp.get(s.key)).values["said"] == SECRET
 
 
 async def test_a_seal_is_not_given_beside_a_store_that_is_open() -> None:

@@ -117,13 +117,14 @@ def folder_of(app: str, user: str) -> str:
     return sha256(canonical([app, user])).hexdigest()[:32]
 
 
-def name_of(key: Key, at: Standing) -> str:
+def name_of(key: Key, at: Standing, *, sealed: bool = False) -> str:
     """The name of one session's file where it stands. It says nothing about the user.
 
     A session that is archived again, or has one more checkpoint, has another file: whoever still
-    writes or removes the first one does not touch the second.
+    writes or removes the first one does not touch the second. So has one that is sealed: a process
+    that was not given the seal yet would put a plain file in its place, which is never read.
     """
-    own = sha256(canonical([*at])).hexdigest()[:32]
+    own = sha256(canonical([*at, "sealed"] if sealed else [*at])).hexdigest()[:32]
     return f"{home_of(key)}/{own}{_SUFFIX}"
 
 

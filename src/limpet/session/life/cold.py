@@ -20,7 +20,7 @@ from limpet.model.facts import archive as facts
 from limpet.session.journal import Journal
 from limpet.session.life.archives import Archive, home_of, name_of
 from limpet.session.move.files import export_session, proved
-from limpet.store.coding.files import FileSeal, SealedPath, file_seal, is_sealed
+from limpet.store.coding.files import FileSeal, SealedPath, file_seal, has_seal, is_sealed
 from limpet.store.protocol import Standing
 from limpet.store.threads import in_thread
 
@@ -44,7 +44,7 @@ async def stored(
 
     None, and nothing was put there, if the session does not stand there any more.
     """
-    name = name_of(key, at)
+    name = name_of(key, at, sealed=has_seal(journal.store))
     seal = file_seal(journal.store, "archive", at.uid, name)
     await seal.ready()
     with tempfile.TemporaryDirectory(prefix="limpet-") as folder:

@@ -146,8 +146,16 @@ class FileSeal:
 
 def file_seal(store: Store, kind: FileKind, owner: KeyOwner, name: str) -> FileSeal:
     """What seals and opens a file of a store's sessions: the seal of the store, if it has one."""
-    sealer = store.sealer if isinstance(store, Sealing) else Sealer(None)
-    return FileSeal(sealer, kind, owner, name)
+    return FileSeal(_sealer_of(store), kind, owner, name)
+
+
+def has_seal(store: Store) -> bool:
+    """Whether the files of a store's sessions are sealed when they are written."""
+    return _sealer_of(store).seals
+
+
+def _sealer_of(store: Store) -> Sealer:
+    return store.sealer if isinstance(store, Sealing) else Sealer(None)
 
 
 class SealedPath(NamedTuple):
