@@ -196,7 +196,7 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "limpet.store.coding.files",
         "FileSeal.header",
         "id = os.urandom(16).hex() -> id = os.urandom(17).hex()",
-    ): "A longer number is no less unique.",
+    ): "A longer number is just as unique.",
     (
         "limpet.store.coding.files",
         "_BlockReader.close",

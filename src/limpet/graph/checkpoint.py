@@ -74,7 +74,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     `state` is the state of the innermost graph of the cursor, `parent_states` those around it. The
     engine always writes a cursor; a record without one is resumed by its completed positions.
     `revision` grows with every save of the invocation, and `last_saved_at` is when that was. Our
-    checkpointers give both themselves, by the store's own count and clock, whatever is saved.
+    checkpointers take both from the store's version and clock and ignore what a record says.
     """
 
     invocation_id: str

@@ -62,7 +62,7 @@ class Leases:
         await held.lp.release(held.lease)
 
     async def release_all(self) -> None:
-        """Release whatever this object holds: it is being closed."""
+        """Release everything that this object holds, when it is closed."""
         while self._held:
             await self.release(next(iter(self._held)))
 

@@ -39,7 +39,7 @@ class Locks:
         await self._leases.release(self._key(id))
 
     async def release_all(self) -> None:
-        """Release whatever this object holds: it is being closed."""
+        """Release everything that this object holds, when it is closed."""
         await self._leases.release_all()
 
     def _key(self, id: str) -> Key:

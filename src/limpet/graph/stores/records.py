@@ -23,8 +23,8 @@ from limpet.store.protocol import Page
 def labels_of(record: CheckpointRecord) -> Labels:
     """What a record is found by.
 
-    Few, because a label costs a run as much as a step: what runs or is completed has no status, and
-    what is the first of its correlation is found by its id.
+    Labels are few, because each costs a run as much as a step. A record that is running or
+    completed has no label for its status, and the first run of a correlation is found by its id.
     """
     first = record.correlation_id == record.invocation_id
     return {
