@@ -318,7 +318,9 @@ class Turn:
         return Block(self, of)
 
     def _reserved(self, id: str, cost: float | None, tokens: int | None) -> Reservation:
-        """For one call, which settles it with its record."""
+        """For one call, which settles it with its record. Raises BudgetReached if the session has
+        spent more than it may."""
+        budgets.check_overdrawn(self.session.head.facts)
         of = None if cost is tokens is None else budgets.amount(cost, tokens)
         return Reservation(self, of, identity(id, "reserve", self.wake_id))
 

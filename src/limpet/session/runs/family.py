@@ -9,11 +9,12 @@ import msgspec
 from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import PAGE_MAX, Event, Key
 from limpet.model.events import CHILD_ENDED
-from limpet.model.facts.running.children import CHILD_CREATED, CHILD_RELEASED, parent_in
+from limpet.model.facts.running.children import CHILD_CREATED, CHILD_RELEASED, parent_in, works_for
 from limpet.model.limits import DELEGATION_DEPTH_MAX
 
 if TYPE_CHECKING:
     from limpet.session.journal import Journal
+    from limpet.session.session import Session
     from limpet.session.writer import Writer
 
 _TYPES: Final = (CHILD_CREATED, CHILD_ENDED, CHILD_RELEASED)
@@ -63,6 +64,18 @@ class Family:
         """
         levels = DELEGATION_DEPTH_MAX + 1  # below the lowest there is nobody
         return await kin_of(self.writer.journal, self.writer.known.key, levels)
+
+
+async def open_child(parent: Session[Any], key: Key) -> Session[Any]:
+    """The session of this key, loaded, if it says that it works for this parent.
+
+    The parent's log has named it. Raises SessionNotFound if another session has the key.
+    """
+    child = type(parent)(parent.writer.journal, key, actor=parent.actor, untyped=True)
+    await child.refresh(tail=0)
+    if not works_for(child.head.facts, parent.key, parent.head.uid):
+        raise SessionNotFound(key)
+    return child
 
 
 async def kin_of(journal: Journal, key: Key, levels: int) -> Kin:
