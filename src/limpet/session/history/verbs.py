@@ -75,9 +75,10 @@ class History(Generic[S]):
         """A new session that goes on from any event of this one; without `at`, from the last.
 
         Its history reads through to this one's and its seqs go on densely. Labels are only those
-        given; inputs that were pending here, timers and leases are not pending or set there. It
-        has this session's permissions, bound tools and timeouts as they are now, and of each limit
-        of its budget nothing until it is granted. Nothing is written to this session. The cost grows with the state, not with the history.
+        given; inputs that were pending here, timers and leases are not pending or set there. It has
+        the permissions, bound tools and timeouts that this session has now, and every limit of its
+        budget with nothing in it: `fork.grant` gives it something to spend. Nothing is written to
+        this session. The cost grows with the state, not with the history.
         """
         from limpet.session.history.fork import record_fork
 

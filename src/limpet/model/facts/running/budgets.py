@@ -287,7 +287,7 @@ def fold_settled(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 
 
 def fold_lent(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    child = FrozenList([data["cost"], data["tokens"], children.kin_of(data)])
+    child = FrozenList([data["cost"], data["tokens"], children.kin(data)])
     return _budget(facts, lent=FrozenDict({**_part(facts, "lent"), data["child"]: child}))
 
 
@@ -342,7 +342,7 @@ def check_returned(before: Facts, after: Facts, data: Mapping[str, Any]) -> None
     if "own" in data:
         return
     of = _part(before, "lent").get(data["child"], ())
-    if list(of[2:]) != [children.kin_of(data)]:
+    if list(of[2:]) != [children.kin(data)]:
         children.check_known(before, data)
 
 

@@ -29,7 +29,7 @@ def named(child: Key, uid: str) -> dict[str, Any]:
     return {"child": child.id, "app": child.app, "user": child.user, "uid": uid}
 
 
-def kin_of(data: Mapping[str, Any]) -> FrozenDict:
+def kin(data: Mapping[str, Any]) -> FrozenDict:
     """Which session it is, beside its id."""
     return FrozenDict({name: data.get(name) for name in ("app", "user", "uid")})
 
@@ -167,5 +167,5 @@ def check_ended(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
 def check_known(facts: Facts, data: Mapping[str, Any]) -> None:
     """Raise ChildNotFound if no child at work is the one that this data names."""
     found = children_in(facts).get(data["child"])
-    if found is None or kin_of(found) != kin_of(data):
+    if found is None or kin(found) != kin(data):
         raise errors.ChildNotFound(data["child"])
