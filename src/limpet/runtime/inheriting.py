@@ -1,10 +1,10 @@
 """Inheriting: what a child begins with that is its parent's.
 
 It never has more than its parent: tools are a subset of those that the parent has bound, or was
-given itself; permissions and the rest of a budget are the parent's. What a bound tool, or the
-worker that runs the parent, does not simply allow there is not simply allowed at the child either,
-whichever worker runs it. Everything else of the parent stays there: fields, resources and vaults
-are given only if the harness says so.
+given itself; permissions are the parent's, and so is every limit of a budget. What a bound tool, or
+the worker that runs the parent, does not simply allow there is not simply allowed at the child
+either, whichever worker runs it. Everything else of the parent stays there: fields, resources and
+vaults are given only if the harness says so.
 """
 
 from __future__ import annotations

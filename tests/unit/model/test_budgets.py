@@ -9,7 +9,7 @@ import pytest
 import limpet
 from limpet.model import EMPTY, Fact, FrozenDict, Key
 from limpet.model.facts.running import budgets, children
-from limpet.model.facts.running.budgets import Amount, Budget, Share
+from limpet.model.facts.running.budgets import Amount, Budget, Share, Usage
 from limpet.model.head import advance, blank, check_facts
 
 CHILD = Key("research", "ada", "c")
@@ -50,6 +50,43 @@ def account(*facts: Fact, key: Key = CHILD, uid: str = UID) -> Fact:
 
 def remaining(facts: FrozenDict) -> tuple[int | None, int | None]:
     return budgets.remaining(facts)
+
+
+def test_the_types_of_budget_events_stay_as_they_are_stored() -> None:
+    """A log of yesterday is folded by the code of tomorrow."""
+    names = ("granted", "reserved", "settled", "delegated", "returned")
+    types = (budgets.GRANTED, budgets.RESERVED, budgets.SETTLED, budgets.LENT, budgets.RETURNED)
+    assert types == tuple(f"budget.{name}" for name in names)
+
+
+def test_what_is_known_of_a_budget_cannot_be_changed() -> None:
+    """Neither what was given nor what is shown; without anything used, all is zero."""
+    view = budgets.view(folded(granted(1.0)))
+    for held, name in ((Budget(), "cost"), (Share(0.5), "of"), (Usage(), "cost"), (view, "spent")):
+        with pytest.raises(AttributeError):
+            setattr(held, name, 1)
+    assert Usage() == budgets.usage(EMPTY) == Usage(0, 0, 0, 0, 0.0)
+    assert Usage(input=3, output=4, cache_read=9).tokens == 7
+    counted = folded(said(0.5, input=3, output=4, cache_read=9))
+    assert budgets.usage(counted) == Usage(0, 3, 4, 9, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("cost", "tokens", "wrong"),
+    [
+        ("x", None, "cost"),
+        (-1, 5, "cost"),
+        (1, 1.5, "tokens"),
+        (1, -1, "tokens"),
+        (1, True, "tokens"),
+    ],
+)
+def test_an_amount_is_a_number_from_zero(cost: Any, tokens: Any, wrong: str) -> None:
+    """Tokens are whole; the error names what is wrong."""
+    with pytest.raises(limpet.InvalidEvent, match=f"the {wrong} of a budget is a number from 0"):
+        budgets.amount(cost, tokens)
+    assert budgets.amount(0.0000014, 3) == Amount(1, 3)
+    assert budgets.amount(None, None) == Amount(0, 0)
 
 
 # --- what is left --------------------------------------------------------------------------------

@@ -37,8 +37,8 @@ class Caller(msgspec.Struct, frozen=True):
         return found
 
     async def other(self, id: str | None) -> Session[Any]:
-        """The session of the turn, one that was delegated from it, whatever its app, or another one
-        of its user and app. Raises SessionNotFound if a child's key is another session's."""
+        """The session of the turn, one of any app that was delegated from it, or another one of its
+        user and app. Raises SessionNotFound if a child's key is another session's."""
         own = self.session
         if id is None or id == own.id:
             return own
