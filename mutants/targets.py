@@ -86,6 +86,41 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_sealed_files.py",
         "tests/golden/test_files.py",
     ),
+    "limpet.model.facts.running.budgets": (
+        f"{_MODEL}/test_budgets.py",
+        "tests/property/test_budgets.py",
+        "tests/unit/runtime/test_children.py",
+        "tests/acceptance/test_budgets.py",
+        "tests/acceptance/test_nested.py",
+    ),
+    "limpet.model.facts.running.children": (
+        f"{_MODEL}/test_budgets.py",
+        "tests/unit/runtime/test_children.py",
+        "tests/acceptance/test_nested.py",
+        "tests/acceptance/test_leaving.py",
+        "tests/acceptance/test_kinship.py",
+    ),
+    "limpet.model.facts.forks": (
+        "tests/acceptance/test_forked_limits.py",
+        "tests/acceptance/test_history.py",
+        "tests/property/test_histories.py",
+    ),
+    "limpet.runtime.budget": (
+        "tests/unit/runtime/test_children.py",
+        "tests/acceptance/test_budgets.py",
+    ),
+    "limpet.runtime.managed.sessions": (
+        "tests/acceptance/test_managed_tools.py",
+        "tests/acceptance/test_nested.py",
+        "tests/acceptance/test_kinship.py",
+    ),
+    "limpet.session.runs.leaving": (
+        "tests/acceptance/test_leaving.py",
+        "tests/acceptance/test_budgets.py",
+        "tests/unit/runtime/test_children.py",
+        "tests/unit/runtime/test_endings.py",
+        "tests/acceptance/test_kinship.py",
+    ),
     "limpet.session.typing.loading": (
         "tests/acceptance/test_migrating_races.py",
         "tests/acceptance/test_evolution.py",
@@ -103,6 +138,8 @@ _ON_MEMORY: Final = frozenset(
         "limpet.model.fold",
         "limpet.model.head",
         "limpet.model.lease",
+        "limpet.model.facts.running.budgets",
+        "limpet.runtime.budget",
         "limpet.store.memory.leases",
         "limpet.store.planning.plan",
     )

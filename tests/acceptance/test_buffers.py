@@ -137,10 +137,17 @@ async def family(lp: limpet.Limpet) -> tuple[limpet.Session[Any], limpet.Session
     """A session, its child of another app, and a child of that."""
     parent = await lp.create("support", "ada", "p")
     child = await lp.create("research", "ada", "c")
-    await child.record(children.delegated(parent.key, "t", 1), actor=ADA)
+    await delegated(parent, child, 1)
     grandchild = await lp.create("reading", "ada", "g")
-    await grandchild.record(children.delegated(child.key, "t", 2), actor=ADA)
+    await delegated(child, grandchild, 2)
     return parent, child, grandchild
+
+
+async def delegated(parent: limpet.Session[Any], child: limpet.Session[Any], depth: int) -> None:
+    """Both say so, as after turn.delegate."""
+    made = children.child_created(child.key, child.head.uid, 1, "", None)
+    await parent.record(made, actor=ADA)
+    await child.record(children.delegated(parent.key, parent.head.uid, "t", depth), actor=ADA)
 
 
 async def test_a_child_reads_semantic_memory_through_and_writes_apart(lp: limpet.Limpet) -> None:

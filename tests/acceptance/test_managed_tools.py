@@ -310,6 +310,116 @@ async def test_a_child_is_run_for_a_few_bounded_turns(
     assert own.head.pending == 1
 
 
+async def test_a_child_that_is_never_done_is_run_as_often_as_asked(
+    lp: limpet.Limpet, own: limpet.Session[Any]
+) -> None:
+    """Three times if nothing is said, ten at most: a turn of the parent comes to its end."""
+    runs: list[int] = []
+
+    async def never_done(turn: limpet.Turn) -> None:
+        runs.append(1)
+        if len(runs) < 50:  # so that a tool without a bound fails, and does not hang
+            await turn.session.append("user.message", {"text": "again"}, actor=ADA)
+
+    async def use(tools: limpet.ManagedTools) -> Any:
+        made = await tools.call("session_delegate", {"app": "research", "message": "look"})
+        counts = []
+        for cycles in ({}, {"cycles": 1}, {"cycles": 10}, {"cycles": 11}, {"cycles": 0}):
+            ran = await tools.call("session_run_child", {"id": made["id"], **cycles})
+            counts.append((ran.get("cycles"), ran.get("ended"), len(runs)))
+        return counts
+
+    counts = await used(lp, own, use, harnesses={"research": never_done})
+    assert counts == [
+        (3, False, 3),
+        (1, False, 4),
+        (10, False, 14),
+        (None, None, 14),
+        (None, None, 14),
+    ]
+
+
+async def test_a_child_is_delegated_with_a_title_a_budget_and_tools(
+    lp: limpet.Limpet, own: limpet.Session[Any]
+) -> None:
+    """Each as the model asks for it; what it does not ask for is not given, a quarter of the budget
+    excepted."""
+    await own.bind_tools(
+        limpet.ToolRegistry([limpet.Tool("search"), limpet.Tool("mail")]), actor=ADA
+    )
+    await own.grant(1.0, actor=ADA)
+    asked = {"title": "the invoice", "budget": 0.2, "tools": ["search"]}
+
+    async def use(tools: limpet.ManagedTools) -> Any:
+        plain = {"app": "research", "message": "look"}
+        return [(await tools.call("session_delegate", plain | more))["id"] for more in (asked, {})]
+
+    made = await used(lp, own, use)
+    given, bare = [await lp.get("research", "ada", id) for id in made]
+    titles = {kin.key.id: kin.title for kin in (await own.tree()).children}
+    assert titles == {given.id: "the invoice", bare.id: None}
+    assert (given.budget.limit.cost, bare.budget.limit.cost) == (0.2, 0.2)  # type: ignore[union-attr]  # a quarter of 0.8
+    assert (set(given.tools), set(bare.tools)) == ({"search"}, set())
+    assert given.head.facts["delegation"]["tools"] == ["search"]
+
+
+async def test_the_whole_trace_is_shown_unless_it_is_cut(
+    lp: limpet.Limpet, own: limpet.Session[Any]
+) -> None:
+    """Every event of the wake, however many, as s.trace has them."""
+
+    async def speaks(turn: limpet.Turn) -> None:
+        for number in range(250):
+            await turn.append("note.taken", {"n": number})
+
+    await own.append("user.message", {"text": "go"}, actor=ADA)
+    woken = await lp.wake(own.key, speaks)
+    assert woken.wake_id is not None
+
+    async def use(tools: limpet.ManagedTools) -> Any:
+        named = {"wake_id": woken.wake_id}
+        return [await tools.call("session_get_trace", input) for input in ({}, named)]
+
+    whole = [event.seq for event in (await own.trace(woken.wake_id)).events]
+    assert len(whole) > 250
+    for trace in await used(lp, own, use):
+        assert [event["seq"] for event in trace["events"]] == whole
+
+
+async def test_a_child_of_another_app_is_looked_into_like_any_session(
+    lp: limpet.Limpet, own: limpet.Session[Any]
+) -> None:
+    """At work, and after its end; a session of that app that is not a child stays unseen."""
+
+    async def looks(turn: limpet.Turn) -> None:
+        await turn.say("found")
+
+    async def use(tools: limpet.ManagedTools) -> Any:
+        made = await tools.call("session_delegate", {"app": "research", "message": "look"})
+        of = {"id": made["id"]}
+        at_work = [await tools.call(name, of) for name in LOOKING]
+        await tools.call("session_run_child", of)
+        ended = [await tools.call(name, of) for name in (*LOOKING, "session_get_trace")]
+        other = [await tools.call(name, {"id": "other"}) for name in LOOKING]
+        return made["id"], at_work, ended, other
+
+    await lp.create("research", "ada", "other")
+    found = await used(lp, own, use, harnesses={"research": looks})
+    id, at_work, ended, other = found
+    snapshot, events, _ = at_work
+    assert (snapshot["id"], snapshot["app"], snapshot["pending"]) == (id, "research", 1)
+    assert events["events"][-1]["data"] == {"text": "look"}
+    assert (ended[0]["stop_reason"], ended[0]["pending"]) == ("end_turn", 0)
+    assert [e["data"]["text"] for e in ended[3]["events"] if e["type"] == "agent.message"] == [
+        "found"
+    ]
+    assert [each["changes"] for each in (at_work[2], ended[2])] == [[], []]
+    assert [each["error"]["code"] for each in other] == ["session.not_found"] * 3
+
+
+LOOKING = ("session_get_snapshot", "session_get_events", "agent_compare_setup")
+
+
 async def test_promotion_through_a_tool_passes_the_gates(
     lp: limpet.Limpet, own: limpet.Session[Any]
 ) -> None:

@@ -34,7 +34,9 @@ class Families(Simulation):
                 await turn.step("think", str.upper, text, max_cost=0.01)
                 held.settle(cost=0.005)
             many = 1 + kind % 2
-            how: Any = {"budget": 0.1, "cascade": kind % 4 != 3}
+            how: Any = {"cascade": kind % 4 != 3}
+            if kind % 3 != 1:  # else a part of what is left
+                how["budget"] = 0.1
             found = [await turn.delegate(CHILD, f"{text}.{n}", **how) for n in range(many)]
             if kind % 5 == 4:
                 await turn.say(f"{text}: not waiting", cost=0.001)

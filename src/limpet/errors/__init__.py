@@ -19,6 +19,7 @@
     │   └── TurnError           Interrupted · TurnMismatch · TurnMisused · EffectFailed
     │                           EffectUnknown · ToolDenied · ToolFailed · BudgetReached
     │                           RequestNotFound · RequestAnswered · RequestMismatch
+    │                           ChildNotFound
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
     │   ├── ScopeFull
@@ -226,6 +227,7 @@ if TYPE_CHECKING:
     )
     from limpet.errors.runtime import (
         BudgetReached,
+        ChildNotFound,
         EffectFailed,
         EffectUnknown,
         Interrupted,
@@ -264,6 +266,7 @@ __all__ = [
     "CheckpointSaveFailed",
     "CheckpointSchemaIncompatible",
     "CheckpointSuperseded",
+    "ChildNotFound",
     "CommitTooLarge",
     "ConflictingProjectionForms",
     "ConflictingReducers",

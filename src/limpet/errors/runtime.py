@@ -76,15 +76,34 @@ class EffectUnknown(TurnError):
 
 
 class BudgetReached(TurnError):
-    """A call may need more than is left of the budget."""
+    """A call may need more than is left of the budget; or nothing is left of it."""
 
     code = "budget.reached"
 
-    def __init__(self, name: str, amount: float, left: float) -> None:
+    def __init__(self, name: str, amount: float | None, left: float) -> None:
         self.name, self.amount, self.left = name, amount, left
+        if amount is not None:
+            said = (
+                f"the budget has {left:g} {name} left, and the call needs to reserve {amount:g}. "
+                "Ask for less, or grant the session more."
+            )
+        else:
+            over = f": {-left:g} more was spent than the limit allows" if left < 0 else ""
+            said = f"the budget has no {name} left{over}. Grant the session more with s.grant(…)."
+        super().__init__(said)
+
+
+class ChildNotFound(TurnError, LookupError):
+    """The session has no such child at work."""
+
+    code = "child.not_found"
+    status = 404
+
+    def __init__(self, id: str) -> None:
+        self.id = id
         super().__init__(
-            f"the budget has {left:g} {name} left, and the call needs to reserve {amount:g}. "
-            "Ask for less, or grant the session more."
+            f"the session has no child {id!r} at work: it was never delegated from here, or has "
+            "ended. s.children() lists those at work."
         )
 
 

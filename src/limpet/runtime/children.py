@@ -41,10 +41,12 @@ from limpet.model.facts.running import (
     children,
 )
 from limpet.model.facts.running.endings import has_ended
-from limpet.runtime.inheriting import allotted, inherited
+from limpet.runtime.inheriting import inherited
 from limpet.runtime.records import args_hash, identity
 from limpet.runtime.under_way import UnderWay
 from limpet.session.creation import creation
+from limpet.session.runs.family import open_child
+from limpet.session.runs.leaving import part
 from limpet.session.session import Session
 
 if TYPE_CHECKING:
@@ -100,31 +102,30 @@ async def delegate(
     if (before := records.children.get((app, occurrence))) is not None:
         turn.check_same("the child of", app, occurrence, before.data["args_hash"], hashed)
         return Child(turn, Key(app, turn.session.user, before.data["child"]))
-    budget = allotted(turn.session, budget)
     key = Key(app, turn.session.user, identity(turn.id, "child", app, occurrence))
     parent = turn.session
-    made = children.child_created(key, occurrence, hashed, title, cascade=cascade)
+    given = budgets.allotted(parent.head.facts, budget)
+    created = _creation(parent, key, fields, _first(turn, message, given, tools))
+    uid = created.drafts[0].id
+    made = children.child_created(key, uid, occurrence, hashed, title, cascade=cascade)
     drafts: list[Draft] = [made]
-    first = _first(turn, message, budget, tools)
-    if budget is not None:
-        given = budgets.budget_of(budget)
-        drafts.append(budgets.lent(key.id, budgets.amount(given.cost, given.tokens)))
-    created = _creation(parent, key, fields, first)
+    if given is not None:
+        drafts.append(budgets.lent(key, uid, budgets.amount(given.cost, given.tokens)))
     (event, *_) = await turn.log.write(*drafts, beside=(created,))
     records.add(event)
     return Child(turn, key)
 
 
 def _first(
-    turn: UnderWay, message: str | Mapping[str, Any], budget: Budget | float | None, tools: Any
+    turn: UnderWay, message: str | Mapping[str, Any], budget: Budget | None, tools: Any
 ) -> list[Draft]:
     """What a child begins with: whom it works for, what it may use, and its task."""
-    facts = turn.session.head.facts
-    depth = children.depth(facts) + 1
-    drafts: list[Draft] = [children.delegated(turn.session.key, turn.id, depth, tools)]
+    head = turn.session.head
+    depth = children.depth(head.facts) + 1
+    drafts: list[Draft] = [children.delegated(head.key, head.uid, turn.id, depth, tools)]
     drafts += inherited(turn.session, tools, turn.worker_permissions)
     if budget is not None:
-        drafts.append(budgets.granted(budgets.budget_of(budget)))
+        drafts.append(budgets.granted(budget))
     data = {"text": message} if isinstance(message, str) else dict(message)
     drafts.append(Draft(type="user.message", data=data))
     return drafts
@@ -176,59 +177,22 @@ class Ending:
     async def commit(self, log: TurnLog, drafts: tuple[Prepared, ...], lease: Lease) -> None:
         """Close the child and tell its parent, in one commit, on the version that was looked at."""
         session, known = self._session, self._session.writer.known
-        journal, facts = session.writer.journal, known.head.facts
-        parent = children.delegation(facts)
-        assert parent is not None
-        used = budgets.used_up(facts)
-        more = [children.delegation_ended()]
-        to_parent: list[Draft] = []
-        key = Key(parent["app"], parent["user"], parent["id"])
-        if not parent.get("quiet"):  # it was not interrupted with its parent
-            to_parent.append(await self._told())
-        elif await self._is_awaited(key):  # which ended before it could let go of it
-            to_parent.append(children.child_released(session.key))
-        if "budget" in facts:
-            more.append(budgets.returned(session.id, used))
-            to_parent.append(budgets.returned(session.id, used))
-        mine = Commit(
-            session.key,
-            (*drafts, *(log.prepare(each) for each in more)),
-            known.version,
-            lease.fence,
-            uid=known.uid,
-            release=lease,
-        )
-        released = [children.child_released(session.key)]
-        ended = [*released, *(each for each in to_parent if each.type == budgets.RETURNED)]
-        for news in (to_parent, ended):  # a parent that has ended takes back its budget
-            told = [journal.prepare(each, f"agent:{session.app}"[:320]) for each in news]
-            theirs = [Commit(key, tuple(told))] if told else []
-            try:
-                committed, *_ = await journal.commit((mine, *theirs))
-            except _GONE as error:
-                if getattr(error, "key", None) != key:
-                    raise
-            else:
-                known.absorb(committed, mine.drafts)
-                return
-        committed, *_ = await journal.commit((mine,))
-        known.absorb(committed, mine.drafts)
-
-    async def _is_awaited(self, parent: Key) -> bool:
-        """Whether the parent still counts this session among its children."""
-        with suppress(*_GONE):
-            store = self._session.writer.journal.store
-            head = (await store.load(parent, tail=0, scopes=False)).head
-            return children.is_open(head.facts, self._session.id)
-        return False
+        head, found = known.head, children.delegation(known.head.facts)
+        assert found is not None
+        ended = None if found.get("quiet") else await self._told()  # quiet: interrupted with it
+        how: dict[str, Any] = {"uid": head.uid, "release": lease}
+        mine = Commit(session.key, drafts, head.version, lease.fence, **how)
+        journal, by = session.writer.journal, f"agent:{session.app}"[:320]
+        committed, recorded = await part(journal, head, mine, ended, log.prepare, by=by)
+        known.absorb(committed, recorded)
 
     async def _told(self) -> Draft:
         """What the parent hears: the last message of the agent is the output, unless the session
         was completed with another."""
         output = await self._output()
-        return children.child_ended(
-            self._session.key, self._stop_reason, summary=self._summary, output=output
-        )
+        key, uid = self._session.key, self._session.head.uid
+        how: dict[str, Any] = {"summary": self._summary, "output": output}
+        return children.child_ended(key, uid, self._stop_reason, **how)
 
     async def _output(self) -> Any:
         read = self._session.read
@@ -251,9 +215,9 @@ async def interrupt_all(session: Session[Any], note: str | None) -> list[Draft]:
         if not child.get("cascade", True):
             continue  # it goes on, and its end is an input like any other
         key = Key(child["app"], child["user"], id)
-        other: Session[Any] = Session(session.writer.journal, key, actor=session.actor)
         data = {"by": "parent"} if note is None else {"by": "parent", "note": note}
         with suppress(*_GONE):
+            other = await open_child(session, key)
             await other.append(INTERRUPT, data, id=f"{id}/interrupt")
         released.append(children.child_released(key))
     return released

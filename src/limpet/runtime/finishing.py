@@ -28,6 +28,7 @@ from limpet.runtime.driving import Driver
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import DIED, records_of, unknown_effects
 from limpet.session.logs import SESSION
+from limpet.session.runs.family import open_child
 from limpet.session.session import Session
 
 _TRIES: Final = 8
@@ -112,13 +113,10 @@ class Finishing:
 
     async def _terminate(self, key: Key) -> bool:
         """Whether there is a child whose end has yet to come back."""
-        child: Session[Any] = Session(
-            self._session.writer.journal, key, actor="system:runtime", untyped=True
-        )
         try:
-            await child.refresh(tail=0)
+            child = await open_child(self._session, key)
             with suppress(InvalidTransition):  # it has ended, and will tell
-                await child.terminate("its parent ended")
+                await child.terminate("its parent ended", actor="system:runtime")
         except _GONE:
             return False
         except StoreError:

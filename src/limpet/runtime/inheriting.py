@@ -1,10 +1,10 @@
 """Inheriting: what a child begins with that is its parent's.
 
 It never has more than its parent: tools are a subset of those that the parent has bound, or was
-given itself; permissions and the rest of a budget are the parent's. What a bound tool, or the
-worker that runs the parent, does not simply allow there is not simply allowed at the child either,
-whichever worker runs it. Everything else of the parent stays there: fields, resources and vaults
-are given only if the harness says so.
+given itself; permissions are the parent's, and so is every limit of a budget. What a bound tool, or
+the worker that runs the parent, does not simply allow there is not simply allowed at the child
+either, whichever worker runs it. Everything else of the parent stays there: fields, resources and
+vaults are given only if the harness says so.
 """
 
 from __future__ import annotations
@@ -14,17 +14,11 @@ from typing import Any
 
 from limpet.errors import InvalidInput, ToolAuthorizationFailed
 from limpet.model import Fact, described
-from limpet.model.facts.running.budgets import Budget, Share, share_of
 from limpet.model.facts.running.children import delegation
 from limpet.model.facts.running.setup import attached, setup_in
 from limpet.model.facts.tools import tools_bound, tools_in
 from limpet.session.runs.permissions import ALL_TOOLS, Permission, limits_of, stricter
 from limpet.session.session import Session
-
-
-def allotted(parent: Session[Any], budget: Budget | Share | float | None) -> Budget | float | None:
-    """The budget of a child: a share is counted on what its parent has left now."""
-    return share_of(parent.head.facts, budget) if isinstance(budget, Share) else budget
 
 
 def inherited(parent: Session[Any], tools: Any, of_worker: Mapping[str, Permission]) -> list[Fact]:

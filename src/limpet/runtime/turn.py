@@ -197,7 +197,8 @@ class Turn:
         usage: Mapping[str, int] | None = None,
         cost: float | None = None,
     ) -> Event:
-        """An agent.message: a text, or a list of parts. `usage` and `cost` are what it took."""
+        """An agent.message: a text, or a list of parts. `usage` and `cost` are what it took; they
+        count also beyond the budget, and the next call is refused then."""
         if (text is None) == (content is None):
             raise InvalidInput("say takes a text or a content.")
         data = {"text": text, "content": content, "model": model, "usage": usage, "cost": cost}
@@ -256,7 +257,8 @@ class Turn:
         """A child session of this user that works on `message`; returns at once.
 
         `await child.result()` pauses the turn until it has ended. It gets `fields` and `tools`, and
-        nothing else of this session. Its budget is taken from this one's; the rest comes back. It
+        nothing else of this session. Its budget is taken from this one's; the rest comes back.
+        Where this session has a limit and `budget` names none, it is a quarter of what is left. It
         is interrupted and terminated with this session, unless cascade=False.
         """
         self._begin("delegate")
@@ -318,7 +320,9 @@ class Turn:
         return Block(self, of)
 
     def _reserved(self, id: str, cost: float | None, tokens: int | None) -> Reservation:
-        """For one call, which settles it with its record."""
+        """For one call, which settles it with its record. Raises BudgetReached if the session has
+        spent more than it may."""
+        budgets.check_overdrawn(self.session.head.facts)
         of = None if cost is tokens is None else budgets.amount(cost, tokens)
         return Reservation(self, of, identity(id, "reserve", self.wake_id))
 

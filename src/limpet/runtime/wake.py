@@ -196,6 +196,8 @@ class Wake:
             return await self._settled(log, opening)
         if (dead := self._dead(opening)) is not None:
             return await self._closed(log, opening, dead)
+        if (unpaid := self._unpaid(opening)) is not None:
+            return await self._closed(log, opening, self._short(opening, unpaid), unpaid)
         if opening.is_eager:
             written = await log.flush()
             new = [event.seq for event in written if event.processed == 0]
@@ -309,14 +311,26 @@ class Wake:
             return self._short(opening, error)
         return self._failed(opening, error)
 
+    def _unpaid(self, opening: Opening) -> BudgetReached | None:
+        """Why a turn does not begin: nothing is left of the budget. One that was begun goes on, and
+        its calls are refused."""
+        try:
+            if opening.attempt == 1:
+                budgets.check_left(self.session.head.facts)
+        except BudgetReached as error:
+            return error
+        return None
+
     def _short(self, opening: Opening, error: BudgetReached) -> Close:
         """The turn is held until enough is granted. That of a child ends: its parent has the rest
         of the budget back, and decides. What was refused elsewhere is a failure like any other."""
         failed = runs.failed(error.code, str(error), opening.attempt, counts=False)
         how = Close("budget_reached", "error", str(error), drafts=[failed])
         if Ending.of(self.session, how.stop_reason, None) is None:
-            how.needs = budgets.needed(error.name, error.amount)
-            if budgets.is_enough(self.session.head.facts, how.needs):
+            facts, asked = self.session.head.facts, error.amount
+            lacking = budgets.lacking(facts)
+            how.needs = lacking if asked is None else budgets.needed(error.name, asked)
+            if budgets.is_enough(facts, how.needs):
                 return self._failed(opening, error)
         return how
 

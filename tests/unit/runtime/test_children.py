@@ -321,12 +321,11 @@ async def test_an_interrupt_that_comes_before_the_turn_is_held_ends_it(world: Wo
     assert (session.stop_reason, session.head.pending) == ("interrupted", 0)
 
 
-async def test_a_turn_waits_only_for_what_its_call_lacked(world: World) -> None:
-    """Tokens that messages have overdrawn refuse no call that asks for none."""
+async def test_a_turn_waits_for_every_limit_that_is_overdrawn(world: World) -> None:
+    """Tokens that messages have overdrawn refuse every call, also one that asks for none."""
 
     async def harness(turn: limpet.Turn) -> None:
-        if not await world.said():
-            await turn.say("long", usage={"output": 20})
+        await turn.say("long", usage={"output": 20})
         await turn.step("dear", lambda: 1, max_cost=2)
 
     session = await world.begin("hi")
@@ -334,6 +333,10 @@ async def test_a_turn_waits_only_for_what_its_call_lacked(world: World) -> None:
     await world.work(harness)
     assert session.stop_reason == "budget_reached"
     await session.grant(1.0, actor="user:ada")
+    assert not await world.work(harness), "it has the cost, and no tokens"
+    await session.grant(limpet.Budget(tokens=10), actor="user:ada")
+    assert not await world.work(harness), "nothing is left, which is not enough"
+    await session.grant(limpet.Budget(tokens=1), actor="user:ada")
     assert [woken.reason for woken in await world.work(harness)] == ["end_turn"]
 
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from limpet.model.events import Fact
 from limpet.model.facts import labels as of_labels
+from limpet.model.facts import timeouts, tools
+from limpet.model.facts.running import budgets, setup
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
@@ -23,12 +25,14 @@ def forked(
     checksum: bytes,
     labels: Mapping[str, str] = EMPTY,
     schema_version: str | None = None,
+    inherits: Mapping[str, Any] = EMPTY,
     actor: str | None = None,
 ) -> Fact:
     """The session began as a fork of `parent` (whose uid this is) after its event `floor`.
 
-    `checksum` is that of the state it begins on. Inputs that the parent had pending are not pending
-    here, and its timers are not set: this event stands for their end.
+    `checksum` is that of the state it begins on, and `inherits` what it may not do (`inherited`).
+    Inputs that the parent had pending are not pending here, and its timers are not set: this event
+    stands for their end.
     """
     data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
     data["parent"] = {"app": parent.app, "user": parent.user, "id": parent.id, "uid": uid}
@@ -37,7 +41,20 @@ def forked(
         data["schema_version"] = schema_version
     if labels != EMPTY:
         data |= of_labels.labels_data(labels)
+    if inherits:
+        data["inherits"] = inherits
     return Fact(type=FORKED, data=data, actor=actor)
+
+
+def inherited(facts: Facts) -> dict[str, Any]:
+    """What a fork has of a session with these facts: the tools it has bound, its permissions, and
+    those of the sessions it works for; its timeouts; and its limits, with nothing in them."""
+    kept = facts.get("setup", EMPTY)
+    permissions = {name: kept[name] for name in ("permissions", "limits") if name in kept}
+    budget = budgets.empty_limits(facts)
+    found = {"setup": permissions, "budget": budget}
+    found |= {name: facts.get(name, EMPTY) for name in ("tools", "timeouts")}
+    return {name: value for name, value in found.items() if value}
 
 
 def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
@@ -45,4 +62,13 @@ def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     changes["parent"] = FrozenDict({**data["parent"], "at": data["at"]})
     if "schema_version" in data:
         changes["schema_version"] = data["schema_version"]
+    inherits = data.get("inherits", EMPTY)
+    if "setup" in inherits:
+        changes |= setup.fold(EMPTY, inherits["setup"], at)
+    if "tools" in inherits:
+        changes |= tools.fold(EMPTY, inherits, at)
+    if "timeouts" in inherits:
+        changes |= timeouts.fold_set(EMPTY, inherits, at)
+    if "budget" in inherits:
+        changes |= budgets.fold_granted(EMPTY, inherits["budget"], at)
     return changes

@@ -12,8 +12,10 @@ import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.model import Event, Head, Key
+from limpet.model.facts.running.children import CHILD_CREATED, created_id
 from limpet.model.facts.running.requests import open_requests
 from limpet.model.facts.running.runs import run_in
+from limpet.session.runs.family import open_child
 from limpet.session.session import Session
 from limpet.session.wire import time_form
 
@@ -34,11 +36,15 @@ class Caller(msgspec.Struct, frozen=True):
         found: Session[Any] = self.turn.session
         return found
 
-    def other(self, id: str | None) -> Session[Any]:
-        """The session of the turn, or another one of its user and app."""
+    async def other(self, id: str | None) -> Session[Any]:
+        """The session of the turn, one of any app that was delegated from it, or another one of its
+        user and app. Raises SessionNotFound if a child's key is another session's."""
         own = self.session
         if id is None or id == own.id:
             return own
+        for made in await own.read_ids([created_id(id)]):
+            if made.type == CHILD_CREATED and made.data is not None:
+                return await open_child(own, Key(made.data["app"], made.data["user"], id))
         return Session(own.writer.journal, Key(own.app, own.user, id))
 
 

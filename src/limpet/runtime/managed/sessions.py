@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from limpet.errors import InvalidInput
 from limpet.model import EMPTY, Key
-from limpet.model.facts.running.children import delegation
+from limpet.model.facts.running.children import delegation, works_for
 from limpet.runtime.managed.asking import (
     LIMIT,
     LIMIT_MAX,
@@ -17,7 +17,7 @@ from limpet.runtime.managed.asking import (
     head_shown,
 )
 from limpet.session.history.at import head_now
-from limpet.session.runs.family import Kin, kin_of
+from limpet.session.runs.family import Kin, kin_of, open_child
 from limpet.session.session import Session
 from limpet.store.protocol import Query
 
@@ -53,7 +53,7 @@ class SessionGetSnapshot(Tool, frozen=True):
     id: str | None = None
 
     async def run(self, caller: Caller) -> Any:
-        asked = caller.other(self.id)
+        asked = await caller.other(self.id)
         session: Session[Any] = Session(asked.writer.journal, asked.key)
         await session.refresh(tail=0)
         used, left, parent = session.usage, session.budget, session.parent
@@ -85,7 +85,7 @@ class SessionGetEvents(Tool, frozen=True):
     async def run(self, caller: Caller) -> Any:
         if sum(each is not None for each in (self.after, self.before, self.around)) > 1:
             raise InvalidInput("pass one of after, before and around.")
-        session, limit = caller.other(self.id), check_limit(self.limit)
+        session, limit = await caller.other(self.id), check_limit(self.limit)
         how: dict[str, Any] = {"types": self.types}
         if self.around is not None:
             half = limit // 2
@@ -110,7 +110,7 @@ class SessionGetTrace(Tool, frozen=True):
     limit: int | None = None
 
     async def run(self, caller: Caller) -> Any:
-        session = caller.other(self.id)
+        session = await caller.other(self.id)
         wakes = () if self.wake_id else await session.wakes(limit=2)
         ended = [str(w.wake_id) for w in wakes if w.wake_id != caller.turn.wake_id]
         if self.wake_id is None and not ended:
@@ -136,7 +136,9 @@ class SessionListChildren(Tool, frozen=True):
         own = caller.session
         journal = own.writer.journal
         found = await journal.store.load_many(list(await own.children()), tail=0)
-        shown = {"children": [head_shown(each.head) for each in found if each is not None]}
+        heads = [each.head for each in found if each is not None]
+        of = (own.key, own.head.uid)
+        shown = {"children": [head_shown(head) for head in heads if works_for(head.facts, *of)]}
         if not self.ended:
             return shown
         kin = await kin_of(journal, own.key, 1)
@@ -197,7 +199,7 @@ async def _direct_child(caller: Caller, id: str) -> Key:
     found = [key for key in await caller.session.children() if key.id == id]
     if not found:
         raise InvalidInput(f"{id!r} is not a child of this session that is at work.")
-    return found[0]
+    return (await open_child(caller.session, found[0])).key
 
 
 TOOLS = (

@@ -77,7 +77,7 @@ class AgentCompareSetup(Tool, frozen=True):
     async def run(self, caller: Caller) -> Any:
         other = None
         if self.id is not None:
-            other = (await caller.other(self.id).refresh(tail=0)).setup
+            other = (await (await caller.other(self.id)).refresh(tail=0)).setup
         changes = await caller.session.compare_setup(other)
         return {"changes": [str(change) for change in changes]}
 

@@ -75,8 +75,10 @@ class History(Generic[S]):
         """A new session that goes on from any event of this one; without `at`, from the last.
 
         Its history reads through to this one's and its seqs go on densely. Labels are only those
-        given; inputs that were pending here, timers and leases are not pending or set there.
-        Nothing is written to this session. The cost grows with the state, not with the history.
+        given; inputs that were pending here, timers and leases are not pending or set there. It has
+        the permissions, bound tools and timeouts that this session has now, and every limit of its
+        budget with nothing in it: `fork.grant` gives it something to spend. Nothing is written to
+        this session. The cost grows with the state, not with the history.
         """
         from limpet.session.history.fork import record_fork
 
@@ -86,7 +88,7 @@ class History(Generic[S]):
         fold = await fold_of(writer, head.version if at is None else at)
         key = own_key(self.key.app, self.key.user if user is None else user, id or journal.new_id())
         how: dict[str, Any] = {"labels": labels, "actor": bound or f"user:{key.user}"}
-        made, drafts = await record_fork(journal, (self.key, head.uid), fold, key, **how)
+        made, drafts = await record_fork(journal, head, fold, key, **how)
         again = None if typed is None else type(typed)(typed.of, typed.migrations)
         untyped = typed is None and not writer.classless
         how = {"actor": bound, "typed": again, "untyped": untyped}

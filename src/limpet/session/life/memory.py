@@ -19,9 +19,7 @@ import msgspec
 
 from limpet.errors import (
     InvalidInput,
-    SessionDeleted,
     SessionEnded,
-    SessionErased,
     SessionNotFound,
     SessionSuspended,
 )
@@ -37,6 +35,7 @@ from limpet.session.history.interval import Interval
 from limpet.session.history.kept import Checkpoint
 from limpet.session.journal import Journal
 from limpet.session.runs.buffers import Buffers
+from limpet.session.runs.family import parent_of
 
 LayerName: TypeAlias = Literal["working", "session", "episodic", "semantic", "procedural"]
 LAYERS: Final[tuple[LayerName, ...]] = (
@@ -87,7 +86,7 @@ class Memory(Buffers):
 
         A delegated session also sees its parent's episodes (`parent/…`).
         """
-        return self._by_head(lambda head: _episodic(self._session, _parent(head)))
+        return self._by_head(lambda head: _episodic(self._session, head))
 
     @property
     def semantic(self) -> Layer:
@@ -96,7 +95,7 @@ class Memory(Buffers):
         A delegated session reads what its parent's app knows, and keeps what it writes for itself.
         """
         key = self._session.key
-        return self._by_head(lambda head: _semantic(self._session, key, _parent(head)))
+        return self._by_head(lambda head: _semantic(self._session, key, head))
 
     @property
     def procedural(self) -> Layer:
@@ -272,39 +271,38 @@ class Overlay(Layer):
     """Semantic memory of a delegated session: what is not its own is read from its parent's, and
     nothing is written there."""
 
-    def __init__(
-        self, session: Handle, documents: Documents, prefix: str, parent: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, session: Handle, documents: Documents, prefix: str, head: Head) -> None:
         super().__init__(session, documents, prefix)
-        self._parent = Key(parent["app"], parent["user"], parent["id"])
+        self._head = head
 
     async def get(self, name: str) -> Any:
         """The newest value, this session's own before that of its parent; or None."""
         own = await self._documents.find(self._prefix + _check_name(name))
-        return await (await self._above()).get(name) if own is None else own.value
+        if own is not None:
+            return own.value
+        above = await self._above()
+        return None if above is None else await above.get(name)
 
     async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
         """Everything whose name begins so, in the order of names; its own hides its parent's."""
-        found = {each.name: each for each in await (await self._above()).list(prefix)}
+        above = await self._above()
+        found = {} if above is None else {each.name: each for each in await above.list(prefix)}
         found |= {each.name: each for each in await super().list(prefix)}
         return tuple([found[name] for name in sorted(found)])
 
-    async def _above(self) -> Layer:
-        """What its parent sees, which may be delegated itself."""
-        store, parent = self._session.writer.journal.store, None
-        with suppress(SessionNotFound, SessionDeleted, SessionErased):
-            loaded = await store.load(self._parent, tail=0, scopes=False)
-            parent = delegation(loaded.head.facts)
-        return _semantic(self._session, self._parent, parent)
+    async def _above(self) -> Layer | None:
+        """What its parent sees, which may be delegated itself; None if nobody is its parent."""
+        parent = await parent_of(self._session.writer.journal, self._head)
+        return None if parent is None else _semantic(self._session, parent.key, parent)
 
 
-def _semantic(session: Handle, key: Key, parent: Mapping[str, Any] | None) -> Layer:
+def _semantic(session: Handle, key: Key, head: Head | None) -> Layer:
     """Semantic memory as the session of this key sees it."""
     journal = session.writer.journal
-    if parent is None:
+    if head is None or delegation(head.facts) is None:
         return Layer(session, Documents(journal, COLLECTION), f"semantic/{name_part(key.app)}/")
     own = Documents(journal, COLLECTION, owner=(key.app, key.user))
-    return Overlay(session, own, f"own/{name_part(key.id)}/", parent)
+    return Overlay(session, own, f"own/{name_part(key.id)}/", head)
 
 
 def _procedural(session: Handle, head: Head | None) -> Layer:
@@ -323,29 +321,25 @@ async def _head_of(session: Handle) -> Head | None:
     return None
 
 
-def _parent(head: Head | None) -> Mapping[str, Any] | None:
-    """For whom the session works: app, user and id."""
-    return None if head is None else delegation(head.facts)
-
-
 class Episodes(Layer):
     """What happened: this session's own episodes, and those that ended sessions left."""
 
     def __init__(
-        self, session: Handle, documents: Documents, prefix: str, above: Layer | None = None
+        self, session: Handle, documents: Documents, prefix: str, child: Head | None = None
     ) -> None:
         super().__init__(session, documents, prefix, own=True)
-        self._above = above  # of the parent: read only
+        self._child = child  # the session itself, if it is delegated
 
     async def get(self, name: str) -> Any:
         """The newest value, or None; `parent/…` is one of its parent's."""
-        if self._above is not None and name.startswith(PARENT):
-            return await self._above.get(name.removeprefix(PARENT))
+        if self._child is not None and name.startswith(PARENT):
+            above = await self._above()
+            return None if above is None else await above.get(name.removeprefix(PARENT))
         return await super().get(name)
 
     async def put(self, name: str, value: Any, *, actor: str | None = None) -> Remembered:
         """Remember what happened. Its parent's episodes are read only: InvalidInput."""
-        if self._above is not None and isinstance(name, str) and name.startswith(PARENT):
+        if self._child is not None and isinstance(name, str) and name.startswith(PARENT):
             raise InvalidInput(f"{name!r} is an episode of its parent, which is read only.")
         return await super().put(name, value, actor=actor)
 
@@ -353,21 +347,28 @@ class Episodes(Layer):
         """This session's own, its parent's (`parent/…`), then those of the user's completed
         sessions (`promoted/…`)."""
         own = await self._all(self._prefix + prefix)
-        above = () if self._above is None else await self._above.list()
-        theirs = [msgspec.structs.replace(each, name=PARENT + each.name) for each in above]
+        above = await self._above()
+        read = () if above is None else await above.list()
+        theirs = [msgspec.structs.replace(each, name=PARENT + each.name) for each in read]
         promoted = [_readable(each) for each in await self._all(PROMOTED)]
         shown = [each for each in (*theirs, *promoted) if each.name.startswith(prefix)]
         return (*own, *shown)
 
+    async def _above(self) -> Layer | None:
+        """The parent's own episodes, which are read only; None if nobody is its parent."""
+        journal = self._session.writer.journal
+        parent = None if self._child is None else await parent_of(journal, self._child)
+        if parent is None:
+            return None
+        theirs = Documents(journal, COLLECTION, owner=(parent.key.app, parent.key.user))
+        return Layer(self._session, theirs, f"episodic/{name_part(parent.key.id)}/")
 
-def _episodic(session: Handle, parent: Mapping[str, Any] | None) -> Episodes:
+
+def _episodic(session: Handle, head: Head | None) -> Episodes:
     journal, prefix = session.writer.journal, f"episodic/{name_part(session.id)}/"
     own = Documents(journal, COLLECTION, owner=(session.app, session.user))
-    if parent is None:
-        return Episodes(session, own, prefix)
-    theirs = Documents(journal, COLLECTION, owner=(parent["app"], parent["user"]))
-    above = Layer(session, theirs, f"episodic/{name_part(parent['id'])}/")
-    return Episodes(session, own, prefix, above)
+    is_child = head is not None and delegation(head.facts) is not None
+    return Episodes(session, own, prefix, head if is_child else None)
 
 
 async def promotions(session: Handle, actor: str) -> tuple[Put, ...]:

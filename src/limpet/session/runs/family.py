@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
-from limpet.model import PAGE_MAX, Event, Key
+from limpet.model import PAGE_MAX, Event, Head, Key
 from limpet.model.events import CHILD_ENDED
-from limpet.model.facts.running.children import CHILD_CREATED, CHILD_RELEASED, parent_in
+from limpet.model.facts.running.children import (
+    CHILD_CREATED,
+    CHILD_RELEASED,
+    created_id,
+    kin,
+    named,
+    parent_in,
+    works_for,
+)
 from limpet.model.limits import DELEGATION_DEPTH_MAX
 
 if TYPE_CHECKING:
     from limpet.session.journal import Journal
+    from limpet.session.session import Session
     from limpet.session.writer import Writer
 
 _TYPES: Final = (CHILD_CREATED, CHILD_ENDED, CHILD_RELEASED)
@@ -65,23 +74,57 @@ class Family:
         return await kin_of(self.writer.journal, self.writer.known.key, levels)
 
 
+async def parent_of(journal: Journal, head: Head) -> Head | None:
+    """The newest head of the session that delegated this one, if its own log says so too; None if
+    there is none, it is gone, or another session has its key."""
+    key = parent_in(head.facts)
+    if key is None:
+        return None
+    try:
+        parent = (await journal.store.load(key, tail=0, scopes=False)).head
+        made = await journal.store.read_ids(key, [created_id(head.key.id)])
+    except _GONE:
+        return None
+    mine = kin(named(head.key, head.uid))
+    said = [event.data for event in made if event.type == CHILD_CREATED and event.data is not None]
+    is_named = mine in [kin(data) for data in said]
+    return parent if is_named and works_for(head.facts, key, parent.uid) else None
+
+
+async def open_child(parent: Session[Any], key: Key) -> Session[Any]:
+    """The session of this key, loaded, if it says that it works for this parent.
+
+    The parent's log has named it. Raises SessionNotFound if another session has the key.
+    """
+    child = type(parent)(parent.writer.journal, key, actor=parent.actor, untyped=True)
+    await child.refresh(tail=0)
+    if not works_for(child.head.facts, parent.key, parent.head.uid):
+        raise SessionNotFound(key)
+    return child
+
+
 async def kin_of(journal: Journal, key: Key, levels: int) -> Kin:
     """A session with those delegated from it, so many levels down. Reads one log for each that is
     not on the last of them."""
-    return await _kin(journal, key, {}, levels)
+    return await _kin(journal, key, {}, levels, None)
 
 
-async def _kin(journal: Journal, key: Key, known: dict[str, Any], left: int) -> Kin:
+async def _kin(
+    journal: Journal, key: Key, known: dict[str, Any], left: int, parent: Head | None
+) -> Kin:
     if not left:
         return Kin(key, **known)
     try:
+        head = (await journal.store.load(key, tail=0, scopes=False)).head
+        if parent is not None and not works_for(head.facts, parent.key, parent.uid):
+            raise SessionNotFound(key)  # another session has the key
         events = await _events(journal, key)
     except _GONE:
-        if not known:
+        if parent is None:
             raise
         return Kin(key, **known, gone=True)
-    children = [await _kin(journal, of.pop("key"), of, left - 1) for of in _told(events)]
-    return Kin(key, **known, children=tuple(children))
+    kids = [await _kin(journal, of.pop("key"), of, left - 1, head) for of in _told(events)]
+    return Kin(key, **known, children=tuple(kids))
 
 
 def _told(events: list[Event]) -> list[dict[str, Any]]:

@@ -1,14 +1,19 @@
-"""Leaving: a child that is deleted or erased tells its parent first, which waits for it.
+"""Leaving: the commit in which a child ends, over it and its parent.
 
-The news and what is left of its budget are one commit over both sessions. It comes before the
-deletion: a process that dies in between leaves a child that nobody waits for, and deleting it again
-finishes. The other way round a parent could wait for a child that is gone.
+The news and what is left of its budget are one commit over both sessions. A child that is deleted
+or erased tells its parent before: a process that dies in between leaves a child that nobody waits
+for, and deleting it again finishes. The other way round a parent could wait for a child that is
+gone. Who the parent is, the child says; whether it has this child, the parent's own log says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from msgspec import structs
+
+from limpet import errors
 from limpet.errors import (
     SessionConflict,
     SessionDeleted,
@@ -16,14 +21,14 @@ from limpet.errors import (
     SessionErased,
     SessionNotFound,
 )
-from limpet.model import UPDATE_TRIES_MAX, Commit, Draft, Head, Key
+from limpet.model import UPDATE_TRIES_MAX, Commit, Draft, Head, Key, Prepared
 from limpet.model.facts.running import budgets, children
 from limpet.model.facts.running.endings import is_untold
 from limpet.session.journal import Journal
-from limpet.store.protocol import Query
+from limpet.store.protocol import Committed, Query
 
 _BY: Final = "system:operator"
-_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionEnded)
 
 
 async def leave(journal: Journal, key: Key) -> None:
@@ -49,35 +54,54 @@ async def head_of(journal: Journal, key: Key) -> Head | None:
 
 async def leave_at(journal: Journal, head: Head) -> None:
     """The same, of a session at this version. Raises SessionConflict if it went on since."""
-    parent = children.parent_in(head.facts)
-    if parent is None or not is_untold(head.facts):
+    if not is_untold(head.facts):
         return
-    back: list[Draft] = []
-    if "budget" in head.facts:
-        back.append(budgets.returned(head.key.id, budgets.used_up(head.facts)))
-    mine = _commit(journal, head.key, [children.delegation_ended(), *back], head)
-    released = children.child_released(head.key)
-    for news in ([*_ended(head), *back], [released, *back]):  # an ended parent takes its budget
-        theirs = [_commit(journal, parent, news)] if news else []
-        try:
-            await journal.commit((mine, *theirs))
-        except (*_GONE, SessionEnded) as error:
-            if error.key != parent:  # the child: another call was faster
-                return
-        else:
-            return
-
-
-def _ended(head: Head) -> list[Draft]:
-    """What the parent hears; nothing if it was interrupted with it, and waits no more."""
     found = children.delegation(head.facts)
-    if found is not None and found.get("quiet"):
-        return []
-    return [children.child_ended(head.key, "terminated", summary="deleted", output=None)]
+    ended = None
+    if found is not None and not found.get("quiet"):
+        how: dict[str, str | None] = {"summary": "deleted", "output": None}
+        ended = children.child_ended(head.key, head.uid, "terminated", **how)
+    mine = Commit(head.key, (), head.version, uid=head.uid)
+    try:
+        await part(journal, head, mine, ended, lambda draft: journal.prepare(draft, _BY), by=_BY)
+    except _GONE as error:
+        if error.key != head.key:
+            raise
+        # Another call was faster.
 
 
-def _commit(journal: Journal, key: Key, drafts: list[Draft], at: Head | None = None) -> Commit:
-    prepared = tuple([journal.prepare(each, _BY) for each in drafts])
-    if at is None:
-        return Commit(key, prepared)
-    return Commit(key, prepared, at.version, uid=at.uid)
+async def part(
+    journal: Journal,
+    head: Head,
+    mine: Commit,
+    ended: Draft | None,
+    prepare: Callable[[Draft], Prepared],
+    *,
+    by: str,
+) -> tuple[Committed, tuple[Prepared, ...]]:
+    """Record the end of a child with `mine`, and beside it what its parent accepts of it. Returns
+    what was recorded of the child, and its drafts, which `prepare` makes.
+
+    `ended` is the news, recorded by `by`; None: the parent was interrupted with it and waits no
+    more. A parent that has ended takes back its budget only. One that is gone, or has no such
+    child, takes nothing, and the child keeps what is left.
+    """
+    found = children.delegation(head.facts)
+    assert found is not None
+    parent = Key(found["app"], found["user"], found["id"])
+    account = budgets.returned(head.key, head.uid, head.facts)
+    news = [(account, children.child_released(head.key, head.uid)), (account, None), ()]
+    for told in [(account, ended), *news] if ended is not None else news:
+        own = [children.delegation_ended(), budgets.given_back(head.facts) if told else None]
+        drafts = (*mine.drafts, *[prepare(each) for each in own if each is not None])
+        commits = [structs.replace(mine, drafts=drafts)]
+        if theirs := tuple([journal.prepare(each, by) for each in told if each is not None]):
+            commits.append(Commit(parent, theirs, uid=found.get("uid", "")))
+        try:
+            committed, *_ = await journal.commit(commits)
+        except (*_GONE, errors.ChildNotFound) as error:
+            if not theirs or getattr(error, "key", parent) != parent:
+                raise
+        else:
+            return committed, drafts
+    raise AssertionError("the last try returns or raises")

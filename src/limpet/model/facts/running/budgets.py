@@ -2,7 +2,8 @@
 
 `usage` counts what was used. `budget` has the limits, what is reserved for calls under way, and
 what children were given. Nothing appears or vanishes: over a session and its children, what is
-spent, reserved and left is what the first of them was granted.
+spent, reserved and left is what they were granted. What is spent counts, also beyond the limit: a
+session that has nothing left begins no turn, and one that is overdrawn makes no call.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import msgspec
 from limpet import errors
 from limpet.errors import InvalidEvent
 from limpet.model.events import Fact
+from limpet.model.facts.running import children
 from limpet.model.facts.view import Changes, Facts, Moment, replaced
+from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict, FrozenList, described
 
 GRANTED: Final = "budget.granted"
@@ -24,6 +27,7 @@ SETTLED: Final = "budget.settled"
 LENT: Final = "budget.delegated"
 RETURNED: Final = "budget.returned"
 MILLION: Final = 1_000_000
+LIMITS: Final = ("cost", "tokens")
 _COUNTED: Final = ("input", "output", "cache_read")
 
 
@@ -38,6 +42,10 @@ class Share(msgspec.Struct, frozen=True):
     """A part of what the parent has left, above 0 and up to 1: for turn.delegate(budget=…)."""
 
     of: float
+
+
+# What a child gets of each limit of its parent, where the call that delegates does not say.
+SHARE: Final = Share(0.25)
 
 
 class Amount(NamedTuple):
@@ -85,17 +93,32 @@ def budget_of(given: Budget | float) -> Budget:
     return budget
 
 
-def share_of(facts: Facts, share: Share) -> Budget:
-    """What a share of the session's remaining budget comes to, rounded down. Raises InvalidEvent.
+def allotted(facts: Facts, given: Budget | Share | float | None) -> Budget | None:
+    """The budget of a child of this session; None if neither has a limit. Raises InvalidEvent.
 
-    What the session has no limit on, the share has none on either.
+    A child has every limit that its parent has: where `given` names none, it is a quarter of what
+    the parent has left. A share is a part of what is left of each limit, rounded down.
     """
+    if isinstance(given, Share):
+        return _shared(facts, given)
+    named = Budget() if given is None else budget_of(given)
+    default = _part_left(facts, SHARE.of)
+    cost = default.cost if named.cost is None else named.cost
+    tokens = default.tokens if named.tokens is None else named.tokens
+    return None if cost is tokens is None else Budget(cost, tokens)
+
+
+def _shared(facts: Facts, share: Share) -> Budget:
     if type(share.of) not in (int, float) or not 0 < share.of <= 1:
         raise InvalidEvent(f"a share is a number above 0 and up to 1, not {described(share.of)}")
-    cost, tokens = remaining(facts)
-    if cost is tokens is None:
+    if not has_limit(facts):
         raise InvalidEvent("the session has no budget to share. Grant it one first: s.grant(…)")
-    part = [None if left is None else int(max(0, left) * share.of) for left in (cost, tokens)]
+    return _part_left(facts, share.of)
+
+
+def _part_left(facts: Facts, of: float) -> Budget:
+    """A part of what is left of each limit, rounded down; None where there is no limit."""
+    part = [None if left is None else int(max(0, left) * of) for left in remaining(facts)]
     return Budget(_money(part[0]), part[1])
 
 
@@ -124,14 +147,30 @@ def settled(id: str, of: Amount, *, cut: bool = False) -> Fact:
     return Fact(type=SETTLED, data=data | {"cut": True} if cut else data, id=f"{id}/settled")
 
 
-def lent(child: str, of: Amount) -> Fact:
+def lent(child: Key, uid: str, of: Amount) -> Fact:
     """A child was given this much. The commit may raise BudgetReached."""
-    return Fact(type=LENT, data={"child": child, **of._asdict()}, id=f"{child}/lent")
+    data = {**children.named(child, uid), **of._asdict()}
+    return Fact(type=LENT, data=data, id=f"{child.id}/lent")
 
 
-def returned(child: str, used: Amount) -> Fact:
-    """Of what the child was given, it (and its children) used this much. Recorded with both."""
-    return Fact(type=RETURNED, data={"child": child, **used._asdict()}, id=f"{child}/returned")
+def returned(child: Key, uid: str, facts: Facts) -> Fact | None:
+    """The account of a child with these facts, for its parent: what it and its children have used,
+    and the limits it had. None if it has used nothing and had none.
+
+    The commit raises ChildNotFound unless the session has this child.
+    """
+    used, limit = used_up(facts), _limits(facts)
+    if used == Amount() and not limit:
+        return None
+    data = {**children.named(child, uid), **used._asdict()}
+    return Fact(type=RETURNED, data=data | {"limit": limit}, id=f"{child.id}/returned")
+
+
+def given_back(facts: Facts) -> Fact | None:
+    """In the child's own log: its parent has back what was left. None if it had no limit."""
+    if not has_limit(facts):
+        return None
+    return Fact(type=RETURNED, data={"own": True, **used_up(facts)._asdict()})
 
 
 def usage(facts: Facts) -> Usage:
@@ -162,13 +201,22 @@ def used_up(facts: Facts) -> Amount:
     return _plus(used_with_children(facts), _sum(reservations(facts).values()))
 
 
+def has_limit(facts: Facts) -> bool:
+    return bool(_limits(facts))
+
+
+def empty_limits(facts: Facts) -> dict[str, int]:
+    """The limits of this session with nothing in them, in the form of a grant."""
+    return dict.fromkeys(_limits(facts), 0)
+
+
 def view(facts: Facts) -> BudgetView | None:
-    """None if the session has no budget: then nothing is refused."""
-    budget = facts.get("budget")
-    if budget is None:
+    """None if the session has no limit: then nothing is refused."""
+    limits = _limits(facts)
+    if not limits:
         return None
     left = remaining(facts)
-    limit = Budget(_money(budget.get("cost")), budget.get("tokens"))
+    limit = Budget(_money(limits.get("cost")), limits.get("tokens"))
     parts = {"spent": spent(facts), "delegated": _lent(facts)}
     parts["reserved"] = _sum(reservations(facts).values())
     shown = {name: Budget(of.cost / MILLION, of.tokens) for name, of in parts.items()}
@@ -177,9 +225,11 @@ def view(facts: Facts) -> BudgetView | None:
 
 def remaining(facts: Facts) -> tuple[int | None, int | None]:
     """What is neither spent nor reserved nor with children; None where there is no limit."""
-    budget = facts.get("budget", EMPTY)
-    gone = _plus(used_with_children(facts), _sum(reservations(facts).values()))
-    cost, tokens = budget.get("cost"), budget.get("tokens")
+    limits = _limits(facts)
+    if not limits:
+        return None, None
+    gone = used_up(facts)
+    cost, tokens = limits.get("cost"), limits.get("tokens")
     cost = None if cost is None else cost - gone.cost
     return cost, None if tokens is None else tokens - gone.tokens
 
@@ -189,21 +239,40 @@ def needed(name: str, asked: float) -> dict[str, int]:
     return {name: round(asked * MILLION) if name == "cost" else round(asked)}
 
 
+def lacking(facts: Facts) -> dict[str, int]:
+    """What has to be left of each limit that is used up, for a turn to go on: anything."""
+    left = zip(LIMITS, remaining(facts), strict=True)
+    return {name: 1 for name, has in left if has is not None and has <= 0}
+
+
 def is_enough(facts: Facts, of: Mapping[str, Any]) -> bool:
     """Whether as much is left of the budget. What was not asked for may be overdrawn."""
-    left = zip(("cost", "tokens"), remaining(facts), strict=True)
+    left = zip(LIMITS, remaining(facts), strict=True)
     return all([has is None or name not in of or has >= of[name] for name, has in left])
+
+
+def check_left(facts: Facts) -> None:
+    """Raise BudgetReached if nothing is left of a limit: then no turn begins."""
+    _check_least(facts, 1)
+
+
+def check_overdrawn(facts: Facts) -> None:
+    """Raise BudgetReached if more was spent than a limit allows: then no call is made."""
+    _check_least(facts, 0)
+
+
+def _check_least(facts: Facts, least: int) -> None:
+    for name, left in zip(LIMITS, remaining(facts), strict=True):
+        if left is not None and left < least:
+            raise errors.BudgetReached(name, None, left / MILLION if name == "cost" else left)
 
 
 # --- folds ----------------------------------------------------------------------------------------
 
 
 def fold_granted(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    budget = dict(facts.get("budget", EMPTY))
-    for name in ("cost", "tokens"):
-        if name in data:
-            budget[name] = budget.get(name, 0) + data[name]
-    return {"budget": FrozenDict(budget)}
+    more = {name: data[name] for name in LIMITS if name in data}
+    return _budget(facts, **{name: _limits(facts).get(name, 0) + by for name, by in more.items()})
 
 
 def fold_reserved(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
@@ -218,20 +287,24 @@ def fold_settled(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 
 
 def fold_lent(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    given = {**_part(facts, "lent"), data["child"]: _pair(data["cost"], data["tokens"])}
-    return _budget(facts, lent=FrozenDict(given))
+    child = FrozenList([data["cost"], data["tokens"], children.kin(data)])
+    return _budget(facts, lent=FrozenDict({**_part(facts, "lent"), data["child"]: child}))
 
 
 def fold_returned(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    """With the parent, what is unspent comes back. With the child, nothing is left."""
+    """With the parent, what is unspent comes back, also of what the child was granted beside it.
+    With the child, nothing is left."""
+    limits = _limits(facts)
+    if "own" in data:
+        return _budget(facts, **{name: data[name] for name in limits})
     lent_out = _part(facts, "lent")
-    if data["child"] in lent_out:
-        rest = {id: of for id, of in lent_out.items() if id != data["child"]}
-        gone = Amount(*_part(facts, "gone")) if _part(facts, "gone") else Amount()
-        after = _plus(gone, Amount(data["cost"], data["tokens"]))
-        return _budget(facts, lent=FrozenDict(rest) if rest else None, gone=_pair(*after))
-    budget = facts.get("budget", EMPTY)
-    return _budget(facts, **{n: data[n] for n in ("cost", "tokens") if n in budget})
+    given = _amount(lent_out.get(data["child"], (0, 0)))._asdict()
+    had = data.get("limit", EMPTY)
+    beside = {name: had[name] - given[name] for name in limits if name in had}
+    rest = {id: of for id, of in lent_out.items() if id != data["child"]}
+    gone = _plus(_gone(facts), Amount(data["cost"], data["tokens"]))
+    grown = {name: limits[name] + by for name, by in beside.items()}
+    return _budget(facts, lent=FrozenDict(rest) if rest else None, gone=_pair(*gone), **grown)
 
 
 def fold_message(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
@@ -252,11 +325,25 @@ def fold_turn(facts: Facts) -> Changes:
 
 def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
     """Raise BudgetReached if more would be reserved, or given away, than is left."""
-    for name, left in zip(("cost", "tokens"), remaining(after), strict=True):
-        if left is not None and left < 0 and data[name]:
-            had = left + data[name]
+    check_overdrawn(before)
+    for name, left in zip(LIMITS, remaining(after), strict=True):
+        if left is not None and left < 0:
             divisor = MILLION if name == "cost" else 1
-            raise errors.BudgetReached(name, data[name] / divisor, max(0, had) / divisor)
+            raise errors.BudgetReached(name, data[name] / divisor, (left + data[name]) / divisor)
+
+
+def check_call(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
+    """Raise BudgetReached if the budget was overdrawn before this call."""
+    check_overdrawn(before)
+
+
+def check_returned(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
+    """Raise ChildNotFound if the account is of no child of this session."""
+    if "own" in data:
+        return
+    of = _part(before, "lent").get(data["child"], ())
+    if list(of[2:]) != [children.kin(data)]:
+        children.check_known(before, data)
 
 
 def _used(facts: Facts, **more: int) -> Changes:
@@ -275,10 +362,24 @@ def _part(facts: Facts, name: str) -> Any:
     return facts.get("budget", EMPTY).get(name, EMPTY)
 
 
+def _limits(facts: Facts) -> dict[str, int]:
+    """By name, in millionths and tokens; without those that it does not have."""
+    budget = facts.get("budget", EMPTY)
+    return {name: budget[name] for name in LIMITS if name in budget}
+
+
 def _lent(facts: Facts) -> Amount:
-    gone = _part(facts, "gone")
-    out = [Amount(*of) for of in _part(facts, "lent").values()]
-    return _sum([*out, Amount(*gone)] if gone else out)
+    """What children have, or have used."""
+    return _sum([_gone(facts), *[_amount(of) for of in _part(facts, "lent").values()]])
+
+
+def _gone(facts: Facts) -> Amount:
+    """What children that have ended have used."""
+    return _amount(_part(facts, "gone") or (0, 0))
+
+
+def _amount(of: Any) -> Amount:
+    return Amount(of[0], of[1])
 
 
 def _sum(amounts: Any) -> Amount:
