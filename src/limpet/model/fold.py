@@ -85,6 +85,8 @@ def _record_any(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[
     if origin is None:
         if before.facts:
             head.check_phase(before, draft.type, input=draft.input)
+            if draft.input:
+                head.check_answer(before, draft.type, draft.data)
         head.check_facts(before.facts, after.facts, draft.type, draft.data)
     recorded = Recorded(event, draft, salt, digest)
     return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), recorded

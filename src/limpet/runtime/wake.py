@@ -18,6 +18,7 @@ from limpet.errors import (
     InvalidInput,
     LimpetError,
     MigrationError,
+    RequestAnswered,
     SessionEnded,
     SessionFenced,
     SessionLocked,
@@ -138,13 +139,19 @@ class Wake:
     async def run(self) -> Woken:
         """All of it. Afterwards the lease is given back, or lost."""
         try:
-            opening = await open_wake(self.session, self.lease, self._loaded)
-            if isinstance(opening, str) and endings.is_left(self.session.head.facts):
-                return await self._finished(ran=False)
-            if isinstance(opening, str):
-                await self._lp.release(self.lease)
-                return Woken(ran=False, reason=opening)
-            return await self._run(opening)
+            while True:
+                opening = await open_wake(self.session, self.lease, self._loaded)
+                if isinstance(opening, str) and endings.is_left(self.session.head.facts):
+                    return await self._finished(ran=False)
+                if isinstance(opening, str):
+                    await self._lp.release(self.lease)
+                    return Woken(ran=False, reason=opening)
+                try:
+                    return await self._run(opening)
+                except RequestAnswered as error:  # before the deadline could: look again
+                    if error.key != self.lease.key or not opening.by_default:
+                        raise
+                    self._loaded = None
         except SessionFenced as error:
             return Woken(ran=True, reason="lease_lost", wake_id=self._wake_id, error=error)
         except LimpetError as error:  # it cannot be read, or not be written to: others' turn

@@ -39,7 +39,7 @@ async def test_an_approval_is_answered_once(world: World) -> None:
         await session.confirm("another", allow=True)
     await world.work(wires)
     assert await world.said() == ["True fine 900"]
-    with pytest.raises(limpet.RequestNotFound):
+    with pytest.raises(limpet.RequestAnswered):
         await session.confirm(request.id, allow=True)
 
 
