@@ -62,9 +62,11 @@ class EffectFailed(TurnError):
 
 
 class EffectUnknown(TurnError):
-    """It is not known whether an effect was performed, and it is not tried again."""
+    """It is not known whether an effect was performed, and it is not tried again. Uncaught, it ends
+    the turn; or, if the effect has on_unknown="retry", this run of it: the next one tries again."""
 
     code = "effect.unknown"
+    tried_later = False  # by the next run of the turn
 
     def __init__(self, name: str, occurrence: int = 1, note: str | None = None) -> None:
         self.name, self.occurrence, self.note = name, occurrence, note
@@ -128,7 +130,7 @@ class RequestMismatch(TurnError, InvalidInput):
 
 
 class ToolDenied(TurnError):
-    """A tool may not be used, or the person who was asked said no."""
+    """A tool may not be used, or the person who was asked said no. Uncaught, it ends the turn."""
 
     code = "tool.denied"
     status = 403

@@ -255,7 +255,9 @@ class Performing:
         await self._record(steps.effect_unknown, "unknown", why, failed=why)
         if self._effect.on_unknown == "ask":
             return await self._asked()
-        raise EffectUnknown(self._effect.name, self._effect.occurrence, why) from error
+        unknown = EffectUnknown(self._effect.name, self._effect.occurrence, why)
+        unknown.tried_later = True
+        raise unknown from error
 
     async def _failed(self, error: Exception) -> EffectFailed:
         why = readable(f"{type(error).__name__}: {error}")

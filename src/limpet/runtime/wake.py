@@ -14,6 +14,7 @@ import msgspec
 from limpet.errors import (
     BudgetReached,
     EffectFailed,
+    EffectUnknown,
     Interrupted,
     InvalidInput,
     LimpetError,
@@ -22,6 +23,7 @@ from limpet.errors import (
     SessionEnded,
     SessionFenced,
     SessionLocked,
+    ToolDenied,
     TurnMismatch,
 )
 from limpet.model import PAGE_MAX, Draft, Key, Lease, described
@@ -314,6 +316,8 @@ class Wake:
             return self._mismatched(opening, error)
         if isinstance(error, BudgetReached):
             return self._short(opening, error)
+        if (refusal := _refusal(error)) is not None:
+            return _refused(opening, refusal.code, str(refusal))
         return self._failed(opening, error)
 
     def _short(self, opening: Opening, error: BudgetReached) -> Close:
@@ -368,7 +372,7 @@ class Wake:
     def _dead(self, opening: Opening) -> Close | None:
         """If it must not run again: its runs died too often, or a person said no."""
         if opening.records.accepted is False:
-            return Close("retries_exhausted", "error", "the mismatch was not accepted")
+            return _refused(opening, TurnMismatch.code, "the mismatch was not accepted")
         if opening.died and opening.fails > self._manner.retries:
             why = f"{opening.fails} runs of the turn ended with their worker"
             return Close("retries_exhausted", "error", why, summary=why)
@@ -423,6 +427,22 @@ def _passed_by(turn: Turn) -> TurnMismatch | None:
     if left is None:
         return None
     return TurnMismatch("the effect", *left, "was recorded, and this run ended without it")
+
+
+def _refusal(error: BaseException) -> ToolDenied | EffectUnknown | None:
+    """What a person, or a rule, has decided: the next run of the turn would meet it again."""
+    if isinstance(error, BaseExceptionGroup):  # of a harness that does several things at a time
+        found = [_refusal(each) for each in error.exceptions]
+        return found[0] if all(found) else None
+    if isinstance(error, ToolDenied):
+        return error
+    return error if isinstance(error, EffectUnknown) and not error.tried_later else None
+
+
+def _refused(opening: Opening, code: str, why: str) -> Close:
+    """A no is an answer: the turn is over, and its inputs are processed."""
+    failed = runs.failed(code, why, opening.attempt, counts=False)
+    return Close("end_turn", "error", why, drafts=[failed], summary=why)
 
 
 def _causes(error: BaseException | None) -> list[EffectFailed]:

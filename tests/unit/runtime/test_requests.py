@@ -197,6 +197,109 @@ async def test_every_tool_call_has_one_outcome(world: World) -> None:
     assert uses == results
 
 
+# --- a no ---------------------------------------------------------------------------------------
+
+
+async def test_a_denial_that_nobody_catches_ends_the_turn(world: World) -> None:
+    """A no is an answer: the turn is not tried again, and its inputs are processed."""
+    bank = Bank()
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("refund", bank.refund, order=1)
+
+    session = await world.begin("hi")
+    ask = {"permissions": {"refund": "always_ask"}}
+    await world.work(harness, **ask)
+    await session.confirm(session.blocked_on[0].id, allow=False, note="not today")
+    (woken,) = await world.work(harness, **ask)
+    assert (woken.reason, bank.done) == ("end_turn", [])
+    assert isinstance(woken.error, limpet.ToolDenied)
+    assert (session.status, session.stop_reason) == ("idle", "end_turn")
+    assert (session.head.pending, session.blocked_on) == (0, ())
+    (error,) = await session.read(types=["session.error"])
+    assert (error.data["code"], error.data["counts"]) == ("tool.denied", False)
+    assert "not today" in error.data["message"]
+    world.later(3600)
+    assert not await world.work(harness, **ask)
+    assert not (await world.lp.dead_letters(app="support")).items
+
+
+async def test_a_tool_that_a_rule_denies_ends_the_turn(world: World) -> None:
+    """Also among others that run at the same time, if all of them were denied."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        async with asyncio.TaskGroup() as group:
+            for order in range(2):
+                group.create_task(turn.effect("refund", Bank().refund, order=order))
+
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness, permissions={"refund": "deny"})
+    assert woken.reason == "end_turn"
+    assert isinstance(woken.error, ExceptionGroup)
+    assert session.head.pending == 0
+
+
+async def test_an_error_beside_a_denial_is_tried_again(world: World) -> None:
+    """What failed beside it may succeed."""
+
+    async def fails() -> None:
+        raise OSError("no route")
+
+    async def harness(turn: limpet.Turn) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(turn.effect("refund", Bank().refund, order=1))
+            group.create_task(fails())
+
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness, permissions={"refund": "deny"})
+    assert woken.reason == "rescheduling"
+    assert session.head.pending == 1
+
+
+async def test_an_unknown_effect_that_a_person_gives_up_ends_the_turn(world: World) -> None:
+    """It is neither tried again nor a dead letter."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("call", never, timeout=0.001)
+
+    async def never() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.confirm(session.blocked_on[0].id, allow=False, note="leave it")
+    (woken,) = await world.work(harness)
+    assert woken.reason == "end_turn"
+    assert isinstance(woken.error, limpet.EffectUnknown)
+    (error,) = await session.read(types=["session.error"])
+    assert error.data["code"] == "effect.unknown"
+    assert session.head.pending == 0
+
+
+async def test_an_unknown_effect_with_a_policy_to_retry_is_tried_with_the_turn(
+    world: World,
+) -> None:
+    """Nobody has decided anything: the next run tries it under the same key."""
+    keys = []
+
+    async def call(idempotency_key: str) -> str:
+        keys.append(idempotency_key)
+        if len(keys) == 1:
+            raise TimeoutError
+        return "done"
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say(await turn.effect("call", call, on_unknown="retry"))
+
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness)
+    assert (woken.reason, session.head.pending) == ("rescheduling", 1)
+    world.later(60)
+    await world.work(harness)
+    assert await world.said() == ["done"]
+    assert keys[0] == keys[1]
+
+
 # --- interrupts ----------------------------------------------------------------------------------
 
 
