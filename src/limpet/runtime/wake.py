@@ -26,7 +26,7 @@ from limpet.errors import (
     ToolDenied,
     TurnMismatch,
 )
-from limpet.model import PAGE_MAX, Draft, Key, Lease, described
+from limpet.model import PAGE_MAX, Draft, Key, Lease, canonical, described
 from limpet.model.facts import processed
 from limpet.model.facts.running import asked, budgets, endings, runs
 from limpet.runtime.children import Ending, interrupt_all
@@ -36,7 +36,7 @@ from limpet.runtime.finishing import Finishing
 from limpet.runtime.later import Later
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import CONTROL, TAIL, Opening, open_wake
-from limpet.runtime.records import identity
+from limpet.runtime.records import identity, plain
 from limpet.runtime.turn import Turn
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
@@ -50,6 +50,7 @@ _ENDS: Final = ("session.terminated", "session.completed")
 BACKOFF_SECONDS: Final = 2.0
 BACKOFF_SECONDS_MAX: Final = 300.0
 UNREADABLE_SECONDS: Final = 5.0  # a session of newer code is left to others for so long
+SHOWN_BYTES_MAX: Final = 4 * 2**10  # of one value in a mismatch: a request has a bound
 LISTEN_AFTER_SECONDS: Final = 0.25  # a shorter run hears of interrupts when it records something
 
 
@@ -346,9 +347,10 @@ class Wake:
         opening.control = tuple({*opening.control, *control})
 
     def _mismatched(self, opening: Opening, error: TurnMismatch) -> Close:
-        """A person is asked whether it goes on with what is recorded."""
+        """A person is asked whether it goes on with what is recorded, and sees both values."""
         id = identity(opening.turn_id, "mismatch", opening.attempt)
         shown = {"what": error.what, "occurrence": error.occurrence, "why": error.why}
+        shown |= {"recorded": _shown(error.recorded), "now": _shown(error.now)}
         question = asked(id, "mismatch", error.name, shown, input_hash="")
         failed = runs.failed(error.code, str(error), opening.attempt, counts=False)
         drafts: list[Draft] = [failed, question]
@@ -427,6 +429,13 @@ def _passed_by(turn: Turn) -> TurnMismatch | None:
     if left is None:
         return None
     return TurnMismatch("the effect", *left, "was recorded, and this run ended without it")
+
+
+def _shown(value: Any) -> Any:
+    """What a request shows of an argument: all of it, or how it begins."""
+    if len(raw := canonical(found := plain(value))) <= SHOWN_BYTES_MAX:
+        return found
+    return f"{raw[:SHOWN_BYTES_MAX].decode(errors='ignore')}… ({len(raw):,} bytes)"
 
 
 def _refusal(error: BaseException) -> ToolDenied | EffectUnknown | None:

@@ -167,6 +167,151 @@ async def test_another_input_than_the_asked_one_stops_the_turn(world: World) -> 
     assert isinstance(woken.error, limpet.TurnMismatch)
 
 
+class Wire:
+    """A harness that wires an amount which is another one in every run, if that is approved."""
+
+    def __init__(self, *amounts: int) -> None:
+        self.amounts, self.wired = iter(amounts), list[int]()
+
+    async def run(self, turn: limpet.Turn) -> None:
+        eur = next(self.amounts)
+        if await turn.approve("wire", {"eur": eur}):
+            self.wired.append(eur)
+
+
+async def test_an_accepted_mismatch_does_not_approve_another_input(world: World) -> None:
+    """With on_mismatch="accept" the person is asked again, about what is to be done now."""
+    wire = Wire(900, 9_000, 9_000)
+    session = await world.begin("hi")
+    await world.work(wire)
+    (first,) = session.blocked_on
+    await session.confirm(first.id, allow=True)
+    (woken,) = await world.work(wire, on_mismatch="accept")
+    assert (woken.reason, wire.wired) == ("requires_action", [])
+    (second,) = session.blocked_on
+    assert (second.kind, dict(second.input)) == ("approval", {"eur": 9_000})
+    await session.confirm(second.id, allow=True)
+    await world.work(wire, on_mismatch="accept")
+    assert wire.wired == [9_000]
+    assert not session.head.pending
+
+
+async def test_a_person_who_accepts_a_mismatch_sees_both_values_and_approves_neither(
+    world: World,
+) -> None:
+    """The request shows what was approved and what is asked for now; a no to that one counts."""
+    wire = Wire(900, 9_000, 9_000, 9_000)
+    session = await world.begin("hi")
+    await world.work(wire)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    await world.work(wire)
+    (mismatch,) = session.blocked_on
+    assert mismatch.kind == "mismatch"
+    assert (mismatch.input["recorded"], mismatch.input["now"]) == ({"eur": 900}, {"eur": 9_000})
+    await session.confirm(mismatch.id, allow=True)
+    await world.work(wire)
+    (again,) = session.blocked_on
+    assert (again.kind, dict(again.input)) == ("approval", {"eur": 9_000})
+    await session.confirm(again.id, allow=False)
+    (woken,) = await world.work(wire)
+    assert (woken.reason, wire.wired) == ("end_turn", [])
+
+
+async def test_a_request_that_another_replaces_is_not_open_any_more(world: World) -> None:
+    """Nobody waits for it; going back to its input asks once more, whatever was said before."""
+    amounts = iter([900, 9_000, 900, 900])
+
+    async def harness(turn: limpet.Turn) -> None:
+        wire = turn.approve("wire", {"eur": next(amounts)})
+        found = await asyncio.gather(wire, turn.ask("rate", {}))
+        await turn.say(f"{found[0].input['eur']} {bool(found[0])} {found[1]}")
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    first, rate = session.blocked_on
+    await session.answer(rate.id, 2)
+    await world.work(harness, on_mismatch="accept")
+    (second,) = session.blocked_on
+    assert (dict(second.input), second.id != first.id) == ({"eur": 9_000}, True)
+    with pytest.raises(limpet.RequestAnswered):
+        await session.confirm(first.id, allow=True)
+    await session.confirm(second.id, allow=True)
+    await world.work(harness, on_mismatch="accept")
+    (third,) = session.blocked_on
+    assert (dict(third.input), third.id in (first.id, second.id)) == ({"eur": 900}, False)
+    await session.confirm(third.id, allow=True)
+    await world.work(harness, on_mismatch="accept")
+    assert await world.said() == ["900 True 2"]
+
+
+async def test_an_effect_that_must_be_approved_is_approved_with_its_arguments(
+    world: World,
+) -> None:
+    """Also where mismatches are accepted: no other argument is used than an approved one."""
+    bank, orders = Bank(), iter([7, 8, 8])
+    how = {"permissions": {"refund": "always_ask"}, "on_mismatch": "accept"}
+
+    async def harness(turn: limpet.Turn) -> None:
+        done = await turn.effect("refund", bank.refund, order=next(orders))
+        await turn.say(str(done["order"]))
+
+    session = await world.begin("hi")
+    await world.work(harness, **how)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    await world.work(harness, **how)
+    assert bank.done == []
+    (second,) = session.blocked_on
+    assert second.input["order"] == 8
+    await session.confirm(second.id, allow=True)
+    await world.work(harness, **how)
+    assert await world.said() == ["8"]
+
+
+async def test_an_unknown_effect_with_other_arguments_is_asked_about(world: World) -> None:
+    """Trying it again would be a second action: whatever its policy, a person sees both."""
+    amounts, done = iter([900, 9_000, 9_000]), []
+
+    async def pay(eur: int) -> None:
+        done.append(eur)
+        if len(done) == 1:
+            raise TimeoutError
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("pay", pay, eur=next(amounts), on_unknown="retry")
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    world.later(60)
+    await world.work(harness, on_mismatch="accept")
+    assert done == [900]
+    (request,) = session.blocked_on
+    assert request.kind == "effect"
+    shown = request.input
+    assert (shown["recorded_args"], shown["args"]) == ({"eur": 900}, {"eur": 9_000})
+    await session.confirm(request.id, allow=True)
+    await world.work(harness, on_mismatch="accept")
+    assert done == [900, 9_000]
+
+
+async def test_a_mismatch_shows_how_a_large_value_begins(world: World) -> None:
+    """A request has a bound, and its answer must not fail on that."""
+    words = iter(["x", "y" * 100_000])
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say(next(words))
+        await turn.approve("go", {})
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    (woken,) = await world.work(harness)
+    assert isinstance(woken.error, limpet.TurnMismatch)
+    (request,) = session.blocked_on
+    assert request.input["recorded"] == {"text": "x"}
+    assert request.input["now"].startswith('{"text":"yyy')
+    assert request.input["now"].endswith("bytes)")
+
+
 async def test_an_answer_that_comes_before_the_pause_is_recorded_wakes_it(world: World) -> None:
     """The turn is due at once: it does not sleep on an answer that is there."""
     session = await world.begin("hi")
