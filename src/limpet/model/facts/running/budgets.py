@@ -16,6 +16,7 @@ from limpet import errors
 from limpet.errors import InvalidEvent
 from limpet.model.events import Fact
 from limpet.model.facts.view import Changes, Facts, Moment, replaced
+from limpet.model.limits import INT_MAX
 from limpet.model.values import EMPTY, FrozenDict, FrozenList, described
 
 GRANTED: Final = "budget.granted"
@@ -202,7 +203,7 @@ def fold_granted(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     budget = dict(facts.get("budget", EMPTY))
     for name in ("cost", "tokens"):
         if name in data:
-            budget[name] = budget.get(name, 0) + data[name]
+            budget[name] = _bounded(budget.get(name, 0) + data[name])
     return {"budget": FrozenDict(budget)}
 
 
@@ -263,7 +264,7 @@ def _used(facts: Facts, **more: int) -> Changes:
     used = dict(facts.get("usage", EMPTY))
     for name, by in more.items():
         if by:
-            used[name] = used.get(name, 0) + by
+            used[name] = _bounded(used.get(name, 0) + by)
     return {"usage": FrozenDict(used)} if used else {}
 
 
@@ -298,7 +299,12 @@ def _money(cost: int | None) -> float | None:
 
 def _pair(cost: int, tokens: int) -> FrozenList:
     """As it is read back."""
-    return FrozenList([cost, tokens])
+    return FrozenList([_bounded(cost), _bounded(tokens)])
+
+
+def _bounded(sum: int) -> int:
+    """A sum of many large amounts stays a number that every store can keep."""
+    return min(sum, INT_MAX)
 
 
 def _check_amount(name: str, value: Any, kinds: tuple[type, ...]) -> None:

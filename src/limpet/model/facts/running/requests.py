@@ -64,11 +64,7 @@ def asked(
 
     Raises InvalidEvent if its input is too large for a head.
     """
-    if (size := len(canonical(input))) > REQUEST_BYTES_MAX:
-        raise InvalidEvent(
-            f"the input of {name!r} has {size:,} bytes, more than {REQUEST_BYTES_MAX:,}. Put it "
-            "into a blob and pass its ref"
-        )
+    check_input(name, input)
     data: dict[str, Any] = {"request_id": id, "name": name, "input": input, "awaits": kind}
     data["input_hash"] = input_hash
     if kind != "question":
@@ -79,6 +75,15 @@ def asked(
         data["replaces"] = replaces
     type = CUSTOM_TOOL_USE if kind == "question" else TOOL_USE
     return Draft(type=type, data=data, id=asked_id(id))
+
+
+def check_input(name: str, input: Any) -> None:
+    """Raise InvalidEvent if it is too large: it is kept in the head."""
+    if (size := len(canonical(input))) > REQUEST_BYTES_MAX:
+        raise InvalidEvent(
+            f"the input of {name!r} has {size:,} bytes, more than {REQUEST_BYTES_MAX:,}. Put it "
+            "into a blob and pass its ref"
+        )
 
 
 def asked_id(id: str) -> str:
@@ -115,7 +120,7 @@ def deadline_us(facts: Facts, ids: Iterable[str]) -> int | None:
 def overdue(facts: Facts, now_us: int) -> dict[str, bool]:
     """The open requests whose deadline has passed, and the answer that then stands."""
     return {
-        id: bool(r["otherwise"])
+        id: bool(r.get("otherwise"))
         for id, r in requests_in(facts).items()
         if "answer" not in r and r.get("deadline_us", now_us + 1) <= now_us
     }
@@ -175,6 +180,8 @@ def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
     """Raise InvalidEvent if it was asked already, or too many would be open: a head stays small."""
     if data.get("awaits") is not None and data["request_id"] in requests_in(before):
         raise InvalidEvent(f"the request {data['request_id']!r} was asked already")
+    if data.get("awaits") is not None:
+        check_input(data["name"], data["input"])
     if len(open_requests(after)) > REQUESTS_MAX:
         raise InvalidEvent(f"the session would wait for more than {REQUESTS_MAX} requests")
 
