@@ -128,6 +128,7 @@ ARGUMENTS: dict[str, Any] = {
     "phase": "suspended",
     "event": "complete",
     "note": "changed my mind",
+    "recorded": {"eur": 900},
     "occurrence": 2,
     "why": "was recorded with other arguments",
     "error": "ValueError: no",

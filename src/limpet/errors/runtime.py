@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from limpet.errors.input import InvalidInput
 from limpet.errors.session import SessionError
 
@@ -27,12 +29,23 @@ class Interrupted(TurnError):
 
 
 class TurnMismatch(TurnError):
-    """A harness that runs again does not make the calls that its turn recorded before."""
+    """A harness that runs again does not make the calls that its turn recorded before. `recorded`
+    is what the call was made with then, as far as the log has it, and `now` what it is made with.
+    """
 
     code = "turn.mismatch"
 
-    def __init__(self, what: str, name: str, occurrence: int, why: str) -> None:
+    def __init__(
+        self,
+        what: str,
+        name: str,
+        occurrence: int,
+        why: str,
+        recorded: Any = None,
+        now: Any = None,
+    ) -> None:
         self.what, self.name, self.occurrence, self.why = what, name, occurrence, why
+        self.recorded, self.now = recorded, now
         super().__init__(
             f"{what} {name!r} (call {occurrence} of that name in the turn) {why}. Move "
             "nondeterministic code into turn.step or turn.stream; confirm the request to continue "
@@ -62,9 +75,11 @@ class EffectFailed(TurnError):
 
 
 class EffectUnknown(TurnError):
-    """It is not known whether an effect was performed, and it is not tried again."""
+    """It is not known whether an effect was performed, and it is not tried again. Uncaught, it ends
+    the turn; or, if the effect has on_unknown="retry", this run of it: the next one tries again."""
 
     code = "effect.unknown"
+    tried_later = False  # by the next run of the turn
 
     def __init__(self, name: str, occurrence: int = 1, note: str | None = None) -> None:
         self.name, self.occurrence, self.note = name, occurrence, note
@@ -147,7 +162,7 @@ class RequestMismatch(TurnError, InvalidInput):
 
 
 class ToolDenied(TurnError):
-    """A tool may not be used, or the person who was asked said no."""
+    """A tool may not be used, or the person who was asked said no. Uncaught, it ends the turn."""
 
     code = "tool.denied"
     status = 403

@@ -17,6 +17,7 @@ from limpet.model import chain, head
 from limpet.model import ops as op
 from limpet.model.events import Event, Origin, Prepared, decode_body, is_input, ops_in
 from limpet.model.facts.inputs import processed_by
+from limpet.model.facts.shapes import check_shape
 from limpet.model.fold import Fold, Recorded, event_of
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
@@ -94,6 +95,8 @@ def linked(fold: Fold, drafts: Sequence[Prepared]) -> tuple[head.Head, list[Reco
         event = event_of(draft, seq, at_us, link)
         made.append(Recorded(event, draft, salt, digest))
         data = draft.data or EMPTY
+        if data:
+            check_shape(draft.type, data)
         after = head.advance(after, draft.type, data, at_us, link, at_us, input=draft.input)
     return after, made
 

@@ -15,6 +15,7 @@ from limpet.errors import InvalidInput
 from limpet.model import head, ops
 from limpet.model.chain import chained
 from limpet.model.events import Event, Prepared
+from limpet.model.facts.shapes import check_shape
 from limpet.model.head import Head
 from limpet.model.values import EMPTY, FrozenDict
 
@@ -81,10 +82,14 @@ def _record_any(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[
     digest, link = chained(before.link, seq, at_us, draft.header, salt, draft.raw)
     event = event_of(draft, seq, at_us, link)
     data = draft.data or EMPTY  # what is adopted may come undecoded
+    if data:
+        check_shape(draft.type, data)
     after = head.advance(before, draft.type, data, at_us, link, now_us, input=draft.input)
     if origin is None:
         if before.facts:
             head.check_phase(before, draft.type, input=draft.input)
+            if draft.input:
+                head.check_answer(before, draft.type, draft.data)
         head.check_facts(before.facts, after.facts, draft.type, draft.data)
     recorded = Recorded(event, draft, salt, digest)
     return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), recorded

@@ -90,7 +90,7 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     timeouts.TIMEOUTS_SET: timeouts.fold_set,
     timeouts.RENEWED: timeouts.fold_renewed,
     writes.TOOLS_BOUND: tools.fold,
-    **dict.fromkeys(phases.TRANSITIONS, phases.fold),
+    **dict.fromkeys(phases.TRANSITIONS, endings.fold_transition),
 }
 # Inputs that do more than wait to be processed.
 _INPUT_FOLDS: Final[Mapping[str, Fold]] = {
@@ -340,6 +340,13 @@ def check_phase(head: Head, type: str, *, input: bool) -> None:
     phase = head.facts.get("phase")
     if phase is not None:
         writes.check_write(head.key, phase, type, input=input)
+
+
+def check_answer(head: Head, type: str, data: Mapping[str, Any]) -> None:
+    """Raise RequestAnswered or RequestMismatch if this input is an answer that comes too late, or
+    of the wrong kind."""
+    if type in requests.ANSWERS:
+        requests.check_answer(head.key, head.facts, type, data)
 
 
 def check_facts(before: Facts, after: Facts, type: str, data: Mapping[str, Any]) -> None:

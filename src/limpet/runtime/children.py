@@ -100,7 +100,9 @@ async def delegate(
     occurrence = records.occurrence("delegate", app)
     hashed = args_hash(message, title, tools, fields)
     if (before := records.children.get((app, occurrence))) is not None:
-        turn.check_same("the child of", app, occurrence, before.data["args_hash"], hashed)
+        now = {"message": message, "title": title, "tools": tools, "fields": fields}
+        hashes, values = (before.data["args_hash"], hashed), (None, now)
+        turn.check_same("the child of", app, occurrence, hashes, values)
         return Child(turn, Key(app, turn.session.user, before.data["child"]))
     key = Key(app, turn.session.user, identity(turn.id, "child", app, occurrence))
     parent = turn.session

@@ -117,8 +117,8 @@ class Performing:
         self._key = effect.key or identity(turn.id, "effect", effect.name, effect.occurrence)
         if record is None:
             return await self._perform()
-        of = (effect.name, effect.occurrence, record.args_hash, effect.args_hash)
-        turn.check_same("the effect", *of)
+        hashes, values = (record.args_hash, effect.args_hash), (record.args, dict(effect.args))
+        turn.check_same("the effect", effect.name, effect.occurrence, hashes, values)
         self._key, self._tries = record.key, record.tries
         return await self._from(record)
 
@@ -148,9 +148,10 @@ class Performing:
             if record.error:
                 raise EffectFailed(effect.name, effect.occurrence, record.error)
             return await self._perform()  # its failure ended a run, which is tried again
-        if effect.on_unknown == "retry":
+        same = record.args_hash == effect.args_hash  # else another action may have been performed
+        if effect.on_unknown == "retry" and same:
             return await self._perform()
-        return await self._asked()
+        return await self._asked(None if same else record.args)
 
     async def _elsewhere(self) -> EffectRecord | None:
         """What another call in this session has recorded under the caller's key."""
@@ -187,8 +188,9 @@ class Performing:
                 break
         return sorted(found, key=lambda event: event.seq)
 
-    async def _asked(self) -> Any:
-        """Nobody knows whether it was done: what a person says about it."""
+    async def _asked(self, recorded: Any = None) -> Any:
+        """Nobody knows whether it was done: what a person says about it. `recorded` are the
+        arguments that it was tried with, if they are others than now."""
         turn, effect = self._turn, self._effect
         id = identity(turn.id, "unknown", effect.name, effect.occurrence, self._tries)
         shown = {
@@ -196,7 +198,9 @@ class Performing:
             "idempotency_key": self._key,
             "args": plain(dict(effect.args)),
         }
-        data = await request(turn, id, "effect", effect.name, shown, hashed=effect.args_hash)
+        if recorded is not None:
+            shown["recorded_args"] = recorded
+        id, data = await request(turn, id, "effect", effect.name, shown, hashed=effect.args_hash)
         answered(turn, id, data)
         if "output" in data:
             await self._record(steps.effect_succeeded, "succeeded", data["output"])
@@ -214,7 +218,7 @@ class Performing:
         if effect.reserve is not None:
             drafts.append(budgets.reserved(self._span, effect.reserve))
         undo = self._compensation()
-        given = (*of, self._tries, self._span, undo)
+        given = (*of, self._tries, self._span, undo, plain(dict(effect.args)))
         drafts.append(steps.effect_intended(self._id("intended"), *given))
         *_, intent = await turn.log.write(*drafts)
         turn.records.add(intent)
@@ -255,7 +259,9 @@ class Performing:
         await self._record(steps.effect_unknown, "unknown", why, failed=why)
         if self._effect.on_unknown == "ask":
             return await self._asked()
-        raise EffectUnknown(self._effect.name, self._effect.occurrence, why) from error
+        unknown = EffectUnknown(self._effect.name, self._effect.occurrence, why)
+        unknown.tried_later = True
+        raise unknown from error
 
     async def _failed(self, error: Exception) -> EffectFailed:
         why = readable(f"{type(error).__name__}: {error}")

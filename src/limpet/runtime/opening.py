@@ -68,6 +68,7 @@ class Opening(msgspec.Struct):
     died: bool = False  # the run before this one did, and had not got on
     is_eager: bool = False  # record the beginning before the harness runs
     has_turn: bool = True  # False: an interrupt is all there was
+    by_default: bool = False  # requests are answered by their deadlines, if nobody was faster
 
 
 async def open_wake(
@@ -120,6 +121,7 @@ async def _opened(
         for id, allow in overdue.items():
             settling.append(answer := _by_default(id, allow=allow))
             records.answers[id] = answer.data
+        opening.by_default = bool(overdue)
     else:
         opening = _new(new_id(), pending, facts, lease, records)
         if not opening.has_turn and not settling and not control:
@@ -259,6 +261,7 @@ def _interrupted(
 
 
 def _by_default(id: str, *, allow: bool) -> Draft:
+    """The answer of a deadline. If somebody was faster, its commit is refused: RequestAnswered."""
     data = {"request_id": id, "allow": allow, "note": "the deadline passed"}
     return Draft(type=requests.CONFIRMATION, data=data, id=f"{id}/default", actor="system:runtime")
 

@@ -43,6 +43,7 @@ class EffectRecord(msgspec.Struct):
     error: str = ""
     span: str = ""
     wake: str = ""
+    args: Any = None  # of the last try; None: the log does not have them
 
 
 class Records:
@@ -53,6 +54,7 @@ class Records:
         self.effects: dict[tuple[str, int], EffectRecord] = {}
         self.events: dict[str, Event] = {}  # what the harness recorded under an id of the turn
         self.asked: dict[str, Event] = {}
+        self.newest: dict[str, str] = {}  # of a request, the one that stands for it by now
         self.outcomes: set[str] = set()  # requests whose outcome is about to be recorded
         self.answers: dict[str, Mapping[str, Any]] = {}  # their data
         self.children: dict[tuple[str, int], Event] = {}
@@ -107,6 +109,9 @@ class Records:
             self._add_effect(event)
         elif type in (TOOL_USE, CUSTOM_TOOL_USE) and "awaits" in data:
             self.asked[data["request_id"]] = event
+            if (old := data.get("replaces")) is not None:
+                first = next((f for f, last in self.newest.items() if last == old), old)
+                self.newest[first] = data["request_id"]
         elif type in ANSWERS:
             self.answers.setdefault(str(data.get("request_id")), data)
         elif type == CHILD_CREATED:
@@ -131,6 +136,7 @@ class Records:
             record = self.effects[of] = EffectRecord(data["key"], data["args_hash"])
         if event.type == INTENDED:
             record.tries, record.state = data["tries"], "intended"
+            record.args_hash, record.args = data["args_hash"], data.get("args")
             record.span, record.wake = data["span_id"], event.wake_id or ""
             return
         record.state = OUTCOMES[event.type]  # type: ignore[assignment]  # one of its states
@@ -147,11 +153,19 @@ def args_hash(*args: Any) -> str:
     return sha256(canonical([plain(arg) for arg in args])).hexdigest()
 
 
-def check_same(what: str, name: str, occurrence: int, recorded: str, now: str) -> None:
-    """Raise TurnMismatch if a call has other arguments than its record."""
+def check_same(
+    what: str,
+    name: str,
+    occurrence: int,
+    hashes: tuple[str, str],
+    values: tuple[Any, Any],
+) -> None:
+    """Raise TurnMismatch if a call has other arguments than its record. Of both, the record's come
+    first."""
+    recorded, now = hashes
     if recorded != now:
         why = f"was recorded with other arguments (hash {recorded[:8]}, now {now[:8]})"
-        raise TurnMismatch(what, name, occurrence, why)
+        raise TurnMismatch(what, name, occurrence, why, *values)
 
 
 def plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from limpet.runtime.under_way import UnderWay
 
 Otherwise: TypeAlias = Literal["allow", "deny"]
 DEADLINE_MAX: Final = timedelta(days=3_650)
+_BOUND: Final = ("approval", "effect")  # their answers let something be done: this input alone
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -45,7 +46,7 @@ async def approve(
     occurrence = turn.records.occurrence("approve", name)
     id = identity(turn.id, "approve", name, occurrence)
     more = {"deadline": deadline, "otherwise": otherwise == "allow"}
-    data = await request(turn, id, "approval", name, input, occurrence=occurrence, **more)  # type: ignore[arg-type]
+    id, data = await request(turn, id, "approval", name, input, occurrence=occurrence, **more)  # type: ignore[arg-type]
     allowed = data.get("allow") is True
     answered(turn, id, data, output={"allow": allowed, "note": data.get("note")})
     return Approval(allowed, data.get("note"), turn.records.asked[id].data["input"])
@@ -62,7 +63,7 @@ async def ask(turn: UnderWay, name: str, input: Any) -> Any:
     """Ask for something that only the outside knows. Raises ToolFailed if that is an error."""
     occurrence = turn.records.occurrence("ask", name)
     id = identity(turn.id, "ask", name, occurrence)
-    data = await request(turn, id, "question", name, input, occurrence=occurrence)
+    id, data = await request(turn, id, "question", name, input, occurrence=occurrence)
     failed = data.get("is_error") is True
     answered(turn, id, data, output=data.get("output"), is_error=failed)
     if failed:
@@ -81,23 +82,32 @@ async def request(
     occurrence: int = 1,
     deadline: timedelta | None = None,
     otherwise: bool = False,
-) -> Mapping[str, Any]:
-    """The data of the answer. Asks, if that was not done, and pauses, if there is none."""
+) -> tuple[str, Mapping[str, Any]]:
+    """The request and the data of its answer. Asks, if that was not done, and pauses, if there is
+    none.
+
+    What a person allowed is one input. A turn that goes on with another one, although that is not
+    what it recorded, asks again.
+    """
     records = turn.records
     hashed = args_hash(input) if hashed is None else hashed
+    id, replaced = records.newest.get(id, id), None
     before = records.asked.get(id)
     if before is not None:
-        turn.check_same(f"the {kind}", name, occurrence, before.data["input_hash"], hashed)
-    else:
+        hashes = (before.data["input_hash"], hashed)
+        turn.check_same(f"the {kind}", name, occurrence, hashes, (before.data["input"], input))
+        if kind in _BOUND and hashed != before.data["input_hash"]:
+            replaced, before = id, None
+            id = identity(id, "instead", hashed)
+    if before is None:
         at_us = None if deadline is None else turn.now_us + deadline // timedelta(microseconds=1)
-        draft = asked(
-            id, kind, name, input, input_hash=hashed, deadline_us=at_us, otherwise=otherwise
-        )
+        how: Any = {"deadline_us": at_us, "otherwise": otherwise, "replaces": replaced}
+        draft = asked(id, kind, name, input, input_hash=hashed, **how)
         (event,) = await turn.log.write(draft)
         records.add(event)
     if id not in records.answers:
         await turn.pauses.block(id)
-    return records.answers[id]
+    return id, records.answers[id]
 
 
 def answered(

@@ -120,7 +120,9 @@ class Turn:
             occurrence, hashed = self.records.occurrence("step", name), args_hash(args, kwargs)
             before = self.records.steps.get((name, occurrence))
             if before is not None:
-                self.check_same("the step", name, occurrence, before.data["args_hash"], hashed)
+                hashes = (before.data["args_hash"], hashed)
+                values = ({"result": before.data["result"]}, {"args": args, "kwargs": kwargs})
+                self.check_same("the step", name, occurrence, hashes, values)
                 return before.data["result"]
             id = identity(self.id, "step", name, occurrence)
             async with self._reserved(id, max_cost, max_tokens) as reservation:
@@ -212,8 +214,8 @@ class Turn:
             id = identity(self.id, "append", type, occurrence)
             before = self.records.events.get(id)
             if before is not None:
-                then, now = args_hash(before.data), args_hash(data)
-                self.check_same("the event", type, occurrence, then, now)
+                hashes = (args_hash(before.data), args_hash(data))
+                self.check_same("the event", type, occurrence, hashes, (before.data, data))
                 return before
             (event,) = await self.log.write(Draft(type=type, data=data, id=id, **more))
             self.records.add(event)
@@ -333,10 +335,17 @@ class Turn:
         self.driver.check()
         self.pauses.check_outside(verb)
 
-    def check_same(self, what: str, name: str, occurrence: int, recorded: str, now: str) -> None:
+    def check_same(
+        self,
+        what: str,
+        name: str,
+        occurrence: int,
+        hashes: tuple[str, str],
+        values: tuple[Any, Any],
+    ) -> None:
         """Stop the turn if a call has other arguments than its record, unless that is accepted."""
         if not self.accepts:
-            check_same(what, name, occurrence, recorded, now)
+            check_same(what, name, occurrence, hashes, values)
 
     async def permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """The arguments that a tool may be used with; asks first if it must. Raises ToolDenied."""

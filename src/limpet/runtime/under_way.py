@@ -31,6 +31,13 @@ class UnderWay(Protocol):
     @property
     def now_us(self) -> int: ...
 
-    def check_same(self, what: str, name: str, occurrence: int, recorded: str, now: str) -> None:
+    def check_same(
+        self,
+        what: str,
+        name: str,
+        occurrence: int,
+        hashes: tuple[str, str],
+        values: tuple[Any, Any],
+    ) -> None:
         """Stop the turn if a call has other arguments than its record."""
         ...

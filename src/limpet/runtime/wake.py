@@ -14,16 +14,19 @@ import msgspec
 from limpet.errors import (
     BudgetReached,
     EffectFailed,
+    EffectUnknown,
     Interrupted,
     InvalidInput,
     LimpetError,
     MigrationError,
+    RequestAnswered,
     SessionEnded,
     SessionFenced,
     SessionLocked,
+    ToolDenied,
     TurnMismatch,
 )
-from limpet.model import PAGE_MAX, Draft, Key, Lease, described
+from limpet.model import PAGE_MAX, Draft, Key, Lease, canonical, described
 from limpet.model.facts import processed
 from limpet.model.facts.running import asked, budgets, endings, runs
 from limpet.runtime.children import Ending, interrupt_all
@@ -33,7 +36,7 @@ from limpet.runtime.finishing import Finishing
 from limpet.runtime.later import Later
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import CONTROL, TAIL, Opening, open_wake
-from limpet.runtime.records import identity
+from limpet.runtime.records import identity, plain
 from limpet.runtime.turn import Turn
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
@@ -47,6 +50,7 @@ _ENDS: Final = ("session.terminated", "session.completed")
 BACKOFF_SECONDS: Final = 2.0
 BACKOFF_SECONDS_MAX: Final = 300.0
 UNREADABLE_SECONDS: Final = 5.0  # a session of newer code is left to others for so long
+SHOWN_BYTES_MAX: Final = 4 * 2**10  # of one value in a mismatch: a request has a bound
 LISTEN_AFTER_SECONDS: Final = 0.25  # a shorter run hears of interrupts when it records something
 
 
@@ -138,13 +142,19 @@ class Wake:
     async def run(self) -> Woken:
         """All of it. Afterwards the lease is given back, or lost."""
         try:
-            opening = await open_wake(self.session, self.lease, self._loaded)
-            if isinstance(opening, str) and endings.is_left(self.session.head.facts):
-                return await self._finished(ran=False)
-            if isinstance(opening, str):
-                await self._lp.release(self.lease)
-                return Woken(ran=False, reason=opening)
-            return await self._run(opening)
+            while True:
+                opening = await open_wake(self.session, self.lease, self._loaded)
+                if isinstance(opening, str) and endings.is_left(self.session.head.facts):
+                    return await self._finished(ran=False)
+                if isinstance(opening, str):
+                    await self._lp.release(self.lease)
+                    return Woken(ran=False, reason=opening)
+                try:
+                    return await self._run(opening)
+                except RequestAnswered as error:  # before the deadline could: look again
+                    if error.key != self.lease.key or not opening.by_default:
+                        raise
+                    self._loaded = None
         except SessionFenced as error:
             return Woken(ran=True, reason="lease_lost", wake_id=self._wake_id, error=error)
         except LimpetError as error:  # it cannot be read, or not be written to: others' turn
@@ -309,6 +319,8 @@ class Wake:
             return self._mismatched(opening, error)
         if isinstance(error, BudgetReached):
             return self._short(opening, error)
+        if (refusal := _refusal(error)) is not None:
+            return _refused(opening, refusal.code, str(refusal))
         return self._failed(opening, error)
 
     def _unpaid(self, opening: Opening) -> BudgetReached | None:
@@ -349,9 +361,10 @@ class Wake:
         opening.control = tuple({*opening.control, *control})
 
     def _mismatched(self, opening: Opening, error: TurnMismatch) -> Close:
-        """A person is asked whether it goes on with what is recorded."""
+        """A person is asked whether it goes on with what is recorded, and sees both values."""
         id = identity(opening.turn_id, "mismatch", opening.attempt)
         shown = {"what": error.what, "occurrence": error.occurrence, "why": error.why}
+        shown |= {"recorded": _shown(error.recorded), "now": _shown(error.now)}
         question = asked(id, "mismatch", error.name, shown, input_hash="")
         failed = runs.failed(error.code, str(error), opening.attempt, counts=False)
         drafts: list[Draft] = [failed, question]
@@ -375,7 +388,7 @@ class Wake:
     def _dead(self, opening: Opening) -> Close | None:
         """If it must not run again: its runs died too often, or a person said no."""
         if opening.records.accepted is False:
-            return Close("retries_exhausted", "error", "the mismatch was not accepted")
+            return _refused(opening, TurnMismatch.code, "the mismatch was not accepted")
         if opening.died and opening.fails > self._manner.retries:
             why = f"{opening.fails} runs of the turn ended with their worker"
             return Close("retries_exhausted", "error", why, summary=why)
@@ -430,6 +443,29 @@ def _passed_by(turn: Turn) -> TurnMismatch | None:
     if left is None:
         return None
     return TurnMismatch("the effect", *left, "was recorded, and this run ended without it")
+
+
+def _shown(value: Any) -> Any:
+    """What a request shows of an argument: all of it, or how it begins."""
+    if len(raw := canonical(found := plain(value))) <= SHOWN_BYTES_MAX:
+        return found
+    return f"{raw[:SHOWN_BYTES_MAX].decode(errors='ignore')}… ({len(raw):,} bytes)"
+
+
+def _refusal(error: BaseException) -> ToolDenied | EffectUnknown | None:
+    """What a person, or a rule, has decided: the next run of the turn would meet it again."""
+    if isinstance(error, BaseExceptionGroup):  # of a harness that does several things at a time
+        found = [_refusal(each) for each in error.exceptions]
+        return found[0] if all(found) else None
+    if isinstance(error, ToolDenied):
+        return error
+    return error if isinstance(error, EffectUnknown) and not error.tried_later else None
+
+
+def _refused(opening: Opening, code: str, why: str) -> Close:
+    """A no is an answer: the turn is over, and its inputs are processed."""
+    failed = runs.failed(code, why, opening.attempt, counts=False)
+    return Close("end_turn", "error", why, drafts=[failed], summary=why)
 
 
 def _causes(error: BaseException | None) -> list[EffectFailed]:

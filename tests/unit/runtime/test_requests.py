@@ -39,7 +39,7 @@ async def test_an_approval_is_answered_once(world: World) -> None:
         await session.confirm("another", allow=True)
     await world.work(wires)
     assert await world.said() == ["True fine 900"]
-    with pytest.raises(limpet.RequestNotFound):
+    with pytest.raises(limpet.RequestAnswered):
         await session.confirm(request.id, allow=True)
 
 
@@ -167,6 +167,151 @@ async def test_another_input_than_the_asked_one_stops_the_turn(world: World) -> 
     assert isinstance(woken.error, limpet.TurnMismatch)
 
 
+class Wire:
+    """A harness that wires an amount which is another one in every run, if that is approved."""
+
+    def __init__(self, *amounts: int) -> None:
+        self.amounts, self.wired = iter(amounts), list[int]()
+
+    async def run(self, turn: limpet.Turn) -> None:
+        eur = next(self.amounts)
+        if await turn.approve("wire", {"eur": eur}):
+            self.wired.append(eur)
+
+
+async def test_an_accepted_mismatch_does_not_approve_another_input(world: World) -> None:
+    """With on_mismatch="accept" the person is asked again, about what is to be done now."""
+    wire = Wire(900, 9_000, 9_000)
+    session = await world.begin("hi")
+    await world.work(wire)
+    (first,) = session.blocked_on
+    await session.confirm(first.id, allow=True)
+    (woken,) = await world.work(wire, on_mismatch="accept")
+    assert (woken.reason, wire.wired) == ("requires_action", [])
+    (second,) = session.blocked_on
+    assert (second.kind, dict(second.input)) == ("approval", {"eur": 9_000})
+    await session.confirm(second.id, allow=True)
+    await world.work(wire, on_mismatch="accept")
+    assert wire.wired == [9_000]
+    assert not session.head.pending
+
+
+async def test_a_person_who_accepts_a_mismatch_sees_both_values_and_approves_neither(
+    world: World,
+) -> None:
+    """The request shows what was approved and what is asked for now; a no to that one counts."""
+    wire = Wire(900, 9_000, 9_000, 9_000)
+    session = await world.begin("hi")
+    await world.work(wire)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    await world.work(wire)
+    (mismatch,) = session.blocked_on
+    assert mismatch.kind == "mismatch"
+    assert (mismatch.input["recorded"], mismatch.input["now"]) == ({"eur": 900}, {"eur": 9_000})
+    await session.confirm(mismatch.id, allow=True)
+    await world.work(wire)
+    (again,) = session.blocked_on
+    assert (again.kind, dict(again.input)) == ("approval", {"eur": 9_000})
+    await session.confirm(again.id, allow=False)
+    (woken,) = await world.work(wire)
+    assert (woken.reason, wire.wired) == ("end_turn", [])
+
+
+async def test_a_request_that_another_replaces_is_not_open_any_more(world: World) -> None:
+    """Nobody waits for it; going back to its input asks once more, whatever was said before."""
+    amounts = iter([900, 9_000, 900, 900])
+
+    async def harness(turn: limpet.Turn) -> None:
+        wire = turn.approve("wire", {"eur": next(amounts)})
+        found = await asyncio.gather(wire, turn.ask("rate", {}))
+        await turn.say(f"{found[0].input['eur']} {bool(found[0])} {found[1]}")
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    first, rate = session.blocked_on
+    await session.answer(rate.id, 2)
+    await world.work(harness, on_mismatch="accept")
+    (second,) = session.blocked_on
+    assert (dict(second.input), second.id != first.id) == ({"eur": 9_000}, True)
+    with pytest.raises(limpet.RequestAnswered):
+        await session.confirm(first.id, allow=True)
+    await session.confirm(second.id, allow=True)
+    await world.work(harness, on_mismatch="accept")
+    (third,) = session.blocked_on
+    assert (dict(third.input), third.id in (first.id, second.id)) == ({"eur": 900}, False)
+    await session.confirm(third.id, allow=True)
+    await world.work(harness, on_mismatch="accept")
+    assert await world.said() == ["900 True 2"]
+
+
+async def test_an_effect_that_must_be_approved_is_approved_with_its_arguments(
+    world: World,
+) -> None:
+    """Also where mismatches are accepted: no other argument is used than an approved one."""
+    bank, orders = Bank(), iter([7, 8, 8])
+    how = {"permissions": {"refund": "always_ask"}, "on_mismatch": "accept"}
+
+    async def harness(turn: limpet.Turn) -> None:
+        done = await turn.effect("refund", bank.refund, order=next(orders))
+        await turn.say(str(done["order"]))
+
+    session = await world.begin("hi")
+    await world.work(harness, **how)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    await world.work(harness, **how)
+    assert bank.done == []
+    (second,) = session.blocked_on
+    assert second.input["order"] == 8
+    await session.confirm(second.id, allow=True)
+    await world.work(harness, **how)
+    assert await world.said() == ["8"]
+
+
+async def test_an_unknown_effect_with_other_arguments_is_asked_about(world: World) -> None:
+    """Trying it again would be a second action: whatever its policy, a person sees both."""
+    amounts, done = iter([900, 9_000, 9_000]), []
+
+    async def pay(eur: int) -> None:
+        done.append(eur)
+        if len(done) == 1:
+            raise TimeoutError
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("pay", pay, eur=next(amounts), on_unknown="retry")
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    world.later(60)
+    await world.work(harness, on_mismatch="accept")
+    assert done == [900]
+    (request,) = session.blocked_on
+    assert request.kind == "effect"
+    shown = request.input
+    assert (shown["recorded_args"], shown["args"]) == ({"eur": 900}, {"eur": 9_000})
+    await session.confirm(request.id, allow=True)
+    await world.work(harness, on_mismatch="accept")
+    assert done == [900, 9_000]
+
+
+async def test_a_mismatch_shows_how_a_large_value_begins(world: World) -> None:
+    """A request has a bound, and its answer must not fail on that."""
+    words = iter(["x", "y" * 100_000])
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say(next(words))
+        await turn.approve("go", {})
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    (woken,) = await world.work(harness)
+    assert isinstance(woken.error, limpet.TurnMismatch)
+    (request,) = session.blocked_on
+    assert request.input["recorded"] == {"text": "x"}
+    assert request.input["now"].startswith('{"text":"yyy')
+    assert request.input["now"].endswith("bytes)")
+
+
 async def test_an_answer_that_comes_before_the_pause_is_recorded_wakes_it(world: World) -> None:
     """The turn is due at once: it does not sleep on an answer that is there."""
     session = await world.begin("hi")
@@ -195,6 +340,109 @@ async def test_every_tool_call_has_one_outcome(world: World) -> None:
     uses = [e.data["request_id"] for e in log if e.type == "agent.tool_use"]
     results = [e.data["request_id"] for e in log if e.type == "agent.tool_result"]
     assert uses == results
+
+
+# --- a no ---------------------------------------------------------------------------------------
+
+
+async def test_a_denial_that_nobody_catches_ends_the_turn(world: World) -> None:
+    """A no is an answer: the turn is not tried again, and its inputs are processed."""
+    bank = Bank()
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("refund", bank.refund, order=1)
+
+    session = await world.begin("hi")
+    ask = {"permissions": {"refund": "always_ask"}}
+    await world.work(harness, **ask)
+    await session.confirm(session.blocked_on[0].id, allow=False, note="not today")
+    (woken,) = await world.work(harness, **ask)
+    assert (woken.reason, bank.done) == ("end_turn", [])
+    assert isinstance(woken.error, limpet.ToolDenied)
+    assert (session.status, session.stop_reason) == ("idle", "end_turn")
+    assert (session.head.pending, session.blocked_on) == (0, ())
+    (error,) = await session.read(types=["session.error"])
+    assert (error.data["code"], error.data["counts"]) == ("tool.denied", False)
+    assert "not today" in error.data["message"]
+    world.later(3600)
+    assert not await world.work(harness, **ask)
+    assert not (await world.lp.dead_letters(app="support")).items
+
+
+async def test_a_tool_that_a_rule_denies_ends_the_turn(world: World) -> None:
+    """Also among others that run at the same time, if all of them were denied."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        async with asyncio.TaskGroup() as group:
+            for order in range(2):
+                group.create_task(turn.effect("refund", Bank().refund, order=order))
+
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness, permissions={"refund": "deny"})
+    assert woken.reason == "end_turn"
+    assert isinstance(woken.error, ExceptionGroup)
+    assert session.head.pending == 0
+
+
+async def test_an_error_beside_a_denial_is_tried_again(world: World) -> None:
+    """What failed beside it may succeed."""
+
+    async def fails() -> None:
+        raise OSError("no route")
+
+    async def harness(turn: limpet.Turn) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(turn.effect("refund", Bank().refund, order=1))
+            group.create_task(fails())
+
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness, permissions={"refund": "deny"})
+    assert woken.reason == "rescheduling"
+    assert session.head.pending == 1
+
+
+async def test_an_unknown_effect_that_a_person_gives_up_ends_the_turn(world: World) -> None:
+    """It is neither tried again nor a dead letter."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("call", never, timeout=0.001)
+
+    async def never() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.confirm(session.blocked_on[0].id, allow=False, note="leave it")
+    (woken,) = await world.work(harness)
+    assert woken.reason == "end_turn"
+    assert isinstance(woken.error, limpet.EffectUnknown)
+    (error,) = await session.read(types=["session.error"])
+    assert error.data["code"] == "effect.unknown"
+    assert session.head.pending == 0
+
+
+async def test_an_unknown_effect_with_a_policy_to_retry_is_tried_with_the_turn(
+    world: World,
+) -> None:
+    """Nobody has decided anything: the next run tries it under the same key."""
+    keys = []
+
+    async def call(idempotency_key: str) -> str:
+        keys.append(idempotency_key)
+        if len(keys) == 1:
+            raise TimeoutError
+        return "done"
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say(await turn.effect("call", call, on_unknown="retry"))
+
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness)
+    assert (woken.reason, session.head.pending) == ("rescheduling", 1)
+    world.later(60)
+    await world.work(harness)
+    assert await world.said() == ["done"]
+    assert keys[0] == keys[1]
 
 
 # --- interrupts ----------------------------------------------------------------------------------

@@ -146,8 +146,8 @@ async def test_another_argument_than_the_recorded_one_stops_the_turn(world: Worl
     assert not session.head.pending
 
 
-async def test_a_mismatch_that_is_refused_is_a_dead_letter(world: World) -> None:
-    """What a person does not accept is held."""
+async def test_a_mismatch_that_is_refused_ends_the_turn(world: World) -> None:
+    """The harness does not run again, and its inputs count as processed."""
     runs = 0
 
     async def harness(turn: limpet.Turn) -> None:
@@ -161,8 +161,13 @@ async def test_a_mismatch_that_is_refused_is_a_dead_letter(world: World) -> None
         await world.work(harness)
         await session.confirm(session.blocked_on[0].id, allow=runs == 1)
     await world.work(harness)
-    assert session.stop_reason == "retries_exhausted"
+    assert (session.stop_reason, session.head.pending) == ("end_turn", 0)
     assert runs == 2
+    (*_, error) = await session.read(types=["session.error"])
+    assert (error.data["code"], error.data["counts"]) == ("turn.mismatch", False)
+    await world.send("again")
+    await world.work(harness)
+    assert session.blocked_on, "the next message has a turn of its own"
 
 
 async def test_an_effect_that_a_new_run_does_not_reach_stops_the_turn(world: World) -> None:

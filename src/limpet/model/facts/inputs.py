@@ -27,8 +27,8 @@ def processed_by(type: str, data: Mapping[str, Any] | None) -> Sequence[int]:
     """The inputs that an event marks as processed; most events mark none."""
     if type not in PROCESSING or data is None:
         return ()
-    seqs: Sequence[int] = data["seqs"] if type == PROCESSED else data.get("processed", ())
-    return seqs
+    seqs = data.get("seqs" if type == PROCESSED else "processed")
+    return seqs if isinstance(seqs, list) else ()  # of another shape: its commit is refused
 
 
 def pending(facts: Facts) -> int:

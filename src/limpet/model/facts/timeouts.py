@@ -20,6 +20,7 @@ BACKGROUND: Final = "system."  # events that count as activity only if that is a
 _MICROSECOND: Final = timedelta(microseconds=1)
 _SPANS: Final = ("idle", "absolute", "grace", "archive", "expiry", "idle_max")
 _SPAN_MAX: Final = timedelta(days=36_500)
+SPAN_US_MAX: Final = _SPAN_MAX // _MICROSECOND
 # What is usual, from the shortest to the longest: a doctor points out what is not.
 USUAL: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
     "idle": (timedelta(minutes=5), timedelta(hours=24)),
@@ -105,7 +106,7 @@ def fold_renewed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     if "idle_us" not in found:
         return {}
     longer = found["idle_us"] + data["idle_us"]
-    return {"timeouts": FrozenDict({**found, "idle_us": min(longer, _most(found, longer))})}
+    return {"timeouts": FrozenDict({**found, "idle_us": min(longer, _most(found))})}
 
 
 def check_renewed(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
@@ -132,6 +133,6 @@ def unusual(facts: Facts) -> tuple[str, ...]:
     )
 
 
-def _most(found: Mapping[str, Any], longer: int) -> int:
-    most: int = found.get("idle_max_us", longer)
+def _most(found: Mapping[str, Any]) -> int:
+    most: int = found.get("idle_max_us", SPAN_US_MAX)
     return most

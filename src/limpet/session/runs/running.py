@@ -6,7 +6,7 @@ A part of Session. The runtime itself stands above: nothing here runs a harness.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from limpet import errors
 from limpet.errors import (
@@ -31,6 +31,7 @@ from limpet.model.facts.running import (
     requests_in,
     run_in,
 )
+from limpet.model.facts.running.requests import asked_id, check_answer
 from limpet.session.arguments import check_actor, check_limit
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class Running:
         data: dict[str, Any] = {"request_id": request_id, "allow": allow}
         if note is not None:
             data["note"] = note
-        return await self._answer(CONFIRMATION, data, ("approval", "effect", "mismatch"), actor)
+        return await self._answer(CONFIRMATION, data, actor)
 
     async def answer(
         self,
@@ -157,7 +158,7 @@ class Running:
         data: dict[str, Any] = {"request_id": request_id, "output": output}
         if is_error:
             data["is_error"] = True
-        return await self._answer(CUSTOM_RESULT, data, ("question", "effect"), actor)
+        return await self._answer(CUSTOM_RESULT, data, actor)
 
     async def interrupt(self, note: str | None = None, *, actor: str | None = None) -> Event:
         """Stop its turn: what it waits for is dropped, and its revisits.
@@ -171,28 +172,28 @@ class Running:
         prepared = self.writer.journal.prepare(draft, self._by(actor))
         return (await self.writer.commit((prepared,)))[0]
 
-    async def _answer(
-        self, type: str, data: Mapping[str, Any], kinds: tuple[str, ...], actor: str | None
-    ) -> Event:
-        """Recorded on the version at which the request was seen to be open: one answer wins."""
+    async def _answer(self, type: str, data: Mapping[str, Any], actor: str | None) -> Event:
+        """Recorded on the version at which the request was seen: the commit refuses a second
+        answer, and an answer of the wrong kind."""
         writer, id = self.writer, data["request_id"]
         prepared = writer.journal.prepare(Draft(type=type, data=data), self._by(actor))
         for left in reversed(range(UPDATE_TRIES_MAX)):
             await writer.load(tail=_TAIL)
-            found = requests_in(writer.known.head.facts).get(id)
-            if found is None:
-                raise errors.RequestNotFound(self.key, id)
-            if "answer" in found:
-                raise errors.RequestAnswered(self.key, id)
-            if found["kind"] not in kinds:
-                verb = "answer(request_id, output)" if type == CONFIRMATION else "confirm(…)"
-                raise errors.RequestMismatch(id, found["kind"], verb)
+            facts = writer.known.head.facts
+            if id not in requests_in(facts):
+                await self._check_asked(id)
+            check_answer(self.key, facts, type, data)
             try:
                 return (await writer.commit((prepared,), writer.known.version))[0]
             except SessionConflict as error:
                 if error.on != "session" or not left:
                     raise
         raise AssertionError("the last try returns or raises")
+
+    async def _check_asked(self, id: str) -> NoReturn:
+        """The turn of this request is over, or there never was one: the log knows."""
+        asked = await self.writer.journal.store.read_ids(self.key, [asked_id(id)])
+        raise (errors.RequestAnswered if asked else errors.RequestNotFound)(self.key, id)
 
     def _by(self, actor: str | None) -> str:
         """Who answers: the one named, the one bound, or the user."""

@@ -13,9 +13,11 @@ from itertools import islice
 
 from limpet.errors import (
     InvalidInput,
+    LimpetError,
     PositionUnknown,
     SessionCorrupt,
     SessionHasForks,
+    StoreFailed,
 )
 from limpet.model import (
     NO_CHECKPOINT,
@@ -98,7 +100,12 @@ class MemoryStore(Leasing, Naming):
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         self._check_open()
         plan = Plan(self, self._clock(), lambda: os.urandom(SALT_BYTES))
-        answers = plan.add(commits)
+        try:
+            answers = plan.add(commits)
+        except LimpetError:
+            raise
+        except Exception as error:
+            raise StoreFailed("memory://", repr(error)) from error
         for key, fold in plan.folds.items():
             if key not in self._kept:
                 self._begin(key, fold, plan.bases.get(key))

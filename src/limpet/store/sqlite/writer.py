@@ -239,6 +239,11 @@ class Writer(threading.Thread):
                     answers.append((job, batch.plan.add(job.commits), None))
                 except (LimpetError, Unready) as error:
                     answers.append((job, None, error))
+                except (apsw.Error, MemoryError):  # nobody's commit in particular
+                    raise
+                except Exception as error:  # it cannot be planned: it fails alone
+                    self._log_failed(error, 1)
+                    answers.append((job, None, self._failure(error)))
             batch.write()
             if here:
                 self._under_way = (batch, answers)

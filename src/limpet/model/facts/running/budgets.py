@@ -19,6 +19,7 @@ from limpet.model.events import Fact
 from limpet.model.facts.running import children
 from limpet.model.facts.view import Changes, Facts, Moment, replaced
 from limpet.model.keys import Key
+from limpet.model.limits import INT_MAX
 from limpet.model.values import EMPTY, FrozenDict, FrozenList, described
 
 GRANTED: Final = "budget.granted"
@@ -272,7 +273,8 @@ def _check_least(facts: Facts, least: int) -> None:
 
 def fold_granted(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     more = {name: data[name] for name in LIMITS if name in data}
-    return _budget(facts, **{name: _limits(facts).get(name, 0) + by for name, by in more.items()})
+    held = _limits(facts)
+    return _budget(facts, **{name: _bounded(held.get(name, 0) + by) for name, by in more.items()})
 
 
 def fold_reserved(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
@@ -303,7 +305,7 @@ def fold_returned(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     beside = {name: had[name] - given[name] for name in limits if name in had}
     rest = {id: of for id, of in lent_out.items() if id != data["child"]}
     gone = _plus(_gone(facts), Amount(data["cost"], data["tokens"]))
-    grown = {name: limits[name] + by for name, by in beside.items()}
+    grown = {name: _bounded(limits[name] + by) for name, by in beside.items()}
     return _budget(facts, lent=FrozenDict(rest) if rest else None, gone=_pair(*gone), **grown)
 
 
@@ -350,7 +352,7 @@ def _used(facts: Facts, **more: int) -> Changes:
     used = dict(facts.get("usage", EMPTY))
     for name, by in more.items():
         if by:
-            used[name] = used.get(name, 0) + by
+            used[name] = _bounded(used.get(name, 0) + by)
     return {"usage": FrozenDict(used)} if used else {}
 
 
@@ -399,7 +401,12 @@ def _money(cost: int | None) -> float | None:
 
 def _pair(cost: int, tokens: int) -> FrozenList:
     """As it is read back."""
-    return FrozenList([cost, tokens])
+    return FrozenList([_bounded(cost), _bounded(tokens)])
+
+
+def _bounded(sum: int) -> int:
+    """A sum of many large amounts stays a number that every store can keep."""
+    return min(sum, INT_MAX)
 
 
 def _check_amount(name: str, value: Any, kinds: tuple[type, ...]) -> None:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from limpet.model.events import Fact
-from limpet.model.facts import labels
+from limpet.model.facts import labels, phases
 from limpet.model.facts.phases import COMPLETED, TERMINATED
-from limpet.model.facts.running import children, runs
+from limpet.model.facts.running import children, requests, runs
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.values import EMPTY, FrozenDict
 
@@ -140,6 +140,12 @@ def due_us(facts: Facts) -> int | None:
 
 
 # --- folds ----------------------------------------------------------------------------------------
+
+
+def fold_transition(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    """The phase it leads to. A session that ends waits for no answer."""
+    changes = phases.fold(facts, data, at)
+    return changes | requests.closed(facts, at) if data["to"] in ENDED else changes
 
 
 def fold_intended(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

@@ -1,7 +1,8 @@
 """Requests: what a turn waits for from outside, each answered once.
 
-A request is open from the event that asks until the first answer with its id. What was asked is
-kept with it, so that what was approved is what runs.
+A request is open from the event that asks until its first answer: by a person, by its deadline, or
+by an interrupt or the end of the session, which answer all of them. A second answer is refused
+inside its commit. What was asked is kept with it, so that what was approved is what runs.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from limpet import errors
 from limpet.errors import InvalidEvent
 from limpet.model.canonical import canonical
 from limpet.model.events import Draft, to_time
 from limpet.model.facts.view import Changes, Facts, Moment
+from limpet.model.keys import Key
 from limpet.model.limits import REQUEST_BYTES_MAX, REQUESTS_MAX
 from limpet.model.values import EMPTY, FrozenDict
 
@@ -29,6 +32,11 @@ ANSWERS: Final = frozenset((CONFIRMATION, CUSTOM_RESULT))
 # approval: may this be done; question: answered from outside; effect: was it done, do it again;
 # mismatch: the harness takes another way than it took before.
 RequestKind: TypeAlias = Literal["approval", "question", "effect", "mismatch"]
+# The kinds that each type of answer is for, and the verb that records it.
+ANSWERED_BY: Final[Mapping[str, tuple[frozenset[str], str]]] = {
+    CONFIRMATION: (frozenset(("approval", "effect", "mismatch")), "confirm(…)"),
+    CUSTOM_RESULT: (frozenset(("question", "effect")), "answer(request_id, output)"),
+}
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -50,21 +58,37 @@ def asked(
     input_hash: str,
     deadline_us: int | None = None,
     otherwise: bool | None = None,
+    replaces: str | None = None,
 ) -> Draft:
-    """A request to the outside. Raises InvalidEvent if its input is too large for a head."""
-    if (size := len(canonical(input))) > REQUEST_BYTES_MAX:
-        raise InvalidEvent(
-            f"the input of {name!r} has {size:,} bytes, more than {REQUEST_BYTES_MAX:,}. Put it "
-            "into a blob and pass its ref"
-        )
+    """A request to the outside. One that it `replaces` is not open any more.
+
+    Raises InvalidEvent if its input is too large for a head.
+    """
+    check_input(name, input)
     data: dict[str, Any] = {"request_id": id, "name": name, "input": input, "awaits": kind}
     data["input_hash"] = input_hash
     if kind != "question":
         data["permission"] = "ask"
     if deadline_us is not None:
         data |= {"deadline_us": deadline_us, "otherwise": bool(otherwise)}
+    if replaces is not None:
+        data["replaces"] = replaces
     type = CUSTOM_TOOL_USE if kind == "question" else TOOL_USE
-    return Draft(type=type, data=data, id=f"{id}/asked")
+    return Draft(type=type, data=data, id=asked_id(id))
+
+
+def check_input(name: str, input: Any) -> None:
+    """Raise InvalidEvent if it is too large: it is kept in the head."""
+    if (size := len(canonical(input))) > REQUEST_BYTES_MAX:
+        raise InvalidEvent(
+            f"the input of {name!r} has {size:,} bytes, more than {REQUEST_BYTES_MAX:,}. Put it "
+            "into a blob and pass its ref"
+        )
+
+
+def asked_id(id: str) -> str:
+    """The id of the event that asks: by it the log says whether a request was ever made."""
+    return f"{id}/asked"
 
 
 def requests_in(facts: Facts) -> FrozenDict:
@@ -96,19 +120,24 @@ def deadline_us(facts: Facts, ids: Iterable[str]) -> int | None:
 def overdue(facts: Facts, now_us: int) -> dict[str, bool]:
     """The open requests whose deadline has passed, and the answer that then stands."""
     return {
-        id: bool(r["otherwise"])
+        id: bool(r.get("otherwise"))
         for id, r in requests_in(facts).items()
         if "answer" not in r and r.get("deadline_us", now_us + 1) <= now_us
     }
 
 
 def fold_asked(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    kind, id = data.get("awaits"), data.get("request_id")
-    if kind is None or not isinstance(id, str):
+    if data.get("awaits") is None:
         return {}  # a tool that was used, and nothing is asked
-    kept = {"kind": kind, "name": data["name"], "input": data["input"]}
+    before, id = requests_in(facts), data["request_id"]
+    if id in before:
+        return {}  # asked already: asking again does not take the answer back
+    kept = {"kind": data["awaits"], "name": data["name"], "input": data["input"]}
     kept |= {n: data[n] for n in ("input_hash", "deadline_us", "otherwise") if n in data}
-    return {"requests": FrozenDict({**requests_in(facts), id: FrozenDict(kept)})}
+    after = {**before, id: FrozenDict(kept)}
+    if (old := data.get("replaces")) is not None and is_open(facts, old):
+        after[old] = _answered(before[old], at)
+    return {"requests": FrozenDict(after)}
 
 
 def fold_answer(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
@@ -116,13 +145,49 @@ def fold_answer(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     if not isinstance(id, str) or not is_open(facts, id):
         return {}
     before = requests_in(facts)
-    return {"requests": FrozenDict({**before, id: FrozenDict({**before[id], "answer": at.seq})})}
+    return {"requests": FrozenDict({**before, id: _answered(before[id], at)})}
+
+
+def closed(facts: Facts, at: Moment) -> Changes:
+    """An interrupt, or the end of the session, answers all of them. They are kept until the turn
+    is over, so that a later answer is refused."""
+    before = requests_in(facts)
+    if not before:
+        return {}
+    after = {id: r if "answer" in r else _answered(r, at) for id, r in before.items()}
+    return {"requests": FrozenDict(after)}
+
+
+def check_answer(key: Key, before: Facts, type: str, data: Mapping[str, Any]) -> None:
+    """Raise RequestAnswered if the request has its answer, RequestMismatch if it takes another
+    kind of answer. What names no request of the turn is an event like any other."""
+    id = data.get("request_id")
+    found = requests_in(before).get(id) if isinstance(id, str) else None
+    if found is None:
+        return
+    if "answer" in found:
+        raise errors.RequestAnswered(key, str(id))
+    if found["kind"] not in ANSWERED_BY[type][0]:
+        raise errors.RequestMismatch(str(id), found["kind"], verb_for(found["kind"]))
+
+
+def verb_for(kind: str) -> str:
+    """The verb of a session that answers requests of this kind."""
+    return next(verb for kinds, verb in ANSWERED_BY.values() if kind in kinds)
 
 
 def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
-    """Raise InvalidEvent if too many requests would be open: a head must stay small."""
+    """Raise InvalidEvent if it was asked already, or too many would be open: a head stays small."""
+    if data.get("awaits") is not None and data["request_id"] in requests_in(before):
+        raise InvalidEvent(f"the request {data['request_id']!r} was asked already")
+    if data.get("awaits") is not None:
+        check_input(data["name"], data["input"])
     if len(open_requests(after)) > REQUESTS_MAX:
         raise InvalidEvent(f"the session would wait for more than {REQUESTS_MAX} requests")
+
+
+def _answered(request: FrozenDict, at: Moment) -> FrozenDict:
+    return FrozenDict({**request, "answer": at.seq})
 
 
 def _time(at_us: int | None) -> datetime | None:

@@ -344,7 +344,7 @@ def fold_interrupt(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes
     run = _run(facts, interrupt=at.seq, **changes)
     if data.get("by") == "parent" and (works_for := children.delegation(facts)) is not None:
         run["delegation"] = FrozenDict({**works_for, "quiet": True})
-    return {**run, "requests": None, "timers": without_revisits(facts)}
+    return {**run, **requests.closed(facts, at), "timers": without_revisits(facts)}
 
 
 def fold_processed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from limpet.model.canonical import canonical
 from limpet.model.events import Fact
+from limpet.model.limits import EFFECT_ARGS_BYTES_MAX
+from limpet.model.values import EMPTY
 
 STEP: Final = "step.recorded"
 INTENDED: Final = "effect.intended"
@@ -30,9 +33,13 @@ def effect_intended(
     tries: int,
     span_id: str,
     compensate: Mapping[str, Any] | None = None,
+    args: Mapping[str, Any] = EMPTY,
 ) -> Fact:
-    """An action on the world is about to be performed; `compensate` says what would undo it."""
+    """An action on the world is about to be performed; `compensate` says what would undo it. Its
+    arguments are recorded, unless they are large: who is asked about it later sees them."""
     more: dict[str, Any] = {"tries": tries, "span_id": span_id}
+    if args and len(canonical(args)) <= EFFECT_ARGS_BYTES_MAX:
+        more["args"] = args
     if compensate is not None:
         more["compensate"] = compensate
     return _effect(INTENDED, id, name, occurrence, args_hash, key, **more)

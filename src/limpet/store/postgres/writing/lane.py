@@ -58,6 +58,10 @@ class Unwritable(Exception):  # no error of the tree: it never leaves the lane
         super().__init__("cannot be encoded or sealed")
 
 
+class Unplanned(Exception):  # nor does this one
+    """Something in a batch cannot be planned, before anything of it was sent."""
+
+
 class Sent(NamedTuple):
     """A batch and its reply, with the jobs that were in it and those the planner refused."""
 
@@ -142,7 +146,11 @@ class Lane:
                 self._fail([error.job], error.reason)
             return [job for job in jobs if job is not error.job]
         except Unready as error:  # met on the way to a plan, by one of them
-            return await self._apart_unready(jobs, error, locked=locked)
+            return await self._each_alone(jobs, error, locked=locked)
+        except Unplanned as error:
+            if len(jobs) > 1:
+                return await self._each_alone(jobs, error, locked=locked)
+            self._fail(jobs, error.__cause__ or error)
         except _AGAIN as error:
             self._cache.clear()
             return [job for job in jobs if not self._gives_up(job, error)]
@@ -162,11 +170,11 @@ class Lane:
             self._fail(jobs, error)
         return []
 
-    async def _apart_unready(
-        self, jobs: Sequence[Job], error: Unready, *, locked: bool
+    async def _each_alone(
+        self, jobs: Sequence[Job], error: Exception, *, locked: bool
     ) -> list[Job]:
-        """Each alone, so that only those wait for keys that need them. The committer asks for the
-        keys: here others would wait for them too."""
+        """Each alone, so that only those fail that cannot be planned, and only those wait for keys
+        that need them. The committer asks for the keys: here others would wait for them too."""
         if len(jobs) == 1:
             jobs[0].fail(error)
             return []
@@ -302,8 +310,13 @@ class Lane:
         await view.fetch(conn, jobs)
         now_us = self._clock.now_us()
         ready = self._plan(view, jobs, now_us)
-        # What took too long once is not refused for it again, or it would never be recorded.
-        ready[0].pack(now_us, late=any([job.tries for job in jobs]))
+        try:
+            # What took too long once is not refused for it again, or it would never be recorded.
+            ready[0].pack(now_us, late=any([job.tries for job in jobs]))
+        except LimpetError:
+            raise
+        except Exception as error:
+            raise Unplanned from error
         return ready
 
     def _plan(self, view: View, jobs: Sequence[Job], now_us: int) -> Ready:
@@ -323,6 +336,13 @@ class Lane:
                 answers = plan.add(job.commits)
             except LimpetError as error:
                 refused.append((job, error))
+                continue
+            except Unready:
+                raise
+            except Exception as error:  # it cannot be planned: it fails alone
+                failure = translate(error, self._writer.place, "write")
+                failure.__cause__ = error
+                refused.append((job, failure))
                 continue
             try:
                 planned.append((job, batch.take(job.commits), answers))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from limpet.errors import (
@@ -16,8 +18,9 @@ from limpet.errors import (
     SessionFenced,
     SessionNotFound,
     SessionTyped,
+    StoreFailed,
 )
-from limpet.model import Commit, chain, ops
+from limpet.model import Commit, FrozenDict, chain, ops
 from limpet.model.facts.creation import created
 from limpet.store.protocol import Store
 from limpet.testing.commits import (
@@ -36,7 +39,37 @@ from limpet.testing.commits import (
 A, B, C = key("a"), key("b"), key("c")
 
 
+class Broken(FrozenDict):
+    """Data that no planner can look into."""
+
+    __slots__ = ()
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        raise ZeroDivisionError(name)
+
+
 class CommitLaws:
+    async def test_a_commit_that_cannot_be_planned_fails_alone(self, store: Store) -> None:
+        """Whatever is raised on the way, it is an error of ours, and no other commit of that moment
+        fails with it."""
+        keys = [key(f"k{number}") for number in range(8)]
+        for each in (A, *keys):
+            await create(store, each)
+        good = draft("agent.message", {"text": "hi", "cost": 1})
+        bad = msgspec.structs.replace(good, id="bad", data=Broken(good.data), plain=False)
+        wrong = draft("agent.tool_use", {"awaits": "approval", "name": "wire"})
+        given = [addition(A, bad), addition(A, wrong), *[addition(each) for each in keys]]
+        made = [store.commit([commit]) for commit in given]
+        failed, refused_, *others = await asyncio.gather(*made, return_exceptions=True)
+        assert isinstance(failed, StoreFailed), failed
+        assert isinstance(refused_, InvalidEvent), refused_
+        assert [type(other) for other in others] == [tuple] * len(keys)
+        for each in keys:
+            assert (await load(store, each)).head.version == 2
+        assert (await load(store, A)).head.version == 1
+        await add(store, A)
+        assert (await load(store, A)).head.version == 2
+
     async def test_a_classless_commit_leaves_the_fields_of_typed_state_alone(
         self, store: Store
     ) -> None:

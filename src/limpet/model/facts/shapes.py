@@ -1,0 +1,423 @@
+"""Shapes: what the data of an event must be that the head looks into.
+
+Folds read members without looking twice, and what they leave in the head is read by every claim,
+sweep and listing of the store. So a commit that brings wrong data is refused here, alone, before it
+is folded: made by a constructor of ours, appended as a plain event, or adopted from another store.
+Members that no fold reads are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from limpet.errors import InvalidEvent
+from limpet.model.events import CHILD_ENDED, to_us
+from limpet.model.facts import (
+    checkpoints,
+    creation,
+    forks,
+    inputs,
+    labels,
+    outcomes,
+    phases,
+    priority,
+    retention,
+    schema,
+    timeouts,
+    timers,
+    writes,
+)
+from limpet.model.facts.running import (
+    budgets,
+    children,
+    endings,
+    memory,
+    requests,
+    revisits,
+    runs,
+    setup,
+)
+from limpet.model.facts.tools import TOOLS_MAX
+from limpet.model.facts.view import Facts
+from limpet.model.keys import Key
+from limpet.model.limits import (
+    DELEGATION_DEPTH_MAX,
+    ID_CHARS_MAX,
+    KEY_PART_CHARS_MAX,
+    LABEL_BYTES_MAX,
+    LABEL_VALUE_CHARS_MAX,
+    LABELS_MAX,
+    NAME_CHARS_MAX,
+    PRIORITY_MAX,
+    REASON_CHARS_MAX,
+)
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
+TimerName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2 * NAME_CHARS_MAX)]
+Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX)]
+KeyPart: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY_PART_CHARS_MAX)]
+LabelValue: TypeAlias = Annotated[str, Meta(min_length=1, max_length=LABEL_VALUE_CHARS_MAX)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+Time: TypeAlias = Annotated[  # a datetime can show it
+    int,
+    Meta(
+        ge=to_us(datetime.min.replace(tzinfo=UTC)), le=to_us(datetime.max.replace(tzinfo=UTC))
+    ),
+]
+Labels: TypeAlias = Annotated[dict[Name, LabelValue | None], Meta(max_length=LABELS_MAX)]
+
+
+class _Budget(Struct):
+    cost: Count | None = None
+    tokens: Count | None = None
+
+    def __post_init__(self) -> None:
+        if self.cost is self.tokens is None:
+            raise ValueError("a budget has a cost, tokens, or both")
+
+
+class _Limits(Struct):
+    """Of budget.granted and session.created: what is there is a number."""
+
+    cost: Count = 0
+    tokens: Count = 0
+
+
+class _Setup(Struct):
+    agent: str = ""
+    environment: str = ""
+    budget: _Limits | None = None
+
+
+class _Retention(Struct):
+    events: Annotated[int, Meta(ge=1, le=2**53)] = 1
+    age_us: Count = 0
+
+
+class _Stub(Struct):
+    """What the head of an archived session keeps."""
+
+    labels: Labels = msgspec.field(default_factory=dict)
+    timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
+    retention: _Retention | None = None
+    durations: dict[str, Time] = msgspec.field(default_factory=dict)
+    archived_from: str = ""
+    schema_version: str = ""
+
+
+class _Archived(Struct):
+    created_us: Time
+    facts: _Stub | None = None
+
+
+class _Created(Struct):
+    labels: Labels = msgspec.field(default_factory=dict)
+    schema_version: str = ""
+    phase: str = ""
+    archived: _Archived | None = None
+    setup: _Setup | None = None
+    timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _Parent(Struct):
+    app: KeyPart
+    user: KeyPart
+    id: KeyPart
+    uid: str
+
+
+class _Forked(Struct):
+    parent: _Parent
+    at: Count
+    labels: Labels = msgspec.field(default_factory=dict)
+    schema_version: str = ""
+
+
+class _Labeled(Struct):
+    labels: Labels
+
+
+class _Named(Struct):
+    name: TimerName
+
+
+class _TimerSet(Struct):
+    name: TimerName
+    at_us: Time
+    kind: timers.TimerKind
+
+
+class _Processed(Struct):
+    seqs: Annotated[list[Count], Meta(min_length=1)]
+
+
+class _Idle(Struct):
+    stop_reason: str
+    blocked_on: list[Id]
+    processed: list[Count] = msgspec.field(default_factory=list)
+    needs: dict[str, Count] | None = None
+
+
+class _WakeStarted(Struct):
+    span_id: Id
+    turn: Id
+    attempt: Count
+    inputs: list[Count]
+    timers: list[TimerName]
+
+
+class _FinishStarted(Struct):
+    span_id: Id
+
+
+class _WakeCompleted(Struct):
+    span_id: Id
+    fence: Count
+
+
+class _Error(Struct):
+    code: str
+    message: str
+    attempt: Count
+    counts: bool = True
+    retry_us: Time | None = None
+    effects: list[tuple[str, Count]] = msgspec.field(default_factory=list)
+
+
+class _Finished(Struct):
+    left: list[str]
+    retry_us: Time | None = None
+
+
+class _Asked(Struct):
+    request_id: Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX - len("/asked"))]
+    awaits: requests.RequestKind
+    name: Name
+    input: Any
+    input_hash: str = ""
+    deadline_us: Time | None = None
+    otherwise: bool = False
+    replaces: Id | None = None
+
+
+class _RevisitSet(Struct):
+    name: TimerName
+    at_us: Time
+    reason: Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
+    priority: revisits.RevisitPriority
+    replace: bool
+
+
+class _Names(Struct):
+    names: list[str]
+
+
+class _Child(Struct):
+    child: KeyPart
+
+
+class _ChildCreated(Struct):
+    child: KeyPart
+    app: KeyPart
+    user: KeyPart
+    title: str = ""
+    cascade: bool = True
+
+
+class _Delegated(Struct):
+    app: KeyPart
+    user: KeyPart
+    id: KeyPart
+    depth: Annotated[int, Meta(ge=1, le=DELEGATION_DEPTH_MAX)]
+
+
+class _Reserved(Struct):
+    reservation: Id
+    cost: Count
+    tokens: Count
+
+
+class _Lent(Struct):
+    child: KeyPart
+    cost: Count
+    tokens: Count
+
+
+class _Evaluated(Struct):
+    verdict: outcomes.Verdict
+    met: list[bool | None]
+
+
+class _MemoryWritten(Struct):
+    name: memory.BufferName
+    expect: Count | None = None
+
+
+class _Attached(Struct):
+    resources: list[str] = msgspec.field(default_factory=list)
+    vaults: list[str] = msgspec.field(default_factory=list)
+    permissions: str = ""
+    limits: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _Checkpoint(Struct):
+    number: Count
+    at_us: Time
+
+
+class _Prioritized(Struct):
+    priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
+
+
+class _RetentionSet(Struct):
+    retention: _Retention
+
+
+class _Migrated(Struct):
+    to: str
+
+
+class _TimeoutsSet(Struct):
+    timeouts: dict[str, Any]
+
+
+class _Renewed(Struct):
+    idle_us: Annotated[int, Meta(ge=1, le=timeouts.SPAN_US_MAX)]
+
+
+class _ToolsBound(Struct):
+    tools: Annotated[dict[str, dict[str, Any]], Meta(max_length=TOOLS_MAX)]
+
+
+class _Transition(Struct):
+    from_: str = msgspec.field(name="from")
+    to: phases.Phase
+    event: str
+
+
+_SHAPES: Final[Mapping[str, type[Struct]]] = {
+    creation.CREATED: _Created,
+    forks.FORKED: _Forked,
+    labels.LABELED: _Labeled,
+    timers.TIMER_SET: _TimerSet,
+    timers.TIMER_CLEARED: _Named,
+    inputs.PROCESSED: _Processed,
+    runs.STATUS_IDLE: _Idle,
+    runs.ERROR: _Error,
+    endings.FINISHED: _Finished,
+    revisits.REVISIT_SET: _RevisitSet,
+    revisits.TIMERS_TAKEN: _Names,
+    children.CHILD_CREATED: _ChildCreated,
+    children.CHILD_RELEASED: _Child,
+    children.DELEGATED: _Delegated,
+    CHILD_ENDED: _Child,
+    budgets.GRANTED: _Budget,
+    budgets.RESERVED: _Reserved,
+    budgets.SETTLED: _Reserved,
+    budgets.LENT: _Lent,
+    budgets.RETURNED: _Lent,
+    outcomes.EVALUATED: _Evaluated,
+    memory.WRITTEN: _MemoryWritten,
+    setup.ATTACHED: _Attached,
+    checkpoints.RECORDED: _Checkpoint,
+    priority.PRIORITIZED: _Prioritized,
+    retention.RETENTION_SET: _RetentionSet,
+    schema.MIGRATED: _Migrated,
+    timeouts.TIMEOUTS_SET: _TimeoutsSet,
+    timeouts.RENEWED: _Renewed,
+    writes.TOOLS_BOUND: _ToolsBound,
+    **dict.fromkeys(phases.TRANSITIONS, _Transition),
+}
+_WAKES: Final[Mapping[str, type[Struct]]] = {"wake": _WakeStarted, "finish": _FinishStarted}
+
+
+def _started(data: Mapping[str, Any]) -> type[Struct] | None:
+    """Spans within a wake change nothing in the head; nor does a wake that only settles."""
+    name = data.get("name")
+    return _WAKES.get(name) if data.get("kind") == "wake" and isinstance(name, str) else None
+
+
+def _completed(data: Mapping[str, Any]) -> type[Struct] | None:
+    return _WakeCompleted if data.get("kind") == "wake" else None
+
+
+def _asked(data: Mapping[str, Any]) -> type[Struct] | None:
+    """A tool that was used asks nobody."""
+    return _Asked if "awaits" in data else None
+
+
+# Of some types the data decides whether the head looks at it at all.
+_CHOSEN: Final[Mapping[str, Callable[[Mapping[str, Any]], type[Struct] | None]]] = {
+    runs.SPAN_STARTED: _started,
+    runs.SPAN_COMPLETED: _completed,
+    requests.TOOL_USE: _asked,
+    requests.CUSTOM_TOOL_USE: _asked,
+}
+
+
+def check_shape(type: str, data: Mapping[str, Any]) -> None:
+    """Raise InvalidEvent if the head could not fold this data. Most events are not looked at."""
+    shape = _SHAPES.get(type)
+    if shape is None:
+        choose = _CHOSEN.get(type)
+        if choose is None or (shape := choose(data)) is None:
+            return
+    try:
+        found = msgspec.convert(data, shape)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise InvalidEvent(f"the data of {type} does not fit: {error}") from error
+    more = _MORE.get(shape)
+    if more is not None:
+        more(found)
+
+
+# --- what a type cannot say -----------------------------------------------------------------------
+
+
+def _check_created(found: _Created) -> None:
+    _check_labels(found.labels)
+    _check_timeouts(found.timeouts)
+    if found.archived is not None and found.archived.facts is not None:
+        _check_labels(found.archived.facts.labels)
+        _check_timeouts(found.archived.facts.timeouts)
+
+
+def _check_labels(found: Mapping[str, str | None]) -> None:
+    for name, value in found.items():
+        if len(f"{name}{value or ''}".encode()) > LABEL_BYTES_MAX:
+            raise InvalidEvent(f"the label {name!r} has more than {LABEL_BYTES_MAX:,} bytes")
+
+
+def _check_timeouts(found: Mapping[str, Any]) -> None:
+    """As they are read back. Raises InvalidEvent."""
+    if any([name.endswith("_us") and type(us) is not int for name, us in found.items()]):
+        raise InvalidEvent("timeouts are numbers of microseconds")
+    if any([name.endswith("_us") and abs(us) > timeouts.SPAN_US_MAX for name, us in found.items()]):
+        raise InvalidEvent("a timeout is too long")
+    timeouts.timeouts_in(Facts({"timeouts": found}))
+
+
+def _check_keys(found: _ChildCreated | _Delegated | _Forked) -> None:
+    """Raise InvalidKey if a session is named that cannot be."""
+    if isinstance(found, _ChildCreated):
+        Key(found.app, found.user, found.child)
+    elif isinstance(found, _Delegated):
+        Key(found.app, found.user, found.id)
+    else:
+        Key(found.parent.app, found.parent.user, found.parent.id)
+        _check_labels(found.labels)
+
+
+_MORE: Final[Mapping[type[Struct], Callable[[Any], None]]] = {
+    _Created: _check_created,
+    _Labeled: lambda found: _check_labels(found.labels),
+    _Forked: _check_keys,
+    _ChildCreated: _check_keys,
+    _Delegated: _check_keys,
+    _TimeoutsSet: lambda found: _check_timeouts(found.timeouts),
+}
