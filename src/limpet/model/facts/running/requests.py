@@ -1,7 +1,7 @@
 """Requests: what a turn waits for from outside, each answered once.
 
-A request is open from the event that asks until the first answer with its id. What was asked is
-kept with it, so that what was approved is what runs.
+A request is open from the event that asks until the first answer with its id. The head has its
+kind, the hash of what was asked and the seq of that event; the words are the event's (see `texts`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from limpet.errors import InvalidEvent
 from limpet.model.canonical import canonical
 from limpet.model.events import Draft, to_time
-from limpet.model.facts.view import Changes, Facts, Moment
+from limpet.model.facts.view import NO_TEXTS, Changes, Facts, Moment, Texts
 from limpet.model.limits import REQUEST_BYTES_MAX, REQUESTS_MAX
 from limpet.model.values import EMPTY, FrozenDict
 
@@ -73,13 +73,16 @@ def requests_in(facts: Facts) -> FrozenDict:
     return found
 
 
-def open_requests(facts: Facts) -> tuple[Request, ...]:
-    """What the session waits for, in the order of asking."""
-    return tuple(
-        Request(id, r["kind"], r["name"], r["input"], _time(r.get("deadline_us")))
-        for id, r in requests_in(facts).items()
-        if "answer" not in r
-    )
+def open_requests(facts: Facts, texts: Texts = NO_TEXTS) -> tuple[Request, ...]:
+    """What the session waits for, in the order of asking; without `texts`, or where the event
+    cannot be read, without a name and an input."""
+    found = [(r.get("seq", 0), id, r) for id, r in requests_in(facts).items() if "answer" not in r]
+    shown = []
+    for seq, id, r in sorted(found, key=lambda each: int(each[0])):
+        said = {**r, **texts.get(seq, EMPTY)}
+        asked = (said.get("name", ""), said.get("input"), _time(r.get("deadline_us")))
+        shown.append(Request(id, r["kind"], *asked))
+    return tuple(shown)
 
 
 def is_open(facts: Facts, id: str) -> bool:
@@ -106,7 +109,7 @@ def fold_asked(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     kind, id = data.get("awaits"), data.get("request_id")
     if kind is None or not isinstance(id, str):
         return {}  # a tool that was used, and nothing is asked
-    kept = {"kind": kind, "name": data["name"], "input": data["input"]}
+    kept = {"kind": kind, "seq": at.seq}
     kept |= {n: data[n] for n in ("input_hash", "deadline_us", "otherwise") if n in data}
     return {"requests": FrozenDict({**requests_in(facts), id: FrozenDict(kept)})}
 
