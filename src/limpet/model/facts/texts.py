@@ -1,7 +1,7 @@
 """Texts: what was said in the events that the facts rely on, which is not in the head.
 
 A head is stored as it is, also under a seal, and listed without a key. So its facts have ids,
-kinds, times and hashes; for the words they have the seq of an event. The fold keeps the data of
+kinds, times and numbers; for the words they have the seq of an event. The fold keeps the data of
 these events for as long as the facts name them: an open request, the outcome, a revisit, the last
 error. A fold is stored in snapshots, which are sealed as events are.
 """

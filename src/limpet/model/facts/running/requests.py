@@ -1,7 +1,7 @@
 """Requests: what a turn waits for from outside, each answered once.
 
 A request is open from the event that asks until the first answer with its id. The head has its
-kind, the hash of what was asked and the seq of that event; the words are the event's (see `texts`).
+kind, its deadline and the seq of that event; what was asked is the event's (see `texts`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def asked(
     deadline_us: int | None = None,
     otherwise: bool | None = None,
 ) -> Draft:
-    """A request to the outside. Raises InvalidEvent if its input is too large for a head."""
+    """A request to the outside. Raises InvalidEvent if its input is too large."""
     if (size := len(canonical(input))) > REQUEST_BYTES_MAX:
         raise InvalidEvent(
             f"the input of {name!r} has {size:,} bytes, more than {REQUEST_BYTES_MAX:,}. Put it "
@@ -110,7 +110,7 @@ def fold_asked(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     if kind is None or not isinstance(id, str):
         return {}  # a tool that was used, and nothing is asked
     kept = {"kind": kind, "seq": at.seq}
-    kept |= {n: data[n] for n in ("input_hash", "deadline_us", "otherwise") if n in data}
+    kept |= {n: data[n] for n in ("deadline_us", "otherwise") if n in data}
     return {"requests": FrozenDict({**requests_in(facts), id: FrozenDict(kept)})}
 
 
