@@ -157,8 +157,8 @@ class Plan:
         after, rec = record(fold, draft, self._now_us, self._salt())
         self.records.append((key, rec))
         self.folds[key] = after
-        left = (after.head, after.fields, after.versions, {})
-        return Committed((rec.event,), *left, texts=after.texts)
+        left = (after.head, after.fields, after.versions)
+        return Committed((rec.event,), *left, {}, texts=after.texts)
 
     def _add(self, commit: Commit) -> Committed:
         key = commit.key
