@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from limpet.model.facts.running.budgets import Budget, BudgetView, Share, Usage
     from limpet.model.facts.running.requests import Request
     from limpet.model.facts.running.revisits import Revisit
+    from limpet.model.facts.running.runs import Failure
     from limpet.model.facts.running.setup import Setup, SetupChange
     from limpet.model.state import reducers
     from limpet.model.state.access import Access, access
@@ -132,6 +133,7 @@ __all__ = [
     "Erasures",
     "Evaluation",
     "Event",
+    "Failure",
     "FeedEntry",
     "Finding",
     "Gates",
@@ -294,6 +296,7 @@ _LATER = {
     "Vaults": "session.runs.vaults",
     "Outcome": "model.facts.outcomes",
     "Evaluation": "model.facts.outcomes",
+    "Failure": "model.facts.running.runs",
     "Child": "runtime.children",
     "PastEffect": "runtime.compensating",
     "Request": "model.facts.running.requests",

@@ -14,6 +14,7 @@ from limpet import CheckpointPolicy, InvalidInput, NoCheckpoint, NoFullCheckpoin
 from limpet.model.canonical import canonical
 from limpet.model.keys import checkpoints_of
 from limpet.session.history import keeping
+from limpet.session.history.kept import Asked
 from limpet.session.history.policy import interval_us
 
 Made = limpet.Session[Any]
@@ -319,7 +320,8 @@ async def test_what_is_let_go_follows_from_what_is_kept(lp: limpet.Limpet, keep:
             await s.unpin(first.ref)
             kept.remove((first.number, first.full))
             kind = "i"
-        made = await s.checkpoint(f"number {number}", full=kind == "f")
+        asked = Asked(f"number {number}", kind == "f")  # as a policy does
+        made = await keeping.keeping_of(lp._journal).checkpoint(s.key, asked)
         assert made.number == number
         kept = kept_after(kept, (number, kind == "f"), keep)
         if number % 9 == 0:  # not each time: a listing reads what is kept again
@@ -328,6 +330,42 @@ async def test_what_is_let_go_follows_from_what_is_kept(lp: limpet.Limpet, keep:
     found = (await s.checkpoints()).items[::-1]
     assert [(c.number, c.full) for c in found] == kept
     assert (await lp.verify()).ok
+
+
+async def test_a_checkpoint_that_somebody_asked_for_stays_until_it_is_let_go(
+    lp: limpet.Limpet,
+) -> None:
+    """However many there are, with or without a policy, which counts only its own."""
+    s = await session(lp, events=1)
+    first = await s.checkpoint("mine")
+    for _ in range(100):
+        await s.checkpoint()
+    assert [c.number for c in (await s.checkpoints(limit=200)).items] == [*range(101, 0, -1)]
+    await s.restore(first)
+    await lp.checkpointing("shop", CheckpointPolicy(events=("agent.did",), keep=2))
+    for _ in range(5):
+        await s.append("agent.did")
+    found = (await s.checkpoints(limit=200)).items
+    assert [c.number for c in found if c.manual] == [*range(101, 0, -1)]
+    assert len([c for c in found if not c.manual]) == 2
+    await s.unpin(first)
+    assert len((await s.checkpoints(limit=200)).items) == 102
+
+
+async def test_a_policy_keeps_the_full_one_that_a_manual_one_needs(lp: limpet.Limpet) -> None:
+    """Each that is kept can be restored, though its log is damaged: a full one is before it."""
+    await lp.checkpointing("shop", CheckpointPolicy(keep=2))
+    s, made = await session(lp, events=1), keeping.keeping_of(lp._journal)
+    for number, kind in enumerate("fiIiffIfiiFiifi", 1):
+        asked = Asked(f"number {number}", kind.lower() == "f", manual=kind.isupper())
+        await made.checkpoint(s.key, asked)
+        found = (await s.checkpoints()).items[::-1]
+        fulls = [c.number for c in found if c.full]
+        assert all([c.full or min(fulls) < c.number for c in found])
+    assert [c.number for c in found if c.manual] == [3, 7, 11]
+    assert [c.number for c in found] == [1, 3, 6, 7, 11, 14, 15]
+    for each in found:
+        await s.restore(each.ref, fallback=True)
 
 
 def test_the_adaptive_interval_is_bounded_on_both_sides() -> None:

@@ -79,8 +79,10 @@ async def test_files_go_with_their_checkpoints(lp: limpet.Limpet, s: Made, tier:
     for each in others:
         await s.unpin(each)
     assert files(tier) == []
-    await lp.checkpointing("shop", CheckpointPolicy(tier=f"file://{tier}", full_every=2, keep=2))
-    await grown(s, 5)
+    policy = CheckpointPolicy(events=("shop.grown",), tier=f"file://{tier}", full_every=2, keep=2)
+    await lp.checkpointing("shop", policy)
+    for _ in range(5):
+        await s.append("shop.grown", inc={"n": 1})
     assert len(files(tier)) == len((await s.checkpoints()).items) == 3
 
 

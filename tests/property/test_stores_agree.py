@@ -37,6 +37,7 @@ from limpet import (
     Limpet,
     LimpetError,
     Page,
+    Rewound,
     Session,
     State,
 )
@@ -137,6 +138,8 @@ def plain(answer: Any) -> Any:
             return ("page", plain(answer.items), answer.cursor is None, *states)
         case Erasure():
             return ("erasure", answer.version, answer.erased_us)
+        case Rewound():
+            return ("rewound", plain(answer.event), answer.restored, answer.left)
         case LimpetError():
             return ("error", answer.code, str(answer))
         case tuple() | list():
@@ -355,6 +358,36 @@ class StoresAgree(TypedRules):
             return answer.head
 
         self.both(ask)
+
+    @rule(key=keys, back=st.integers(1, 6), door=doors)
+    def rewind(self, key: Key, back: int, door: str) -> None:
+        """What is taken back of shared names too, whoever wrote them and is gone by now."""
+        seq = max(1, self.version(key) - back)
+
+        self.both(lambda side: side.at(door, key).rewind(seq, actor=ACTOR))
+
+    @rule(
+        key=keys,
+        name=st.sampled_from(["app:n", "user:n"]),
+        ends=st.sampled_from([(), ("delete",), ("erase",), ("delete", "erase"), ("fork", "erase")]),
+    )
+    def take_turns(self, key: Key, name: str, ends: tuple[str, ...]) -> None:
+        """Another session writes a name and is gone before this one does: what is left of it
+        decides whether a rewind takes the name back."""
+        other = Key(key.app, key.user, f"gone-{self.clock.now_us}")
+        self.create(other, {name: 1}, {}, "handle")
+        self.time_passes(1, back=False)
+        self.both(lambda side: side.at("handle", key).append("a.b", actor=ACTOR))
+        seq = max(1, self.version(key))
+        if "fork" in ends:
+            self.fork(Key(key.app, key.user, f"{other.id}-fork"), other, 0, reuse=False)
+        if "delete" in ends:
+            self.delete(other)
+        if "erase" in ends:
+            self.erase(other, other=False, forks="keep")
+        self.both(lambda side: side.at("handle", key).append("a.b", actor=ACTOR, set={name: 2}))
+        self.both(lambda side: side.one._journal.store.names_since(key, seq, [name]))
+        self.both(lambda side: side.at("handle", key).rewind(seq, actor=ACTOR))
 
     @rule(key=keys, seq=st.integers(1, 25), pin=st.booleans())
     def fold_at(self, key: Key, seq: int, pin: bool) -> None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from limpet.model import PAGE_MAX, Head, Key, runnable_us, to_us
+from limpet.errors import SessionError
+from limpet.model import NO_TEXTS, PAGE_MAX, Head, Key, Texts, runnable_us, to_us
 from limpet.model.diff.changes import brief, printable
-from limpet.model.facts.running import children_in, open_requests, run_in
+from limpet.model.facts.running import children_in, failure_in, open_requests, run_in
 from limpet.model.facts.running.endings import has_ended, is_held
 from limpet.model.facts.running.runs import is_dead, is_paused, is_short
 from limpet.model.lease import is_leased
@@ -39,6 +41,7 @@ class Backlog(msgspec.Struct):
     dead: int = 0  # dead letters: held until somebody requeues them
     held: int = 0  # to be retried later
     shown: list[Head] = []  # all but idle ones; due ones as they would be claimed
+    texts: dict[Key, Texts] = {}  # of those shown that wait for somebody
 
     @property
     def left_off(self) -> int:
@@ -89,18 +92,19 @@ def readiness(head: Head, now_us: int) -> Readiness:
     return "idle" if head.lease_us is None and not is_retried else "held"
 
 
-def needs(head: Head, state: Readiness) -> list[str]:
+def needs(head: Head, state: Readiness, texts: Texts = NO_TEXTS) -> list[str]:
     """What a blocked session waits for, or why a session is a dead letter; else nothing."""
+    facts, failure = head.facts, failure_in(head.facts, texts)
     if state == "blocked":
         asked = [
             f"waits for {each.kind} {each.name} {brief(each.input, _INPUT_CHARS_MAX)} ({each.id})"
-            for each in open_requests(head.facts)
+            for each in open_requests(facts, texts)
         ]
-        if is_short(head.facts):
-            asked.append(_one_line(run_in(head.facts)["error"]["message"]))
+        if is_short(facts) and failure is not None:
+            asked.append(_one_line(failure.message or failure.code))
         return asked or [f"waits for child {child}" for child in _awaited(head)]
-    if state == "dead" and not is_held(head.facts):
-        return [_one_line(run_in(head.facts)["dead"]["message"])]
+    if state == "dead" and not is_held(facts):
+        return [] if failure is None else [_one_line(failure.message or failure.code)]
     return ["a compensation failed"] if state == "dead" else []
 
 
@@ -119,10 +123,17 @@ def _awaited(head: Head) -> list[Key]:
 
 async def backlog_of(lp: Limpet, app: str | None, *, now: datetime, limit: int) -> Backlog:
     """The backlog of a store, or of one app in it."""
-    backlog, cursor = Backlog(to_us(now), shown=[]), None
+    backlog, cursor = Backlog(to_us(now), shown=[], texts={}), None
     while True:
         page = await lp.list(app=app, reverse=False, limit=PAGE_MAX, cursor=cursor)
         backlog.add(page.items, limit=limit)
         cursor = page.cursor
         if cursor is None:
-            return backlog
+            break
+    for head in backlog.shown:
+        if readiness(head, backlog.now_us) in ("blocked", "dead"):
+            session = lp.session(head.key)
+            with suppress(SessionError):  # it ended meanwhile
+                await session.refresh(tail=0)
+                backlog.texts[head.key] = session.writer.known.texts
+    return backlog

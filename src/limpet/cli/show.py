@@ -31,7 +31,7 @@ from limpet.cli.ages import timed
 from limpet.cli.backlog import Backlog, Readiness, needs, readiness
 from limpet.cli.stuck import Stuck
 from limpet.errors import BackupDamaged, InvalidInput, LimpetError
-from limpet.model import Head, runnable_us, to_time
+from limpet.model import NO_TEXTS, Head, runnable_us, to_time
 from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan
 from limpet.session.wire import error_form, head_form, key_form, report_form
 from limpet.store.answers import Check, Diagnosis, Report, Restored, plural, size
@@ -154,7 +154,7 @@ class Screen:
 
     def status(self, found: Backlog) -> None:
         if self._json:
-            shown = [_waiting(head, found.now_us) for head in found.shown]
+            shown = [_waiting(head, found) for head in found.shown]
             told = {"ok": True, "at": _time(found.now_us), "sessions": found.sessions}
             told |= {"pending": found.pending, "due": found.due, "leased": found.leased}
             told |= {"blocked": found.blocked, "dead": found.dead, "held": found.held}
@@ -307,7 +307,7 @@ def _waiting_table(found: Backlog) -> Table:
         state = readiness(head, found.now_us)
         colour = _COLOURS["problem" if state == "dead" else "ok"]
         colour = _COLOURS["warning"] if state in ("due", "blocked") else colour
-        when, *whose = _waits(head, state, found.now_us)
+        when, *whose = _waits(head, state, found)
         session = Text("\n").join([Text(str(head.key)), *[Text(who, "dim") for who in whose]])
         table.add_row(Text(state, colour), session, f"{head.pending:,}", when)
     return table
@@ -318,14 +318,16 @@ def _waiting_lines(found: Backlog) -> Iterator[str]:
     states = [readiness(head, found.now_us) for head in found.shown]
     widest = max(map(len, ("leased", *states)))
     for head, state in zip(found.shown, states, strict=True):
-        waits = ", ".join((f"{head.pending:,} pending", *_waits(head, state, found.now_us)))
+        waits = ", ".join((f"{head.pending:,} pending", *_waits(head, state, found)))
         yield f"{state:<{widest}}  {head.key!s:<{width}}  {waits}"
 
 
-def _waits(head: Head, state: Readiness, now_us: int) -> list[str]:
+def _waits(head: Head, state: Readiness, found: Backlog) -> list[str]:
     """Since when or until when a session waits, and for whom or what."""
+    now_us = found.now_us
     if state in ("blocked", "dead"):
-        return [f"since {timed(head.updated_us, now_us)}", *needs(head, state)]
+        asked = needs(head, state, found.texts.get(head.key, NO_TEXTS))
+        return [f"since {timed(head.updated_us, now_us)}", *asked]
     at = timed(runnable_us(head) or 0, now_us)
     if state == "leased":
         return [f"until {at}", f"leased to {head.worker} (fence {head.fence})"]
@@ -336,9 +338,10 @@ def _waits(head: Head, state: Readiness, now_us: int) -> list[str]:
     return [f"since {at}"]
 
 
-def _waiting(head: Head, now_us: int) -> dict[str, Any]:
-    state = readiness(head, now_us)
-    return {**head_form(head), "state": state, "needs": needs(head, state)}
+def _waiting(head: Head, found: Backlog) -> dict[str, Any]:
+    state = readiness(head, found.now_us)
+    asked = needs(head, state, found.texts.get(head.key, NO_TEXTS))
+    return {**head_form(head), "state": state, "needs": asked}
 
 
 def _time(at_us: int) -> str:

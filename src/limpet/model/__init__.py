@@ -33,7 +33,7 @@ from limpet.model.events import (
 from limpet.model.facts.checkpoints import NO_CHECKPOINT, LastCheckpoint, last_checkpoint
 from limpet.model.facts.creation import CREATED
 from limpet.model.facts.inputs import PROCESSED, PROCESSING, processed_by
-from limpet.model.facts.view import Facts
+from limpet.model.facts.view import NO_TEXTS, Facts, Texts
 from limpet.model.fold import (
     Fold,
     Recorded,
@@ -163,6 +163,7 @@ __all__ = [
     "MEDIA_TYPE_CHARS_MAX",
     "NAME_CHARS_MAX",
     "NO_CHECKPOINT",
+    "NO_TEXTS",
     "OPS_PER_EVENT_MAX",
     "PAGE_MAX",
     "PARTIALS_WAITING_MAX",
@@ -226,6 +227,7 @@ __all__ = [
     "ScopeValue",
     "ScopeWrite",
     "Set",
+    "Texts",
     "activity_moves",
     "admits",
     "adopted",

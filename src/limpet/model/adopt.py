@@ -18,6 +18,7 @@ from limpet.model import ops as op
 from limpet.model.events import Event, Origin, Prepared, decode_body, is_input, ops_in
 from limpet.model.facts.inputs import processed_by
 from limpet.model.facts.shapes import check_shape
+from limpet.model.facts.texts import texts_after
 from limpet.model.fold import Fold, Recorded, event_of
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
@@ -82,10 +83,11 @@ def runs(drafts: Sequence[Prepared]) -> list[Sequence[Prepared]]:
     return [drafts[one:other] for one, other in pairwise(edges)]
 
 
-def linked(fold: Fold, drafts: Sequence[Prepared]) -> tuple[head.Head, list[Recorded]]:
-    """The events of a run of adopted drafts with the links that follow here, and the head after
-    them. Whether these are the links of their origins is for the caller to look at."""
-    after, made = fold.head, []
+def linked(fold: Fold, drafts: Sequence[Prepared]) -> tuple[Fold, list[Recorded]]:
+    """The events of a run of adopted drafts with the links that follow here, and the fold with the
+    head and the texts after them. Whether these are the links of their origins is for the caller to
+    look at; the fields come with `folded`."""
+    after, texts, made = fold.head, fold.texts, []
     for draft in drafts:
         origin = draft.origin
         assert origin is not None, "adopted"
@@ -94,11 +96,12 @@ def linked(fold: Fold, drafts: Sequence[Prepared]) -> tuple[head.Head, list[Reco
         digest, link = chain.chained(after.link, seq, at_us, draft.header, salt, raw)
         event = event_of(draft, seq, at_us, link)
         made.append(Recorded(event, draft, salt, digest))
-        data = draft.data or EMPTY
+        data, before = draft.data or EMPTY, after.facts
         if data:
             check_shape(draft.type, data)
         after = head.advance(after, draft.type, data, at_us, link, at_us, input=draft.input)
-    return after, made
+        texts = texts_after(texts, before, after.facts, draft.type, data, seq)
+    return Fold(after, fold.fields, fold.versions, fold.damaged, texts), made
 
 
 def check_origin(key: Key, version: int, updated_us: int, rec: Recorded) -> None:
@@ -110,8 +113,8 @@ def check_origin(key: Key, version: int, updated_us: int, rec: Recorded) -> None
         raise SessionConflict(key, "log", origin.seq - 1, version)
 
 
-def folded(fold: Fold, after: head.Head, drafts: Sequence[Prepared]) -> Fold:
-    """The fold after a run of drafts, as one after the other would have left it.
+def folded(fold: Fold, after: Fold, drafts: Sequence[Prepared]) -> Fold:
+    """The fold after a run of drafts that were `linked`, as one after the other would have left it.
 
     Raises InvalidInput if an operation does not fit.
     """
@@ -125,8 +128,8 @@ def folded(fold: Fold, after: head.Head, drafts: Sequence[Prepared]) -> Fold:
         for each in plain:
             last[each.path[0]] = seq
     if not changes:
-        return Fold(after, fold.fields, fold.versions, fold.damaged)
+        return after
     fields = op.apply(fold.fields, changes)
     kept = {name: seq for name, seq in fold.versions.items() if name not in last}
     kept |= {name: seq for name, seq in last.items() if name in fields}
-    return Fold(after, fields, FrozenDict(kept), fold.damaged)
+    return Fold(after.head, fields, FrozenDict(kept), fold.damaged, after.texts)

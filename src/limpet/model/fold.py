@@ -16,6 +16,8 @@ from limpet.model import head, ops
 from limpet.model.chain import chained
 from limpet.model.events import Event, Prepared
 from limpet.model.facts.shapes import check_shape
+from limpet.model.facts.texts import texts_after
+from limpet.model.facts.view import NO_TEXTS, Texts
 from limpet.model.head import Head
 from limpet.model.values import EMPTY, FrozenDict
 
@@ -25,12 +27,14 @@ _drop: Final[Any] = dict.pop
 
 
 class Fold(msgspec.Struct, frozen=True, gc=False):
-    """A session at one version: head, own fields, and the seq that last changed each field."""
+    """A session at one version: head, own fields, the seq that last changed each field, and the
+    texts that the head does not have."""
 
     head: Head
     fields: FrozenDict = EMPTY
     versions: FrozenDict = EMPTY
     damaged: tuple[int, ...] = ()  # seqs that could not be read: their changes are missing here
+    texts: Texts = NO_TEXTS  # of events that the head's facts name
 
 
 class Recorded(msgspec.Struct, frozen=True, gc=False):
@@ -69,7 +73,7 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
         fields, versions = FrozenDict(fields), FrozenDict(versions)
         _join(fields, sets)
         _join(versions, dict.fromkeys(sets, seq))
-    return Fold(after, fields, versions, fold.damaged), recorded
+    return Fold(after, fields, versions, fold.damaged, fold.texts), recorded
 
 
 def _record_any(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold, Recorded]:
@@ -92,7 +96,8 @@ def _record_any(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[
                 head.check_answer(before, draft.type, draft.data)
         head.check_facts(before.facts, after.facts, draft.type, draft.data)
     recorded = Recorded(event, draft, salt, digest)
-    return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), recorded
+    texts = texts_after(fold.texts, before.facts, after.facts, draft.type, data, seq)
+    return _folded(fold, after, texts, draft.plain_ops, scoped=draft.scoped), recorded
 
 
 def event_of(draft: Prepared, seq: int, at_us: int, link: bytes) -> Event:
@@ -142,7 +147,7 @@ def record_run(
         if not active and head.activity_of(draft.type):
             active = True
     after = head.moved(before, seq, link, at_us, active=active)
-    return Fold(after, fields, versions, fold.damaged), recorded
+    return Fold(after, fields, versions, fold.damaged, fold.texts), recorded
 
 
 def replay(fold: Fold, event: Event) -> Fold:
@@ -151,8 +156,9 @@ def replay(fold: Fold, event: Event) -> Fold:
     after = head.advance(
         fold.head, event.type, data, event.at_us, event.link, input=event.processed is not None
     )
+    texts = texts_after(fold.texts, fold.head.facts, after.facts, event.type, data, event.seq)
     plain = tuple(ops.resolve(op, data) for op in event.ops)
-    return _folded(fold, after, plain, scoped=True)
+    return _folded(fold, after, texts, plain, scoped=True)
 
 
 def replay_any(fold: Fold, event: Event) -> tuple[Fold, bool]:
@@ -166,11 +172,13 @@ def replay_any(fold: Fold, event: Event) -> tuple[Fold, bool]:
         return replay(fold, without), False
 
 
-def _folded(fold: Fold, after: Head, plain: tuple[ops.PlainOp, ...], *, scoped: bool) -> Fold:
+def _folded(
+    fold: Fold, after: Head, texts: Texts, plain: tuple[ops.PlainOp, ...], *, scoped: bool
+) -> Fold:
     if scoped:
         plain = tuple(op for op in plain if ops.scope_of(str(op.path[0])) == "session")
     if not plain:
-        return Fold(after, fold.fields, fold.versions, fold.damaged)
+        return Fold(after, fold.fields, fold.versions, fold.damaged, texts)
     fields = ops.apply(fold.fields, plain)
     versions = FrozenDict(fold.versions)  # ours until it is returned
     for op in plain:
@@ -179,7 +187,7 @@ def _folded(fold: Fold, after: Head, plain: tuple[ops.PlainOp, ...], *, scoped: 
             _put(versions, name, after.version)
         else:
             _drop(versions, name, None)
-    return Fold(after, fields, versions, fold.damaged)
+    return Fold(after, fields, versions, fold.damaged, texts)
 
 
 def replay_all(fold: Fold, events: Iterable[Event]) -> Fold:

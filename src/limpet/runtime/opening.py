@@ -21,6 +21,7 @@ from limpet.model import (
     Facts,
     FrozenDict,
     Lease,
+    Texts,
     due_for,
 )
 from limpet.model.facts.running import (
@@ -123,7 +124,8 @@ async def _opened(
             records.answers[id] = answer.data
         opening.by_default = bool(overdue)
     else:
-        opening = _new(new_id(), pending, facts, lease, records)
+        texts = session.writer.known.texts
+        opening = _new(new_id(), pending, facts, lease, records, texts)
         if not opening.has_turn and not settling and not control:
             return "nothing_pending"
     opening.control, opening.drafts, opening.died = control, settling, died
@@ -154,14 +156,19 @@ def _why(facts: Facts, opening: Opening, *, overdue: bool, crashed: bool) -> run
 
 
 def _new(
-    turn_id: str, pending: tuple[Event, ...], facts: Facts, lease: Lease, records: Records
+    turn_id: str,
+    pending: tuple[Event, ...],
+    facts: Facts,
+    lease: Lease,
+    records: Records,
+    texts: Texts,
 ) -> Opening:
     """A turn that begins: it fixes what it is about."""
     inputs = tuple([e for e in pending if e.type not in CONTROL])[:TURN_INPUTS_MAX]
     timers: tuple[str, ...] = ()
     if "timers" in facts:
         timers = tuple([name for name, _ in due_for(facts, lease.claimed_us).timers])
-    revisits = revisits_of(facts, timers) if timers else ()
+    revisits = revisits_of(facts, timers, texts) if timers else ()
     has_turn = bool(inputs or timers)
     how: Any = {"revisits": revisits, "timers": timers, "has_turn": has_turn}
     return Opening(turn_id, 1, inputs=inputs, records=records, **how)
@@ -178,7 +185,7 @@ async def _going_on(
             (by_seq[seq],) = await session.read(after=seq - 1, limit=1)
         inputs.append(by_seq[seq])
     timers = tuple(turn["timers"])
-    revisits = revisits_of(session.head.facts, timers)
+    revisits = revisits_of(session.head.facts, timers, session.writer.known.texts)
     how: Any = {"revisits": revisits, "timers": timers, "records": records}
     return Opening(turn["id"], turn["attempt"] + 1, inputs=tuple(inputs), **how)
 

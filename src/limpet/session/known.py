@@ -16,6 +16,7 @@ from limpet.errors import InvalidInput, SessionCorrupt, SessionDeleted, SessionN
 from limpet.model import (
     EMPTY,
     NO_CHECKPOINT,
+    NO_TEXTS,
     PROCESSING,
     TAIL_KEPT,
     Event,
@@ -24,6 +25,7 @@ from limpet.model import (
     Key,
     LastCheckpoint,
     Prepared,
+    Texts,
     processed_by,
 )
 from limpet.model import ops as op
@@ -46,6 +48,7 @@ class Known:
         "maybe_head",
         "scopes",
         "temp",
+        "texts",
         "versions",
     )
 
@@ -54,6 +57,7 @@ class Known:
         self.maybe_head: Head | None = None
         self.fields: FrozenDict = EMPTY
         self.versions: FrozenDict = EMPTY
+        self.texts: Texts = NO_TEXTS  # of events that the head's facts name
         self.scopes: Scopes | None = None  # None: never loaded
         self.temp: FrozenDict = EMPTY
         self.events: list[Event] = []  # the tail, and at most a quarter more: see `_extend`
@@ -150,7 +154,7 @@ class Known:
         if self.version > loaded.head.version:
             return
         self.maybe_head, self.fields, self.versions = loaded.head, loaded.fields, loaded.versions
-        self._values = None
+        self._values, self.texts = None, loaded.texts
         self.events, self._kept_max = list(loaded.events), max(TAIL_KEPT, len(loaded.events))
         self.damaged = loaded.damaged
         self._unread = any([event.damage for event in loaded.events])
@@ -192,6 +196,7 @@ class Known:
             return False
         self.maybe_head, self._values, self.damaged = head, None, ()
         self.fields, self.versions = committed.fields, committed.versions
+        self.texts = committed.texts
         tail, kept = self.events, self._kept_max
         tail.append(event)
         if len(tail) > kept + kept // 4:  # as in `_extend`
@@ -203,6 +208,7 @@ class Known:
         known = self.version
         self.maybe_head, self._values = committed.head, None
         self.fields, self.versions = committed.fields, committed.versions
+        self.texts = committed.texts
         self._extend(committed.events, known)
         self.damaged = committed.damaged
         if self._unread:

@@ -11,7 +11,18 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from limpet.model import EMPTY, Event, FrozenDict, Head, Key, LastCheckpoint, ScopeValue, to_time
+from limpet.model import (
+    EMPTY,
+    NO_TEXTS,
+    Event,
+    FrozenDict,
+    Head,
+    Key,
+    LastCheckpoint,
+    ScopeValue,
+    Texts,
+    to_time,
+)
 
 Order: TypeAlias = Literal["created", "updated", "key"]
 Ending: TypeAlias = Literal["deleted", "moved"]
@@ -44,6 +55,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     repeated: int = 0  # how many of the events were recorded before
     damaged: tuple[int, ...] = ()  # as of Loaded: what these events did is missing from fields
     token: str = ""  # names the commit to a causal read; empty where every read sees it
+    texts: Texts = NO_TEXTS  # of the events that the head's facts name
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -56,6 +68,7 @@ class Loaded(msgspec.Struct, frozen=True):
     events: tuple[Event, ...]
     damaged: tuple[int, ...] = ()  # seqs whose bodies could not be read; state is without them
     checkpoint: LastCheckpoint | None = None  # None: not asked for, or it cannot be read
+    texts: Texts = NO_TEXTS  # of the events that the head's facts name
 
 
 class NameSince(msgspec.Struct, frozen=True, gc=False):

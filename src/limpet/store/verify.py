@@ -167,11 +167,17 @@ def _snapshot_problems(key: Key, kept: Fold | None, fold: Fold) -> Iterator[Find
         yield Finding("snapshot", "does not match the log", key, seq)
     elif _unlike(kept.head.facts, fold.head.facts):
         yield Finding("snapshot", "has other facts than the log", key, seq)
+    elif _said(kept) != _said(fold):
+        yield Finding("snapshot", "has other texts than the log", key, seq)
 
 
 def _differ(one: Fold, other: Fold) -> bool:
     """By their canonical bytes: to Python 1, 1.0 and True are equal, and they are not the same."""
     return canonical([one.fields, one.versions]) != canonical([other.fields, other.versions])
+
+
+def _said(fold: Fold) -> bytes:
+    return canonical({str(seq): data for seq, data in fold.texts.items()})
 
 
 def _fold_problems(key: Key, now: Fold, fold: Fold) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ async def world() -> AsyncIterator[World]:
 def shown(world: World) -> tuple[str, list[str]]:
     head = world.session.head
     state = readiness(head, world.clock.now_us)
-    return state, needs(head, state)
+    return state, needs(head, state, world.session.writer.known.texts)
 
 
 async def test_a_turn_that_waits_for_a_grant_is_blocked(world: World) -> None:

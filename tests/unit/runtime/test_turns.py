@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import limpet
+from limpet.model.facts.running import revisits_of
 from limpet.model.limits import REVISITS_PER_TURN_MAX, TIMERS_MAX
 from tests.support.agents import Bank, World, a_world
 
@@ -396,8 +397,9 @@ async def test_a_revisit_is_replaced_when_asked(world: World) -> None:
 
     await world.begin("hi")
     await world.work(harness)
-    timer = world.session.head.facts["timers"]["revisit:k"]
-    assert (timer["reason"], timer["priority"]) == ("new", "high")
+    known = world.session.writer.known
+    (revisit,) = revisits_of(known.head.facts, ["revisit:k"], known.texts)
+    assert (revisit.reason, revisit.priority) == ("new", "high")
 
 
 async def test_a_plain_timer_wakes_a_turn_and_is_cleared(world: World) -> None:
@@ -425,7 +427,7 @@ async def test_an_error_whose_text_cannot_be_stored_is_recorded_all_the_same(wor
     session = await world.begin("hi")
     (woken,) = await world.work(harness, retries=0)
     assert woken.reason == "retries_exhausted"
-    assert session.head.facts["run"]["dead"]["message"] == "ValueError: ? no"
+    assert session.failure == limpet.Failure("turn.failed", "ValueError: ? no", 1)
 
 
 async def test_an_end_that_cannot_be_recorded_is_a_failure_like_any_other(world: World) -> None:

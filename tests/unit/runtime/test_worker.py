@@ -521,7 +521,9 @@ async def test_a_harness_that_cannot_be_called_fails_like_any_other(world: World
     rates = await worker.run()
     assert (rates.dead, rates.failed, told) == (1, 0, [("support", "TypeError")])
     (head,) = (await world.lp.dead_letters(app="support")).items
-    assert "takes 0 positional arguments" in head.facts["run"]["dead"]["message"]
+    failure = (await world.lp.get(head.key)).failure
+    assert failure is not None
+    assert "takes 0 positional arguments" in failure.message
     assert head.worker is None
 
 

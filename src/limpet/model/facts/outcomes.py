@@ -1,6 +1,7 @@
 """Outcomes: what a session is to achieve, and how far it was found to be.
 
-The criteria are a text to be judged by, and never a part of what is judged.
+The criteria are a text to be judged by, and never a part of what is judged. The head has the
+verdict and the seq of the event that defined the outcome; the words are that event's (see `texts`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import msgspec
 
 from limpet.errors import InvalidEvent
 from limpet.model.events import Draft, Fact
-from limpet.model.facts.view import Changes, Facts, Moment
-from limpet.model.values import FrozenDict, FrozenList
+from limpet.model.facts.view import NO_TEXTS, Changes, Facts, Moment, Texts
+from limpet.model.values import EMPTY, FrozenDict
 
 DEFINED: Final = "user.define_outcome"
 EVALUATED: Final = "session.outcome_evaluated"
@@ -70,13 +71,15 @@ def outcome_evaluated(evaluation: Evaluation) -> Fact:
     return Fact(type=EVALUATED, data=data)
 
 
-def outcome_in(facts: Facts) -> Outcome | None:
+def outcome_in(facts: Facts, texts: Texts = NO_TEXTS) -> Outcome | None:
+    """What is to be achieved; without its words where the event cannot be read."""
     found = facts.get("outcome")
     if found is None:
         return None
-    criteria = tuple(found["criteria"])
-    shown = (found["title"], found.get("detail"), criteria, found["seq"], found.get("verdict"))
-    return Outcome(*shown)
+    said = {**found, **texts.get(found["seq"], EMPTY)}
+    criteria = tuple(said.get("criteria", ()))
+    shown = (said.get("title", ""), said.get("detail"), criteria)
+    return Outcome(*shown, found["seq"], found.get("verdict"))
 
 
 def trend(before: Iterable[bool | None], after: Iterable[bool | None]) -> Trend:
@@ -89,10 +92,7 @@ def fold_defined(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     criteria = data.get("criteria")
     if not isinstance(data.get("title"), str) or not isinstance(criteria, list):
         return {}
-    kept = {"title": data["title"], "criteria": FrozenList(criteria), "seq": at.seq}
-    if "detail" in data:
-        kept["detail"] = data["detail"]
-    return {"outcome": FrozenDict(kept)}
+    return {"outcome": FrozenDict({"seq": at.seq})}
 
 
 def fold_evaluated(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

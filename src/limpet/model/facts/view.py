@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from limpet.model.values import FrozenDict
+from limpet.model.values import EMPTY, FrozenDict
 
 Facts: TypeAlias = FrozenDict
 Changes: TypeAlias = dict[str, Any]  # members of the document; None removes one
+Texts: TypeAlias = Mapping[int, FrozenDict]  # the data of events that the document names, by seq
+NO_TEXTS: Final[Texts] = EMPTY  # type: ignore[assignment]  # no seqs
 
 
 _put: Final[Any] = dict.__setitem__  # into a FrozenDict that nobody else has seen yet

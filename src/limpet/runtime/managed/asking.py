@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from limpet.errors import InvalidInput
-from limpet.model import Event, Head, Key
+from limpet.model import NO_TEXTS, Event, Head, Key, Texts
+from limpet.model.facts.outcomes import outcome_in
 from limpet.model.facts.running.children import CHILD_CREATED, created_id
 from limpet.model.facts.running.requests import open_requests
 from limpet.model.facts.running.runs import run_in
@@ -75,7 +76,7 @@ def event_shown(event: Event) -> dict[str, Any]:
     return shown
 
 
-def head_shown(head: Head) -> dict[str, Any]:
+def head_shown(head: Head, texts: Texts = NO_TEXTS) -> dict[str, Any]:
     """Where a session stands, in a line."""
     facts = head.facts
     shown: dict[str, Any] = {"id": head.key.id, "app": head.key.app, "phase": head.phase}
@@ -83,7 +84,6 @@ def head_shown(head: Head) -> dict[str, Any]:
     shown |= {"stop_reason": run_in(facts).get("stop"), "labels": dict(head.labels)}
     shown["blocked_on"] = [request.id for request in open_requests(facts)]
     shown["updated_at"] = time_form(head.updated_us)
-    if "outcome" in facts:
-        outcome = facts["outcome"]
-        shown["outcome"] = {"title": outcome["title"], "verdict": outcome.get("verdict")}
+    if (outcome := outcome_in(facts, texts)) is not None:
+        shown["outcome"] = {"title": outcome.title, "verdict": outcome.verdict}
     return shown

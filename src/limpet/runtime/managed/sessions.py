@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final, Literal
 
 from limpet.errors import InvalidInput
-from limpet.model import EMPTY, Key
+from limpet.model import EMPTY, NO_TEXTS, Key
 from limpet.model.facts.running.children import delegation, works_for
 from limpet.runtime.managed.asking import (
     LIMIT,
@@ -16,7 +16,6 @@ from limpet.runtime.managed.asking import (
     event_shown,
     head_shown,
 )
-from limpet.session.history.at import head_now
 from limpet.session.runs.family import Kin, kin_of, open_child
 from limpet.session.session import Session
 from limpet.store.protocol import Query
@@ -43,7 +42,11 @@ class SessionList(Tool, frozen=True):
         query = Query(app=own.app, user=own.user)
         store = own.writer.journal.store
         page = await store.heads(query, cursor=self.cursor, limit=check_limit(self.limit))
-        return {"sessions": [head_shown(head) for head in page.items], "cursor": page.cursor}
+        named = [head.key for head in page.items if "outcome" in head.facts]
+        found = await store.load_many(named, tail=0) if named else ()
+        texts = {each.head.key: each.texts for each in found if each is not None}
+        shown = [head_shown(head, texts.get(head.key, NO_TEXTS)) for head in page.items]
+        return {"sessions": shown, "cursor": page.cursor}
 
 
 class SessionGetSnapshot(Tool, frozen=True):
@@ -58,7 +61,7 @@ class SessionGetSnapshot(Tool, frozen=True):
         await session.refresh(tail=0)
         used, left, parent = session.usage, session.budget, session.parent
         return {
-            **head_shown(session.head),
+            **head_shown(session.head, session.writer.known.texts),
             "status": session.status,
             "state": {n: v for n, v in session.values.items() if not n.startswith("temp:")},
             "usage": {"turns": used.turns, "tokens": used.tokens, "cost": used.cost},
@@ -136,9 +139,9 @@ class SessionListChildren(Tool, frozen=True):
         own = caller.session
         journal = own.writer.journal
         found = await journal.store.load_many(list(await own.children()), tail=0)
-        heads = [each.head for each in found if each is not None]
         of = (own.key, own.head.uid)
-        shown = {"children": [head_shown(head) for head in heads if works_for(head.facts, *of)]}
+        at_work = [each for each in found if each and works_for(each.head.facts, *of)]
+        shown = {"children": [head_shown(each.head, each.texts) for each in at_work]}
         if not self.ended:
             return shown
         kin = await kin_of(journal, own.key, 1)
@@ -185,9 +188,10 @@ class SessionRunChild(Tool, frozen=True):
                 break
             reasons.append(woken.reason)
         child: Session[Any] = Session(caller.session.writer.journal, key)
-        head = await head_now(child.writer)
-        ended = bool((delegation(head.facts) or EMPTY).get("ended"))
-        return {**head_shown(head), "cycles": len(reasons), "runs": reasons, "ended": ended}
+        await child.refresh(tail=0)
+        shown = head_shown(child.head, child.writer.known.texts)
+        ended = bool((delegation(child.head.facts) or EMPTY).get("ended"))
+        return {**shown, "cycles": len(reasons), "runs": reasons, "ended": ended}
 
 
 def _ended(kin: Kin) -> dict[str, Any]:

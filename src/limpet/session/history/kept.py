@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -45,6 +45,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     at: datetime
     size: int  # of the state, encoded, in bytes
     place: Place | None = None  # of its file, if a policy named a tier
+    manual: bool = False  # somebody asked for it, and no policy lets it go
 
     @property
     def tier(self) -> str:
@@ -93,6 +94,27 @@ class Asked(msgspec.Struct, frozen=True):
     trigger: str
     full: bool | None = None
     actor: str | None = None
+    manual: bool = False  # somebody asked for it: it stays until it is let go
+
+
+class _Index(msgspec.Struct, frozen=True):
+    """The numbers of the checkpoints of a log by what they are, each in order."""
+
+    fulls: list[int]
+    manual: list[int]
+    automatic: list[int]  # made by a policy or a transition: these a policy counts
+
+    def after(self, made: Checkpoint, dropped: Sequence[Checkpoint]) -> _Index:
+        """When one was made and others were let go."""
+        gone = {each.number for each in dropped}
+        fulls = [each for each in self.fulls if each not in gone] if gone else self.fulls
+        others = [each for each in self.automatic if each not in gone] if gone else self.automatic
+        new = [made.number]
+        return _Index(
+            fulls + new if made.full else fulls,
+            self.manual + new if made.manual else self.manual,
+            others if made.manual else others + new,
+        )
 
 
 class Kept:
@@ -103,7 +125,7 @@ class Kept:
         self._tiers = tiers
         self._version = 0  # of the log; 0: it is not there, or was not read
         self._state: FrozenDict = EMPTY
-        self._fulls: list[int] | None = None  # numbers of the full ones in it, if looked for
+        self._index: _Index | None = None  # of what is in it, if it was looked for
 
     async def read(self, uid: str) -> tuple[Checkpoint, ...]:
         """All that are kept of this session, the oldest first."""
@@ -122,7 +144,7 @@ class Kept:
             await self.read(taken.uid)
         for left in reversed(range(UPDATE_TRIES_MAX)):
             made, dropped = self._next(taken, asked, policy)
-            begun, version, fulls = self._begun(taken.uid), self._version, self._fulls
+            begun, version, index = self._begun(taken.uid), self._version, self._index
             if policy.tier != STORE:  # others may record meanwhile: it is decided on this version
                 made = await self._placed(made, taken, policy.tier)
             new = [*begun, facts.recorded(_row(made), _numbers(dropped))]
@@ -135,8 +157,8 @@ class Kept:
                 await self._discard(made)
                 raise
             if after is not None:
-                if fulls is not None and not begun:
-                    self._fulls = _fulls_after(fulls, made, dropped)
+                if index is not None and not begun:
+                    self._index = index.after(made, dropped)
                 if dropped:
                     await self._let_go(dropped, after)
                 return made
@@ -169,7 +191,7 @@ class Kept:
         place = row.get("place")
         placed = None if place is None else msgspec.convert(place, Place)
         kind, at = _KINDS[row["full"]], to_time(row["at_us"])
-        return Checkpoint(ref, kind, row["trigger"], at, row["size"], placed)
+        return Checkpoint(ref, kind, row["trigger"], at, row["size"], placed, _is_manual(row))
 
     def _next(
         self, taken: Taken, asked: Asked, policy: CheckpointPolicy
@@ -184,30 +206,22 @@ class Kept:
         number = self._state[facts.LAST] + 1 if same else 1
         ref = CheckpointRef(self.key, number, taken.seq, taken.checksum)
         at = to_time(self._journal.now_us())
-        made = Checkpoint(ref, _KINDS[full], asked.trigger, at, taken.size)
-        over = len(kept) + 1 - policy.keep
-        return made, self._first(kept, over, full=full) if over > 0 else []
+        made = Checkpoint(ref, _KINDS[full], asked.trigger, at, taken.size, manual=asked.manual)
+        if asked.manual or len(kept) < policy.keep:
+            return made, []
+        index = self._indexed(kept)
+        over = len(index.automatic) + 1 - policy.keep
+        gone = _oldest(index, over, full=full) if over > 0 else []
+        return made, [self._checkpoint(each, kept[str(each)]) for each in gone]
 
-    def _first(self, kept: FrozenDict, over: int, *, full: bool) -> list[Checkpoint]:
-        """The oldest to let go of: so many, but what is kept begins with a full one."""
-        oldest = tuple(islice(kept, over + 1))
-        if full and len(oldest) == over:  # the new one is all that is kept
-            return [self._checkpoint(int(each), kept[each]) for each in oldest]
-        from bisect import bisect_right
-
-        fulls = self._fulls_in(kept)
-        place = bisect_right(fulls, int(oldest[-1]))
-        if not place:
-            return []
-        gone = takewhile(lambda each: int(each) < fulls[place - 1], oldest)
-        return [self._checkpoint(int(each), kept[each]) for each in gone]
-
-    def _fulls_in(self, kept: FrozenDict) -> list[int]:
-        """The numbers of the full ones, in order. They are looked for once: where hardly any is
-        full, each new checkpoint would go through all."""
-        if self._fulls is None:
-            self._fulls = [int(number) for number, row in kept.items() if row["full"]]
-        return self._fulls
+    def _indexed(self, kept: FrozenDict) -> _Index:
+        """Made once: otherwise each new checkpoint would go through all."""
+        if self._index is None:
+            of = {int(number): row for number, row in kept.items()}
+            manual = [number for number, row in of.items() if _is_manual(row)]
+            fulls = [number for number, row in of.items() if row["full"]]
+            self._index = _Index(fulls, manual, sorted(of.keys() - set(manual)))
+        return self._index
 
     async def _placed(self, made: Checkpoint, taken: Taken, tier: str) -> Checkpoint:
         """The checkpoint with its file in a tier."""
@@ -258,7 +272,7 @@ class Kept:
         return self._state
 
     def _learn(self, version: int, state: FrozenDict) -> None:
-        self._version, self._state, self._fulls = version, state, None
+        self._version, self._state, self._index = version, state, None
 
     async def _let_go(self, gone: Sequence[Checkpoint], after: FrozenDict) -> None:
         """Free their snapshots and files, as far as those that are kept `after` it do not need
@@ -290,14 +304,36 @@ def _row(made: Checkpoint) -> dict[str, object]:
         "size": made.size,
         "at_us": made.at_us,
     }
+    if made.manual:
+        row["manual"] = True
     return row if made.place is None else {**row, "place": msgspec.to_builtins(made.place)}
 
 
-def _fulls_after(fulls: list[int], made: Checkpoint, dropped: Sequence[Checkpoint]) -> list[int]:
-    """The numbers of full checkpoints when one was made and the oldest were let go."""
-    if dropped:
-        fulls = [number for number in fulls if number > dropped[-1].number]
-    return [*fulls, made.number] if made.full else fulls
+def _is_manual(row: FrozenDict) -> bool:
+    """Whether somebody asked for it. Older rows say it by their trigger alone."""
+    return bool(row.get("manual", row["trigger"] == "manual"))
+
+
+def _oldest(index: _Index, over: int, *, full: bool) -> list[int]:
+    """The oldest automatic ones to let go of: so many, but what is kept begins with a full one,
+    and an incremental one that somebody asked for keeps the full one before it."""
+    from bisect import bisect_left, bisect_right
+
+    fulls, manual = index.fulls, index.manual
+    oldest = index.automatic[: over + 1]
+    if not (full and len(oldest) == over):  # else the new one is all that is kept
+        place = bisect_right(fulls, oldest[-1])
+        begins = fulls[place - 1] if place else 0
+        stays = bisect_right(manual, begins) > bisect_left(manual, begins)  # whatever we let go
+        oldest = oldest[:over] if stays else [each for each in oldest if each < begins]
+    gone = []
+    for each in oldest:
+        place = bisect_right(fulls, each)
+        is_full = place > 0 and fulls[place - 1] == each
+        until = bisect_left(manual, fulls[place]) if place < len(fulls) else len(manual)
+        if not is_full or bisect_right(manual, each) == until:
+            gone.append(each)
+    return gone
 
 
 def _numbers(checkpoints: Sequence[Checkpoint]) -> list[int]:

@@ -168,13 +168,13 @@ class History(Generic[S]):
         """A named, verifiable place to come back to. Never changes the version.
 
         A `full` one keeps the state itself, an incremental one its seq and checksum: the log is
-        the rest. None: as the policy of the app says, by default every tenth is full. Raises
-        SessionCorrupt while an event cannot be read.
+        the rest. None: as the policy of the app says, by default every tenth is full. It stays
+        until `unpin` lets it go. Raises SessionCorrupt while an event cannot be read.
         """
         from limpet.session.history.checkpoints import checkpoint
         from limpet.session.history.kept import Asked
 
-        return await checkpoint(self.writer, Asked(trigger, full, self._acting(actor)))
+        return await checkpoint(self.writer, Asked(trigger, full, self._acting(actor), manual=True))
 
     @property
     def checkpoint_seq(self) -> int:

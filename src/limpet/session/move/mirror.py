@@ -24,7 +24,7 @@ from urllib.parse import quote
 import msgspec
 
 from limpet.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
-from limpet.model import PAGE_MAX, Head, Key
+from limpet.model import PAGE_MAX, Head, Key, Texts
 from limpet.model.facts.running import children, revisits_of
 from limpet.session.journal import Journal
 from limpet.session.session import Session
@@ -120,7 +120,8 @@ async def _rest(session: Session[Any], place: Path) -> None:
     notes = {name: await getattr(session.memory, name).read() for name in _NOTES}
     last = await session.checkpoints(limit=1)
     newest = [_checkpoint(each) for each in last.items]
-    timers = [_timer(name, timer) for name, timer in head.facts.get("timers", {}).items()]
+    texts = session.writer.known.texts
+    timers = [_timer(name, timer, texts) for name, timer in head.facts.get("timers", {}).items()]
 
     def write() -> None:
         _json(place / "session.json", _summary(session, head))
@@ -160,8 +161,8 @@ def _checkpoint(found: Any) -> dict[str, Any]:
     return {**shown, "trigger": found.trigger, "at": found.at.isoformat()}
 
 
-def _timer(name: str, timer: Mapping[str, Any]) -> dict[str, Any]:
-    (revisit,) = revisits_of({"timers": {name: timer}}, [name])  # type: ignore[arg-type]  # read only
+def _timer(name: str, timer: Mapping[str, Any], texts: Texts) -> dict[str, Any]:
+    (revisit,) = revisits_of({"timers": {name: timer}}, [name], texts)  # type: ignore[arg-type]  # read only
     shown = {"name": name, "key": revisit.key, "at": time_form(revisit.at_us)}
     return {**shown, "kind": timer["kind"], "reason": revisit.reason, "priority": revisit.priority}
 

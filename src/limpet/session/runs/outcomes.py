@@ -12,6 +12,7 @@ from limpet.model.facts import outcomes
 from limpet.model.facts.inputs import pending
 from limpet.model.facts.outcomes import DEFINED, EVALUATED, Evaluation, Grade, Outcome
 from limpet.model.facts.running import STEP, open_requests, turn_in
+from limpet.model.facts.running.revisits import is_revisit
 from limpet.session.arguments import check_limit
 from limpet.session.runs.learnings import Gates, check_gates, unmet_outcome
 
@@ -37,7 +38,8 @@ class Achieving:
     @property
     def outcome(self) -> Outcome | None:
         """What was defined last, with the last verdict on it; None if nothing was."""
-        return outcomes.outcome_in(self.writer.known.head.facts)
+        known = self.writer.known
+        return outcomes.outcome_in(known.head.facts, known.texts)
 
     async def define_outcome(
         self,
@@ -63,7 +65,7 @@ class Achieving:
             return "blocked"
         if pending(facts) or turn_in(facts) is not None:
             return "in_progress"
-        if any(["reason" in timer for timer in facts.get("timers", EMPTY).values()]):
+        if any(map(is_revisit, facts.get("timers", EMPTY).values())):
             return "sleeping"
         return "done_candidate"
 

@@ -21,12 +21,14 @@ from limpet.model.facts.running import (
     INTERRUPT,
     Budget,
     BudgetView,
+    Failure,
     Request,
     Status,
     StopReason,
     Usage,
     budgets,
     children_in,
+    failure_in,
     open_requests,
     requests_in,
     run_in,
@@ -79,7 +81,14 @@ class Running:
     @property
     def blocked_on(self) -> tuple[Request, ...]:
         """What its turn waits for: answer with confirm or answer."""
-        return open_requests(self.writer.known.head.facts)
+        known = self.writer.known
+        return open_requests(known.head.facts, known.texts)
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why the last run of its turn failed; None if its last turn ended well."""
+        known = self.writer.known
+        return failure_in(known.head.facts, known.texts)
 
     @property
     def usage(self) -> Usage:

@@ -57,8 +57,9 @@ class Waking(Door):
     async def dead_letters(self, *, app: str, limit: int = 50, cursor: str | None = None) -> Page:
         """Sessions of an app whose turn, or whose compensations, failed as often as they may.
 
-        Each is held until `requeue`. `head.facts["run"]["dead"]` says why; of a session that was
-        terminated, `head.facts["ending"]["held"]` names the effects that are not undone.
+        Each is held until `requeue`. `head.facts["run"]["dead"]` has the code of the error, and
+        `s.failure` of the loaded session what it said; of a session that was terminated,
+        `head.facts["ending"]["held"]` names the effects that are not undone.
         """
         query = Query(app=check_sessions(app), labels=FrozenDict({DEAD: "yes"}))
         return await self._journal.store.heads(query, cursor=cursor, limit=check_limit(limit))

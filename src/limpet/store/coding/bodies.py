@@ -28,6 +28,7 @@ from limpet.model import (
     freeze,
     ops,
 )
+from limpet.model.facts.texts import by_seq
 from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.coding.seal import scope_owner
 from limpet.store.protocol import Erasure, Place
@@ -46,6 +47,7 @@ class _Fields(msgspec.Struct, frozen=True):
     updated_us: int
     active_us: int
     facts: dict[str, Any] = {}
+    texts: dict[int, dict[str, Any]] = {}
 
 
 class _Base(msgspec.Struct, frozen=True):
@@ -76,7 +78,8 @@ def snapshot_place(uid: str, seq: int, link: bytes) -> Place:
 def snapshot_body(fold: Fold) -> bytes:
     head, sum_ = fold.head, checksum(fold.fields).hex()
     times = (head.updated_us, head.active_us)
-    body = _Fields(fold.fields, fold.versions, sum_, head.link.hex(), *times, head.facts)
+    stands = (sum_, head.link.hex(), *times)
+    body = _Fields(fold.fields, fold.versions, *stands, head.facts, fold.texts)  # type: ignore[arg-type]  # a dict
     return msgspec.json.encode(body)
 
 
@@ -106,7 +109,8 @@ def snapshot_from(raw: bytes, start: Head, seq: int, link: bytes | None) -> Fold
         active_us=body.active_us,
         facts=freeze(body.facts) if body.facts else EMPTY,
     )
-    return Fold(head, fields, FrozenDict(body.versions))
+    texts = by_seq({seq: freeze(data) for seq, data in body.texts.items()})
+    return Fold(head, fields, FrozenDict(body.versions), texts=texts)
 
 
 def base_place(uid: str, floor: int) -> Place:

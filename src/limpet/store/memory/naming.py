@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from limpet.model import Event, Key, ScopeKey, scope_of
@@ -24,11 +24,20 @@ class Naming(Tables):
         return page(kept.sized(seq) for seq in islice(found, limit))
 
     async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
-        kept = self._living(key)
-        found = {name: self._since(kept, key, seq, name) for name in names}
+        kept, last = self._living(key), self._last_us()
+        found = {name: self._since(kept, key, seq, name, last) for name in names}
         return {name: since for name, since in found.items() if since is not None}
 
-    def _since(self, kept: Log, key: Key, seq: int, name: str) -> NameSince | None:
+    def _last_us(self) -> dict[str, int | None]:
+        """When the sessions whose logs are gone were last written to, by uid; None: they are not
+        gone. Of one that was erased nobody knows."""
+        ended = [log.fold.head for logs in self._deleted.values() for log in logs]
+        found: dict[str, int | None] = {head.uid: head.updated_us for head in ended}
+        return found | {log.fold.head.uid: None for log in self._kept.values()}
+
+    def _since(
+        self, kept: Log, key: Key, seq: int, name: str, last: Mapping[str, int | None]
+    ) -> NameSince | None:
         of: ScopeKey = (key.app, "" if scope_of(name) == "app" else key.user, name)
         values, at_us = self._scopes.get(of, []), kept.event(seq).at_us
         first, others = 0, False
@@ -37,7 +46,7 @@ class Naming(Tables):
                 if by <= seq:
                     break
                 first = version
-            elif when_us < at_us:
+            elif uid in last and (last[uid] or when_us) < at_us:
                 break
             else:
                 others = True

@@ -136,7 +136,8 @@ class MemoryStore(Leasing, Naming):
         events = newest_since(bare(newest(sized, tail)), since_us)
         fold, names = kept.fold, self.scopes(key.app, key.user) if scopes else Scopes()
         checkpoint = self._checkpoint(key) if scopes else None
-        return Loaded(fold.head, fold.fields, fold.versions, names, events, checkpoint=checkpoint)
+        state = (fold.head, fold.fields, fold.versions, names)
+        return Loaded(*state, events, checkpoint=checkpoint, texts=fold.texts)
 
     def _checkpoint(self, key: Key) -> LastCheckpoint:
         log = self._kept.get(checkpoints_of(key))

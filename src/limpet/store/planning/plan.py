@@ -157,7 +157,8 @@ class Plan:
         after, rec = record(fold, draft, self._now_us, self._salt())
         self.records.append((key, rec))
         self.folds[key] = after
-        return Committed((rec.event,), after.head, after.fields, after.versions, {})
+        left = (after.head, after.fields, after.versions)
+        return Committed((rec.event,), *left, {}, texts=after.texts)
 
     def _add(self, commit: Commit) -> Committed:
         key = commit.key
@@ -203,6 +204,7 @@ class Plan:
             scopes if seen is None else seen,
             len(events) - (len(self.records) - before),
             fold.damaged,
+            texts=fold.texts,
         )
 
     def _check_retry(self, commit: Commit) -> None:
@@ -232,7 +234,7 @@ class Plan:
             if fold.damaged:  # a snapshot must not hide that the log is damaged
                 raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
             self.pins.append((key, commit.pin, fold))
-        return Committed((), fold.head, fold.fields, fold.versions, {})
+        return Committed((), fold.head, fold.fields, fold.versions, {}, texts=fold.texts)
 
     def _repeat(self, fold: Fold | None, key: Key, draft: Prepared) -> Event | None:
         origin = draft.origin
@@ -337,7 +339,7 @@ class Plan:
         retry_us = left_until(fold.head, commit.release, self._now_us)
         after = released(fold.head, commit.release.fence, self._lease_now_us, retry_us)
         assert after is not None, "the fence was admitted"
-        return Fold(after, fold.fields, fold.versions, fold.damaged)
+        return Fold(after, fold.fields, fold.versions, fold.damaged, fold.texts)
 
     def _check_typed(self, key: Key, schema_version: str, before: int) -> None:
         """Raise SessionTyped if what was just recorded changes the fields of typed state.

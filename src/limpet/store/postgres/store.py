@@ -250,7 +250,7 @@ class PostgresStore:
         damaged = {*fold.damaged, *[event.seq for event in events if event.damage]}
         state = (head, fold.fields, fold.versions, found.scopes)
         checkpoint = found.checkpoint if asked.scopes else None
-        return Loaded(*state, events, tuple(sorted(damaged)), checkpoint)
+        return Loaded(*state, events, tuple(sorted(damaged)), checkpoint, fold.texts)
 
     async def _with_parents(
         self, conn: Connection, head: Head, tail: int

@@ -130,7 +130,7 @@ def depth(facts: Facts) -> int:
 
 
 def fold_created(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    kept = ("app", "user", "uid", "title", "cascade")
+    kept = ("app", "user", "uid", "cascade")  # its title is the event's
     # The seq is their order: a store need not keep the order of members.
     child = FrozenDict({"seq": at.seq, **{name: data[name] for name in kept if name in data}})
     return {"children": FrozenDict({**children_in(facts), data["child"]: child})}

@@ -2,7 +2,8 @@
 
 A request is open from the event that asks until its first answer: by a person, by its deadline, or
 by an interrupt or the end of the session, which answer all of them. A second answer is refused
-inside its commit. What was asked is kept with it, so that what was approved is what runs.
+inside its commit. The head has its kind, its deadline and the seq of the event that asks; what was
+asked is the event's (see `texts`), so that what was approved is what runs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from limpet import errors
 from limpet.errors import InvalidEvent
 from limpet.model.canonical import canonical
 from limpet.model.events import Draft, to_time
-from limpet.model.facts.view import Changes, Facts, Moment
+from limpet.model.facts.view import NO_TEXTS, Changes, Facts, Moment, Texts
 from limpet.model.keys import Key
 from limpet.model.limits import REQUEST_BYTES_MAX, REQUESTS_MAX
 from limpet.model.values import EMPTY, FrozenDict
@@ -62,7 +63,7 @@ def asked(
 ) -> Draft:
     """A request to the outside. One that it `replaces` is not open any more.
 
-    Raises InvalidEvent if its input is too large for a head.
+    Raises InvalidEvent if its input is too large.
     """
     check_input(name, input)
     data: dict[str, Any] = {"request_id": id, "name": name, "input": input, "awaits": kind}
@@ -78,7 +79,7 @@ def asked(
 
 
 def check_input(name: str, input: Any) -> None:
-    """Raise InvalidEvent if it is too large: it is kept in the head."""
+    """Raise InvalidEvent if it is too large: it is kept with the state until it is answered."""
     if (size := len(canonical(input))) > REQUEST_BYTES_MAX:
         raise InvalidEvent(
             f"the input of {name!r} has {size:,} bytes, more than {REQUEST_BYTES_MAX:,}. Put it "
@@ -97,13 +98,16 @@ def requests_in(facts: Facts) -> FrozenDict:
     return found
 
 
-def open_requests(facts: Facts) -> tuple[Request, ...]:
-    """What the session waits for, in the order of asking."""
-    return tuple(
-        Request(id, r["kind"], r["name"], r["input"], _time(r.get("deadline_us")))
-        for id, r in requests_in(facts).items()
-        if "answer" not in r
-    )
+def open_requests(facts: Facts, texts: Texts = NO_TEXTS) -> tuple[Request, ...]:
+    """What the session waits for, in the order of asking; without `texts`, or where the event
+    cannot be read, without a name and an input."""
+    found = [(r.get("seq", 0), id, r) for id, r in requests_in(facts).items() if "answer" not in r]
+    shown = []
+    for seq, id, r in sorted(found, key=lambda each: int(each[0])):
+        said = {**r, **texts.get(seq, EMPTY)}
+        asked = (said.get("name", ""), said.get("input"), _time(r.get("deadline_us")))
+        shown.append(Request(id, r["kind"], *asked))
+    return tuple(shown)
 
 
 def is_open(facts: Facts, id: str) -> bool:
@@ -132,8 +136,8 @@ def fold_asked(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     before, id = requests_in(facts), data["request_id"]
     if id in before:
         return {}  # asked already: asking again does not take the answer back
-    kept = {"kind": data["awaits"], "name": data["name"], "input": data["input"]}
-    kept |= {n: data[n] for n in ("input_hash", "deadline_us", "otherwise") if n in data}
+    kept = {"kind": data["awaits"], "seq": at.seq}
+    kept |= {n: data[n] for n in ("deadline_us", "otherwise") if n in data}
     after = {**before, id: FrozenDict(kept)}
     if (old := data.get("replaces")) is not None and is_open(facts, old):
         after[old] = _answered(before[old], at)

@@ -10,7 +10,7 @@ import msgspec
 
 from limpet.errors import InvalidEvent
 from limpet.model.events import Fact, to_time, to_us
-from limpet.model.facts.view import Changes, Facts, Moment
+from limpet.model.facts.view import NO_TEXTS, Changes, Facts, Moment, Texts
 from limpet.model.keys import unfit
 from limpet.model.limits import NAME_CHARS_MAX, REASON_CHARS_MAX, TIMERS_MAX
 from limpet.model.values import EMPTY, FrozenDict, described
@@ -62,17 +62,22 @@ def timers_taken(names: Iterable[str]) -> Fact:
     return Fact(type=TIMERS_TAKEN, data={"names": list(names)})
 
 
-def revisits_of(facts: Facts, names: Iterable[str]) -> tuple[Revisit, ...]:
+def revisits_of(facts: Facts, names: Iterable[str], texts: Texts = NO_TEXTS) -> tuple[Revisit, ...]:
     """The timers of these names: the highest priority first, then the longest due."""
     timers = facts.get("timers", EMPTY)
-    found = [_revisit(name, timers[name]) for name in names if name in timers]
+    found = [_revisit(name, timers[name], texts) for name in names if name in timers]
     return tuple(sorted(found, key=lambda r: (_ORDER[r.priority], r.at_us, r.key)))
 
 
 def without_revisits(facts: Facts) -> FrozenDict | None:
     """The timers that no turn has asked for; None if there are no others."""
     timers = facts.get("timers", EMPTY)
-    return _kept({name: t for name, t in timers.items() if "reason" not in t})
+    return _kept({name: t for name, t in timers.items() if not is_revisit(t)})
+
+
+def is_revisit(timer: Mapping[str, Any]) -> bool:
+    """Whether a turn has asked for this timer."""
+    return "priority" in timer
 
 
 def fold_set(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
@@ -82,7 +87,7 @@ def fold_set(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     if name in timers and not data["replace"]:
         return {}
     timer = {"at_us": data["at_us"], "kind": "wake", "seq": at.seq}
-    timer |= {"reason": data["reason"], "priority": data["priority"]}
+    timer["priority"] = data["priority"]
     return {"timers": FrozenDict({**timers, name: FrozenDict(timer)})}
 
 
@@ -98,9 +103,12 @@ def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
         raise InvalidEvent(f"the session would have more than {TIMERS_MAX} timers and revisits")
 
 
-def _revisit(name: str, timer: Mapping[str, Any]) -> Revisit:
-    key = name.removeprefix(_PREFIX) if "reason" in timer else name
-    return Revisit(key, timer.get("reason", ""), timer["at_us"], timer.get("priority", "normal"))
+def _revisit(name: str, timer: Mapping[str, Any], texts: Texts) -> Revisit:
+    if not is_revisit(timer):
+        return Revisit(name, "", timer["at_us"])
+    said = {**timer, **texts.get(timer["seq"], EMPTY)}
+    key = name.removeprefix(_PREFIX)
+    return Revisit(key, said.get("reason", ""), timer["at_us"], timer["priority"])
 
 
 def _kept(timers: dict[str, Any]) -> FrozenDict | None:

@@ -10,11 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
+import msgspec
+
 from limpet.model.events import Fact, to_time
 from limpet.model.facts import inputs, labels
 from limpet.model.facts.running import budgets, children, requests
 from limpet.model.facts.running.revisits import without_revisits
-from limpet.model.facts.view import Changes, Facts, Moment, replaced, with_changes
+from limpet.model.facts.view import (
+    NO_TEXTS,
+    Changes,
+    Facts,
+    Moment,
+    Texts,
+    replaced,
+    with_changes,
+)
 from limpet.model.values import EMPTY, FrozenDict
 
 SPAN_STARTED: Final = "span.started"
@@ -55,6 +65,16 @@ Why: TypeAlias = Literal[
     "asked",
 ]
 SpanResult: TypeAlias = Literal["success", "error", "blocked"]
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a run failed: the code of the error, what it said, and which attempt it was."""
+
+    code: str
+    message: str
+    attempt: int
+
+
 _MESSAGE_CHARS_MAX: Final = 1_000
 # What a run no longer has when a wake begins, and when its turn is over.
 _BEGUN: Final[Changes] = dict.fromkeys(("paused", "deadline_us", "retry_us", "requeued", "needs"))
@@ -212,6 +232,15 @@ def turn_in(facts: Facts) -> FrozenDict | None:
     return found
 
 
+def failure_in(facts: Facts, texts: Texts = NO_TEXTS) -> Failure | None:
+    """Why the last run of the turn under way failed; None if none did."""
+    error = run_in(facts).get("error")
+    if error is None:
+        return None
+    said = {**error, **texts.get(error.get("seq", 0), EMPTY)}
+    return Failure(error["code"], said.get("message", ""), error["attempt"])
+
+
 def is_dead(facts: Facts) -> bool:
     """Whether it is a dead letter: held until somebody requeues it."""
     return "dead" in run_in(facts)
@@ -323,7 +352,7 @@ def _stopped(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 
 
 def fold_error(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    error = FrozenDict({name: data[name] for name in ("code", "message", "attempt")})
+    error = FrozenDict({"code": data["code"], "attempt": data["attempt"], "seq": at.seq})
     fails = run_in(facts).get("fails", 0) + (1 if data.get("counts", True) else 0)
     return _run(facts, error=error, fails=fails, retry_us=data.get("retry_us"))
 

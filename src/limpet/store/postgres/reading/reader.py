@@ -126,7 +126,7 @@ class Reader:
         whole = [*older, *[event for event in sized if event.seq > max(at, top)]]
         fold = replayed(start[0], whole, head.version)
         live = found.live
-        live.fold = Fold(head, fold.fields, fold.versions, fold.damaged)
+        live.fold = Fold(head, fold.fields, fold.versions, fold.damaged, fold.texts)
         return found
 
     def _found(
@@ -170,7 +170,7 @@ class Reader:
         since = start.head.version
         delta = sum(len(r["body"]) + EVENT_OVERHEAD_BYTES for r in found if r["seq"] > since)
         fold = replayed(start, [event for event in events if event.seq > since], head.version)
-        settled = Fold(head, fold.fields, fold.versions, fold.damaged)
+        settled = Fold(head, fold.fields, fold.versions, fold.damaged, fold.texts)
         return Live(sid, settled, snapshot_bytes, delta, 0)
 
     def snapshot(self, head: Head, row: Any) -> tuple[Fold, int] | None:

@@ -179,6 +179,7 @@ class Batch:
             answer.repeated,
             answer.damaged,
             token,
+            answer.texts,
         )
 
     @cached_property
@@ -210,7 +211,7 @@ class Batch:
                 live = self._live(entry, fold, sid)
             head = reply.leased(fold.head, entry.place)
             if head is not fold.head:  # the server's leases count
-                live.fold = Fold(head, fold.fields, fold.versions, fold.damaged)
+                live.fold = Fold(head, fold.fields, fold.versions, fold.damaged, fold.texts)
             done[key] = live
         return done
 

@@ -156,7 +156,8 @@ class Reader:
     def found(self, sid: int, head: Head, *, tail: int = 0) -> Found:
         """The session's fold at `head`: its snapshot and the events since, a page at a time."""
         at = self.fold_at(sid, head, head.version, tail)
-        settled = Fold(head, at.fold.fields, at.fold.versions, at.fold.damaged)
+        fold = at.fold
+        settled = Fold(head, fold.fields, fold.versions, fold.damaged, fold.texts)
         return Found(sid, settled, at.snapshot_bytes, at.delta_bytes, at.events)
 
     def fold_at(self, sid: int, head: Head, until: int, tail: int = 0) -> Found:

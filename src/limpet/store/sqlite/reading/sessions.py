@@ -82,7 +82,8 @@ class Sessions:
         own = [event.seq for event in events if event.damage and event.seq > head.floor]
         if own:  # what is below the floor is in the base
             damaged = tuple(sorted({*damaged, *own}))
-        return Loaded(head, fold.fields, fold.versions, names, events, damaged, checkpoint)
+        state = (head, fold.fields, fold.versions, names)
+        return Loaded(*state, events, damaged, checkpoint, fold.texts)
 
     def events(
         self, key: Key, after: int, limit: int, types: tuple[str, ...] | None, *, reverse: bool

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from limpet.store.protocol import Query, Store
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import add, create, draft, key, load, log
+from limpet.testing.histories import fork
 
-A, B = key("a"), key("b")
+A, B, C = key("a"), key("b"), key("c")
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 
 
@@ -108,3 +111,24 @@ class TimeLaws:
         await add(store, key("b"))
         page = await store.heads(Query(app="shop", order="updated"), cursor=None, limit=9)
         assert [head.key.id for head in page.items] == ["b", "c", "a"]
+
+    @pytest.mark.parametrize("ends", ["delete", "erase", "delete, then erase", "erase, keep forks"])
+    async def test_a_session_that_was_erased_may_have_changed_a_name_since(
+        self, store: Store, clock: FakeClock, ends: str
+    ) -> None:
+        """When it last wrote is gone with it; of one that was deleted the tombstone says it."""
+        await create(store, A)
+        await create(store, B)
+        await add(store, B, draft(set={"user:lang": "de"}))
+        clock.advance(HOUR)
+        at = (await add(store, A, draft())).head.version
+        if ends == "erase, keep forks":
+            await fork(store, C, B, 2)
+        if ends.startswith("delete"):
+            await store.delete(B)
+        if "erase" in ends:
+            await store.erase(B, forks="keep")
+        await add(store, A, draft(set={"user:lang": "en"}))
+        (since,) = (await store.names_since(A, at, ["user:lang"])).values()
+        assert since.before is not None
+        assert (since.before.value, since.version, since.others) == ("de", 2, "erase" in ends)

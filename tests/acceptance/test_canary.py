@@ -1,0 +1,289 @@
+"""A text that any verb accepts stands nowhere in the clear, if the store has a seal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+
+import limpet
+from limpet import Evaluation, Limpet, Session, Turn
+from tests.support.seal import FixedKeySeal
+
+MARK = "xq7canary"
+SOON = 60.0  # seconds; what is awaited comes at once, or the test has failed
+COLD = ("archive", "tier")
+
+
+def said(where: str) -> str:
+    """A text that is looked for; `where` names the verb that was given it."""
+    return f"{MARK}-{where}-"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The stores that keep bytes."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/support.db?sync=normal"
+    found: str = request.getfixturevalue("postgres_store_url")
+    return found
+
+
+@pytest.fixture
+async def lp(url: str, tmp_path: Path) -> AsyncIterator[Limpet]:
+    archive = f"file://{tmp_path}/archive"
+    async with limpet.open(url, seal=FixedKeySeal(), archive=archive) as opened:
+        tier = limpet.CheckpointPolicy(tier=f"file://{tmp_path}/tier", full_every=2)
+        await opened.checkpointing("support", tier)
+        yield opened
+
+
+async def shown(url: str, folder: Path) -> dict[str, str]:
+    """Where a text can be read without a key: the name of the verb, and the file or the table."""
+    raw = {str(path.relative_to(folder)): path.read_bytes() for path in _files(folder)}
+    if url.startswith("postgresql"):
+        raw |= await _tables(url)
+    found: dict[str, str] = {}
+    for place, content in raw.items():
+        for where in re.findall(rf"{MARK}-(\w+)-".encode(), content):
+            found[where.decode()] = place
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+async def _tables(url: str) -> dict[str, bytes]:
+    conn = await asyncpg.connect(url)
+    try:
+        named = await conn.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'limpet'")
+        found = {}
+        for (table,) in named:
+            rows = await conn.fetch(f'SELECT * FROM limpet."{table}"')
+            found[table] = b"\n".join([_bytes(value) for row in rows for value in row.values()])
+        return found
+    finally:
+        await conn.close()
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+async def begun(lp: Limpet, id: str, **how: Any) -> Session[Any]:
+    s = await lp.create("support", "ada", id=id, actor="user:ada", **how)
+    await s.append("user.message", {"text": said("message")})
+    return s
+
+
+# --- what is said -------------------------------------------------------------------------------
+
+
+async def speak(lp: Limpet) -> None:
+    """Every way to write to a session."""
+    s = await begun(lp, "spoken", state={"field": said("state"), "user:u": said("user")})
+    await s.append("note.made", {"text": said("append")}, set={"app:a": said("app")})
+    await s.append_many([limpet.Draft(type="note.made", data={"text": said("many")})])
+    await s.update(lambda fields: {"more": said("update")})
+    s.append_soon("note.made", {"text": said("soon")})
+    await lp.flush()
+    async with lp.commit() as c:
+        c.append(s, "note.made", {"text": said("commit")})
+        c.put(lp.documents("notes"), "shared", {"text": said("in_commit")}, actor="user:ada")
+    await s.put_blob(said("blob").encode(), f"text/{said('media')}")
+    await s.checkpoint(said("trigger"))
+    await s.checkpoint("second", full=False)
+    await s.fork(id="forked")
+    await s.append("note.made", set={"field": said("later")})
+    await s.rewind(3)
+    await s.interrupt(said("interrupt"))
+    await s.suspend(said("suspend"))
+    await s.resume()
+    await s.terminate(said("terminate"))
+
+
+async def remember(lp: Limpet) -> None:
+    """Memory, documents and agents."""
+    s = await begun(lp, "remembering")
+    for layer in ("session", "episodic", "semantic", "procedural"):
+        await getattr(s.memory, layer).put("name", {"text": said(layer)}, actor="user:ada")
+    await s.memory.session_state.write(said("buffer"))
+    await lp.documents("notes").put("one", {"text": said("document")}, actor="user:ada")
+    await lp.agents.put("helper", {"prompt": said("agent")}, actor="user:ada")
+    await lp.environments.put("prod", {"text": said("environment")}, actor="user:ada")
+    await lp.resources.put("files", {"text": said("resource")}, actor="user:ada")
+    await lp.vaults.put("keys", {"token": f"vault:{said('vault')}"}, actor="user:ada")
+    await lp.create(
+        "support", "ada", id="set-up", actor="user:ada", agent="helper", environment="prod"
+    )
+    schema = {"type": "object", "description": said("schema")}
+    tools = limpet.ToolRegistry([limpet.Tool("search", "1.0.0", schema)])
+    lp.lifecycle("support", tools=tools, after={("active", "suspended"): _failing_hook})
+    await s.bind_tools(tools)
+    await s.suspend()
+
+
+async def _failing_hook(session: Any) -> None:
+    raise RuntimeError(said("hook"))
+
+
+async def achieve(lp: Limpet) -> None:
+    s = await lp.create("support", "ada", id="achieving", actor="user:ada")
+    await s.define_outcome(said("title"), said("detail"), [said("criterion")])
+    await s.mark_processed([s.version])
+    await s.evaluate(lambda outcome, evidence: Evaluation("fail", (False,), note=said("verdict")))
+    assert s.outcome is not None
+    assert (s.outcome.title, s.outcome.verdict) == (said("title"), "fail")
+
+
+async def ask(lp: Limpet) -> None:
+    """A turn that has said and done things, and waits for a person."""
+    s = await begun(lp, "asking")
+
+    async def harness(turn: Turn) -> None:
+        await turn.say(said("say"), model=said("model"))
+        await turn.step(said("step"), lambda: said("result"))
+        await turn.effect("pay", _paid, order=said("argument"), key=said("key"))
+        await turn.stream("stream", [said("piece")])
+        await turn.append("note.made", {"text": said("turn")})
+        await turn.learn("lesson", said("lesson"))
+        await turn.approve(said("approval"), {"text": said("approve")})
+        await turn.ask(said("question"), {"text": said("ask")})
+
+    woken = await lp.wake(s.key, harness)
+    assert woken.error is None, woken
+    await s.refresh()
+    (request,) = s.blocked_on
+    assert (request.name, request.input) == (said("approval"), {"text": said("approve")})
+    await s.confirm(request.id, allow=True, note=said("confirm"))
+    await lp.wake(s.key, harness)
+    other = await begun(lp, "answered")
+    await lp.wake(other.key, harness)
+    await other.refresh()
+    await other.confirm(other.blocked_on[0].id, allow=True)
+    await lp.wake(other.key, harness)
+    await other.refresh()
+    await other.answer(other.blocked_on[0].id, said("answer"))
+    await s.refresh()
+    assert [each.name for each in s.blocked_on] == [said("question")]
+
+
+async def _paid(order: str, idempotency_key: str) -> str:
+    return said("effect")
+
+
+async def delegate(lp: Limpet) -> None:
+    s = await begun(lp, "delegating")
+
+    async def harness(turn: Turn) -> None:
+        turn.revisit(timedelta(hours=1), said("revisit"))
+        how = {"title": said("child"), "fields": {"x": said("child_field")}}
+        await turn.delegate("child", said("delegated"), **how)
+
+    await lp.wake(s.key, harness)
+
+    async def worker(turn: Turn) -> None:
+        await turn.say(said("child_said"))
+
+    (child,) = await s.children()
+    await lp.wake(child, worker)
+    again = await begun(lp, "delegating-too")
+    await lp.wake(again.key, harness)
+
+
+async def fail(lp: Limpet) -> None:
+    """A dead letter, one that is tried again, and an effect nobody knows the end of."""
+
+    async def harness(turn: Turn) -> None:
+        raise RuntimeError(said("error"))
+
+    s = await begun(lp, "dead")
+    await lp.wake(s.key, harness, retries=0)
+    await s.refresh()
+    assert s.failure is not None
+    assert s.failure.message == f"RuntimeError: {said('error')}"
+    await lp.wake((await begun(lp, "retried")).key, harness)
+
+    async def mismatched(turn: Turn) -> None:
+        await turn.step("same", lambda: 1, said("mismatch"))
+        await turn.approve("go on", said("mismatched"))
+
+    s = await begun(lp, "mismatched")
+    await lp.wake(s.key, mismatched)
+
+
+async def put_away(lp: Limpet) -> None:
+    s = await begun(lp, "archived", state={"field": said("archived")})
+    await s.checkpoint("kept", full=True)
+    await s.put_blob(said("archived_blob").encode(), "text/plain")
+    await s.complete({"result": said("complete")})
+    await s.archive()
+
+
+async def stream(lp: Limpet, url: str) -> None:
+    """A partial event on its way to another process."""
+    s = await lp.create("support", "ada", id="streamed", actor="user:ada")
+    async with limpet.open(url, seal=FixedKeySeal()) as other:
+        following = other.session(s.key).follow(after=s.version)
+        heard = asyncio.create_task(anext(following))
+        async with asyncio.timeout(SOON):
+            while not heard.done():  # the follower makes the channel when it begins
+                await s.append("agent.message", {"text": said("partial")}, partial=True, id="m")
+                await asyncio.wait([heard], timeout=0.01)
+        assert heard.result().data == {"text": said("partial")}
+        await following.aclose()
+
+
+# --- the law ------------------------------------------------------------------------------------
+
+
+async def test_no_text_is_readable_without_a_key(lp: Limpet, url: str, tmp_path: Path) -> None:
+    """Whatever a verb is given, no file, table, sidecar, archive or listing shows it: while the
+    store is used, after every step, and after it was closed."""
+    for step in (speak, remember, achieve, ask, delegate, fail, put_away):
+        await step(lp)
+        assert await shown(url, tmp_path) == {}, step.__name__
+    await stream(lp, url)
+    assert await shown(url, tmp_path) == {}
+    assert {path.relative_to(tmp_path).parts[0] for path in _files(tmp_path)} >= set(COLD)
+    heads = [(await lp.list(limit=100)).items, (await lp.dead_letters(app="support")).items]
+    assert MARK not in json.dumps(msgspec.to_builtins(heads, enc_hook=str))
+    assert (await lp.verify()).ok
+    await lp.close()
+    assert await shown(url, tmp_path) == {}
+
+
+async def test_the_texts_are_there_with_the_key(lp: Limpet, url: str) -> None:
+    """The same sessions show what was asked, aimed at and said of a failure: in another process
+    too, from a snapshot or from the log."""
+    for step in (achieve, ask, fail):
+        await step(lp)
+    await lp.close()
+    async with limpet.open(url, seal=FixedKeySeal()) as again:
+        asking, dead = [await again.get("support", "ada", id) for id in ("asking", "dead")]
+        assert [each.input for each in asking.blocked_on] == [{"text": said("ask")}]
+        assert dead.failure is not None
+        assert said("error") in dead.failure.message
+        achieving = await again.get("support", "ada", "achieving")
+        assert achieving.outcome is not None
+        assert achieving.outcome.criteria == (said("criterion"),)
+        assert (await again.verify()).ok
+
+
+async def test_without_the_key_a_request_is_listed_by_its_id(lp: Limpet, url: str) -> None:
+    """Its kind and its id can be read; its name and its input cannot."""
+    await ask(lp)
+    await lp.close()
+    async with limpet.open(url) as blind:
+        s = await blind.get("support", "ada", "asking")
+        (request,) = s.blocked_on
+        assert (request.kind, request.name, request.input) == ("question", "", None)
