@@ -426,7 +426,7 @@ class Limpet(Agents, Care, Flushes, Leasing, Listing, LongLife, Moving, Policies
         `agents = lp.documents("agents")`, then `await agents.put("support", {…}, actor=…)`. With
         `owner=(app, user)` they are that user's, and erased with the user. `actor` is bound to it.
         """
-        of = Vaults if collection == VAULTS else Documents
+        of = _CHECKED.get(collection, Documents) if isinstance(collection, str) else Documents
         return of(self._journal, collection, owner=owner, actor=actor)
 
     def commit(self) -> CommitBuilder:

@@ -31,7 +31,7 @@ from limpet.model.facts.phases import RESUMED, SUSPENDED, TERMINAL
 from limpet.model.facts.running.children import delegation
 from limpet.model.values import round_trip, settle
 from limpet.session.conversing.shapes import text_of
-from limpet.session.documents import Document, Documents, Put, Removal, commit_puts
+from limpet.session.documents import Document, Documents, Internal, Put, Removal, commit_puts
 from limpet.session.handle import Handle
 from limpet.session.history.interval import Interval
 from limpet.session.history.kept import Checkpoint
@@ -67,7 +67,7 @@ class Memory(Buffers):
     def __init__(self, session: Handle) -> None:
         journal = session.writer.journal
         self._session, self._working = session, Working()
-        self._own = Documents(journal, COLLECTION, owner=(session.app, session.user))
+        self._own = Internal(journal, COLLECTION, owner=(session.app, session.user))
         self._interval = Interval(journal, session.key)
 
     @property
@@ -302,15 +302,15 @@ def _semantic(session: Handle, key: Key, parent: Mapping[str, Any] | None) -> La
     """Semantic memory as the session of this key sees it."""
     journal = session.writer.journal
     if parent is None:
-        return Layer(session, Documents(journal, COLLECTION), f"semantic/{name_part(key.app)}/")
-    own = Documents(journal, COLLECTION, owner=(key.app, key.user))
+        return Layer(session, Internal(journal, COLLECTION), f"semantic/{name_part(key.app)}/")
+    own = Internal(journal, COLLECTION, owner=(key.app, key.user))
     return Overlay(session, own, f"own/{name_part(key.id)}/", parent)
 
 
 def _procedural(session: Handle, head: Head | None) -> Layer:
     task = "default" if head is None else head.labels.get("task", "default")
     place = f"procedural/{name_part(session.app)}/{name_part(task)}/"
-    return Layer(session, Documents(session.writer.journal, COLLECTION), place)
+    return Layer(session, Internal(session.writer.journal, COLLECTION), place)
 
 
 async def _head_of(session: Handle) -> Head | None:
@@ -362,10 +362,10 @@ class Episodes(Layer):
 
 def _episodic(session: Handle, parent: Mapping[str, Any] | None) -> Episodes:
     journal, prefix = session.writer.journal, f"episodic/{name_part(session.id)}/"
-    own = Documents(journal, COLLECTION, owner=(session.app, session.user))
+    own = Internal(journal, COLLECTION, owner=(session.app, session.user))
     if parent is None:
         return Episodes(session, own, prefix)
-    theirs = Documents(journal, COLLECTION, owner=(parent["app"], parent["user"]))
+    theirs = Internal(journal, COLLECTION, owner=(parent["app"], parent["user"]))
     above = Layer(session, theirs, f"episodic/{name_part(parent['id'])}/")
     return Episodes(session, own, prefix, above)
 
@@ -396,7 +396,7 @@ async def forget_memory(journal: Journal, key: Key, *, promoted: bool = False) -
 
     What it promoted is the user's, and stays unless it is to go too.
     """
-    own, part = Documents(journal, COLLECTION, owner=(key.app, key.user)), name_part(key.id)
+    own, part = Internal(journal, COLLECTION, owner=(key.app, key.user)), name_part(key.id)
     places = [f"session/{part}/", f"episodic/{part}/", f"own/{part}/"]
     for place in [*places, f"{PROMOTED}{part}/"] if promoted else places:
         cursor: str | None = None
