@@ -159,7 +159,8 @@ class Documents:
         """
         if not isinstance(prefix, str):
             raise InvalidQuery(f"prefix is the beginning of a name, not {described(prefix)}")
-        query = Query(app=self.app, user=self._user, order="key", reverse=False, prefix=prefix)
+        app = self._mark + self.collection
+        query = Query(app=app, user=self._user, order="key", reverse=False, prefix=prefix)
         store = self.journal.store
         page = await store.heads(query, cursor=cursor, limit=check_limit(limit), states=True)
         shown = [(h, page.states[h.key]) for h in page.items if h.key in page.states]
@@ -223,14 +224,9 @@ class Documents:
         self.journal.hub.touch(key)
         return removed
 
-    @property
-    def app(self) -> str:
-        """The reserved app of this collection."""
-        return self._mark + self.collection
-
     def key(self, name: str) -> Key:
         """Where a document is kept: for lp.verify."""
-        return Key(self.app, self._user, name)
+        return Key(self._mark + self.collection, self._user, name)
 
     def check(self, value: Any) -> None:
         """Refuse a value that does not belong here: any does, unless the collection says so."""
@@ -252,6 +248,11 @@ class Internal(Documents):
     """A collection that Limpet itself reads. `lp.documents` cannot name it."""
 
     _mark = "$$"
+
+    @property
+    def app(self) -> str:
+        """The reserved app of this collection."""
+        return self._mark + self.collection
 
     def decoded(self, document: Document, form: type[T]) -> T | None:
         """The value of a document in this form. None, and a warning, if it has another: one that
