@@ -11,7 +11,7 @@ are read only. Beside the layers a session has buffers, which are events of its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
@@ -25,7 +25,17 @@ from limpet.errors import (
     SessionNotFound,
     SessionSuspended,
 )
-from limpet.model import PAGE_MAX, Commit, Event, Head, Key, name_part, unfit, without_length
+from limpet.model import (
+    PAGE_MAX,
+    Commit,
+    Event,
+    Head,
+    Key,
+    name_part,
+    owner_of,
+    unfit,
+    without_length,
+)
 from limpet.model.facts.documents import CHECKPOINT, DELETED
 from limpet.model.facts.phases import RESUMED, SUSPENDED, TERMINAL
 from limpet.model.facts.running.children import delegation
@@ -37,6 +47,7 @@ from limpet.session.history.interval import Interval
 from limpet.session.history.kept import Checkpoint
 from limpet.session.journal import Journal
 from limpet.session.runs.buffers import Buffers
+from limpet.store.protocol import Query
 
 LayerName: TypeAlias = Literal["working", "session", "episodic", "semantic", "procedural"]
 LAYERS: Final[tuple[LayerName, ...]] = (
@@ -78,7 +89,7 @@ class Memory(Buffers):
     @property
     def session(self) -> SessionLayer:
         """Of this session. It goes back with it, when it is resumed from an older checkpoint."""
-        place = f"session/{name_part(self._session.id)}/"
+        place = own_places(self._session.id)[0]
         return SessionLayer(self._session, self._own, place, self._interval)
 
     @property
@@ -396,14 +407,36 @@ async def forget_memory(journal: Journal, key: Key, *, promoted: bool = False) -
 
     What it promoted is the user's, and stays unless it is to go too.
     """
-    own, part = Internal(journal, COLLECTION, owner=(key.app, key.user)), name_part(key.id)
-    places = [f"session/{part}/", f"episodic/{part}/", f"own/{part}/"]
-    for place in [*places, f"{PROMOTED}{part}/"] if promoted else places:
+    own = Internal(journal, COLLECTION, owner=(key.app, key.user))
+    places = own_places(key.id)
+    if promoted:
+        places = (*places, f"{PROMOTED}{name_part(key.id)}/")
+    async for head in memory_logs(journal, key, places):
+        await own.purge(head.key.id)
+
+
+def own_places(id: str) -> tuple[str, ...]:
+    """With what the names of the documents begin that belong to a session alone."""
+    part = name_part(id)
+    return (f"session/{part}/", f"episodic/{part}/", f"own/{part}/")
+
+
+def memory_key(key: Key, name: str) -> Key:
+    """The log of a document of a session's user."""
+    return Key(f"$${COLLECTION}", owner_of(key.app, key.user), name)
+
+
+async def memory_logs(journal: Journal, key: Key, places: Sequence[str]) -> AsyncIterator[Head]:
+    """The heads of a user's documents in these places, by name; deleted ones too: their histories
+    are still there."""
+    of = memory_key(key, "any")
+    for place in places:
+        query = Query(app=of.app, user=of.user, order="key", reverse=False, prefix=place)
         cursor: str | None = None
         while True:
-            page = await own.list(place, limit=PAGE_MAX, cursor=cursor)
-            for each in page.items:
-                await own.purge(each.name)
+            page = await journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
+            for head in page.items:
+                yield head
             cursor = page.cursor
             if cursor is None:
                 break
