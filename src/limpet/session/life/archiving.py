@@ -39,6 +39,7 @@ from limpet.model.facts import archive as facts
 from limpet.model.facts.phases import rule
 from limpet.model.facts.retention import RETENTION_SET
 from limpet.model.facts.timeouts import timeouts_in
+from limpet.model.keys import ARCHIVING
 from limpet.session.documents import Document, Internal, Put, commit_puts
 from limpet.session.handle import Handle
 from limpet.session.history.keeping import Keeping
@@ -53,7 +54,7 @@ from limpet.session.move.checkpoints import load_log
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed, Query, Standing
 
-UNDER_WAY: Final = "archiving"
+UNDER_WAY: Final = ARCHIVING.removeprefix("$$")
 _TAKEN: Final = (
     "It took the key of a session that was on its way to or from the archive, where its file is "
     "kept. Delete this one, and lp.sweep() or lp.unarchive(key) goes on with the other"

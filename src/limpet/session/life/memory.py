@@ -58,6 +58,7 @@ LAYERS: Final[tuple[LayerName, ...]] = (
     "procedural",
 )
 COLLECTION: Final = "memory"
+MEMORY_APP: Final = f"$${COLLECTION}"
 PROMOTED: Final = "promoted/"
 PARENT: Final = "parent/"
 _ACTOR: Final = "system:memory"
@@ -313,14 +314,14 @@ def _semantic(session: Handle, key: Key, parent: Mapping[str, Any] | None) -> La
     """Semantic memory as the session of this key sees it."""
     journal = session.writer.journal
     if parent is None:
-        return Layer(session, Internal(journal, COLLECTION), f"semantic/{name_part(key.app)}/")
+        return Layer(session, Internal(journal, COLLECTION), shared_places(key.app)[0])
     own = Internal(journal, COLLECTION, owner=(key.app, key.user))
     return Overlay(session, own, f"own/{name_part(key.id)}/", parent)
 
 
 def _procedural(session: Handle, head: Head | None) -> Layer:
     task = "default" if head is None else head.labels.get("task", "default")
-    place = f"procedural/{name_part(session.app)}/{name_part(task)}/"
+    place = f"{shared_places(session.app)[1]}{name_part(task)}/"
     return Layer(session, Internal(session.writer.journal, COLLECTION), place)
 
 
@@ -421,9 +422,14 @@ def own_places(id: str) -> tuple[str, ...]:
     return (f"session/{part}/", f"episodic/{part}/", f"own/{part}/")
 
 
+def shared_places(app: str) -> tuple[str, ...]:
+    """With what the names of the documents begin that all sessions of an app share."""
+    return (f"semantic/{name_part(app)}/", f"procedural/{name_part(app)}/")
+
+
 def memory_key(key: Key, name: str) -> Key:
     """The log of a document of a session's user."""
-    return Key(f"$${COLLECTION}", owner_of(key.app, key.user), name)
+    return Key(MEMORY_APP, owner_of(key.app, key.user), name)
 
 
 async def memory_logs(journal: Journal, key: Key, places: Sequence[str]) -> AsyncIterator[Head]:

@@ -150,8 +150,9 @@ async def import_session(journal: Journal, path: Path) -> Key:
         await in_thread(reader.close)
     last = proof.end()
     for name, end in proof.memory.items():  # what went on since must begin with what the file has
-        if (await here_of(adopter, key, name)).seq > end.seq:
-            await adopter.check_prefix(memory_key(key, name), end.seq, end.link)
+        log_key = memory_key(key, name)
+        if (await here_of(adopter, log_key)).seq > end.seq:
+            await adopter.check_prefix(log_key, end.seq, end.link)
     if log.seq > proof.log.seq and proof.log.seq:
         await adopter.check_prefix(checkpoints_of(key), proof.log.seq, proof.log.link)
     if here.seq > last.seq:  # it went on since: the file must be what it began with
@@ -235,11 +236,12 @@ class _IncomingBeside:
         return len(log) + len(memory) == len(found)
 
     async def _remember(self, name: str, records: list[ChainedEvent]) -> None:
+        log = memory_key(self._key, name)
         if name not in self._ends:
-            self._ends[name] = (await here_of(self._adopter, self._key, name)).seq
+            self._ends[name] = (await here_of(self._adopter, log)).seq
         fresh = [each for each in records if each.event.seq > self._ends[name]]
         if fresh:
-            await self._adopter.commit((memory_piece(self._key, name, fresh),))
+            await self._adopter.commit((memory_piece(log, fresh),))
 
 
 async def _prove(

@@ -15,7 +15,7 @@ import msgspec
 from limpet.errors import SessionDeleted
 from limpet.model import Commit, Head, Key
 from limpet.session.journal import Journal
-from limpet.session.life.memory import memory_key, memory_logs, own_places
+from limpet.session.life.memory import memory_logs, own_places
 from limpet.session.move.adopter import (
     PIECE_EVENTS,
     Adopter,
@@ -62,17 +62,17 @@ async def memory_records(
         after = found[-1].event.seq
 
 
-async def here_of(adopter: Adopter, key: Key, name: str) -> Newest:
+async def here_of(adopter: Adopter, log: Key) -> Newest:
     """Where the log of a document ends here. It may have ended with an earlier session under the
     key: then it begins again."""
     try:
-        return await adopter.newest(memory_key(key, name))
+        return await adopter.newest(log)
     except SessionDeleted:
         return Newest()
 
 
-def memory_piece(key: Key, name: str, records: Iterable[ChainedEvent]) -> Commit:
+def memory_piece(log: Key, records: Iterable[ChainedEvent]) -> Commit:
     """The commit that adopts these events of the log of a document."""
-    made = piece(memory_key(key, name), records)
+    made = piece(log, records)
     origin = made.drafts[0].origin
     return msgspec.structs.replace(made, reuse=origin is not None and origin.seq == 1)
