@@ -13,6 +13,7 @@ import limpet
 from limpet import CheckpointPolicy, InvalidInput, NoCheckpoint, NoFullCheckpoint
 from limpet.model.canonical import canonical
 from limpet.model.keys import checkpoints_of
+from limpet.session.documents import Documents
 from limpet.session.history import keeping
 from limpet.session.history.kept import Asked
 from limpet.session.history.policy import interval_us
@@ -267,14 +268,14 @@ async def test_a_crowd_reads_a_policy_once(
     """Commits that come while the policy of their app is read wait for that reading."""
     many = await asyncio.gather(*[session(lp, str(n), events=0) for n in range(20)])
     asked: list[str] = []
-    find = keeping.Documents.find
+    find = Documents.find
 
     async def counted(self: Any, name: str) -> Any:
         asked.append(self.collection)
         await asyncio.sleep(0)
         return await find(self, name)
 
-    monkeypatch.setattr(keeping.Documents, "find", counted)
+    monkeypatch.setattr(Documents, "find", counted)
     keeping.keeping_of(lp._journal).forget("shop")
     await asyncio.gather(*[s.append("agent.did") for s in many])
     assert len(asked) == len(set(asked))

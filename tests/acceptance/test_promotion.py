@@ -10,6 +10,7 @@ import pytest
 
 import limpet
 from limpet.model.commit import Commit
+from limpet.session.documents import Internal
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed
 
@@ -43,7 +44,7 @@ async def test_without_gates_a_learning_is_promoted_once(lp: limpet.Limpet) -> N
     assert await lp.promote("support", lesson) == first
     text = await lp.memory_of("support")
     assert text == f"# What support has learned\n\n## Lessons\n\n- {LESSON}\n"
-    assert len(await lp.documents("curated").history("support")) == 1
+    assert len(await Internal(lp._journal, "curated").history("support")) == 1
 
 
 async def test_a_verdict_opens_the_gate(lp: limpet.Limpet) -> None:
@@ -103,7 +104,7 @@ async def test_sessions_that_learned_it_are_counted_once_each(lp: limpet.Limpet)
     lesson = await the_lesson(lp)
     assert lesson.sessions == 2
     await lp.promote("support", lesson)
-    (document,) = (await lp.documents("learnings").list()).items
+    (document,) = (await Internal(lp._journal, "learnings").list()).items
     assert "ada" not in str(dict(document.value))
 
 
@@ -131,7 +132,7 @@ async def test_only_the_kinds_of_the_gate_are_promoted(lp: limpet.Limpet) -> Non
     await lp.set_gates("support", None)
     assert await lp.gates_of("support") == limpet.Gates()
     await lp.promote("support", lesson)
-    assert len(await lp.documents("gates").history("support")) == 2
+    assert len(await Internal(lp._journal, "gates").history("support")) == 2
 
 
 async def test_racing_promotions_lose_nothing(lp: limpet.Limpet) -> None:

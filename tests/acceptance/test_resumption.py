@@ -379,5 +379,5 @@ async def test_what_is_cached_has_a_time_to_live() -> None:
             clock.advance(timedelta(seconds=seconds))
             s, report = await lp.resume(s.key, actor="user:ada", **how)
             assert {id: each.source for id, each in report.evidence.items()} == wanted
-        kept = await lp._journal.store.heads(Query(app="$retrieval"), cursor=None, limit=9)
+        kept = await lp._journal.store.heads(Query(app="$$retrieval"), cursor=None, limit=9)
         assert kept.items == ()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import limpet
+from limpet.session.documents import Internal
 
 ADA = "user:ada"
 LONG = "a" * 65
@@ -66,7 +67,7 @@ async def test_a_long_name_is_never_taken_for_a_short_one(lp: limpet.Limpet) -> 
     long = await lp.create(LONG, "ada")
     await long.memory.semantic.put("plan", "secret")
     assert await long.memory.semantic.get("plan") == "secret"
-    (kept,) = (await lp.documents("memory").list("semantic/")).items
+    (kept,) = (await Internal(lp._journal, "memory").list("semantic/")).items
     for name in kept.name.split("/")[1:-1]:
         other = await lp.create(name, "ada")
         assert await other.memory.semantic.list() == ()

@@ -18,7 +18,7 @@ from limpet.model import Commit
 from limpet.model.facts import checkpoints as facts
 from limpet.model.facts.documents import CHECKPOINT
 from limpet.model.keys import checkpoints_of
-from limpet.session.documents import Documents, Put, commit_puts
+from limpet.session.documents import Internal, Put, commit_puts
 from limpet.session.history.kept import Checkpoint
 from limpet.session.life.memory import COLLECTION
 from limpet.store.clock import Clock
@@ -132,7 +132,7 @@ async def test_an_entry_that_was_deleted_by_going_back_comes_back_with_its_check
 
 async def marks(session: limpet.Session, name: str) -> list[int]:
     """The checkpoints that the versions of an entry follow, the oldest first."""
-    documents = Documents(session.writer.journal, COLLECTION, owner=(KEY.app, KEY.user))
+    documents = Internal(session.writer.journal, COLLECTION, owner=(KEY.app, KEY.user))
     found = [each.name for each in (await documents.list()).items]
     (whole,) = [each for each in found if each.endswith(f"/{name}")]
     return [event.data[CHECKPOINT] for event in await documents.recorded(whole)][::-1]

@@ -157,7 +157,13 @@ class ReservedApp(InvalidInput):
 
     def __init__(self, app: str) -> None:
         self.app = app
-        name = app.lstrip("$") or "agents"
+        if app.startswith("$$"):
+            super().__init__(
+                f"the app {app!r} is reserved: Limpet keeps its own records there. Choose another "
+                "app."
+            )
+            return
+        name = app.removeprefix("$") or "agents"
         super().__init__(
             f"the app {app!r} is reserved: apps that begin with '$' hold documents. Use "
             f"lp.documents({name!r}), or choose another app."

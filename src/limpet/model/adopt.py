@@ -12,16 +12,28 @@ from typing import Any
 
 import msgspec
 
-from limpet.errors import SessionConflict
+from limpet.errors import InvalidEvent, SessionConflict
 from limpet.model import chain, head
 from limpet.model import ops as op
-from limpet.model.events import Event, Origin, Prepared, decode_body, is_input, ops_in
+from limpet.model.commit import Base
+from limpet.model.events import (
+    Event,
+    Origin,
+    Prepared,
+    check_recorded,
+    decode_body,
+    is_input,
+    ops_in,
+)
 from limpet.model.facts.inputs import processed_by
 from limpet.model.facts.shapes import check_shape
 from limpet.model.facts.texts import texts_after
-from limpet.model.fold import Fold, Recorded, event_of
-from limpet.model.keys import Key
-from limpet.model.values import EMPTY, FrozenDict
+from limpet.model.fold import Fold, Recorded, event_of, record
+from limpet.model.keys import Key, is_reserved, unfit
+from limpet.model.limits import ID_CHARS_MAX, INT_MAX, STATE_DEPTH_MAX
+from limpet.model.values import EMPTY, FrozenDict, settle
+
+_LINK_BYTES = 32
 
 
 def adopted(event: Event, raw: bytes, salt: bytes, compressed: bytes | None = None) -> Prepared:
@@ -65,6 +77,42 @@ def _content(type: str, raw: bytes) -> tuple[Any, tuple[op.Op, ...]]:
         return None, ops_in(raw)
     body = decode_body(raw)
     return body.data, body.ops
+
+
+def check_base(base: Base) -> None:
+    """Check a state that a log recorded elsewhere begins on. Raises InvalidInput."""
+    if not 1 <= base.floor < INT_MAX or len(base.link) != _LINK_BYTES:
+        raise InvalidEvent("it begins on a state without a place in the log of its parent")
+    if is_reserved(base.parent.app) or (reason := unfit(base.uid, ID_CHARS_MAX)):
+        raise InvalidEvent(f"its parent is not a session ({reason or 'its app is reserved'})")
+    settle(base.fields, "the state that it begins on", depth_max=STATE_DEPTH_MAX)
+    for name in base.fields:
+        if op.scope_of(op.check_name(name)) != "session":
+            raise InvalidEvent(f"it begins on a state with the shared name {name!r}")
+    versions = base.versions
+    fits = all([type(seq) is int and 1 <= seq <= base.floor for seq in versions.values()])
+    if versions.keys() != base.fields.keys() or not fits:
+        raise InvalidEvent("it begins on a state whose names have other versions")
+
+
+def proven(fold: Fold, event: Event, raw: bytes, salt: bytes) -> Fold:
+    """The fold after one more event of a log that was recorded elsewhere, whole and checked as a
+    commit of our own would be: its form, its phase, its bounds, and what follows from it. Raises
+    LimpetError, LookupError, TypeError, ValueError or AttributeError if it does not fit; its link
+    is for the caller to compare."""
+    from limpet.model.facts import forms  # most processes adopt nothing
+
+    before = fold.head
+    check_recorded(event, raw)
+    forms.check_data(event.type, event.data, first=before.version == before.floor)
+    after, made = record(fold, adopted(event, raw, salt), 0, b"")
+    facts = after.head.facts
+    if before.facts:
+        head.check_phase(before, event.type, input=made.draft.input)
+    head.check_facts(before.facts, facts, event.type, event.data)
+    if facts is not before.facts:
+        forms.check_document(facts)
+    return after
 
 
 def whole(rec: Recorded) -> Recorded:

@@ -30,12 +30,15 @@ from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     EVENT_BYTES_MAX,
     ID_CHARS_MAX,
+    INT_MAX,
+    OPS_PER_EVENT_MAX,
     TYPE_CHARS_MAX,
 )
 from limpet.model.values import (
     EMPTY,
     OPEN,
     FrozenDict,
+    are_plain_bytes,
     encode,
     freeze,
     frozen_copy,
@@ -65,6 +68,9 @@ _IDS: Final = ("id", "cause", "invocation_id", "correlation_id", "wake_id")
 _NO_IDS: Final[_Ids] = (None, None, None, None, None)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+# The first and the last time that a datetime has.
+TIME_US_MIN: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+TIME_US_MAX: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def to_time(at_us: int) -> datetime:
@@ -413,6 +419,37 @@ def _settled(data: Any, ops: tuple[op.Op, ...]) -> Body:
     for o in settled:
         settle([*o.path, *getattr(o, "ref", ())], "a path")
     return Body(settle(data, "data"), tuple(settled))
+
+
+def check_recorded(event: Event, raw: bytes) -> None:
+    """Check an event that was recorded elsewhere as `prepare` checks a draft: its names, its place
+    and time, every value and operation, and that its body is encoded as ours are. Raises
+    InvalidInput."""
+    if not 1 <= event.seq <= INT_MAX:
+        raise InvalidEvent(f"its seq is not a number from 1 to {INT_MAX:,}")
+    if not TIME_US_MIN <= event.at_us <= TIME_US_MAX:
+        raise InvalidEvent("its time is beyond the years that a datetime has")
+    if problem := _type_problem(event.type):
+        raise InvalidEvent(problem)
+    if reason := unfit(event.actor, ACTOR_CHARS_MAX):
+        raise InvalidEvent(f"its actor {reason}")
+    ids = (event.id, event.cause, event.invocation_id, event.correlation_id, event.wake_id)
+    for name, value in zip(_IDS, ids, strict=True):
+        if value is not None and (reason := unfit(value, ID_CHARS_MAX)):
+            raise InvalidEvent(f"its {name} {reason}")
+    if len(raw) > EVENT_BYTES_MAX:
+        raise EventTooLarge(len(raw), EVENT_BYTES_MAX)
+    ops = event.ops
+    if len(ops) > OPS_PER_EVENT_MAX:
+        raise InvalidEvent(f"{len(ops):,} operations, more than {OPS_PER_EVENT_MAX:,}")
+    for o in ops:
+        op.check(o)
+        if op.scope_of(str(o.path[0])) == "temp":
+            raise InvalidEvent("it stores a temp: name, which is never stored")
+    if not are_plain_bytes(raw):
+        _settled(event.data, ops)
+    if encode(Body(event.data, ops)) != raw:
+        raise InvalidEvent("its body is encoded in another way than ours")
 
 
 def _check_names(draft: Draft, actor: str | None) -> None:

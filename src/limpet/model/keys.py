@@ -12,6 +12,7 @@ from limpet.errors import InvalidKey
 from limpet.model.limits import KEY_BYTES_MAX, KEY_PART_CHARS_MAX
 
 CHECKPOINTS: Final = "$$checkpoints"  # no collection of documents can have this name
+ARCHIVING: Final = "$$archiving"  # what is between a store and its archive: see `life.archiving`
 _NAME_PART_BYTES_MAX: Final = 64  # a longer one is hashed
 _HASHED: Final = "sha256/"
 # A longer one is hashed, so that there is space in the key for the name of a document.

@@ -136,12 +136,15 @@ def round_trip(value: T, decode: Callable[[bytes], T]) -> tuple[bytes, T] | None
         back = decode(raw)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
         return None
-    if back != value or _LONG_NUMBER in raw.translate(_DIGITS_TO_ZERO):
-        return None
-    # Nesting cannot be deeper than there are opening brackets.
-    if raw.count(b"[") + raw.count(b"{") > VALUE_DEPTH_MAX:
-        return None
-    return raw, back
+    return (raw, back) if back == value and are_plain_bytes(raw) else None
+
+
+def are_plain_bytes(raw: bytes) -> bool:
+    """Whether no value in these encoded bytes needs a closer look: no integer is past 64 bits, and
+    nesting cannot be deeper than there are opening brackets."""
+    if _LONG_NUMBER in raw.translate(_DIGITS_TO_ZERO):
+        return False
+    return raw.count(b"[") + raw.count(b"{") <= VALUE_DEPTH_MAX
 
 
 def is_exact(value: Any) -> bool:

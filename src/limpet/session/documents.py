@@ -5,13 +5,16 @@ Key("$agents", owner, name) and is recorded by the journal like any other, so a 
 of a commit over sessions: `c.put(agents, name, value)`. A deletion is an event too: it makes a
 version, and the versions before it stay. The verbs for sessions refuse these logs, and nothing else
 is ever recorded in them.
+
+What Limpet itself reads is kept in `Internal` collections, whose apps begin with "$$". No name that
+`lp.documents` accepts leads there, so a program cannot put a value of another shape in their place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -54,12 +57,14 @@ from limpet.model.facts.documents import (
 )
 from limpet.session.arguments import check_actor, check_before, check_expect, check_limit
 from limpet.session.journal import Journal
+from limpet.session.logs import SESSION
 from limpet.store.protocol import Committed, Query
 
 if TYPE_CHECKING:
     from limpet.session.history.interval import Interval
 
 WHOLE_STORE: Final = "*"  # the owner of documents that belong to no user
+T = TypeVar("T")
 _GONE: Final = (SessionNotFound, SessionDeleted)
 _NOBODY: Final = "system:documents"  # who deletes, if nobody is named
 
@@ -85,6 +90,8 @@ class DocumentPage(msgspec.Struct, frozen=True):
 
 class Documents:
     """A collection of documents: of the whole store, or of one user of an app."""
+
+    _mark: ClassVar[str] = "$"  # with which the reserved app begins
 
     def __init__(
         self,
@@ -152,9 +159,8 @@ class Documents:
         """
         if not isinstance(prefix, str):
             raise InvalidQuery(f"prefix is the beginning of a name, not {described(prefix)}")
-        query = Query(
-            app=_app(self.collection), user=self._user, order="key", reverse=False, prefix=prefix
-        )
+        app = self._mark + self.collection
+        query = Query(app=app, user=self._user, order="key", reverse=False, prefix=prefix)
         store = self.journal.store
         page = await store.heads(query, cursor=cursor, limit=check_limit(limit), states=True)
         shown = [(h, page.states[h.key]) for h in page.items if h.key in page.states]
@@ -220,7 +226,7 @@ class Documents:
 
     def key(self, name: str) -> Key:
         """Where a document is kept: for lp.verify."""
-        return Key(_app(self.collection), self._user, name)
+        return Key(self._mark + self.collection, self._user, name)
 
     def check(self, value: Any) -> None:
         """Refuse a value that does not belong here: any does, unless the collection says so."""
@@ -236,6 +242,27 @@ class Documents:
             return await self.journal.store.read(key, after=after, **how)
         except (*_GONE, SessionErased):
             return ()
+
+
+class Internal(Documents):
+    """A collection that Limpet itself reads. `lp.documents` cannot name it."""
+
+    _mark = "$$"
+
+    @property
+    def app(self) -> str:
+        """The reserved app of this collection."""
+        return self._mark + self.collection
+
+    def decoded(self, document: Document, form: type[T]) -> T | None:
+        """The value of a document in this form. None, and a warning, if it has another: one that
+        was damaged, or written by another release, must not stop the work on all others."""
+        try:
+            return msgspec.convert(document.value, form)
+        except (msgspec.ValidationError, InvalidInput):
+            text = "document has another form: collection=%s name=%s"
+            SESSION.warning(text, self.collection, document.name)
+            return None
 
 
 class Put:
@@ -404,10 +431,6 @@ def _document(key: Key, event: Event) -> Document:
 def _listed(head: Head, state: Mapping[str, Any]) -> Document:
     """From the head and the state: its log ends with a put."""
     return Document(head.key.id, state[VALUE], head.version, to_time(head.updated_us), state[ACTOR])
-
-
-def _app(collection: str) -> str:
-    return f"${collection}"
 
 
 def _check_collection(collection: str) -> str:

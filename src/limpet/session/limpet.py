@@ -41,7 +41,7 @@ from limpet.session.listing import Listing
 from limpet.session.move.moving import Moving
 from limpet.session.queueing.verbs import Flushes
 from limpet.session.runs.agents import Agents
-from limpet.session.runs.vaults import COLLECTION as VAULTS
+from limpet.session.runs.permissions import Permissions
 from limpet.session.runs.vaults import Vaults
 from limpet.session.runs.waking import Waking
 from limpet.session.session import Session
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound="State")
 _NONE: Final[Mapping[str, Any]] = {}
+_CHECKED: Final[Mapping[Any, type[Documents]]] = {"permissions": Permissions, "vaults": Vaults}
 
 
 class Limpet(Agents, Care, Flushes, Leasing, Listing, LongLife, Moving, Policies, Waking, Watching):
@@ -426,7 +427,7 @@ class Limpet(Agents, Care, Flushes, Leasing, Listing, LongLife, Moving, Policies
         `agents = lp.documents("agents")`, then `await agents.put("support", {…}, actor=…)`. With
         `owner=(app, user)` they are that user's, and erased with the user. `actor` is bound to it.
         """
-        of = Vaults if collection == VAULTS else Documents
+        of = _CHECKED.get(collection, Documents) if type(collection) is str else Documents
         return of(self._journal, collection, owner=owner, actor=actor)
 
     def commit(self) -> CommitBuilder:

@@ -1,7 +1,7 @@
 """Copied names: the log of which app: and user: names a copy has brought to a store.
 
 Shared names belong to an app or a user, not to a session, and yet there is one way to write. So a
-copy writes them through a log of its own in the reserved app `$names`, one for each owner. Erasing
+copy writes them through a log of its own in the reserved app `$$names`, one for each owner. Erasing
 a user erases that log too.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 from limpet.model.events import Fact
 from limpet.model.keys import Key, owner_of
 
-APP: Final = "$names"
+APP: Final = "$$names"  # no collection of documents can have this name
 COPIED: Final = "state.copied"
 _ID: Final = "copied"
 

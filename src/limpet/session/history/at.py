@@ -92,9 +92,18 @@ async def event_at(store: Store, key: Key, seq: int) -> Event | None:
 
 
 async def first_readable(store: Store, head: Head) -> int:
-    """The first event that can be read: those of a parent that was erased cannot be."""
-    event = await event_at(store, head.key, 1) if head.floor else None
-    return head.floor + 1 if event is not None and event.removed else 1
+    """The first event that can be read: those of a session above that was erased cannot be, nor
+    those before them. Where a parent is left, its own events can: halves are ruled out one by one.
+    """
+    low, high = 1, head.floor + 1  # those from `high` on can be read
+    while low < high:
+        middle = (low + high) // 2 if low > 1 or high < head.floor + 1 else 1  # mostly the first
+        event = await event_at(store, head.key, middle)
+        if event is not None and event.removed:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 async def _seq_by(writer: Writer, head: Head, at: datetime) -> int:

@@ -16,7 +16,7 @@ import msgspec
 
 from limpet.errors import DocumentConflict, InvalidCursor, LimpetError
 from limpet.model import PAGE_MAX, Head, Key
-from limpet.session.documents import Document, Documents
+from limpet.session.documents import Internal
 from limpet.session.history.retention import (
     COLLECTION,
     GONE,
@@ -45,6 +45,13 @@ class _Top(msgspec.Struct):
     checked_us: int = 0
 
 
+class _Pass(msgspec.Struct, frozen=True):
+    """How far the sweeps have come with an app: where they go on, and when the pass began."""
+
+    cursor: str | None
+    began_us: int
+
+
 class Bounds:
     """The limits of a store's histories, as one process applies them."""
 
@@ -59,8 +66,7 @@ class Bounds:
         """The limits of an app; None: neither it nor a session of it has any."""
         if not isinstance(self._journal.store, Compacts):
             return None
-        found = await Documents(self._journal, COLLECTION).find(app)
-        return None if found is None else limits_of(found.value)
+        return await limits_of(self._journal, app)
 
     def noted(self, head: Head, app_limits: Limits) -> None:
         """Have a session compacted if it has grown well beyond its limits. Quick."""
@@ -136,11 +142,15 @@ async def evict(journal: Journal, limit: int) -> tuple[CompactReport, bool]:
     total = CompactReport()
     if not isinstance(journal.store, Compacts):
         return total, False
+    documents = Internal(journal, COLLECTION)
     cursor: str | None = None
     while limit > 0:
-        page = await Documents(journal, COLLECTION).list(cursor=cursor, limit=PAGE_MAX)
+        page = await documents.list(cursor=cursor, limit=PAGE_MAX)
         for document in page.items:
-            report, looked, more = await _pass(journal, document, limit)
+            limits = documents.decoded(document, Limits)
+            if limits is None:
+                continue
+            report, looked, more = await _pass(journal, document.name, limits, limit)
             total, limit = merged(total, report), limit - looked
             if more or limit <= 0:
                 return total, True
@@ -150,25 +160,27 @@ async def evict(journal: Journal, limit: int) -> tuple[CompactReport, bool]:
     return total, True
 
 
-async def _pass(journal: Journal, of: Document, limit: int) -> tuple[CompactReport, int, bool]:
+async def _pass(
+    journal: Journal, app: str, limits: Limits, limit: int
+) -> tuple[CompactReport, int, bool]:
     """One page of an app's sessions, if its pass is under way or due.
 
     What was moved, how many sessions were looked at, and whether more are left of the pass. Several
     sweeps may be at the same page: moving twice moves nothing more, and one of them goes on.
     """
-    app, limits = of.name, limits_of(of.value)
-    passes = Documents(journal, PASSES, actor="system:sweep")
-    state, now_us = await passes.find(app), journal.now_us()
-    cursor = None if state is None else state.value["cursor"]
-    began_us = now_us if cursor is None or state is None else state.value["began_us"]
-    if state is not None and cursor is None and now_us < state.value["began_us"] + limits.every_us:
+    passes, now_us = Internal(journal, PASSES, actor="system:sweep"), journal.now_us()
+    state = await passes.find(app)
+    last = None if state is None else passes.decoded(state, _Pass)
+    cursor = None if last is None else last.cursor
+    began_us = now_us if cursor is None or last is None else last.began_us
+    if last is not None and cursor is None and now_us < last.began_us + limits.every_us:
         return CompactReport(), 0, False
     heads, after = await _page(journal, app, cursor, limit)
     total = CompactReport()
     for head in heads:
         total = merged(total, await _evicted(journal, head, limits, now_us))
     with suppress(DocumentConflict):  # another sweep was faster
-        value = {"cursor": after, "began_us": began_us}
+        value = msgspec.to_builtins(_Pass(after, began_us))
         await passes.put(app, value, expect=0 if state is None else state.version)
     return total, len(heads), after is not None
 

@@ -32,14 +32,12 @@ from limpet.model import (
     is_reserved,
 )
 from limpet.model.facts.archive import place
-from limpet.session.documents import Documents
 from limpet.session.history.bounds import Bounds
 from limpet.session.history.kept import Asked, Checkpoint, Kept, Taken
 from limpet.session.history.policy import (
-    COLLECTION,
     CheckpointPolicy,
     interval_us,
-    read,
+    policy_of,
     trigger_after,
     trigger_before,
 )
@@ -169,8 +167,7 @@ class Keeping:
         return await asyncio.shield(task)
 
     async def _read(self, app: str) -> _Rules:
-        found = await Documents(self._journal, COLLECTION).find(app)
-        policy = None if found is None else read(found.value)
+        policy = await policy_of(self._journal, app)
         limits = await self.bounds.limits(app)
         return _Rules(policy, limits, self._journal.now_us() + FRESH_US)
 

@@ -1,19 +1,22 @@
 """Policies: when checkpoints are made by themselves. Kept with the store, for every process.
 
-An app's policy is a document of the collection `checkpointing`. A process reads it when it first
-writes to the app, and again every few seconds. The journal asks before and after each commit.
+An app's policy is a document of the internal collection `checkpointing`. A process reads it when it
+first writes to the app, and again every few seconds. The journal asks before and after each commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from limpet.errors import InvalidInput
+from limpet.errors import InvalidInput, LimpetError
 from limpet.model import Prepared, described
+from limpet.session.documents import Internal
+from limpet.session.journal import Journal
+from limpet.session.logs import SESSION
 
 COLLECTION: Final = "checkpointing"
 STORE: Final = "store"  # the tier of checkpoints that are nowhere else
@@ -59,6 +62,37 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
             open_archive(str(self.tier))
 
 
+_Seconds = Annotated[float, msgspec.Meta(gt=0, le=timedelta.max.total_seconds() / 2)]
+
+
+class StoredPolicy(msgspec.Struct, frozen=True):
+    """A policy as the value of its document. What a later release added is passed over."""
+
+    every: _Seconds | None
+    events: tuple[str, ...]
+    before: tuple[str, ...] | bool
+    adaptive: tuple[_Seconds, _Seconds, _Seconds] | None
+    full_every: int
+    keep: int
+    tier: str = STORE
+
+    def policy(self) -> CheckpointPolicy:
+        """Raises InvalidInput, InvalidURL."""
+        adaptive = None
+        if self.adaptive is not None:
+            short, base, long = [timedelta(seconds=each) for each in self.adaptive]
+            adaptive = (short, base, long)
+        return CheckpointPolicy(
+            every=None if self.every is None else timedelta(seconds=self.every),
+            events=self.events,
+            before=self.before,
+            adaptive=adaptive,
+            full_every=self.full_every,
+            keep=self.keep,
+            tier=self.tier,
+        )
+
+
 def stored(policy: CheckpointPolicy) -> dict[str, Any]:
     """A policy as the value of its document. Times are in seconds."""
     before = policy.before
@@ -73,22 +107,16 @@ def stored(policy: CheckpointPolicy) -> dict[str, Any]:
     }
 
 
-def read(value: Any) -> CheckpointPolicy:
-    """The policy in a document. What a later release added is passed over."""
-    every, adaptive, before = value["every"], value["adaptive"], value["before"]
-    spans = None
-    if adaptive is not None:
-        short, base, long = [timedelta(seconds=each) for each in adaptive]
-        spans = (short, base, long)
-    return CheckpointPolicy(
-        every=None if every is None else timedelta(seconds=every),
-        events=tuple(value["events"]),
-        before=before if isinstance(before, bool) else tuple(before),
-        adaptive=spans,
-        full_every=value["full_every"],
-        keep=value["keep"],
-        tier=value.get("tier", STORE),
-    )
+async def policy_of(journal: Journal, app: str) -> CheckpointPolicy | None:
+    """The policy of an app; None if it has none, or none that can be read."""
+    documents = Internal(journal, COLLECTION)
+    found = await documents.find(app)
+    read = None if found is None else documents.decoded(found, StoredPolicy)
+    try:
+        return None if read is None else read.policy()
+    except LimpetError as error:
+        SESSION.warning("policy ignored: app=%s code=%s", app, error.code)
+        return None
 
 
 def interval_us(policy: CheckpointPolicy, mutations: int, elapsed_us: int) -> int | None:

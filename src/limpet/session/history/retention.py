@@ -1,16 +1,15 @@
 """Retention: how much of each session's history stays hot, and moving the rest to cold segments.
 
 Nothing is lost by it: cold events are compressed together, and read, verified and exported like all
-others. The limits of an app are a document of the collection `retention`; those of a session are a
-fact of its head. `bounds` applies them by itself.
+others. The limits of an app are a document of the internal collection `retention`; those of a
+session are a fact of its head. `bounds` applies them by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -24,7 +23,7 @@ from limpet.errors import (
 )
 from limpet.model import PAGE_MAX, Head, Key, described
 from limpet.model.facts.retention import limits_data, retention_in
-from limpet.session.documents import Documents
+from limpet.session.documents import Internal
 from limpet.session.history.at import event_at
 from limpet.session.journal import Journal
 from limpet.store.answers import Progress, Query, plural, size
@@ -39,9 +38,9 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 class Limits(msgspec.Struct, frozen=True):
     """How much of a history stays hot. None: no such limit."""
 
-    events: int | None = None
-    age_us: int | None = None
-    every_us: int = EVERY // _MICROSECOND
+    events: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    age_us: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    every_us: Annotated[int, msgspec.Meta(ge=0)] = EVERY // _MICROSECOND
 
     def __bool__(self) -> bool:
         return self.events is not None or self.age_us is not None
@@ -69,9 +68,11 @@ def checked(events: int | None, age: timedelta | None, every: timedelta) -> dict
     return {**off, **limits_data(events, age), "every_us": every // _MICROSECOND}
 
 
-def limits_of(value: Mapping[str, Any]) -> Limits:
-    """The limits in a document."""
-    return Limits(value["events"], value["age_us"], value["every_us"])
+async def limits_of(journal: Journal, app: str) -> Limits | None:
+    """The limits of an app; None if it has none, or none that can be read."""
+    documents = Internal(journal, COLLECTION)
+    found = await documents.find(app)
+    return None if found is None else documents.decoded(found, Limits)
 
 
 def limits_for(head: Head, app_limits: Limits | None) -> Limits:
@@ -84,7 +85,7 @@ def limits_for(head: Head, app_limits: Limits | None) -> Limits:
 
 async def watch_app(journal: Journal, app: str) -> None:
     """Let every process look at the sessions of an app: one of them has limits of its own."""
-    documents = Documents(journal, COLLECTION, actor="system:policies")
+    documents = Internal(journal, COLLECTION, actor="system:policies")
     if await documents.find(app) is None:
         with suppress(DocumentConflict):  # another was faster
             await documents.put(app, checked(None, None, EVERY), expect=0)
@@ -95,11 +96,10 @@ async def compact(journal: Journal, key: Key | None, progress: Progress | None) 
     store = journal.store
     if not isinstance(store, Compacts):
         raise InvalidQuery("this store does not support compaction")
-    documents = Documents(journal, COLLECTION)
     if key is not None:
-        found = await documents.find(key.app)
+        app_limits = await limits_of(journal, key.app)
         head = (await store.load(key, tail=0, scopes=False)).head
-        limits = limits_for(head, None if found is None else limits_of(found.value))
+        limits = limits_for(head, app_limits)
         if not limits:
             raise InvalidInput(
                 f"session {key} has no limits, and its app has none. Set them with "
@@ -107,13 +107,13 @@ async def compact(journal: Journal, key: Key | None, progress: Progress | None) 
             )
         return (await compact_one(journal, head, limits, journal.now_us()))[1]
     total, done = CompactReport(), 0
-    for app, value in (await _all_limits(documents)).items():
+    for app, limits in (await _all_limits(journal)).items():
         cursor: str | None = None
         while True:
             query = Query(app=app, reverse=False)
             page = await store.heads(query, cursor=cursor, limit=PAGE_MAX)
             for head in page.items:
-                total = merged(total, await _of(journal, head, limits_of(value)))
+                total = merged(total, await _of(journal, head, limits))
                 done += 1
                 if progress is not None:
                     progress(done, done + len(page.items))
@@ -123,12 +123,13 @@ async def compact(journal: Journal, key: Key | None, progress: Progress | None) 
     return total
 
 
-async def _all_limits(documents: Documents) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+async def _all_limits(journal: Journal) -> dict[str, Limits]:
+    documents, found = Internal(journal, COLLECTION), dict[str, Limits]()
     cursor: str | None = None
     while True:
         page = await documents.list(cursor=cursor, limit=PAGE_MAX)
-        found |= {document.name: document.value for document in page.items}
+        read = {each.name: documents.decoded(each, Limits) for each in page.items}
+        found |= {app: limits for app, limits in read.items() if limits is not None}
         cursor = page.cursor
         if cursor is None:
             return found

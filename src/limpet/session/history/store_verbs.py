@@ -12,7 +12,7 @@ from limpet.session.arguments import (
     check_sessions,
     one_or_all,
 )
-from limpet.session.documents import Documents
+from limpet.session.documents import Internal
 from limpet.session.door import Door
 from limpet.session.metrics import Hook
 from limpet.store.protocol import Progress
@@ -34,8 +34,7 @@ class Policies(Door):
     ) -> None:
         """Have checkpoints made by themselves: see CheckpointPolicy. None ends that.
 
-        This process follows it at once, others within a few seconds. It is a document of the
-        collection "checkpointing", with its history.
+        It is kept with the store. This process follows it at once, others within a few seconds.
         """
         from limpet.session.history.keeping import keeping_of
         from limpet.session.history.policy import COLLECTION, CheckpointPolicy, stored
@@ -44,7 +43,7 @@ class Policies(Door):
             raise InvalidInput("a policy is of an app. Pass its name.")
         if not isinstance(policy, CheckpointPolicy | None):
             raise InvalidInput("policy is a limpet.CheckpointPolicy, or None to end it.")
-        documents = Documents(self._journal, COLLECTION, actor=check_actor(actor) or _NOBODY)
+        documents = Internal(self._journal, COLLECTION, actor=check_actor(actor) or _NOBODY)
         if policy is None:
             await documents.delete(app)
         else:
@@ -74,7 +73,7 @@ class Policies(Door):
         if check_sessions(app) is None:
             raise InvalidInput("limits are of an app. Pass its name.")
         value = checked(events, age, EVERY if every is None else every)
-        documents = Documents(self._journal, COLLECTION, actor=check_actor(actor) or _NOBODY)
+        documents = Internal(self._journal, COLLECTION, actor=check_actor(actor) or _NOBODY)
         await documents.put(app, value)
         keeping_of(self._journal).forget(app)
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from limpet.errors import ArchiveFailed, DocumentNotFound, LimpetError
 from limpet.model import FrozenDict, Key, canonical
-from limpet.session.documents import Documents
-from limpet.session.history.policy import COLLECTION, STORE
+from limpet.session.documents import Internal
+from limpet.session.history.policy import COLLECTION, STORE, StoredPolicy
 from limpet.session.history.refs import Place
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
@@ -107,12 +107,12 @@ class Tiers:
 
     async def _ever(self, app: str) -> list[str]:
         """The tiers that the policy of an app names, or has named."""
-        documents, before = Documents(self._journal, COLLECTION), None
+        documents, before = Internal(self._journal, COLLECTION), None
         found: dict[str, None] = {}
         try:
             while versions := await documents.history(app, before=before):
-                values = [each.value for each in versions if not each.deleted]
-                found |= dict.fromkeys([value.get("tier", STORE) for value in values])
+                read = [documents.decoded(e, StoredPolicy) for e in versions if not e.deleted]
+                found |= dict.fromkeys([policy.tier for policy in read if policy is not None])
                 before = versions[-1].version
         except DocumentNotFound:
             pass

@@ -57,16 +57,21 @@ class DirectoryArchive:
         return f"file://{self._root}"
 
     async def put(self, name: str, path: Path) -> None:
-        await self._run("written", lambda: _put(self._root / name, path))
+        await self._run("written", lambda: _put(self._at(name, "written"), path))
 
     async def fetch(self, name: str, path: Path) -> None:
-        await self._run("read", lambda: shutil.copyfile(self._root / name, path))
+        await self._run("read", lambda: shutil.copyfile(self._at(name, "read"), path))
 
     async def remove(self, name: str) -> None:
-        await self._run("removed", lambda: (self._root / name).unlink(missing_ok=True))
+        await self._run("removed", lambda: self._at(name, "removed").unlink(missing_ok=True))
 
     async def remove_all(self, folder: str) -> None:
-        await self._run("removed", lambda: _remove_all(self._root / folder))
+        await self._run("removed", lambda: _remove_all(self._at(folder, "removed")))
+
+    def _at(self, name: str, doing: str) -> Path:
+        """The path of a file. Raises ArchiveFailed if the name leads out of the directory."""
+        check_inside(self.url, name, doing)
+        return self._root / name
 
     async def _run(self, doing: str, work: Callable[[], T]) -> T:
         try:
@@ -88,6 +93,14 @@ def open_archive(url: str | None) -> Archive | None:
         return BucketArchive(parts.netloc, parts.path.strip("/"))
     advice = "Write file:///directory or s3://bucket/prefix"
     raise InvalidURL(str(url), "it does not name an archive", advice)
+
+
+def check_inside(url: str, name: str, doing: str) -> None:
+    """Raise ArchiveFailed unless a name stays in its archive. It may come from a stored event: one
+    that was changed, or recorded elsewhere, must not lead to a file of somebody else's."""
+    parts = name.split("/")
+    if "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise ArchiveFailed(url, doing, "the name of the file leads out of the archive")
 
 
 async def put_bytes(archive: Archive, name: str, raw: bytes) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+import msgspec
 
 from limpet.errors import (
     ArchiveFailed,
+    InvalidKey,
     SessionArchived,
     SessionConflict,
     SessionDeleted,
@@ -29,26 +32,29 @@ from limpet.model import (
     Head,
     Key,
     Lease,
+    owner_of,
 )
 from limpet.model.facts import ARCHIVED, Timeouts, timeouts_set
 from limpet.model.facts import archive as facts
 from limpet.model.facts.phases import rule
 from limpet.model.facts.retention import RETENTION_SET
 from limpet.model.facts.timeouts import timeouts_in
-from limpet.session.documents import Documents, Put, commit_puts
+from limpet.model.keys import ARCHIVING
+from limpet.session.documents import Document, Internal, Put, commit_puts
 from limpet.session.handle import Handle
 from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
-from limpet.session.life.archives import Archive
+from limpet.session.life.archives import Archive, home_of
 from limpet.session.life.cold import ColdFile, archive_of, fetched, stored
 from limpet.session.life.mover import NOBODY, Mover
 from limpet.session.life.policy import Transition
+from limpet.session.logs import SESSION
 from limpet.session.move.arriving import adopt
 from limpet.session.move.checkpoints import load_log
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed, Query, Standing
 
-UNDER_WAY: Final = "archiving"
+UNDER_WAY: Final = ARCHIVING.removeprefix("$$")
 _TAKEN: Final = (
     "It took the key of a session that was on its way to or from the archive, where its file is "
     "kept. Delete this one, and lp.sweep() or lp.unarchive(key) goes on with the other"
@@ -167,9 +173,9 @@ async def _add_stub(journal: Journal, head: Head, place: Any) -> None:
 async def unarchive_session(session: Handle, actor: str) -> None:
     """Bring the log back, and the phase that it had before. Nothing was loaded yet."""
     journal, key = session.writer.journal, session.key
-    found = await _intents(journal, key).find(key.id)
-    if found is not None and found.value["to"] == "store":
-        return await _bring_back(session, found.value, actor)
+    found = await _intent(journal, key)
+    if found is not None and found[0]["to"] == "store":
+        return await _bring_back(session, found[0], actor)
     await finish(session)
     head = (await journal.store.load(key, tail=0, scopes=False)).head
     place = facts.place(head.facts)
@@ -288,7 +294,7 @@ def _apart(journal: Journal, store: MemoryStore) -> Journal:
 
 async def is_under_way(journal: Journal, key: Key) -> bool:
     """Whether the session is between the store and the archive."""
-    return await _intents(journal, key).find(key.id) is not None
+    return await _intent(journal, key) is not None
 
 
 async def is_archived(journal: Journal, key: Key, uid: str | None) -> bool:
@@ -342,16 +348,16 @@ def _outages(failed: list[tuple[Key, Exception]]) -> int:
 
 async def _all_under_way(journal: Journal) -> list[Key]:
     """Every session between the store and the archive."""
-    query = Query(app=f"${UNDER_WAY}", order="key", reverse=False)
+    query = Query(app=Internal(journal, UNDER_WAY).app, order="key", reverse=False)
     found: list[Key] = []
     cursor: str | None = None
     while True:
         page = await journal.store.heads(query, cursor=cursor, limit=PAGE_MAX, states=True)
         for head in page.items:
-            move = page.states.get(head.key, EMPTY).get("value", EMPTY)
-            if "owner" in move:
-                app, user = move["owner"]
-                found.append(Key(app, user, head.key.id))
+            move = page.states.get(head.key, EMPTY).get("value")
+            key = None if move is None else _key_in(move, head.key)
+            if key is not None:
+                found.append(key)
         cursor = page.cursor
         if cursor is None:
             return found
@@ -406,8 +412,48 @@ async def _keep_said(journal: Journal, head: Head, move: Any) -> None:
 # --- private ------------------------------------------------------------------------------------
 
 
-def _intents(journal: Journal, key: Key) -> Documents:
-    return Documents(journal, UNDER_WAY, owner=(key.app, key.user))
+class _Move(msgspec.Struct, frozen=True):
+    """The document of a move: where to, of which session, and where its file is."""
+
+    to: Literal["archive", "store"]
+    owner: tuple[str, str]
+    uid: str
+    place: str | None = None
+    bytes: int | None = None
+    sha256: str | None = None
+    version: int | None = None
+    timeouts: dict[str, Any] = {}
+    retention: dict[str, Any] = {}
+
+
+def _intents(journal: Journal, key: Key) -> Internal:
+    return Internal(journal, UNDER_WAY, owner=(key.app, key.user))
+
+
+def _key_in(move: Any, at: Key) -> Key | None:
+    """The session that a document of a move at this place speaks of; None if it is of none."""
+    try:
+        app, user = msgspec.convert(move, _Move).owner
+        key = Key(app, user, at.id)
+    except (msgspec.ValidationError, InvalidKey):
+        key = None
+    if key is None or owner_of(key.app, key.user) != at.user:
+        SESSION.warning("document has another form: collection=%s name=%s", UNDER_WAY, at.id)
+        return None
+    return key
+
+
+def _move_in(intents: Internal, key: Key, found: Document) -> Any | None:
+    """The move in a document; None if it is not one. It never names another session's file."""
+    read = intents.decoded(found, _Move)
+    if read is None or read.owner != (key.app, key.user):
+        return None
+    whole = None not in (read.place, read.bytes, read.sha256)
+    if read.to == "store" and not (whole and read.version is not None):
+        return None
+    if read.place is not None and not (whole and read.place.startswith(f"{home_of(key)}/")):
+        return None
+    return found.value
 
 
 async def _intent(journal: Journal, key: Key) -> tuple[Any, Standing] | None:
@@ -418,7 +464,8 @@ async def _intent(journal: Journal, key: Key) -> tuple[Any, Standing] | None:
     except SessionErased:
         return None
     found = await intents.find(key.id)
-    return None if log is None or found is None else (found.value, Standing(log.uid, log.version))
+    move = None if found is None else _move_in(intents, key, found)
+    return None if log is None or move is None else (move, Standing(log.uid, log.version))
 
 
 async def _settle(journal: Journal, key: Key, intent: tuple[Any, Standing] | None) -> None:

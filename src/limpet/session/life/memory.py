@@ -11,7 +11,7 @@ are read only. Beside the layers a session has buffers, which are events of its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
@@ -23,19 +23,30 @@ from limpet.errors import (
     SessionNotFound,
     SessionSuspended,
 )
-from limpet.model import PAGE_MAX, Commit, Event, Head, Key, name_part, unfit, without_length
+from limpet.model import (
+    PAGE_MAX,
+    Commit,
+    Event,
+    Head,
+    Key,
+    name_part,
+    owner_of,
+    unfit,
+    without_length,
+)
 from limpet.model.facts.documents import CHECKPOINT, DELETED
 from limpet.model.facts.phases import RESUMED, SUSPENDED, TERMINAL
 from limpet.model.facts.running.children import delegation
 from limpet.model.values import round_trip, settle
 from limpet.session.conversing.shapes import text_of
-from limpet.session.documents import Document, Documents, Put, Removal, commit_puts
+from limpet.session.documents import Document, Documents, Internal, Put, Removal, commit_puts
 from limpet.session.handle import Handle
 from limpet.session.history.interval import Interval
 from limpet.session.history.kept import Checkpoint
 from limpet.session.journal import Journal
 from limpet.session.runs.buffers import Buffers
 from limpet.session.runs.family import parent_of
+from limpet.store.protocol import Query
 
 LayerName: TypeAlias = Literal["working", "session", "episodic", "semantic", "procedural"]
 LAYERS: Final[tuple[LayerName, ...]] = (
@@ -46,6 +57,7 @@ LAYERS: Final[tuple[LayerName, ...]] = (
     "procedural",
 )
 COLLECTION: Final = "memory"
+MEMORY_APP: Final = f"$${COLLECTION}"
 PROMOTED: Final = "promoted/"
 PARENT: Final = "parent/"
 _ACTOR: Final = "system:memory"
@@ -66,7 +78,7 @@ class Memory(Buffers):
     def __init__(self, session: Handle) -> None:
         journal = session.writer.journal
         self._session, self._working = session, Working()
-        self._own = Documents(journal, COLLECTION, owner=(session.app, session.user))
+        self._own = Internal(journal, COLLECTION, owner=(session.app, session.user))
         self._interval = Interval(journal, session.key)
 
     @property
@@ -77,7 +89,7 @@ class Memory(Buffers):
     @property
     def session(self) -> SessionLayer:
         """Of this session. It goes back with it, when it is resumed from an older checkpoint."""
-        place = f"session/{name_part(self._session.id)}/"
+        place = own_places(self._session.id)[0]
         return SessionLayer(self._session, self._own, place, self._interval)
 
     @property
@@ -300,15 +312,15 @@ def _semantic(session: Handle, key: Key, head: Head | None) -> Layer:
     """Semantic memory as the session of this key sees it."""
     journal = session.writer.journal
     if head is None or delegation(head.facts) is None:
-        return Layer(session, Documents(journal, COLLECTION), f"semantic/{name_part(key.app)}/")
-    own = Documents(journal, COLLECTION, owner=(key.app, key.user))
+        return Layer(session, Internal(journal, COLLECTION), shared_places(key.app)[0])
+    own = Internal(journal, COLLECTION, owner=(key.app, key.user))
     return Overlay(session, own, f"own/{name_part(key.id)}/", head)
 
 
 def _procedural(session: Handle, head: Head | None) -> Layer:
     task = "default" if head is None else head.labels.get("task", "default")
-    place = f"procedural/{name_part(session.app)}/{name_part(task)}/"
-    return Layer(session, Documents(session.writer.journal, COLLECTION), place)
+    place = f"{shared_places(session.app)[1]}{name_part(task)}/"
+    return Layer(session, Internal(session.writer.journal, COLLECTION), place)
 
 
 async def _head_of(session: Handle) -> Head | None:
@@ -360,13 +372,13 @@ class Episodes(Layer):
         parent = None if self._child is None else await parent_of(journal, self._child)
         if parent is None:
             return None
-        theirs = Documents(journal, COLLECTION, owner=(parent.key.app, parent.key.user))
+        theirs = Internal(journal, COLLECTION, owner=(parent.key.app, parent.key.user))
         return Layer(self._session, theirs, f"episodic/{name_part(parent.key.id)}/")
 
 
 def _episodic(session: Handle, head: Head | None) -> Episodes:
     journal, prefix = session.writer.journal, f"episodic/{name_part(session.id)}/"
-    own = Documents(journal, COLLECTION, owner=(session.app, session.user))
+    own = Internal(journal, COLLECTION, owner=(session.app, session.user))
     is_child = head is not None and delegation(head.facts) is not None
     return Episodes(session, own, prefix, head if is_child else None)
 
@@ -397,14 +409,41 @@ async def forget_memory(journal: Journal, key: Key, *, promoted: bool = False) -
 
     What it promoted is the user's, and stays unless it is to go too.
     """
-    own, part = Documents(journal, COLLECTION, owner=(key.app, key.user)), name_part(key.id)
-    places = [f"session/{part}/", f"episodic/{part}/", f"own/{part}/"]
-    for place in [*places, f"{PROMOTED}{part}/"] if promoted else places:
+    own = Internal(journal, COLLECTION, owner=(key.app, key.user))
+    places = own_places(key.id)
+    if promoted:
+        places = (*places, f"{PROMOTED}{name_part(key.id)}/")
+    async for head in memory_logs(journal, key, places):
+        await own.purge(head.key.id)
+
+
+def own_places(id: str) -> tuple[str, ...]:
+    """With what the names of the documents begin that belong to a session alone."""
+    part = name_part(id)
+    return (f"session/{part}/", f"episodic/{part}/", f"own/{part}/")
+
+
+def shared_places(app: str) -> tuple[str, ...]:
+    """With what the names of the documents begin that all sessions of an app share."""
+    return (f"semantic/{name_part(app)}/", f"procedural/{name_part(app)}/")
+
+
+def memory_key(key: Key, name: str) -> Key:
+    """The log of a document of a session's user."""
+    return Key(MEMORY_APP, owner_of(key.app, key.user), name)
+
+
+async def memory_logs(journal: Journal, key: Key, places: Sequence[str]) -> AsyncIterator[Head]:
+    """The heads of a user's documents in these places, by name; deleted ones too: their histories
+    are still there."""
+    of = memory_key(key, "any")
+    for place in places:
+        query = Query(app=of.app, user=of.user, order="key", reverse=False, prefix=place)
         cursor: str | None = None
         while True:
-            page = await own.list(place, limit=PAGE_MAX, cursor=cursor)
-            for each in page.items:
-                await own.purge(each.name)
+            page = await journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
+            for head in page.items:
+                yield head
             cursor = page.cursor
             if cursor is None:
                 break

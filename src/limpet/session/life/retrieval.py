@@ -12,7 +12,7 @@ import msgspec
 
 from limpet.errors import LimpetError
 from limpet.model import Key, canonical
-from limpet.session.documents import Document, Documents
+from limpet.session.documents import Internal
 from limpet.session.journal import Journal
 from limpet.session.life.policy import call_function
 
@@ -30,6 +30,15 @@ class Evidence(msgspec.Struct, frozen=True):
     source: str  # retrieved | cached | stale
 
 
+class _Cached(msgspec.Struct, frozen=True):
+    """What is kept of a query, and until when."""
+
+    query: Any
+    value: Any
+    at_us: int
+    until_us: float = math.inf
+
+
 class Retrieval:
     """The queries of one session."""
 
@@ -44,7 +53,7 @@ class Retrieval:
         cache_seconds: float,
     ) -> None:
         self._journal, self._retrieve = journal, retrieve
-        self._cache = Documents(journal, COLLECTION, owner=(key.app, key.user))
+        self._cache = Internal(journal, COLLECTION, owner=(key.app, key.user))
         self._fresh_us = round(fresh_seconds * 1_000_000)
         self._cache_us = round(cache_seconds * 1_000_000)
         self._deadline_seconds = deadline_seconds
@@ -65,7 +74,7 @@ class Retrieval:
         name = sha256(canonical(query)).hexdigest()
         cached = await self._cached(name)
         if cached is not None and self._is_fresh(cached):
-            return Evidence(query, cached.value["value"], "cached")
+            return Evidence(query, cached.value, "cached")
         if self._retrieve is not None:
             try:
                 async with asyncio.timeout(self._deadline_seconds):
@@ -81,18 +90,19 @@ class Retrieval:
             self.warnings.append(f"no evidence: {id_of(query)}")
             return None
         self.warnings.append(f"stale evidence: {id_of(query)}")
-        return Evidence(query, cached.value["value"], "stale")
+        return Evidence(query, cached.value, "stale")
 
-    async def _cached(self, name: str) -> Document | None:
+    async def _cached(self, name: str) -> _Cached | None:
         """What is kept of a query; it is removed once its time is over."""
         found = await self._cache.find(name)
-        if found is not None and self._journal.now_us() >= found.value.get("until_us", math.inf):
+        read = None if found is None else self._cache.decoded(found, _Cached)
+        if read is not None and self._journal.now_us() >= read.until_us:
             await self._cache.purge(name)
             return None
-        return found
+        return read
 
-    def _is_fresh(self, cached: Document) -> bool:
-        return bool(self._journal.now_us() - cached.value["at_us"] < self._fresh_us)
+    def _is_fresh(self, cached: _Cached) -> bool:
+        return self._journal.now_us() - cached.at_us < self._fresh_us
 
     def _kept(self, query: Any, value: Any) -> dict[str, Any]:
         now_us = self._journal.now_us()

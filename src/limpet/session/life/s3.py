@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 from limpet.errors import ArchiveFailed
+from limpet.session.life.archives import check_inside
 from limpet.store.threads import in_thread
 
 TIMEOUT_SECONDS: Final = 60
@@ -57,7 +58,7 @@ class BucketArchive:
         await in_thread(lambda: self._fetch(name, path))
 
     async def remove(self, name: str) -> None:
-        await in_thread(lambda: self._ask("DELETE", self._prefix + name, "removed"))
+        await in_thread(lambda: self._ask("DELETE", self._at(name, "removed"), "removed"))
 
     async def remove_all(self, folder: str) -> None:
         await in_thread(lambda: self._remove_all(folder))
@@ -66,14 +67,20 @@ class BucketArchive:
         with path.open("rb") as body:
             digest, size = file_digest(body, "sha256").hexdigest(), body.tell()
             body.seek(0)
-            self._ask("PUT", self._prefix + name, "written", body=body, size=size, digest=digest)
+            to = self._at(name, "written")
+            self._ask("PUT", to, "written", body=body, size=size, digest=digest)
 
     def _fetch(self, name: str, path: Path) -> None:
         with path.open("xb") as file:
-            self._ask("GET", self._prefix + name, "read", into=file)
+            self._ask("GET", self._at(name, "read"), "read", into=file)
+
+    def _at(self, name: str, doing: str) -> str:
+        check_inside(self.url, name, doing)
+        return self._prefix + name
 
     def _remove_all(self, folder: str) -> None:
-        query, gone = {"list-type": "2", "prefix": f"{self._prefix}{folder}/"}, set[str]()
+        prefix = f"{self._at(folder, 'removed')}/"
+        query, gone = {"list-type": "2", "prefix": prefix}, set[str]()
         while names := set(_KEYS.findall(self._ask("GET", "", "listed", query=query))):
             if names <= gone:  # as a bucket does that is locked against deletion
                 raise ArchiveFailed(self.url, "removed", "deleted files are still listed")

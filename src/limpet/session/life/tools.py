@@ -26,7 +26,7 @@ from limpet.errors import (
 from limpet.model import EMPTY, Fact, Lease, described, name_part
 from limpet.model.facts.tools import tools_bound, tools_in
 from limpet.model.state.semver import SchemaVersion
-from limpet.session.documents import Documents
+from limpet.session.documents import Internal
 from limpet.session.handle import Handle
 from limpet.session.life.policy import call_function
 from limpet.session.runs.permissions import PERMISSIONS, Permission, stricter
@@ -211,7 +211,7 @@ class ToolLocks:
 
     def __init__(self, session: Handle) -> None:
         self._session = session
-        self._documents = Documents(session.writer.journal, COLLECTION)
+        self._documents = Internal(session.writer.journal, COLLECTION)
         self._worker = f"session:{session.head.uid}"
 
     async def lock(self, name: str, seconds: float) -> Lease:

@@ -1,11 +1,14 @@
 """The bundle: one session in one file that proves itself.
 
-zstd over JSON lines: a header, a line for each event of the log of its checkpoints, a line for each
-event of the session's own log, after the first of them a line for each part of a blob, and a
-trailer with the number of events and the SHA-256 of everything before it. An event line has what
-the chain covers, so whoever reads the file computes every link again. Bodies are plain, whatever
-seal the store has: `zstdcat FILE | jq` shows an export. What goes to an archive is sealed as a
-whole, if the store has a seal, and the plain bundle is on no disk.
+zstd over JSON lines: a header, a line for each event of the log of its checkpoints and of the logs
+of what it remembers, a line for each event of the session's own log, after the first of them a line
+for each part of a blob, and a trailer with the number of events and the SHA-256 of everything
+before it. An event line has what the chain covers, so whoever reads the file computes every link
+again. Bodies are plain, whatever seal the store has: `zstdcat FILE | jq` shows an export. What goes
+to an archive is sealed as a whole, if the store has a seal, and the plain bundle is on no disk.
+
+A file may come from anywhere. Each line is parsed into a record with bounds, and what decompresses
+to far more than the file holds is refused before it fills the memory.
 
 Reading and writing block: callers run them in threads, a piece at a time. Memory is bounded by a
 piece and, of a log that begins on a state, by that state.
@@ -15,18 +18,34 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from limpet.errors import BundleDamaged, BundleRefused, InvalidKey
-from limpet.model import EVENT_BYTES_MAX, Base, Event, Head, Key, decode_body
+from limpet.errors import BundleDamaged, BundleRefused, LimpetError
+from limpet.model import (
+    BLOB_BYTES_MAX,
+    BLOB_CHUNK_BYTES,
+    EVENT_BYTES_MAX,
+    ID_CHARS_MAX,
+    INT_MAX,
+    MEDIA_TYPE_CHARS_MAX,
+    Base,
+    Event,
+    Head,
+    Key,
+    decode_body,
+    unfit,
+)
+from limpet.model.adopt import check_base
+from limpet.model.events import TIME_US_MAX, TIME_US_MIN
 from limpet.session.move.checkpoints import Checkpointed
 from limpet.session.move.contents import Chunk
+from limpet.session.move.memory import MemoryEvent
 from limpet.store.blobs import Blob
 from limpet.store.coding import Damaged, base_body, base_from
 from limpet.store.protocol import ChainedEvent
@@ -39,30 +58,41 @@ FORMAT: Final = "limpet.session"
 VERSION: Final = 1
 EVENT_LINE_BYTES_MAX: Final = EVENT_BYTES_MAX + 2**20  # a body, and the names beside it
 HEADER_BYTES_MAX: Final = 2**30  # the state that a log begins on may be large; no log is read yet
+_HEADER_BYTES: Final = 64 * 2**20  # of any file; of a large one, as many times its bytes:
+_PACKED_TIMES: Final = 100
+_MEMORY_BYTES: Final = 256 * 2**20  # that values of any file may take once they are decoded
+_CONTAINER_BYTES: Final = 64  # about what a list or a dict takes beyond its text
 _LEVEL: Final = 3
 _TRAILER: Final = b'{"end":'
 _PART: Final = b'{"blob":'
 _CHECKPOINT: Final = b'{"checkpoint":'
+_MEMORY: Final = b'{"memory":'
+_Seq: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=INT_MAX)]
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=INT_MAX)]
+_Time: TypeAlias = Annotated[int, msgspec.Meta(ge=TIME_US_MIN, le=TIME_US_MAX)]
+_Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_CHARS_MAX)]
+_Hash: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+_Salt: TypeAlias = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2}){1,64}$")]
 
 
 class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
     format: str
     version: int
     key: tuple[str, str, str]
-    uid: str
-    floor: int
+    uid: _Id
+    floor: _Count
     schema_version: str | None = None  # of typed state, as the export found it
     base: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class _EventLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    seq: int
-    id: str
+    seq: _Seq
+    id: _Id
     type: str
     actor: str
-    at_us: int
-    salt: str
-    link: str
+    at_us: _Time
+    salt: _Salt
+    link: _Hash
     body: msgspec.Raw
     cause: str | None = None
     invocation_id: str | None = None
@@ -75,20 +105,25 @@ class _CheckpointLine(msgspec.Struct, frozen=True):
     checkpoint: _EventLine  # of the log of the session's checkpoints
 
 
+class _MemoryLine(msgspec.Struct, frozen=True):
+    memory: str  # the name of the document
+    event: _EventLine  # of its log
+
+
 class _Part(msgspec.Struct, frozen=True):
-    blob: str  # the hash of the whole
-    size: int
-    media_type: str
-    version: int
-    chunks: int
-    number: int
-    data: bytes  # base64
+    blob: _Hash  # of the whole
+    size: Annotated[int, msgspec.Meta(ge=0, le=BLOB_BYTES_MAX)]
+    media_type: Annotated[str, msgspec.Meta(max_length=MEDIA_TYPE_CHARS_MAX)]
+    version: _Count
+    chunks: _Seq
+    number: _Count
+    data: Annotated[bytes, msgspec.Meta(max_length=BLOB_CHUNK_BYTES)]  # base64
 
 
 class _Trailer(msgspec.Struct, frozen=True):
     end: bool
-    events: int
-    sha256: str
+    events: _Count
+    sha256: _Hash
 
 
 class Source(Protocol):
@@ -106,13 +141,19 @@ class Opening(msgspec.Struct, frozen=True):
     base: Base | None
 
 
-Entry: TypeAlias = ChainedEvent | Chunk | Checkpointed
+Entry: TypeAlias = ChainedEvent | Chunk | Checkpointed | MemoryEvent
 _encode: Final = msgspec.json.Encoder().encode
 _header: Final = msgspec.json.Decoder(_Header).decode
 _line: Final = msgspec.json.Decoder(_EventLine).decode
 _part: Final = msgspec.json.Decoder(_Part).decode
 _checkpoint_line: Final = msgspec.json.Decoder(_CheckpointLine).decode
+_memory_line: Final = msgspec.json.Decoder(_MemoryLine).decode
 _trailer: Final = msgspec.json.Decoder(_Trailer).decode
+
+
+# What parsing raises for bytes that are not what they should be.
+_MALFORMED: Final = (LimpetError, ValueError, TypeError, OverflowError, RecursionError)
+T = TypeVar("T")
 
 
 class BundleWriter:
@@ -123,11 +164,16 @@ class BundleWriter:
         # Bodies are opened here: nobody but the owner of the process reads the file.
         handle = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._file: IO[bytes] = os.fdopen(handle, "wb")
-        self._blocks = None if seal is None else seal.writing(self._file)
-        zstd = _zstd()
-        level = {zstd.CompressionParameter.compression_level: _LEVEL}
-        self._packed = zstd.ZstdFile(self._blocks or self._file, "wb", options=level)
+        self._packed: IO[bytes] | None = None
         self._hash, self._events = sha256(), 0
+        try:
+            self._blocks = None if seal is None else seal.writing(self._file)
+            zstd = _zstd()
+            level = {zstd.CompressionParameter.compression_level: _LEVEL}
+            self._packed = zstd.ZstdFile(self._blocks or self._file, "wb", options=level)
+        except BaseException:
+            self.discard()
+            raise
 
     def begin(self, head: Head, base: Base | None) -> None:
         key, raw = head.key, None if base is None else msgspec.Raw(base_body(base))
@@ -153,6 +199,12 @@ class BundleWriter:
         for record in records:
             self._write(_encode(_CheckpointLine(_line_of(record))))
 
+    def add_memory(self, name: str, records: Iterable[ChainedEvent]) -> None:
+        """Write events of the log of a document that the session remembers, after the
+        checkpoints, one log after the other."""
+        for record in records:
+            self._write(_encode(_MemoryLine(name, _line_of(record))))
+
     def add_chunk(self, chunk: Chunk) -> None:
         """Write a part of a blob."""
         blob = chunk.blob
@@ -161,6 +213,7 @@ class BundleWriter:
 
     def finish(self) -> None:
         """Make the file whole and give it its name."""
+        assert self._packed is not None
         self._packed.write(_encode(_Trailer(True, self._events, self._hash.hexdigest())) + b"\n")
         self._packed.close()
         if self._blocks is not None:
@@ -175,12 +228,15 @@ class BundleWriter:
 
     def discard(self) -> None:
         """Remove what is not whole. Harmless after `finish`."""
-        with suppress(Exception):
-            self._packed.close()
-        self._file.close()
+        if self._packed is not None:
+            with suppress(Exception):
+                self._packed.close()
+        with suppress(OSError):  # what is not written yet may find the disk full
+            self._file.close()
         self._part.unlink(missing_ok=True)
 
     def _write(self, line: bytes) -> None:
+        assert self._packed is not None
         line += b"\n"
         self._hash.update(line)
         self._packed.write(line)
@@ -193,8 +249,12 @@ class BundleReader:
         self._path = str(source)
         try:
             self._packed = source.open("rb")
+            packed = _size_of(source)
         except OSError as error:
             raise BundleRefused(self._path, _unread(error)) from error
+        times = HEADER_BYTES_MAX if packed is None else _PACKED_TIMES * packed
+        self._header_max = min(HEADER_BYTES_MAX, max(_HEADER_BYTES, times))
+        self._memory_max = max(_MEMORY_BYTES, times)
         self._file = _zstd().ZstdFile(self._packed, "rb")
         self._hash, self._events = sha256(), 0
         self.ended = False
@@ -218,19 +278,30 @@ class BundleReader:
             if line.startswith(_PART):
                 found.append(self._chunk(line))
             elif line.startswith(_CHECKPOINT):
-                found.append(Checkpointed(self._record(line, beside=True)))
+                event = self._parsed(_checkpoint_line, line).checkpoint
+                found.append(Checkpointed(self._record(event)))
+            elif line.startswith(_MEMORY):
+                of = self._parsed(_memory_line, line)
+                found.append(MemoryEvent(of.memory, self._record(of.event)))
             else:
-                found.append(self._record(line))
+                found.append(self._record(self._parsed(_line, line)))
                 self._events += 1
             size += len(line)
         return found
+
+    def check_memory(self, raw: bytes) -> None:
+        """Raise BundleDamaged if the values in this text would take far more memory than a file of
+        this size is worth: it was made to fill it."""
+        if len(raw) + _CONTAINER_BYTES * (raw.count(b"[") + raw.count(b"{")) > self._memory_max:
+            raise self.damaged("it holds far more than a file of its size does")
 
     def damaged(self, reason: str) -> BundleDamaged:
         return BundleDamaged(self._path, reason)
 
     def _open(self) -> Opening:
         try:
-            line = self._next(HEADER_BYTES_MAX)
+            line = self._next(self._header_max)
+            self.check_memory(line)
             header = _header(line)
             if header.format != FORMAT:
                 raise self.damaged(f"it is of the format {header.format!r}")
@@ -239,10 +310,17 @@ class BundleReader:
                 raise self.damaged(reason)
             raw = None if isinstance(header.base, msgspec.UnsetType) else bytes(header.base)
             base = None if raw is None else base_from(raw)
+            if base is not None:
+                check_base(base)
+            if wrong := unfit(header.uid, ID_CHARS_MAX):
+                raise self.damaged(f"the uid of its session {wrong}")
             opening = Opening(Key(*header.key), header.uid, header.floor, base)
-        except (msgspec.MsgspecError, Damaged, InvalidKey, ValueError) as error:
+        except (BundleDamaged, BundleRefused):
             self.close()
-            raise self.damaged(f"its header cannot be read ({error})") from error
+            raise
+        except (msgspec.MsgspecError, Damaged, *_MALFORMED) as error:
+            self.close()
+            raise self.damaged(f"its header cannot be read ({_short(error)})") from error
         except BaseException:
             self.close()
             raise
@@ -250,21 +328,22 @@ class BundleReader:
         return opening
 
     def _chunk(self, line: bytes) -> Chunk:
-        try:
-            part = _part(line)
-        except msgspec.MsgspecError as error:
-            raise self.damaged(f"a line is not a part of a blob ({error})") from error
+        part = self._parsed(_part, line)
         blob = Blob(part.blob, part.size, part.media_type, part.chunks, part.version)
         return Chunk(blob, part.number, part.data)
 
-    def _record(self, line: bytes, *, beside: bool = False) -> ChainedEvent:
+    def _parsed(self, decode: Callable[[bytes], T], line: bytes) -> T:
         try:
-            found = _checkpoint_line(line).checkpoint if beside else _line(line)
-            raw = bytes(found.body)
-            body = decode_body(raw)
-            link, salt = bytes.fromhex(found.link), bytes.fromhex(found.salt)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise self.damaged(f"line {self._events + 1} is not an event ({error})") from error
+            return decode(line)
+        except (msgspec.MsgspecError, *_MALFORMED) as error:
+            where = f"a line after event {self._events}"
+            raise self.damaged(f"{where} cannot be read ({_short(error)})") from error
+
+    def _record(self, found: _EventLine) -> ChainedEvent:
+        raw = bytes(found.body)
+        self.check_memory(raw)
+        body = self._parsed(decode_body, raw)
+        link, salt = bytes.fromhex(found.link), bytes.fromhex(found.salt)
         event = Event(
             found.seq,
             found.id,
@@ -284,10 +363,7 @@ class BundleReader:
         return ChainedEvent(event, raw, salt, b"")
 
     def _end(self, line: bytes) -> None:
-        try:
-            trailer = _trailer(line)
-        except msgspec.MsgspecError as error:
-            raise self.damaged(f"its last line cannot be read ({error})") from error
+        trailer = self._parsed(_trailer, line)
         if trailer.events != self._events or trailer.sha256 != self._hash.hexdigest():
             raise self.damaged("its contents are not what its last line says")
         if self._line(2):
@@ -310,6 +386,16 @@ class BundleReader:
             raise self.damaged(f"it cannot be decompressed ({error})") from error
         except OSError as error:
             raise BundleRefused(self._path, _unread(error)) from error
+
+
+def _size_of(source: Source) -> int | None:
+    """The bytes of a file; None of one that is read through a seal, which only we can have made."""
+    return source.stat().st_size if isinstance(source, Path) else None
+
+
+def _short(error: BaseException) -> str:
+    """Why something cannot be read; the text of an error may quote all of it."""
+    return str(error)[:200] or type(error).__name__
 
 
 def refuse_place(target: Path) -> None:

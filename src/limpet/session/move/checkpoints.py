@@ -9,12 +9,13 @@ when it is restored, never data.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from limpet.errors import SessionDeleted, SessionNotFound
-from limpet.model import Base, Commit, FrozenDict, Key
+from limpet.model import INT_MAX, Base, Commit, FrozenDict, Key
+from limpet.model.events import TIME_US_MAX, TIME_US_MIN
 from limpet.model.facts import checkpoints as facts
 from limpet.model.keys import checkpoints_of
 from limpet.session.journal import Journal
@@ -50,13 +51,53 @@ class Marks(msgspec.Struct, frozen=True):
         return max(self.sums, default=0)
 
 
+_Number: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]{0,17}$")]
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=INT_MAX)]
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """Where the file of a checkpoint is: see `history.tiers`, which confines it."""
+
+    tier: str
+    file: str
+    base: str | None = None
+    schema_version: str | None = None
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """A checkpoint, as the state of that log has it."""
+
+    number: Annotated[int, msgspec.Meta(ge=1, le=INT_MAX)]
+    seq: Annotated[int, msgspec.Meta(ge=1, le=INT_MAX)]
+    checksum: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    full: bool
+    trigger: str
+    at_us: Annotated[int, msgspec.Meta(ge=TIME_US_MIN, le=TIME_US_MAX)]
+    size: _Count
+    place: _Place | None = None
+
+
+class _State(msgspec.Struct, frozen=True):
+    """The state of that log."""
+
+    of: str
+    last: _Count
+    kept: dict[_Number, _Row]
+
+    def __post_init__(self) -> None:
+        rows = self.kept.items()
+        if any([int(name) != row.number or row.number > self.last for name, row in rows]):
+            raise ValueError("a checkpoint has another number than its name")
+
+
 def marks_in(fields: FrozenDict, uid: str, log: Newest) -> Marks:
     """What the state of such a log says; nothing if it is of another session than `uid`."""
     if fields.get(facts.OF) != uid:
         return Marks()
-    rows = {int(number): row for number, row in fields[facts.KEPT].items()}
-    pins = {row["seq"]: number for number, row in sorted(rows.items()) if row["full"]}
-    return Marks({row["seq"]: row["checksum"] for row in rows.values()}, pins, log)
+    state = msgspec.convert(fields, _State)
+    rows = {int(number): row for number, row in state.kept.items()}
+    pins = {row.seq: number for number, row in sorted(rows.items()) if row.full}
+    return Marks({row.seq: row.checksum for row in rows.values()}, pins, log)
 
 
 async def load_log(store: Store, key: Key) -> Loaded | None:

@@ -2,13 +2,15 @@
 
 An import reads the file more than once. The first reading computes every link and folds every
 event, and records nothing: a file that is not whole is refused whole. The second adopts the events
-in pieces, and the last one the log of the checkpoints, which stands first in the file.
+in pieces, and the last one the log of the checkpoints and what the session remembers, which stand
+first in the file.
 Killed in between, it leaves a log that is only shorter, and importing again goes on from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +22,7 @@ from limpet.errors import (
 )
 from limpet.model import Head, Key, checkpoints_of, is_reserved
 from limpet.session.journal import Journal
+from limpet.session.life.memory import memory_key
 from limpet.session.move.adopter import (
     PIECE_BYTES,
     PIECE_EVENTS,
@@ -49,6 +52,14 @@ from limpet.session.move.checkpoints import (
     pinned,
 )
 from limpet.session.move.contents import Chunk, blobs_in, blobs_of, chunks_of
+from limpet.session.move.memory import (
+    MemoryEvent,
+    here_of,
+    logs_of,
+    memory_piece,
+    memory_records,
+    newest_of,
+)
 from limpet.session.move.proof import Proof
 from limpet.store.protocol import ChainedEvent
 from limpet.store.threads import in_thread
@@ -58,11 +69,17 @@ if TYPE_CHECKING:
 
 
 async def export_session(
-    journal: Journal, key: Key, path: Path, seal: FileSeal | None = None
+    journal: Journal,
+    key: Key,
+    path: Path,
+    seal: FileSeal | None = None,
+    *,
+    memory: bool = False,
 ) -> Head:
     """Write the session as it is now to a file that must not exist yet; its head there.
 
-    In plain text, unless a seal is given, whose keys are ready.
+    In plain text, unless a seal is given, whose keys are ready. With its `memory`, unless that
+    stays in the store, as that of an archived session does.
     """
     _refuse_reserved(key)
     source = records_in(journal)
@@ -80,6 +97,8 @@ async def export_session(
         marks = marks_read(kept, head.uid)
         async for some in log_records(journal, key, marks.log.seq):
             await in_thread(lambda some=some: writer.add_checkpoints(some))  # type: ignore[misc]  # bound now
+        if memory:
+            await _export_memory(journal, key, writer)
         after = head.floor
         while after < head.version:
             first = after == head.floor  # blobs stand between it and what may name them
@@ -97,6 +116,14 @@ async def export_session(
     finally:
         await in_thread(writer.discard)
     return head
+
+
+async def _export_memory(journal: Journal, key: Key, writer: BundleWriter) -> None:
+    async for log in logs_of(journal, key):
+        async for some in memory_records(journal, log):
+            check_bodies(log.key, some)
+            add = partial(writer.add_memory, log.key.id, some)
+            await in_thread(add)
 
 
 async def _export_blobs(journal: Journal, key: Key, writer: BundleWriter) -> None:
@@ -118,17 +145,21 @@ async def import_session(journal: Journal, path: Path) -> Key:
         _refuse_reserved(key)
         here = await adopter.newest(key)
         log = await newest_log(adopter, key)
-        proof = await _prove(reader, here, log)
+        proof = await _prove(reader, here, log, await newest_of(journal, key))
     finally:
         await in_thread(reader.close)
     last = proof.end()
+    for name, end in proof.memory.items():  # what went on since must begin with what the file has
+        log_key = memory_key(key, name)
+        if (await here_of(adopter, log_key)).seq > end.seq:
+            await adopter.check_prefix(log_key, end.seq, end.link)
     if log.seq > proof.log.seq and proof.log.seq:
         await adopter.check_prefix(checkpoints_of(key), proof.log.seq, proof.log.link)
     if here.seq > last.seq:  # it went on since: the file must be what it began with
         await adopter.check_prefix(key, last.seq, last.link)
     else:
         await _read_again(path, _Incoming(adopter, opening, here.seq, proof.marks.pins).add_all)
-    await _read_again(path, _IncomingLog(adopter, key, log.seq).add_all)
+    await _read_again(path, _IncomingBeside(adopter, key, log.seq).add_all)
     return key
 
 
@@ -186,26 +217,41 @@ class _Incoming:
             self._upload = await self._adopter.put_chunk(key, self._upload, *at)
 
 
-class _IncomingLog:
-    """The last reading: the log of the checkpoints, after all that they stand on."""
+class _IncomingBeside:
+    """The last reading: the log of the checkpoints, after all that they stand on, and what the
+    session remembers."""
 
     def __init__(self, adopter: Adopter, key: Key, here: int) -> None:
         self._adopter, self._key, self._here = adopter, key, here
+        self._ends: dict[str, int] = {}  # of the logs of what it remembers, as they were here
 
     async def add_all(self, found: list[Entry]) -> bool:
         log = [each.record for each in found if isinstance(each, Checkpointed)]
         fresh = [each for each in log if each.event.seq > self._here]
         if fresh:
             await self._adopter.commit((log_piece(self._key, fresh),))
-        return len(log) == len(found)
+        memory = [each for each in found if isinstance(each, MemoryEvent)]
+        for name, some in groupby(memory, lambda each: each.name):
+            await self._remember(name, [each.record for each in some])
+        return len(log) + len(memory) == len(found)
+
+    async def _remember(self, name: str, records: list[ChainedEvent]) -> None:
+        log = memory_key(self._key, name)
+        if name not in self._ends:
+            self._ends[name] = (await here_of(self._adopter, log)).seq
+        fresh = [each for each in records if each.event.seq > self._ends[name]]
+        if fresh:
+            await self._adopter.commit((memory_piece(log, fresh),))
 
 
-async def _prove(reader: BundleReader, here: Newest, log: Newest) -> Proof:
+async def _prove(
+    reader: BundleReader, here: Newest, log: Newest, memory: Mapping[str, Newest] | None = None
+) -> Proof:
     """Read to the end and compute everything again.
 
     Raises BundleDamaged; SessionConflict if the file's logs are not those that are here.
     """
-    proof = Proof(reader, here, log)
+    proof = Proof(reader, here, log, memory)
     while found := await in_thread(lambda: reader.read(PIECE_EVENTS, PIECE_BYTES)):
         await in_thread(lambda some=found: proof.add(some))  # type: ignore[misc]  # bound now
     proof.end()

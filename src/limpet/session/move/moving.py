@@ -31,14 +31,14 @@ class Moving(Door):
         """Write the session to a file that proves itself: its whole log, with bodies opened.
 
         The file must not exist yet; it appears complete or not at all, readable by this user only.
-        Blobs and checkpoints are in it; other snapshots and leases stay behind. Of a fork it has
-        the state that it began on, not the log of its parent. Raises BundleRefused, and
-        SessionCorrupt if an event cannot be read.
+        Blobs, checkpoints, and session and episodic memory are in it; other snapshots and leases
+        stay behind. Of a fork it has the state that it began on, not the log of its parent. Raises
+        BundleRefused, and SessionCorrupt if an event cannot be read.
         """
         from limpet.session.move.files import check_path, export_session
 
         named, target = key_and((key, *then), path, "a path")
-        await export_session(self._journal, named, check_path(target))
+        await export_session(self._journal, named, check_path(target), memory=True)
 
     async def import_(self, path: str | Path) -> Key:
         """Adopt the session in a file: the same events, times and links, under the same key.

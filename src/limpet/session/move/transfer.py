@@ -21,9 +21,22 @@ from limpet.errors import (
     SessionError,
     SessionNotFound,
 )
-from limpet.model import CHECKPOINTS, PAGE_MAX, Base, Commit, Head, Key, checkpoints_of, is_reserved
+from limpet.model import (
+    CHECKPOINTS,
+    PAGE_MAX,
+    Base,
+    Commit,
+    Head,
+    Key,
+    checkpoints_of,
+    is_reserved,
+    owner_of,
+)
 from limpet.model.facts.names import APP as NAMES
+from limpet.model.keys import ARCHIVING
+from limpet.session.documents import WHOLE_STORE
 from limpet.session.journal import Journal
+from limpet.session.life.memory import MEMORY_APP, shared_places
 from limpet.session.move.adopter import (
     PIECE_BYTES,
     PIECE_EVENTS,
@@ -45,12 +58,14 @@ from limpet.session.move.checkpoints import (
     pinned,
 )
 from limpet.session.move.contents import blobs_in, copy_blobs
+from limpet.session.move.memory import here_of, logs_of, memory_piece, memory_records
 from limpet.session.move.names import copy_names, missing, owners
 from limpet.store.answers import Committed, Loaded, Owner, Progress, Query, plural
 
 REFUSED_NAMED_MAX: Final = 1_000
 _REFUSALS: Final = (SessionError, InvalidInput)
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+_LEFT: Final = frozenset((NAMES, CHECKPOINTS, ARCHIVING))
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -76,6 +91,7 @@ class Copied(msgspec.Struct, frozen=True):
     refusals: int = 0  # how many there were
     blobs: int = 0
     checkpoints: int = 0  # that were made or let go since the last copy
+    memory: int = 0  # versions of what sessions remember
 
     @property
     def ok(self) -> bool:
@@ -107,6 +123,7 @@ class Transfer:
         self._blobs, self._contained = blobs_in(source), 0  # and how many were sent
         self._outbox = _Outbox(target, self._refuse)
         self._app: str | None = None
+        self._owners: set[str] = set()  # whose sessions of that app were copied
         self._logs: dict[Key, Loaded | None] = {}  # of checkpoints, for the sessions of a page
         self._bare = False  # no session of that page has a blob
         # The target began with nothing. What others bring meanwhile is met by the planner: repeats
@@ -128,6 +145,10 @@ class Transfer:
         try:
             await self._session(head)
             await self._outbox.flush()
+            if not is_reserved(key.app):
+                async for log in logs_of(self._journal, key):
+                    await self._remembered(log)
+                await self._outbox.flush()
         finally:
             await self._outbox.end()
         self._report(self._total)
@@ -143,6 +164,10 @@ class Transfer:
             async for head in self._heads(app):
                 await self._guarded(head)
             await self._outbox.flush()
+            if app is not None:
+                async for log in self._memory_of(app):
+                    await self._guarded(log)
+                await self._outbox.flush()
         finally:
             await self._outbox.end()
         names = names_in(self._journal)
@@ -156,13 +181,37 @@ class Transfer:
 
     # --- sessions ------------------------------------------------------------------------------
 
+    async def _remembered(self, log: Head) -> None:
+        """Send the log of a document that one session remembers. The target's may have ended with
+        an earlier session under the key: then it begins again."""
+        here = await here_of(self._target, log.key)
+        if here.seq >= log.version:
+            await self._target.check_prefix(log.key, log.version, log.link)
+        async for found in memory_records(self._journal, log, here.seq):
+            await self._outbox.add(memory_piece(log.key, found))
+
+    async def _memory_of(self, app: str) -> AsyncIterator[Head]:
+        """The logs of what the sessions of an app remember, and of what they share."""
+        query, cursor = Query(app=MEMORY_APP, reverse=False), None
+        while True:
+            page = await self._journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
+            for head in page.items:
+                key = head.key
+                shared = key.user == WHOLE_STORE and key.id.startswith(shared_places(app))
+                if shared or key.user in self._owners:
+                    yield head
+            cursor = page.cursor
+            if cursor is None:
+                return
+
     async def _heads(self, app: str | None, *, logs: bool = True) -> AsyncIterator[Head]:
         """Oldest first, which no write changes: each session is met once."""
         query, cursor = Query(app=app, reverse=False, reserved=True), None
         while True:
             page = await self._journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
-            # Names that were copied into the source stay; checkpoints go with their session.
-            heads = [head for head in page.items if head.key.app not in (NAMES, CHECKPOINTS)]
+            # Names that were copied into the source stay, and so does what is between it and its
+            # archive; checkpoints go with their session.
+            heads = [head for head in page.items if head.key.app not in _LEFT]
             if logs:
                 await self._look_up(heads)
             for head in heads:
@@ -178,6 +227,8 @@ class Transfer:
             *parents, own = await self._lineage(head)
             for each in (*parents, own):
                 await self._session(each)
+                if self._app is not None:
+                    self._owners.add(owner_of(each.key.app, each.key.user))
             self._early.update([each.key for each in parents])
         except _REFUSALS as error:
             self._refuse(str(head.key), error.code, str(error), head.key)
@@ -314,7 +365,7 @@ class Transfer:
     def _copied(self, left_out: tuple[str, ...] = ()) -> Copied:
         refused = (tuple(self._refused), self._refusals)
         sent = (self._outbox.sessions, self._outbox.events)
-        beside = (self._contained, self._outbox.checkpoints)
+        beside = (self._contained, self._outbox.checkpoints, self._outbox.memory)
         return Copied(*sent, self._names, left_out, tuple(self._cut), *refused, *beside)
 
 
@@ -330,7 +381,7 @@ class _Outbox:
         self._stopped: set[Key] = set()  # refused by the last commit: no more of them is sent
         self._last: Key | None = None
         self.raises = False  # what is refused is an error, not an entry of the account
-        self.sessions = self.events = self.checkpoints = 0  # that were sent
+        self.sessions = self.events = self.checkpoints = self.memory = 0  # that were sent
 
     @property
     def room(self) -> int:
@@ -400,6 +451,9 @@ class _Outbox:
             fresh = len(answer.events) - answer.repeated
             if commit.key.app == CHECKPOINTS:
                 self.checkpoints += fresh
+                continue
+            if commit.key.app == MEMORY_APP:
+                self.memory += fresh
                 continue
             self.events += fresh
             self.sessions += bool(fresh) and commit.key != self._last

@@ -7,16 +7,16 @@ rendered document, if the gates that the app set hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from limpet.errors import DocumentConflict, InvalidInput, PromotionRefused
-from limpet.model import UPDATE_TRIES_MAX, Fact, Key, name_part
+from limpet.model import PAGE_MAX, UPDATE_TRIES_MAX, Fact, Key, name_part
 from limpet.model.facts.outcomes import Grade, Verdict
-from limpet.session.documents import Document, Documents, Put
+from limpet.session.documents import Document, Internal, Put
 from limpet.session.journal import Journal
 
 LearningKind: TypeAlias = Literal["lesson", "correction", "error"]
@@ -41,6 +41,30 @@ class Learning(msgspec.Struct, frozen=True):
     kind: LearningKind
     text: str
     sessions: int = 1  # how many have learned it
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """A learning as the value of its document."""
+
+    id: str
+    kind: LearningKind
+    text: str
+    sources: tuple[str, ...] = ()
+
+
+class CuratedEntry(msgspec.Struct, frozen=True):
+    """A learning that was promoted."""
+
+    id: str
+    kind: LearningKind
+    text: str
+
+
+class Curated(msgspec.Struct, frozen=True):
+    """The curated memory of an agent: what was promoted, and its MEMORY.md."""
+
+    entries: tuple[CuratedEntry, ...] = ()
+    text: str = ""
 
 
 class Gates(msgspec.Struct, frozen=True):
@@ -115,30 +139,48 @@ async def learn(journal: Journal, agent: str, learning: Learning, of: Key, actor
     documents, mine = learned(journal), source(of)
     for left in reversed(range(UPDATE_TRIES_MAX)):
         found = await documents.find(_name(agent, learning.id))
-        sources = [] if found is None else list(found.value.get("sources", ()))
-        if found is not None and (mine in sources or len(sources) >= _SESSIONS_MAX):
-            return kept(found)
-        value = {"id": learning.id, "kind": learning.kind, "text": learning.text}
+        known = None if found is None else documents.decoded(found, _Stored)
+        sources = () if known is None else known.sources
+        if known is not None and (mine in sources or len(sources) >= _SESSIONS_MAX):
+            return _learning(known)
+        made = _Stored(learning.id, learning.kind, learning.text, (*sources, mine))
         expect = 0 if found is None else found.version
         try:
-            put = {**value, "sources": [*sources, mine]}
-            name = _name(agent, learning.id)
-            return kept(await documents.put(name, put, expect=expect, actor=actor))
+            put = msgspec.to_builtins(made)
+            await documents.put(_name(agent, learning.id), put, expect=expect, actor=actor)
+            return _learning(made)
         except DocumentConflict:  # another session learns it at the same moment
             if not left:
                 raise
     raise AssertionError("the last try returns or raises")
 
 
-def kept(document: Document) -> Learning:
-    """A learning as its document has it."""
-    value = document.value
-    sessions = max(1, len(value.get("sources", ())))
-    return Learning(value["id"], value["kind"], value["text"], sessions)
+def _learning(stored: _Stored) -> Learning:
+    return Learning(stored.id, stored.kind, stored.text, max(1, len(stored.sources)))
 
 
-async def find_learning(journal: Journal, agent: str, id: str) -> Document | None:
-    return await learned(journal).find(_name(agent, id))
+async def all_learnings(journal: Journal, agent: str) -> list[Learning]:
+    """What sessions of this agent have learned, each once."""
+    found: list[Learning] = []
+    documents, cursor = learned(journal), None
+    documents.key(agent)  # refuses what names no document
+    while True:
+        page = await documents.list(place_of(agent), limit=PAGE_MAX, cursor=cursor)
+        read = [documents.decoded(document, _Stored) for document in page.items]
+        found += [_learning(each) for each in read if each is not None]
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+async def find_learning(
+    journal: Journal, agent: str, id: str
+) -> tuple[Learning, tuple[str, ...]] | None:
+    """A learning, and by what the sessions are counted that learned it."""
+    documents = learned(journal)
+    found = await documents.find(_name(agent, id))
+    read = None if found is None else documents.decoded(found, _Stored)
+    return None if read is None else (_learning(read), read.sources)
 
 
 def source(key: Key) -> str:
@@ -158,20 +200,21 @@ async def promotion(
     """The memory that has the learning already, or the put that adds it."""
     documents = curated(journal)
     found = await documents.find(agent)
-    entries = [] if found is None else [dict(e) for e in found.value["entries"]]
-    if any([entry["id"] == learning.id for entry in entries]):
+    known = None if found is None else documents.decoded(found, Curated)
+    entries = () if known is None else known.entries
+    if any([entry.id == learning.id for entry in entries]):
         return found, None
-    entries.append({"id": learning.id, "kind": learning.kind, "text": learning.text})
-    value = {"entries": entries, "text": rendered(agent, entries)}
+    entries = (*entries, CuratedEntry(learning.id, learning.kind, learning.text))
+    value = msgspec.to_builtins(Curated(entries, rendered(agent, entries)))
     expect = 0 if found is None else found.version
     return None, Put(documents, agent, value, expect=expect, actor=actor)
 
 
-def rendered(agent: str, entries: Iterable[dict[str, Any]]) -> str:
+def rendered(agent: str, entries: Sequence[CuratedEntry]) -> str:
     """Curated memory as Markdown, by kind."""
-    lines, entries = [f"# What {agent} has learned"], list(entries)
+    lines = [f"# What {agent} has learned"]
     for kind in KINDS:
-        texts = [entry["text"] for entry in entries if entry["kind"] == kind]
+        texts = [entry.text for entry in entries if entry.kind == kind]
         if texts:
             lines += ["", f"## {kind.capitalize()}s", "", *[f"- {text}" for text in texts]]
     return "\n".join(lines) + "\n"
@@ -183,16 +226,16 @@ def refuse(agent: str, learning: Learning, reasons: list[str]) -> None:
         raise PromotionRefused(agent, learning.text, tuple(reasons))
 
 
-def learned(journal: Journal) -> Documents:
-    return Documents(journal, "learnings")
+def learned(journal: Journal) -> Internal:
+    return Internal(journal, "learnings")
 
 
-def curated(journal: Journal) -> Documents:
-    return Documents(journal, "curated")
+def curated(journal: Journal) -> Internal:
+    return Internal(journal, "curated")
 
 
-def gates_kept(journal: Journal) -> Documents:
-    return Documents(journal, "gates")
+def gates_kept(journal: Journal) -> Internal:
+    return Internal(journal, "gates")
 
 
 def place_of(agent: str) -> str:

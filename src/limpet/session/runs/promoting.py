@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from limpet.errors import DocumentConflict, InvalidInput, SessionConflict
-from limpet.model import PAGE_MAX, UPDATE_TRIES_MAX, Commit
+from limpet.errors import DocumentConflict, InvalidInput, SessionConflict, SessionCorrupt
+from limpet.model import UPDATE_TRIES_MAX, Commit
 from limpet.session.arguments import AnyKey, check_actor, key_of
 from limpet.session.documents import Document, commit_puts
 from limpet.session.door import Door
@@ -27,20 +27,12 @@ class Promoting(Door):
 
     async def learnings(self, agent: str) -> tuple[Learning, ...]:
         """What sessions of this agent have learned, each once."""
-        found: list[Learning] = []
-        documents, cursor = learnings.learned(self._journal), None
-        documents.key(agent)  # refuses what names no document
-        while True:
-            page = await documents.list(learnings.place_of(agent), limit=PAGE_MAX, cursor=cursor)
-            found += [learnings.kept(document) for document in page.items]
-            cursor = page.cursor
-            if cursor is None:
-                return tuple(found)
+        return tuple(await learnings.all_learnings(self._journal, agent))
 
     async def set_gates(self, agent: str, gates: Gates | None, *, actor: str | None = None) -> None:
         """Say what must hold before a learning of this agent is promoted. None: nothing.
 
-        Kept with the store, for every process, with its history (collection "gates").
+        Kept with the store, for every process.
         """
         documents, by = learnings.gates_kept(self._journal), check_actor(actor) or _RUNTIME
         if gates is None:
@@ -51,8 +43,16 @@ class Promoting(Door):
 
     async def gates_of(self, agent: str) -> Gates:
         """What must hold before a learning of this agent is promoted."""
-        found = await learnings.gates_kept(self._journal).find(agent)
-        return Gates() if found is None else msgspec.convert(dict(found.value), Gates)
+        documents = learnings.gates_kept(self._journal)
+        found = await documents.find(agent)
+        if found is None:
+            return Gates()
+        read = documents.decoded(found, Gates)
+        if read is None:  # what cannot be read lets nothing through
+            raise SessionCorrupt(
+                documents.key(agent), "the gates cannot be read; set them again with lp.set_gates"
+            )
+        return read
 
     async def promote(
         self,
@@ -87,16 +87,18 @@ class Promoting(Door):
 
     async def memory_of(self, agent: str) -> str:
         """The agent's MEMORY.md: what was promoted, by kind; empty if nothing was."""
-        found = await learnings.curated(self._journal).find(agent)
-        return "" if found is None else str(found.value["text"])
+        documents = learnings.curated(self._journal)
+        found = await documents.find(agent)
+        read = None if found is None else documents.decoded(found, learnings.Curated)
+        return "" if read is None else read.text
 
     async def _allowed(
         self, agent: str, learning: Learning, gates: Gates, of: Session[Any] | None, by: str
     ) -> tuple[Commit, ...]:
         """What the session records, on the version that was looked at. Raises PromotionRefused."""
-        document = await learnings.find_learning(self._journal, agent, learning.id)
         nobody = msgspec.structs.replace(learning, sessions=0)
-        counted = nobody if document is None else learnings.kept(document)
+        found = await learnings.find_learning(self._journal, agent, learning.id)
+        counted, sources = (nobody, ()) if found is None else found
         reasons = [] if gates == Gates() else learnings.unmet_learning(gates, counted)
         if of is None:
             if gates.asks_for_outcome:
@@ -106,7 +108,7 @@ class Promoting(Door):
         grade = await of.grade()
         verdict = None if of.outcome is None else of.outcome.verdict
         reasons += learnings.unmet_outcome(gates, grade, verdict)
-        if document is None or learnings.source(of.key) not in document.value.get("sources", ()):
+        if learnings.source(of.key) not in sources:
             reasons.append(f"session {of.key} has not learned it")
         learnings.refuse(agent, learning, reasons)
         fact = learnings.promoted(agent, learning, grade=grade, verdict=verdict)

@@ -328,6 +328,8 @@ class Plan:
                 return
             raise SessionNotFound(base.parent)
         link = self._view.link_at(base.parent, base.floor)
+        if link is None and base.floor <= parent.head.floor:
+            return  # the parent began there on a session that is gone: there is nothing to compare
         if link != base.link:
             raise SessionConflict(base.parent, "session", base.floor, parent.head.version)
 
@@ -389,7 +391,18 @@ class Plan:
         self, key: Key, fold: Fold, drafts: Sequence[Prepared]
     ) -> tuple[Fold, list[Event | None]]:
         """Record a run of events that another store has recorded, none of which is here."""
+        try:
+            return self._adopt_all(key, fold, drafts)
+        except LimpetError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidEvent(f"an event of {key} does not fit those before it") from error
+
+    def _adopt_all(
+        self, key: Key, fold: Fold, drafts: Sequence[Prepared]
+    ) -> tuple[Fold, list[Event | None]]:
         made: list[Event | None] = []
+        before = fold.head.facts
         for some in runs(drafts):
             if some[0].type in PROCESSING:
                 self._check_pending(key, some[0])
@@ -406,6 +419,10 @@ class Plan:
                 made.append(event)
                 at_us = event.at_us
             fold = folded(fold, after, some)
+        if fold.head.facts is not before:  # whoever reads the head relies on their form
+            from limpet.model.facts.forms import check_document  # most processes adopt nothing
+
+            check_document(fold.head.facts)
         return fold, made
 
     def _check_pending(self, key: Key, draft: Prepared) -> None:

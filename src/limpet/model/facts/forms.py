@@ -1,0 +1,616 @@
+"""Forms: what the data of each fact, and the document of facts in a head, must look like.
+
+A commit of our own is built by the constructors of the facts, which check their arguments. What was
+recorded elsewhere comes without them: a file may hold anything that its hashes cover. So an event
+that is adopted is parsed into these records, with their bounds, before it is folded, and so is the
+document that follows from it: whoever reads a head afterwards finds every member in its form.
+
+Members that a record does not name are left alone: a later release may add some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import InvalidEvent
+from limpet.model.events import CHILD_ENDED, TIME_US_MAX, TIME_US_MIN
+from limpet.model.facts import (
+    checkpoints,
+    creation,
+    documents,
+    forks,
+    history,
+    inputs,
+    labels,
+    outcomes,
+    phases,
+    priority,
+    retention,
+    schema,
+    timeouts,
+    timers,
+    writes,
+)
+from limpet.model.facts.running import (
+    budgets,
+    children,
+    endings,
+    memory,
+    revisits,
+    runs,
+    setup,
+    steps,
+)
+from limpet.model.facts.tools import TOOLS_MAX
+from limpet.model.facts.view import Facts
+from limpet.model.keys import Key, unfit
+from limpet.model.limits import (
+    CHILDREN_MAX,
+    DELEGATION_DEPTH_MAX,
+    ID_CHARS_MAX,
+    INT_MAX,
+    LABEL_BYTES_MAX,
+    LABEL_VALUE_CHARS_MAX,
+    LABELS_MAX,
+    NAME_CHARS_MAX,
+    PRIORITY_MAX,
+    REASON_CHARS_MAX,
+    TIMERS_MAX,
+)
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=INT_MAX)]
+Seq: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=INT_MAX)]
+Time: TypeAlias = Annotated[int, msgspec.Meta(ge=TIME_US_MIN, le=TIME_US_MAX)]
+Sum: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]  # two of them still fit
+Span: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=36_500 * 86_400 * 1_000_000)]
+Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_CHARS_MAX)]
+Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=2 * NAME_CHARS_MAX)]
+Hex: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+Labels: TypeAlias = Annotated[dict[str, str | None], msgspec.Meta(max_length=2 * LABELS_MAX)]
+
+
+class _Form(msgspec.Struct, frozen=True):
+    """A record that is only looked at."""
+
+
+# --- the data of events ---------------------------------------------------------------------------
+
+
+class _TimeoutsForm(_Form, frozen=True):
+    idle_us: Span | None = None
+    absolute_us: Span | None = None
+    grace_us: Span | None = None
+    archive_us: Span | None = None
+    expiry_us: Span | None = None
+    idle_max_us: Span | None = None
+    background: bool = False
+
+
+class _RetentionForm(_Form, frozen=True):
+    events: Seq | None = None
+    age_us: Count | None = None
+
+
+class _Grant(_Form, frozen=True):
+    cost: Count | None = None
+    tokens: Count | None = None
+
+
+class _SetUp(_Form, frozen=True):
+    agent: str | None = None
+    environment: str | None = None
+    budget: _Grant | None = None
+
+
+class _Owned(_Form, frozen=True):
+    app: Text
+    user: Text
+    id: Text
+
+    def __post_init__(self) -> None:
+        Key(self.app, self.user, self.id)
+
+
+class _Created(_Owned, frozen=True):
+    labels: Labels = {}
+    schema_version: str | None = None
+    phase: Literal["init"] | None = None
+    timeouts: _TimeoutsForm | None = None
+    setup: _SetUp | None = None
+
+
+class _Original(_Owned, frozen=True):
+    uid: Text
+
+
+class _Forked(_Owned, frozen=True, kw_only=True):
+    parent: _Original
+    at: Count
+    base: Hex
+    labels: Labels = {}
+    schema_version: str | None = None
+
+
+class _Labeled(_Form, frozen=True):
+    labels: Labels = {}
+
+
+class _TimerSet(_Form, frozen=True):
+    name: Name
+    at_us: Time
+    kind: timers.TimerKind
+
+
+class _Named(_Form, frozen=True):
+    name: Name
+
+
+class _Processed(_Form, frozen=True):
+    seqs: Annotated[list[Seq], msgspec.Meta(min_length=1)]
+
+
+class _SpanForm(_Form, frozen=True):
+    span_id: Text
+    kind: str
+    name: str
+
+
+class _Wake(_SpanForm, frozen=True):
+    turn: Text
+    attempt: Count
+    inputs: list[Seq]
+    timers: list[str]
+    worker: str
+    fence: Count
+    claimed_us: Time
+
+
+class _SpanEnd(_SpanForm, frozen=True):
+    result: str
+    error: str | None = None
+
+
+class _WakeEnd(_SpanEnd, frozen=True, kw_only=True):
+    fence: Count
+
+
+class _Needs(_Form, frozen=True):
+    cost: Sum | None = None
+    tokens: Sum | None = None
+
+
+class _Idle(_Form, frozen=True):
+    stop_reason: runs.StopReason
+    blocked_on: list[str]
+    processed: list[Seq] = []
+    needs: _Needs | None = None
+    summary: str | None = None
+
+
+class _Error(_Form, frozen=True):
+    code: str
+    message: str
+    attempt: Count
+    counts: bool = True
+    retry_us: Time | None = None
+    effects: list[str] = []
+
+
+class _Step(_Form, frozen=True):
+    name: str
+    occurrence: Count
+    args_hash: str
+    result: Any
+
+
+class _Effect(_Form, frozen=True):
+    name: str
+    occurrence: Count
+    args_hash: str
+    key: str
+
+
+class _Intended(_Effect, frozen=True):
+    tries: Count
+    span_id: str
+    compensate: dict[str, Any] | None = None
+
+
+class _Performed(_Effect, frozen=True):
+    result: Any
+
+
+class _NotPerformed(_Effect, frozen=True):
+    error: str
+
+
+class _Undoing(_Form, frozen=True):
+    of: str
+    name: str
+    key: str
+
+
+class _Cascaded(_Form, frozen=True):
+    children: list[str]
+
+
+class _Finished(_Form, frozen=True):
+    done: Count
+    left: list[str]
+    retry_us: Time | None = None
+
+
+class _RevisitSet(_Form, frozen=True):
+    name: Name
+    at_us: Time
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_CHARS_MAX)]
+    priority: revisits.RevisitPriority
+    replace: bool
+
+
+class _Taken(_Form, frozen=True):
+    names: list[str]
+
+
+class _ChildCreated(_Form, frozen=True):
+    child: Text
+    app: Text
+    user: Text
+    occurrence: Count
+    args_hash: str
+    title: str | None = None
+    cascade: bool = True
+
+    def __post_init__(self) -> None:
+        Key(self.app, self.user, self.child)
+
+
+class _Child(_Form, frozen=True):
+    child: Text
+
+
+class _ChildEnded(_Child, frozen=True):
+    stop_reason: str
+    summary: str | None = None
+
+
+class _Delegated(_Owned, frozen=True):
+    turn: Text
+    depth: Annotated[int, msgspec.Meta(ge=0, le=DELEGATION_DEPTH_MAX)]
+
+
+class _Amount(_Form, frozen=True):
+    cost: Count
+    tokens: Count
+
+
+class _Reservation(_Amount, frozen=True, kw_only=True):
+    reservation: Text
+
+
+class _Loan(_Amount, frozen=True, kw_only=True):
+    child: Text
+
+
+class _Evaluated(_Form, frozen=True):
+    verdict: outcomes.Verdict
+    met: list[bool | None]
+    note: str | None = None
+
+
+class _Written(_Form, frozen=True):
+    name: memory.BufferName
+    value: Any
+    expect: Count | None = None
+
+
+class _Attached(_Form, frozen=True):
+    resources: Annotated[list[str], msgspec.Meta(max_length=setup.ATTACHED_MAX)] = []
+    vaults: Annotated[list[str], msgspec.Meta(max_length=setup.ATTACHED_MAX)] = []
+    permissions: str | None = None
+    limits: dict[str, str] = {}
+
+
+class _Recorded(_Form, frozen=True):
+    number: Seq
+    seq: Seq
+    checksum: Hex
+    full: bool
+    at_us: Time
+    trigger: str
+    size: Count
+
+
+class _Prioritized(_Form, frozen=True):
+    priority: Annotated[int, msgspec.Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
+
+
+class _Retained(_Form, frozen=True):
+    retention: _RetentionForm
+
+
+class _Migrated(_Form, frozen=True):
+    to: str
+
+
+class _TimeoutsSet(_Form, frozen=True):
+    timeouts: _TimeoutsForm
+
+
+class _Renewed(_Form, frozen=True):
+    idle_us: Span
+
+
+class _ToolsBound(_Form, frozen=True):
+    tools: Annotated[dict[str, dict[str, Any]], msgspec.Meta(max_length=TOOLS_MAX)]
+    degraded: list[str] = []
+    substituted: dict[str, str] = {}
+
+
+class _Moved(_Form, frozen=True, rename={"from_": "from"}):
+    from_: phases.Phase
+    to: phases.Phase
+    event: phases.PhaseEvent
+    reason: str | None = None
+
+
+class _Merged(_Form, frozen=True):
+    other: _Original
+    at: Count
+    base: dict[str, Any]
+    checksum: str
+
+
+class _Put(_Form, frozen=True):
+    value: Any
+    checkpoint: Count | None = None
+
+
+class _Removed(_Form, frozen=True):
+    checkpoint: Count | None = None
+
+
+_DATA: Final[Mapping[str, type[_Form]]] = {
+    creation.CREATED: _Created,
+    forks.FORKED: _Forked,
+    labels.LABELED: _Labeled,
+    timers.TIMER_SET: _TimerSet,
+    timers.TIMER_CLEARED: _Named,
+    inputs.PROCESSED: _Processed,
+    runs.SPAN_STARTED: _SpanForm,
+    runs.SPAN_COMPLETED: _SpanEnd,
+    runs.STATUS_IDLE: _Idle,
+    runs.ERROR: _Error,
+    steps.STEP: _Step,
+    steps.INTENDED: _Intended,
+    steps.SUCCEEDED: _Performed,
+    steps.FAILED: _NotPerformed,
+    steps.UNKNOWN: _NotPerformed,
+    endings.COMPENSATING: _Undoing,
+    endings.COMPENSATED: _Undoing,
+    endings.NOT_COMPENSATED: _Undoing,
+    endings.MAYBE_COMPENSATED: _Undoing,
+    endings.CASCADED: _Cascaded,
+    endings.FINISHED: _Finished,
+    revisits.REVISIT_SET: _RevisitSet,
+    revisits.TIMERS_TAKEN: _Taken,
+    children.CHILD_CREATED: _ChildCreated,
+    children.CHILD_RELEASED: _Child,
+    CHILD_ENDED: _ChildEnded,
+    children.DELEGATED: _Delegated,
+    budgets.GRANTED: _Grant,
+    budgets.RESERVED: _Reservation,
+    budgets.SETTLED: _Reservation,
+    budgets.LENT: _Loan,
+    budgets.RETURNED: _Loan,
+    outcomes.EVALUATED: _Evaluated,
+    memory.WRITTEN: _Written,
+    setup.ATTACHED: _Attached,
+    checkpoints.RECORDED: _Recorded,
+    priority.PRIORITIZED: _Prioritized,
+    retention.RETENTION_SET: _Retained,
+    schema.MIGRATED: _Migrated,
+    timeouts.TIMEOUTS_SET: _TimeoutsSet,
+    timeouts.RENEWED: _Renewed,
+    writes.TOOLS_BOUND: _ToolsBound,
+    history.MERGED: _Merged,
+    documents.PUT: _Put,
+    documents.DELETED: _Removed,
+    **dict.fromkeys(phases.TRANSITIONS, _Moved),
+}
+_WAKES: Final[Mapping[str, type[_Form]]] = {
+    runs.SPAN_STARTED: _Wake,
+    runs.SPAN_COMPLETED: _WakeEnd,
+}
+_STARTS: Final = frozenset((creation.CREATED, forks.FORKED))
+
+
+def check_data(type: str, data: Mapping[str, Any], *, first: bool) -> None:
+    """Raise InvalidEvent unless an event recorded elsewhere has the form that its type has here.
+
+    `first`: it begins its log. What stands in a store for an archived session begins none: its log
+    is elsewhere, and a file cannot say where.
+    """
+    if first != (type in _STARTS):
+        raise InvalidEvent(f"an event of type {type!r} is not in its place")
+    if first and "archived" in data:
+        raise InvalidEvent("it stands for a session that is in an archive")
+    form = _DATA.get(type)
+    if form is not None and data.get("kind") == "wake" and type in _WAKES:
+        # One that only records an end has no turn of its own to begin.
+        form = _WAKES[type] if data.get("name") == "wake" else form
+    if form is not None:
+        _convert(data, form, f"the data of its {type}")
+    if type in (labels.LABELED, *_STARTS):
+        _check_labels(data.get("labels", {}))
+
+
+def _check_labels(changes: Mapping[str, str | None]) -> None:
+    for name, value in changes.items():
+        if unfit(name, NAME_CHARS_MAX) or name.startswith("$"):
+            raise InvalidEvent("it has a label whose name is not one")
+        if value is not None and unfit(value, LABEL_VALUE_CHARS_MAX):
+            raise InvalidEvent(f"the label {name!r} has a value that is not one")
+        if len(f"{name}{value or ''}".encode()) > LABEL_BYTES_MAX:
+            raise InvalidEvent(f"the label {name!r} has more than {LABEL_BYTES_MAX:,} bytes")
+
+
+# --- the document of facts ------------------------------------------------------------------------
+
+
+class _Inputs(_Form, frozen=True):
+    pending: Seq
+    since_us: Time
+
+
+class _TimerForm(_Form, frozen=True):
+    at_us: Time
+    kind: timers.TimerKind
+    seq: Count
+    reason: str = ""
+    priority: revisits.RevisitPriority = "normal"
+
+
+class _TurnForm(_Form, frozen=True, rename={"from_": "from"}):
+    id: Text
+    from_: Count
+    inputs: list[Seq]
+    timers: list[str]
+    attempt: Count
+    span: str | None
+    since_us: Time
+
+
+class _NeedsForm(_Needs, frozen=True, kw_only=True):
+    since_us: Time
+
+
+class _RunForm(_Form, frozen=True):
+    turn: _TurnForm | None = None
+    stop: str | None = None
+    paused: bool | None = None
+    deadline_us: Time | None = None
+    retry_us: Time | None = None
+    fails: Count = 0
+    fence: Count = 0
+    interrupt: Seq | None = None
+    needs: _NeedsForm | None = None
+    error: dict[str, Any] = {}
+    dead: dict[str, Any] = {}
+    requeued: bool | None = None
+
+
+class _RequestForm(_Form, frozen=True):
+    kind: str  # and name and input are as a program appended them
+    deadline_us: Time | None = None
+    otherwise: bool = False
+    answer: Seq | None = None
+
+
+class _ChildForm(_Form, frozen=True):
+    app: str
+    user: str
+    seq: Count
+    title: str | None = None
+    cascade: bool = True
+
+
+class _DelegationForm(_Delegated, frozen=True):
+    ended: bool = False
+    quiet: bool = False
+
+
+class _Parent(_Original, frozen=True):
+    at: Count
+
+
+class _UsageForm(_Form, frozen=True):
+    turns: Sum = 0
+    input: Sum = 0
+    output: Sum = 0
+    cache_read: Sum = 0
+    cost: Sum = 0
+    other: Sum = 0
+
+
+class _BudgetForm(_Form, frozen=True):
+    cost: Sum | None = None
+    tokens: Sum | None = None
+    reserved: dict[str, tuple[Sum, Sum]] = {}
+    lent: dict[str, tuple[Sum, Sum]] = {}
+    gone: tuple[Sum, Sum] | None = None
+
+
+class _OutcomeForm(_Form, frozen=True):
+    seq: Seq
+    title: str = ""
+    detail: Any = None
+    criteria: list[Any] = []  # as a program appended them
+    verdict: outcomes.Verdict | None = None
+    met: list[bool | None] = []
+
+
+class _Buffer(_Form, frozen=True):
+    version: Seq
+    seq: Seq
+
+
+class _EndingForm(_Form, frozen=True):
+    undo: bool | None = None
+    cascaded: bool | None = None
+    span: str | None = None
+    fails: Count = 0
+    retry_us: Time | None = None
+    held: list[str] = []
+
+
+class _CheckpointForm(_Form, frozen=True):
+    number: Seq
+    at_us: Time
+
+
+class _FactsForm(_Form, frozen=True):
+    labels: Annotated[dict[str, str], msgspec.Meta(max_length=LABELS_MAX + 1)] = {}  # and our own
+    schema_version: str | None = None
+    phase: phases.Phase = "active"
+    standing: str | None = None
+    durations: dict[str, Sum] = {}
+    resumes: bool | None = None
+    roused_us: Time | None = None
+    archived_from: phases.Phase | None = None
+    timeouts: _TimeoutsForm | None = None
+    retention: _RetentionForm | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
+    inputs: _Inputs | None = None
+    timers: Annotated[dict[str, _TimerForm], msgspec.Meta(max_length=TIMERS_MAX)] = {}
+    run: _RunForm | None = None
+    requests: dict[str, _RequestForm] = {}
+    children: Annotated[dict[str, _ChildForm], msgspec.Meta(max_length=CHILDREN_MAX)] = {}
+    delegation: _DelegationForm | None = None
+    parent: _Parent | None = None
+    agent: str | None = None
+    environment: str | None = None
+    setup: _Attached | None = None
+    tools: dict[str, dict[str, Any]] = {}
+    usage: _UsageForm | None = None
+    budget: _BudgetForm | None = None
+    outcome: _OutcomeForm | None = None
+    memory: dict[memory.BufferName, _Buffer] = {}
+    ending: _EndingForm | None = None
+    checkpoint: _CheckpointForm | None = None
+
+
+def check_document(facts: Facts) -> None:
+    """Raise InvalidEvent unless every member of a head's document of facts has its form."""
+    if facts:
+        _convert(facts, _FactsForm, "what follows from it")
+
+
+def _convert(value: Any, form: type[_Form], what: str) -> None:
+    try:
+        msgspec.convert(value, form)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise InvalidEvent(f"{what} has another form ({error})") from error
