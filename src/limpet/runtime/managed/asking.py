@@ -15,7 +15,7 @@ from limpet.model import Event, Head, Key
 from limpet.model.facts.running.children import CHILD_CREATED, created_id
 from limpet.model.facts.running.requests import open_requests
 from limpet.model.facts.running.runs import run_in
-from limpet.session.runs.family import open_child
+from limpet.runtime.children import open_child
 from limpet.session.session import Session
 from limpet.session.wire import time_form
 
