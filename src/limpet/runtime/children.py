@@ -45,7 +45,6 @@ from limpet.runtime.inheriting import inherited
 from limpet.runtime.records import args_hash, identity
 from limpet.runtime.under_way import UnderWay
 from limpet.session.creation import creation
-from limpet.session.runs.family import open_child
 from limpet.session.runs.leaving import part
 from limpet.session.session import Session
 
@@ -205,6 +204,16 @@ class Ending:
                 return end.data["output"]
         said = await read(types=["agent.message"], **last)
         return None if not said or said[0].data is None else _said(said[0])
+
+
+async def open_child(parent: Session[Any], key: Key) -> Session[Any]:
+    """The session of this key, loaded, if it says that it works for this parent, whose log names
+    it. Raises SessionNotFound if another session has the key."""
+    child: Session[Any] = Session(parent.writer.journal, key, actor=parent.actor, untyped=True)
+    await child.refresh(tail=0)
+    if not children.works_for(child.head.facts, parent.key, parent.head.uid):
+        raise SessionNotFound(key)
+    return child
 
 
 async def interrupt_all(session: Session[Any], note: str | None) -> list[Draft]:

@@ -21,14 +21,13 @@ from limpet.errors import (
 )
 from limpet.model import Draft, Key, Lease
 from limpet.model.facts.running import budgets, children, endings, readable, runs
-from limpet.runtime.children import Ending
+from limpet.runtime.children import Ending, open_child
 from limpet.runtime.closing import commit_last
 from limpet.runtime.compensating import Compensations
 from limpet.runtime.driving import Driver
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import DIED, records_of, unknown_effects
 from limpet.session.logs import SESSION
-from limpet.session.runs.family import open_child
 from limpet.session.session import Session
 
 _TRIES: Final = 8

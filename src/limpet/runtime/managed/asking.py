@@ -16,7 +16,7 @@ from limpet.model.facts.outcomes import outcome_in
 from limpet.model.facts.running.children import CHILD_CREATED, created_id
 from limpet.model.facts.running.requests import open_requests
 from limpet.model.facts.running.runs import run_in
-from limpet.session.runs.family import open_child
+from limpet.runtime.children import open_child
 from limpet.session.session import Session
 from limpet.session.wire import time_form
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, Literal
 from limpet.errors import InvalidInput
 from limpet.model import EMPTY, NO_TEXTS, Key
 from limpet.model.facts.running.children import delegation, works_for
+from limpet.runtime.children import open_child
 from limpet.runtime.managed.asking import (
     LIMIT,
     LIMIT_MAX,
@@ -16,7 +17,7 @@ from limpet.runtime.managed.asking import (
     event_shown,
     head_shown,
 )
-from limpet.session.runs.family import Kin, kin_of, open_child
+from limpet.session.runs.family import Kin, kin_of
 from limpet.session.session import Session
 from limpet.store.protocol import Query
 

@@ -22,7 +22,6 @@ from limpet.model.limits import DELEGATION_DEPTH_MAX
 
 if TYPE_CHECKING:
     from limpet.session.journal import Journal
-    from limpet.session.session import Session
     from limpet.session.writer import Writer
 
 _TYPES: Final = (CHILD_CREATED, CHILD_ENDED, CHILD_RELEASED)
@@ -89,18 +88,6 @@ async def parent_of(journal: Journal, head: Head) -> Head | None:
     said = [event.data for event in made if event.type == CHILD_CREATED and event.data is not None]
     is_named = mine in [kin(data) for data in said]
     return parent if is_named and works_for(head.facts, key, parent.uid) else None
-
-
-async def open_child(parent: Session[Any], key: Key) -> Session[Any]:
-    """The session of this key, loaded, if it says that it works for this parent.
-
-    The parent's log has named it. Raises SessionNotFound if another session has the key.
-    """
-    child = type(parent)(parent.writer.journal, key, actor=parent.actor, untyped=True)
-    await child.refresh(tail=0)
-    if not works_for(child.head.facts, parent.key, parent.head.uid):
-        raise SessionNotFound(key)
-    return child
 
 
 async def kin_of(journal: Journal, key: Key, levels: int) -> Kin:
