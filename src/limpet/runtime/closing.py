@@ -30,6 +30,7 @@ class Close(msgspec.Struct):
     drafts: list[Draft] = msgspec.field(default_factory=list)  # of the harness, and errors
     summary: str | None = None
     needs: dict[str, int] | None = None  # so much of the budget, to go on
+    redirect: int | None = None  # the interrupt that begins the next turn
 
     @property
     def is_over(self) -> bool:
@@ -98,6 +99,7 @@ def _drafts(
     if was != now:
         drafts.append(runs.status_changed(was, now, how.stop_reason))  # type: ignore[arg-type]  # two of them
     named: Any = {"blocked_on": how.blocked_on, "summary": how.summary, "needs": how.needs}
+    named["redirect"] = how.redirect
     return [*drafts, runs.status_idle(how.stop_reason, processed=done, **named)]
 
 
