@@ -202,6 +202,9 @@ class Wake:
         log = self._log(opening.turn_id, self._wake_id)
         log.begin(*opening.drafts)
         log.begin(self._started(opening))
+        if opening.has_turn:
+            before = runs.waiting_status(self.session.head.facts)
+            log.begin(runs.status_changed(before, "running", opening.why))
         if not opening.has_turn:
             return await self._settled(log, opening)
         if (dead := self._dead(opening)) is not None:

@@ -152,7 +152,8 @@ def span_completed(
 
 
 def status_changed(before: Status, after: Status, reason: str) -> Fact:
-    """The session's status, apart from running, is another one."""
+    """The session's status is another one. For who follows: what it is follows from its lease and
+    its phase."""
     return Fact(type=STATUS_CHANGED, data={"from": before, "to": after, "reason": reason})
 
 
@@ -221,6 +222,11 @@ def turn_in(facts: Facts) -> FrozenDict | None:
     an interrupt began it."""
     found: FrozenDict | None = run_in(facts).get("turn")
     return found
+
+
+def waiting_status(facts: Facts) -> Status:
+    """The status of a session that nobody runs, and that has not ended."""
+    return "rescheduling" if run_in(facts).get("stop") == "rescheduling" else "idle"
 
 
 def is_dead(facts: Facts) -> bool:
