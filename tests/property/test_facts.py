@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.errors import InvalidEvent, LimpetError
+from limpet.errors import LimpetError
 from limpet.model import Draft, Event, Fact, Key, Prepared, head, prepare
 from limpet.model.due import deadline_us, due_us, runnable_us
 from limpet.model.facts import checkpoints, outcomes, retention, tools
@@ -24,6 +24,7 @@ from limpet.model.facts.running import (
     runs,
     setup,
 )
+from limpet.model.facts.shapes import _SHAPES, check_shape
 from limpet.model.fold import Fold, record, replay
 from limpet.model.reasons import reasons_at
 from limpet.model.values import FrozenDict
@@ -234,15 +235,20 @@ def test_a_first_event_of_a_wrong_shape_is_refused_or_folds(
 
 
 @pytest.mark.parametrize("type", sorted({**GOOD, **FIRST}))
-def test_the_good_example_of_a_fact_is_recorded_or_out_of_order(type: str) -> None:
+def test_the_good_example_of_a_fact_fits(type: str) -> None:
     """Otherwise the examples would show nothing."""
-    fold = BEGUN if type in GOOD else Fold(head.blank(KEY, "e0", NOW_US))
-    try:
-        record(fold, ready(type, {**GOOD, **FIRST}[type], 10), NOW_US, b"s" * 16)
-    except InvalidEvent as error:
-        assert "does not fit" not in str(error)
-    except LimpetError:
-        pass
+    check_shape(type, {**GOOD, **FIRST}[type])
+
+
+@pytest.mark.parametrize("type", sorted(_SHAPES))
+def test_a_fact_without_its_data_is_refused(type: str) -> None:
+    """As an error of ours, unless nothing of it has to be there."""
+    fold = Fold(head.blank(KEY, "e0", NOW_US))
+    if type in ("session.created", "session.attached"):
+        record(fold, ready(type, {}, 10), NOW_US, b"s" * 16)
+        return
+    with pytest.raises(LimpetError):
+        record(fold, ready(type, {}, 10), NOW_US, b"s" * 16)
 
 
 def test_every_fact_of_the_head_has_an_example() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -65,9 +65,7 @@ LabelValue: TypeAlias = Annotated[str, Meta(min_length=1, max_length=LABEL_VALUE
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Time: TypeAlias = Annotated[  # a datetime can show it
     int,
-    Meta(
-        ge=to_us(datetime.min.replace(tzinfo=UTC)), le=to_us(datetime.max.replace(tzinfo=UTC))
-    ),
+    Meta(ge=to_us(datetime.min.replace(tzinfo=UTC)), le=to_us(datetime.max.replace(tzinfo=UTC))),
 ]
 Labels: TypeAlias = Annotated[dict[Name, LabelValue | None], Meta(max_length=LABELS_MAX)]
 
