@@ -107,8 +107,8 @@ async def test_a_deadline_does_not_answer_after_an_interrupt(lp: Limpet, person:
     await other.interrupt(actor="user:eve")
     with pytest.raises(limpet.RequestAnswered):
         await other.confirm(request.id, allow=True, actor="user:eve")
+    raw = {"request_id": request.id, "allow": True}
     with pytest.raises(limpet.RequestAnswered):
-        raw = {"request_id": request.id, "allow": True}
         await other.append("user.tool_confirmation", raw, actor="user:eve")
     for wake in wakes:
         await wake.run()

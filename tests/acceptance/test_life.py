@@ -59,6 +59,7 @@ async def test_a_session_goes_through_its_life(lp: limpet.Limpet) -> None:
         "session.suspended",
         "session.resumed",
         "session.reactivated",
+        "session.status_changed",
         "session.completed",
     ]
     assert (await lp.get(s.key)).phase == "completed"

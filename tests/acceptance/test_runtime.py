@@ -118,13 +118,43 @@ async def test_an_interrupted_session_goes_first(lp: Limpet) -> None:
     first, second = await begun(lp), await begun(lp)
     waking = asyncio.ensure_future(lp.wake(first.key, waits))
     await began.wait()
-    await first.interrupt("stop")
+    await first.interrupt()
     async with asyncio.timeout(60):
         assert (await waking).reason == "interrupted"
     third = await begun(lp)
     await third.interrupt()
     leases = await lp.claim("w", limit=3)
     assert [lease.key for lease in leases] == [third.key, second.key]
+
+
+async def test_an_interrupt_with_a_note_begins_a_turn_on_every_store(lp: Limpet) -> None:
+    """Before everything else that waits, and once; a paused turn and a running one alike."""
+    began, notes = asyncio.Event(), []
+
+    async def harness(turn: limpet.Turn) -> None:
+        if turn.note is not None:
+            notes.append((turn.note, len(turn.inputs)))
+        elif turn.session.key == paused.key:
+            await turn.approve("wire", {})
+        else:
+            began.set()
+            await asyncio.get_running_loop().create_future()
+
+    paused, running = await begun(lp), await begun(lp)
+    await lp.wake(paused.key, harness)
+    await paused.interrupt("differently", actor="user:ada")
+    waking = asyncio.ensure_future(lp.wake(running.key, harness))
+    async with asyncio.timeout(60):
+        await began.wait()
+        await running.interrupt("never mind", actor="user:ada")
+        assert (await waking).reason == "interrupted"
+        rates = await limpet.Worker(lp, harness, app="support", idle_exit=True).run()
+    assert rates.turns == 2
+    assert sorted(notes) == [("differently", 0), ("never mind", 0)]
+    for session in (paused, running):
+        await session.refresh()
+        assert (session.head.pending, session.stop_reason) == (0, "end_turn")
+    assert (await lp.verify()).ok
 
 
 async def test_a_child_wakes_its_parent(lp: Limpet) -> None:

@@ -112,9 +112,10 @@ async def test_past_its_absolute_timeout_a_session_is_suspended_and_terminated(
     assert (await lp.sweep()).terminated == 1
     await s.refresh()
     assert s.phase == "terminated"
-    assert [e.type for e in s.events[-2:]] == ["session.suspended", "session.terminated"]
+    ended = ["session.suspended", "session.status_changed", "session.terminated"]
+    assert [e.type for e in s.events[-3:]] == ended
     assert ran == ["active"]
-    assert [e.data["reason"] for e in s.events[-2:]] == ["absolute", "absolute"]
+    assert [e.data["reason"] for e in s.events[-3:]] == ["absolute"] * 3
     assert "cleanup" not in s.events[-2].data
     assert s.events[-1].data["cleanup"] == [{"name": "flush"}]
 
@@ -172,7 +173,8 @@ async def test_many_sweeps_at_once_deal_with_each_session_once(lp: limpet.Limpet
     assert not any(each.failed for each in swept)
     for s in made:
         types = [event.type for event in (await s.refresh()).events]
-        assert types == ["session.created", "session.suspended", "session.terminated"]
+        ended = ["session.suspended", "session.status_changed", "session.terminated"]
+        assert types == ["session.created", *ended]
     assert (await lp.sweep()) == limpet.Swept()
 
 

@@ -86,7 +86,7 @@ def _record_any(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[
     digest, link = chained(before.link, seq, at_us, draft.header, salt, draft.raw)
     event = event_of(draft, seq, at_us, link)
     data = draft.data or EMPTY  # what is adopted may come undecoded
-    if data:
+    if data or origin is None:
         check_shape(draft.type, data)
     after = head.advance(before, draft.type, data, at_us, link, now_us, input=draft.input)
     if origin is None:

@@ -272,7 +272,8 @@ def _advanced(
         facts = with_changes(facts, inputs.fold_input(facts, data, at))
         if "resumes" in facts:
             facts = with_changes(facts, phases.fold_input(facts, at))
-        if data and (fold := _INPUT_FOLDS.get(type)) is not None:
+        # No data: its body is damaged. That there was an interrupt its type says.
+        if (data or type == runs.INTERRUPT) and (fold := _INPUT_FOLDS.get(type)) is not None:
             facts = with_changes(facts, fold(facts, data, at))
     elif data and (fold := _FOLDS.get(type)) is not None:  # no data: the fact's body is damaged
         facts = with_changes(facts, fold(facts, data, at))

@@ -30,6 +30,7 @@ class Close(msgspec.Struct):
     drafts: list[Draft] = msgspec.field(default_factory=list)  # of the harness, and errors
     summary: str | None = None
     needs: dict[str, int] | None = None  # so much of the budget, to go on
+    redirect: int | None = None  # the interrupt that begins the next turn
 
     @property
     def is_over(self) -> bool:
@@ -85,7 +86,7 @@ def _drafts(
     done: Iterable[int],
     lease: Lease,
 ) -> list[Draft]:
-    facts, drafts = log.session.head.facts, [*left, *how.drafts]
+    drafts = [*left, *how.drafts]
     if how.is_over and opening.timers:
         drafts.insert(0, timers_taken(opening.timers))
     drafts.append(
@@ -93,11 +94,12 @@ def _drafts(
             log.wake_id, log.turn_id, how.result, fence=lease.fence, error=how.error
         )
     )
-    was = "rescheduling" if runs.run_in(facts).get("stop") == "rescheduling" else "idle"
-    now = "rescheduling" if how.stop_reason == "rescheduling" else "idle"
+    was = "running" if log.is_begun else runs.waiting_status(log.session.head.facts)
+    now: runs.Status = "rescheduling" if how.stop_reason == "rescheduling" else "idle"
     if was != now:
-        drafts.append(runs.status_changed(was, now, how.stop_reason))  # type: ignore[arg-type]  # two of them
+        drafts.append(runs.status_changed(was, now, how.stop_reason))
     named: Any = {"blocked_on": how.blocked_on, "summary": how.summary, "needs": how.needs}
+    named["redirect"] = how.redirect
     return [*drafts, runs.status_idle(how.stop_reason, processed=done, **named)]
 
 

@@ -14,7 +14,12 @@ from msgspec import structs
 
 from limpet.errors import SessionFenced, StoreError
 from limpet.model import PROCESSED, Commit, Draft, Event, Fact, Lease, Prepared
-from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED, STATUS_IDLE
+from limpet.model.facts.running.runs import (
+    SPAN_COMPLETED,
+    SPAN_STARTED,
+    STATUS_CHANGED,
+    STATUS_IDLE,
+)
 from limpet.session.life.rousing import is_roused
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
@@ -22,7 +27,7 @@ from limpet.session.session import Session
 _TRIES: Final = 4
 _PAUSE_SECONDS: Final = 0.05
 # What every turn records, however little it does: made of plain values by their constructors.
-_PLAIN: Final = frozenset((SPAN_STARTED, SPAN_COMPLETED, STATUS_IDLE, PROCESSED))
+_PLAIN: Final = frozenset((SPAN_STARTED, SPAN_COMPLETED, STATUS_CHANGED, STATUS_IDLE, PROCESSED))
 
 
 class TurnLog:
@@ -73,8 +78,12 @@ class TurnLog:
             return events
 
     def closing(self, *drafts: Draft) -> tuple[Prepared, ...]:
-        """All that is left to record, and these: for the commit that ends the wake."""
-        return tuple([self.prepare(d) for d in (*self._first, *self._queued.values(), *drafts)])
+        """All that is left to record, and these: for the commit that ends the wake.
+
+        If that is its only one, nobody has seen it running: a change to that is not recorded.
+        """
+        first = [draft for draft in self._first if draft.type != STATUS_CHANGED]
+        return tuple([self.prepare(d) for d in (*first, *self._queued.values(), *drafts)])
 
     async def close(self, drafts: tuple[Prepared, ...], lease: Lease) -> None:
         """Record the end of the wake and of its lease. Raises SessionFenced if that is lost.

@@ -63,6 +63,7 @@ class Opening(msgspec.Struct):
     revisits: tuple[Revisit, ...] = ()
     timers: tuple[str, ...] = ()  # the names of what `revisits` shows
     control: tuple[int, ...] = ()  # seqs of answers and interrupts that are pending
+    redirect: Event | None = None  # the interrupt that began the turn: its note is what it is about
     records: Records = msgspec.field(default_factory=Records)
     drafts: list[Draft] = msgspec.field(default_factory=list)  # to be recorded first
     fails: int = 0  # runs of this turn that failed or died
@@ -110,11 +111,15 @@ async def _opened(
     if turn is not None:
         settling, records = await _settle(session, turn, lease)
         died = any([d.type == runs.ERROR and d.data["counts"] for d in settling])
+    redirect = None if turn is not None else await _event(session, pending, runs.redirect_in(facts))
     if runs.is_interrupted(facts):
+        redirect = await interrupted_by(session, pending)
         gone = _interrupted_inputs(facts, turn, pending)
-        settling += _interrupted(facts, turn, records, {*gone, *control})
+        settling += _interrupted(facts, turn, records, {*gone, *control}, redirect)
         pending = tuple([e for e in pending if e.seq not in gone and e.type not in CONTROL])
-        turn, records, control, died = None, Records(), (), False
+        turn, records, died = None, Records(), False
+        control = tuple([seq for seq in control if redirect is not None and seq > redirect.seq])
+        control = control if redirect is None else (redirect.seq, *control)
         settling[:0] = await interrupt_all(session, None)
     if turn is not None:
         opening = await _going_on(session, turn, records, pending)
@@ -125,7 +130,7 @@ async def _opened(
         opening.by_default = bool(overdue)
     else:
         texts = session.writer.known.texts
-        opening = _new(new_id(), pending, facts, lease, records, texts)
+        opening = _new(new_id(), pending, facts, lease, records, texts, redirect)
         if not opening.has_turn and not settling and not control:
             return "nothing_pending"
     opening.control, opening.drafts, opening.died = control, settling, died
@@ -138,7 +143,7 @@ async def _opened(
 def _why(facts: Facts, opening: Opening, *, overdue: bool, crashed: bool) -> runs.Why:
     """What made it due: the first of the reasons, in the order in which they count."""
     run, turn = runs.run_in(facts), runs.turn_in(facts)
-    if runs.is_interrupted(facts):
+    if runs.is_interrupted(facts) or runs.redirect_in(facts) is not None:
         return "interrupt"
     if run.get("requeued"):
         return "requeue"
@@ -162,8 +167,12 @@ def _new(
     lease: Lease,
     records: Records,
     texts: Texts,
+    redirect: Event | None,
 ) -> Opening:
-    """A turn that begins: it fixes what it is about."""
+    """A turn that begins: it fixes what it is about. One that an interrupt begins is about its
+    note: inputs and timers wait for the next."""
+    if redirect is not None:
+        return Opening(turn_id, 1, records=records, redirect=redirect)
     inputs = tuple([e for e in pending if e.type not in CONTROL])[:TURN_INPUTS_MAX]
     timers: tuple[str, ...] = ()
     if "timers" in facts:
@@ -181,12 +190,14 @@ async def _going_on(
     by_seq = {event.seq: event for event in pending}
     inputs = []
     for seq in turn["inputs"]:
-        if seq not in by_seq:  # somebody marked it as processed; it is the turn's all the same
-            (by_seq[seq],) = await session.read(after=seq - 1, limit=1)
-        inputs.append(by_seq[seq])
+        # Somebody may have marked it as processed: it is the turn's all the same.
+        found = by_seq.get(seq) or await _event(session, (), seq)
+        assert found is not None, "a turn's inputs are in its log"
+        inputs.append(found)
     timers = tuple(turn["timers"])
     revisits = revisits_of(session.head.facts, timers, session.writer.known.texts)
-    how: Any = {"revisits": revisits, "timers": timers, "records": records}
+    redirect = await _event(session, pending, turn.get("redirect"))
+    how: Any = {"revisits": revisits, "timers": timers, "records": records, "redirect": redirect}
     return Opening(turn["id"], turn["attempt"] + 1, inputs=tuple(inputs), **how)
 
 
@@ -257,14 +268,41 @@ def _interrupted_inputs(
 
 
 def _interrupted(
-    facts: Facts, turn: FrozenDict | None, records: Records, done: set[int]
+    facts: Facts,
+    turn: FrozenDict | None,
+    records: Records,
+    done: set[int],
+    redirect: Event | None,
 ) -> list[Draft]:
     """The end of a turn that was interrupted while nobody ran it."""
     drafts = unanswered(records, "interrupted") if turn is not None else []
     if turn is not None and turn["timers"]:
         drafts.append(timers_taken(turn["timers"]))
     done = {*done, runs.run_in(facts)["interrupt"]}
-    return [*drafts, runs.status_idle("interrupted", processed=done)]
+    if redirect is None:
+        return [*drafts, runs.status_idle("interrupted", processed=done)]
+    done = {seq for seq in done if seq < redirect.seq}
+    idle = runs.status_idle("interrupted", processed=done, redirect=redirect.seq)
+    return [*drafts, idle]
+
+
+async def interrupted_by(session: Session[Any], pending: tuple[Event, ...]) -> Event | None:
+    """The interrupt that was not dealt with, if its note begins a turn."""
+    event = await _event(session, pending, runs.run_in(session.head.facts).get("interrupt"))
+    return event if event is not None and runs.redirects(event.data) else None
+
+
+async def _event(
+    session: Session[Any], pending: tuple[Event, ...], seq: int | None
+) -> Event | None:
+    """The event with this seq, which mostly is a pending one."""
+    if seq is None:
+        return None
+    for event in pending:
+        if event.seq == seq:
+            return event
+    (found,) = await session.read(after=seq - 1, limit=1)
+    return found
 
 
 def _by_default(id: str, *, allow: bool) -> Draft:

@@ -63,6 +63,9 @@ class Turn:
         self.attempt = opening.attempt
         self.inputs: Sequence[Event] = opening.inputs
         self.revisits: Sequence[Revisit] = opening.revisits
+        said = None if opening.redirect is None else opening.redirect.data
+        # What a person said when they interrupted the turn before: then it has no inputs.
+        self.note: str | None = None if said is None else said["note"]
         self.asked_for: list[Draft] = []  # revisits, for the closing commit
         self._permissions = permissions
         self.worker_permissions = worker_permissions  # a child keeps to them, whoever runs it

@@ -35,7 +35,7 @@ from limpet.runtime.driving import Driver, harness_of
 from limpet.runtime.finishing import Finishing
 from limpet.runtime.later import Later
 from limpet.runtime.log import TurnLog
-from limpet.runtime.opening import CONTROL, TAIL, Opening, open_wake
+from limpet.runtime.opening import CONTROL, TAIL, Opening, interrupted_by, open_wake
 from limpet.runtime.records import identity, plain
 from limpet.runtime.turn import Turn
 from limpet.session.limpet import Limpet
@@ -202,6 +202,9 @@ class Wake:
         log = self._log(opening.turn_id, self._wake_id)
         log.begin(*opening.drafts)
         log.begin(self._started(opening))
+        if opening.has_turn:
+            before = runs.waiting_status(self.session.head.facts)
+            log.begin(runs.status_changed(before, "running", opening.why))
         if not opening.has_turn:
             return await self._settled(log, opening)
         if (dead := self._dead(opening)) is not None:
@@ -243,6 +246,7 @@ class Wake:
             claimed_us=lease.claimed_us,
             fence=lease.fence,
             answers=opening.control,
+            redirect=None if opening.redirect is None else opening.redirect.seq,
             name="wake" if opening.has_turn else "settle",
         )
 
@@ -308,9 +312,11 @@ class Wake:
         if stopped == "stopped":
             return self._given_back(opening)
         if stopped == "interrupted" or isinstance(error, Interrupted):
-            await self._take_interrupts(opening)
+            redirect = await self._take_interrupts(opening)
             released = await interrupt_all(self.session, self._driver.note)
-            return Close("interrupted", "blocked", error=self._driver.note, drafts=released)
+            how = Close("interrupted", "blocked", error=self._driver.note, drafts=released)
+            how.redirect = redirect
+            return how
         if stopped == "paused":
             return Close("requires_action", "blocked", blocked_on=tuple(turn.pauses.blocked_on))
         if error is None:
@@ -353,12 +359,17 @@ class Wake:
         fact = runs.failed("worker.stopped", why, opening.attempt, **how)
         return Close("rescheduling", "error", why, drafts=[fact])
 
-    async def _take_interrupts(self, opening: Opening) -> None:
-        """The turn ends with all interrupts and answers that have come."""
-        pending = await self.session.pending(limit=PAGE_MAX)
+    async def _take_interrupts(self, opening: Opening) -> int | None:
+        """The turn ends with all interrupts and answers that have come, up to the last interrupt
+        that is known. If that one begins the next turn, its seq."""
         await self.session.refresh()
-        control = [event.seq for event in pending if event.type in CONTROL]
+        pending = await self.session.pending(limit=PAGE_MAX)
+        redirect = await interrupted_by(self.session, pending)
+        last = runs.run_in(self.session.head.facts).get("interrupt", self.session.version)
+        last -= redirect is not None
+        control = [event.seq for event in pending if event.type in CONTROL and event.seq <= last]
         opening.control = tuple({*opening.control, *control})
+        return None if redirect is None else redirect.seq
 
     def _mismatched(self, opening: Opening, error: TurnMismatch) -> Close:
         """A person is asked whether it goes on with what is recorded, and sees both values."""

@@ -157,7 +157,7 @@ async def test_an_interrupt_reaches_the_children(world: World) -> None:
     await session.grant(1.0, actor="user:ada")
     await world.work(asks_a_child)
     (key,) = await session.children()
-    await session.interrupt("stop")
+    await session.interrupt()
     await world.work(asks_a_child)
     await work_children(world)
     child = await world.lp.get(key)

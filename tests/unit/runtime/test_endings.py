@@ -604,7 +604,7 @@ async def test_a_child_without_cascade_outlives_its_parent(world: World) -> None
 async def test_an_interrupt_leaves_a_child_without_cascade_alone(world: World) -> None:
     """Its end is an input of the parent's next turn."""
     child = await begun_with_child(world, cascade=False)
-    await world.session.interrupt("never mind")
+    await world.session.interrupt()
     await world.work(delegates())
     await child.refresh()
     await child.confirm(child.blocked_on[0].id, allow=True, actor="user:ada")

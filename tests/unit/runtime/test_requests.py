@@ -334,7 +334,7 @@ async def test_every_tool_call_has_one_outcome(world: World) -> None:
     """Answered, expired or interrupted: the conversation stays valid."""
     session = await world.begin("hi")
     await world.work(wires)
-    await session.interrupt("stop")
+    await session.interrupt()
     await world.work(wires)
     log = await world.log()
     uses = [e.data["request_id"] for e in log if e.type == "agent.tool_use"]
@@ -463,7 +463,7 @@ async def test_an_interrupt_clears_blocks_and_revisits_with_no_worker_alive(worl
     await world.work(harness)
     assert session.blocked_on
     assert session.head.timers
-    await session.interrupt("changed my mind")
+    await session.interrupt()
     assert (session.status, session.stop_reason) == ("idle", "interrupted")
     assert not session.blocked_on
     assert not session.head.timers
@@ -523,9 +523,9 @@ async def test_a_running_harness_sees_the_interrupt(world: World) -> None:
     session = await world.begin("hi")
     working = asyncio.ensure_future(world.work(harness))
     await began.wait()
-    await world.lp.session(session.key).interrupt("stop it")
+    await world.lp.session(session.key).interrupt()
     (woken,) = await working
-    assert (woken.reason, seen, bank.done) == ("interrupted", ["stop it"], [])
+    assert (woken.reason, seen, bank.done) == ("interrupted", [None], [])
     assert not session.head.pending
     assert not await world.work(harness)
     processed = [e for e in await world.log() if e.type == "session.status_idle"]
@@ -580,7 +580,7 @@ async def test_an_interrupt_just_before_the_end_drops_what_the_turn_asks_for(wor
     async def harness(turn: limpet.Turn) -> None:
         turn.revisit(timedelta(hours=1), "later")
         await turn.say("done")
-        await other.interrupt("stop", actor="user:ada")
+        await other.interrupt(actor="user:ada")
 
     session = await world.begin("hi")
     other = await world.lp.get(session.key)
@@ -589,3 +589,210 @@ async def test_an_interrupt_just_before_the_end_drops_what_the_turn_asks_for(wor
     await world.work(harness)
     assert session.stop_reason == "interrupted"
     assert session.head.timers == {}
+
+
+# --- an interrupt with a note --------------------------------------------------------------------
+
+
+class Listens:
+    """A harness that keeps what each of its turns is about, and asks where it is told to."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    async def run(self, turn: limpet.Turn) -> None:
+        texts = [message.data["text"] for message in turn.inputs]
+        self.seen.append((turn.attempt, texts, turn.note))
+        if turn.note == "ask" or "ask" in texts:
+            await turn.approve("wire", {})
+        await turn.say(f"{texts} {turn.note}")
+
+
+async def test_an_interrupt_with_a_note_begins_a_turn(world: World) -> None:
+    """What the paused turn waits for is dropped, its inputs are processed, and the harness is
+    called once with the note and without inputs."""
+    listens = Listens()
+    session = await world.begin("ask")
+    await world.work(listens)
+    note = await session.interrupt("use the other account")
+    assert (session.blocked_on, session.stop_reason) == ((), "interrupted")
+    (woken,) = await world.work(listens)
+    assert (woken.ran, woken.reason) == (True, "end_turn")
+    assert listens.seen == [(1, ["ask"], None), (1, [], "use the other account")]
+    assert not session.head.pending
+    assert (session.stop_reason, session.head.priority) == ("end_turn", 0)
+    assert not await world.work(listens)
+    idle = [e.data for e in await world.log() if e.type == "session.status_idle"]
+    assert [(d["stop_reason"], d.get("redirect")) for d in idle] == [
+        ("requires_action", None),
+        ("interrupted", note.seq),
+        ("end_turn", None),
+    ]
+    assert note.seq in idle[-1]["processed"]
+    (activation, *_) = await session.activations()
+    assert activation.why == "interrupt"
+    context = await session.context()
+    said = [m["content"] for m in context.messages if m["role"] == "user"]
+    assert said == ["ask", "[interrupted] use the other account"]
+    assert (await world.lp.verify()).ok
+
+
+async def test_an_interrupt_with_a_note_redirects_a_running_harness(world: World) -> None:
+    """It sees Interrupted, its turn is over, and the next one is about the note."""
+    began, seen = asyncio.Event(), []
+
+    async def harness(turn: limpet.Turn) -> None:
+        seen.append(turn.note)
+        if turn.note is None:
+            began.set()
+            await asyncio.get_running_loop().create_future()
+
+    session = await world.begin("hi")
+    working = asyncio.ensure_future(world.work(harness))
+    await began.wait()
+    world.later(0.001)
+    note = await world.lp.session(session.key).interrupt("stop it")
+    assert [woken.reason for woken in await working] == ["interrupted", "end_turn"]
+    assert seen == [None, "stop it"]
+    assert not session.head.pending
+    idle = [e.data for e in await world.log() if e.type == "session.status_idle"]
+    assert [d["processed"] for d in idle] == [[2], [note.seq]]
+
+
+async def test_an_interrupt_with_a_note_wakes_an_idle_session(world: World) -> None:
+    """Messages that wait, before it or after it, have a turn of their own, and revisits too."""
+    listens = Listens()
+    session = await world.begin("one")
+    await session.interrupt("first this")
+    await world.send("two")
+    await world.work(listens)
+    assert listens.seen == [(1, [], "first this"), (1, ["one", "two"], None)]
+    assert not session.head.pending
+
+
+async def test_the_last_of_several_interrupts_counts(world: World) -> None:
+    """A later note replaces the one before; an interrupt without a note begins nothing."""
+    listens = Listens()
+    session = await world.begin("ask")
+    await world.work(listens)
+    await session.interrupt("a")
+    await session.interrupt("b")
+    await world.work(listens)
+    assert [note for _, _, note in listens.seen] == [None, "b"]
+    await session.interrupt("c")
+    await session.interrupt()
+    (woken,) = await world.work(listens)
+    assert (woken.ran, woken.reason) == (False, "settled")
+    assert len(listens.seen) == 2
+    assert not session.head.pending
+    assert session.head.priority == 0
+
+
+async def test_a_turn_that_an_interrupt_began_is_interrupted_in_turn(world: World) -> None:
+    """Also while it waits for an answer: its note is not delivered again."""
+    listens = Listens()
+    session = await world.begin("hi")
+    await session.interrupt("ask")
+    await world.work(listens)
+    assert session.blocked_on
+    await session.interrupt("never mind")
+    await world.work(listens)
+    assert listens.seen == [(1, [], "ask"), (1, [], "never mind"), (1, ["hi"], None)]
+    assert not session.head.pending
+
+
+async def test_a_paused_turn_keeps_its_note(world: World) -> None:
+    """Every run of the turn has it, and no other turn."""
+    listens = Listens()
+    session = await world.begin()
+    await session.interrupt("ask", actor="user:ada")
+    await world.work(listens)
+    (request,) = session.blocked_on
+    await session.confirm(request.id, allow=True, actor="user:ada")
+    await world.work(listens)
+    await world.send("more")
+    await world.work(listens)
+    assert listens.seen == [(1, [], "ask"), (2, [], "ask"), (1, ["more"], None)]
+
+
+async def test_a_newer_interrupt_is_not_lost_while_the_turn_closes(world: World) -> None:
+    """It comes after the wake has looked, and before the end is recorded."""
+    seen, notes = [], iter(["second"])
+
+    async def harness(turn: limpet.Turn) -> None:
+        seen.append(turn.note)
+        if turn.note is None:
+            await other.interrupt("first", actor="user:ada")
+            await turn.step("hear", lambda: None)
+
+    async def commit(commits: Any) -> Any:
+        closing = [d for c in commits for d in c.drafts if d.type == "session.status_idle"]
+        if closing and closing[-1].data["stop_reason"] == "interrupted":
+            for note in notes:
+                await other.interrupt(note, actor="user:ada")
+        return await recorded(commits)
+
+    session = await world.begin("hi")
+    other = world.lp.session(session.key)
+    recorded, world.store.commit = world.store.commit, commit  # type: ignore[method-assign]
+    await world.work(harness)
+    assert seen == [None, "second"]
+    assert not session.head.pending
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("at", range(1, 5))
+async def test_a_note_survives_every_crash(world: World, at: int, recorded: bool) -> None:
+    """The turn that it begins ends once, wherever a worker dies."""
+    listens = Listens()
+    session = await world.begin("ask")
+    await world.work(listens)
+    await session.interrupt("go on")
+    await world.die(listens, at, recorded=recorded)
+    world.later()
+    await world.work(listens)
+    assert await world.said() == ["[] go on"]
+    assert {note for _, _, note in listens.seen} == {None, "go on"}
+    assert not session.head.pending
+    assert session.stop_reason == "end_turn"
+    assert (await world.lp.verify()).ok
+
+
+async def test_a_child_that_is_interrupted_with_its_parent_begins_no_turn(world: World) -> None:
+    """The note is the parent's: the child ends."""
+    notes: list[Any] = []
+
+    async def parent(turn: limpet.Turn) -> None:
+        notes.append(turn.note)
+        if turn.note is None:
+            await (await turn.delegate("research", "look")).result()
+
+    async def child(turn: limpet.Turn) -> None:
+        notes.append(("child", turn.note))
+        await turn.approve("go", {})
+
+    session = await world.begin("hi")
+    await world.work(parent)
+    (key,) = await session.children()
+    await world.lp.wake(key, child)
+    await session.interrupt("differently")
+    await world.work(parent)
+    woken = await world.lp.wake(key, child)
+    assert (woken.ran, woken.reason) == (False, "settled")
+    assert notes == [None, ("child", None), "differently"]
+    assert not (await world.lp.get(key)).head.pending
+
+
+async def test_an_interrupt_that_is_appended_as_an_event_interrupts_too(world: World) -> None:
+    """With a note that is a text it redirects, with anything else it only ends the turn."""
+    listens = Listens()
+    session = await world.begin("ask")
+    for data, notes in (({}, []), ({"note": 5}, []), ({"note": "b"}, ["b"])):
+        await world.work(listens)
+        assert session.blocked_on
+        listens.seen.clear()
+        await session.append("user.interrupt", data, actor="user:ada")
+        assert session.blocked_on == ()
+        await world.work(listens)
+        assert [note for _, _, note in listens.seen] == notes
+        await world.send("ask")

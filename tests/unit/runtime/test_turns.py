@@ -691,3 +691,76 @@ async def test_a_result_that_cannot_be_recorded_is_named(world: World) -> None:
     woken = await world.lp.wake(session.key, acts)
     assert str(woken.error).startswith("the result of the effect 'refund' is object,")
     assert [e.type for e in await session.read(types=["effect.*"])][-1] == "effect.unknown"
+
+
+# --- statuses ------------------------------------------------------------------------------------
+
+
+async def statuses(session: limpet.Session[Any]) -> list[tuple[str, str, str]]:
+    found = await session.read(types=["session.status_changed"])
+    return [(e.data["from"], e.data["to"], e.data["reason"]) for e in found]
+
+
+async def test_followers_see_a_session_run_and_come_to_rest(world: World) -> None:
+    """Running is recorded with the first thing that a turn records, and its end with the last."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say("hi")
+        if turn.attempt == 1:
+            raise ValueError("once")
+
+    session = await world.begin("hi")
+    world.store.commits = 0
+    await world.work(harness)
+    assert world.store.commits == 2
+    assert await statuses(session) == [
+        ("idle", "running", "input"),
+        ("running", "rescheduling", "rescheduling"),
+    ]
+    world.later(60)
+    await world.work(harness)
+    assert (await statuses(session))[2:] == [("rescheduling", "idle", "end_turn")]
+    types = await world.types()
+    first = types.index("session.status_changed")
+    assert types[first - 1 : first + 2] == [
+        "span.started",
+        "session.status_changed",
+        "agent.message",
+    ]
+
+
+async def test_a_turn_of_one_commit_is_never_seen_running(world: World) -> None:
+    """Nobody could: its beginning and its end are recorded together."""
+
+    async def nothing(turn: limpet.Turn) -> None:
+        pass
+
+    session = await world.begin("hi")
+    world.store.commits = 0
+    await world.work(nothing)
+    assert world.store.commits == 1
+    assert await statuses(session) == []
+
+
+async def test_the_end_of_a_session_is_a_change_of_its_status(world: World) -> None:
+    """In the commit that ends it, from whatever it was."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say("hi")
+        await world.lp.session(turn.session.key).terminate("fraud", actor="user:eve")
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    assert (await statuses(session))[-1] == ("running", "terminated", "fraud")
+    other = await world.lp.create("support", "ada", actor="user:ada")
+    version = other.version
+    done = await other.complete()
+    assert done.event is not None
+    assert (other.version, done.event.seq) == (version + 2, version + 2)
+    assert await statuses(other) == [("idle", "terminated", "complete")]
+    await other.archive()
+    assert len(await statuses(other)) == 1
+    waiting = await world.lp.create("support", "ada", actor="user:ada")
+    await waiting.suspend()
+    await waiting.terminate()
+    assert await statuses(waiting) == [("idle", "terminated", "terminate")]

@@ -25,8 +25,10 @@ def prioritized(priority: int, *, actor: str | None = None) -> Fact:
 
 
 def priority(facts: Facts) -> int:
-    """The higher is claimed first. An interrupt that waits goes before everything else."""
-    if "interrupt" in facts.get("run", EMPTY):
+    """The higher is claimed first. An interrupt that waits goes before everything else, and so
+    does the turn that it begins."""
+    run = facts.get("run", EMPTY)
+    if "interrupt" in run or "redirect" in run:
         return PRIORITY_MAX
     return int(facts.get("priority", 0))
 

@@ -3,7 +3,7 @@
 Folds read members without looking twice, and what they leave in the head is read by every claim,
 sweep and listing of the store. So a commit that brings wrong data is refused here, alone, before it
 is folded: made by a constructor of ours, appended as a plain event, or adopted from another store.
-Members that no fold reads are not looked at.
+Members that no fold reads are not looked at; one that is optional is missing, never null.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from limpet.errors import InvalidEvent
 from limpet.model.events import CHILD_ENDED, to_us
@@ -71,11 +71,11 @@ Labels: TypeAlias = Annotated[dict[Name, LabelValue | None], Meta(max_length=LAB
 
 
 class _Budget(Struct):
-    cost: Count | None = None
-    tokens: Count | None = None
+    cost: Count | UnsetType = UNSET
+    tokens: Count | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        if self.cost is self.tokens is None:
+        if self.cost is self.tokens is UNSET:
             raise ValueError("a budget has a cost, tokens, or both")
 
 
@@ -89,7 +89,7 @@ class _Limits(Struct):
 class _Setup(Struct):
     agent: str = ""
     environment: str = ""
-    budget: _Limits | None = None
+    budget: _Limits | UnsetType = UNSET
 
 
 class _Retention(Struct):
@@ -102,7 +102,7 @@ class _Stub(Struct):
 
     labels: Labels = msgspec.field(default_factory=dict)
     timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
-    retention: _Retention | None = None
+    retention: _Retention | UnsetType = UNSET
     durations: dict[str, Time] = msgspec.field(default_factory=dict)
     archived_from: str = ""
     schema_version: str = ""
@@ -110,15 +110,15 @@ class _Stub(Struct):
 
 class _Archived(Struct):
     created_us: Time
-    facts: _Stub | None = None
+    facts: _Stub | UnsetType = UNSET
 
 
 class _Created(Struct):
     labels: Labels = msgspec.field(default_factory=dict)
     schema_version: str = ""
     phase: str = ""
-    archived: _Archived | None = None
-    setup: _Setup | None = None
+    archived: _Archived | UnsetType = UNSET
+    setup: _Setup | UnsetType = UNSET
     timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
@@ -159,6 +159,7 @@ class _Idle(Struct):
     blocked_on: list[Id]
     processed: list[Count] = msgspec.field(default_factory=list)
     needs: dict[str, Count] | None = None
+    redirect: Count | UnsetType = UNSET
 
 
 class _WakeStarted(Struct):
@@ -167,6 +168,7 @@ class _WakeStarted(Struct):
     attempt: Count
     inputs: list[Count]
     timers: list[TimerName]
+    redirect: Count | UnsetType = UNSET
 
 
 class _FinishStarted(Struct):
@@ -198,7 +200,7 @@ class _Asked(Struct):
     name: Name
     input: Any
     input_hash: str = ""
-    deadline_us: Time | None = None
+    deadline_us: Time | UnsetType = UNSET
     otherwise: bool = False
     replaces: Id | None = None
 
@@ -380,9 +382,10 @@ def check_shape(type: str, data: Mapping[str, Any]) -> None:
 def _check_created(found: _Created) -> None:
     _check_labels(found.labels)
     _check_timeouts(found.timeouts)
-    if found.archived is not None and found.archived.facts is not None:
-        _check_labels(found.archived.facts.labels)
-        _check_timeouts(found.archived.facts.timeouts)
+    kept = UNSET if found.archived is UNSET else found.archived.facts
+    if kept is not UNSET:
+        _check_labels(kept.labels)
+        _check_timeouts(kept.timeouts)
 
 
 def _check_labels(found: Mapping[str, str | None]) -> None:

@@ -22,7 +22,12 @@ from limpet.model.facts.running import CHILD_RELEASED, endings
 from limpet.model.facts.running import RETURNED as BUDGET_RETURNED
 from limpet.model.facts.running.budgets import SETTLED as BUDGET_SETTLED
 from limpet.model.facts.running.children import DELEGATION_ENDED
-from limpet.model.facts.running.runs import REQUEUED, SPAN_COMPLETED, SPAN_STARTED
+from limpet.model.facts.running.runs import (
+    REQUEUED,
+    SPAN_COMPLETED,
+    SPAN_STARTED,
+    STATUS_CHANGED,
+)
 from limpet.model.facts.running.steps import OUTCOMES
 from limpet.model.facts.schema import MIGRATED
 from limpet.model.facts.timeouts import RENEWED, TIMEOUTS_SET
@@ -47,6 +52,7 @@ _WAITING: Final = frozenset(
         BUDGET_RETURNED,  # by a child that has ended
         CHILD_RELEASED,
         DELEGATION_ENDED,  # of a child that is about to be deleted
+        STATUS_CHANGED,  # in the commit that ends it
     )
 )
 _ACCEPTED: Final[Mapping[Phase, frozenset[str]]] = {

@@ -31,6 +31,7 @@ from limpet.model.facts.phases import (
     INIT,
     RESUMED,
     SUSPENDED,
+    TERMINAL,
     TYPES,
     Phase,
     PhaseEvent,
@@ -40,6 +41,7 @@ from limpet.model.facts.phases import (
     transition,
 )
 from limpet.model.facts.running import endings
+from limpet.model.facts.running.runs import status_changed
 from limpet.session.documents import Put
 from limpet.session.handle import Handle
 from limpet.session.history.keeping import keeping_of
@@ -52,6 +54,7 @@ from limpet.session.life.policy import Transition, call_function, function_name,
 from limpet.session.life.rousing import rouse
 from limpet.session.life.tools import binding
 from limpet.session.logs import SESSION
+from limpet.session.runs.running import status_at
 from limpet.session.writer import Writer
 
 NOBODY: Final = "system:lifecycle"
@@ -124,21 +127,22 @@ class Mover:
             await self._before(step)
         if "checkpoint" in steps[0].side_effects:
             self._more |= await self._checkpoint(steps[0])
-        facts = [self._fact(step, first=step is steps[0]) for step in steps]
-        between = self._recorded_between()
-        facts[1:1] = between
+        moves = [self._fact(step, first=step is steps[0]) for step in steps]
+        facts = [moves[0], *self._recorded_between(), *moves[1:]]
+        if (status := self._status_changed(steps[-1])) is not None:
+            facts.insert(-1, status)
         drafts = tuple([writer.journal.prepare(fact, self._actor) for fact in facts])
         puts = (*self._puts, *await self._promotions(steps[0]))
         how: dict[str, Any] = {"release": self._release, "puts": puts}
         if self._rewinds is not None:  # its fields are those of its class, as the log has them
             how |= {"schema": writer.known.head.schema_version, "classless": False}
         events = await writer.commit(drafts, version, **how)
-        events = (events[0], *events[1 + len(between) :])
+        moved = [event for event, fact in zip(events, facts, strict=True) if fact in moves]
         if self._release is not None:
             writer.lease = None  # it ended with the commit
         return tuple(
             structs.replace(step, event=event, side_effects=self._performed(step))
-            for step, event in zip(steps, events, strict=True)
+            for step, event in zip(steps, moved, strict=True)
         )
 
     def _recorded_between(self) -> tuple[Fact, ...]:
@@ -171,6 +175,14 @@ class Mover:
             more, gone = {**more, **self._ending.data}, self._ending.scrubbed
         how: dict[str, Any] = {"reason": step.reason, "more": more, "delete": gone}
         return transition(step.before, step.name, to=step.phase, **how)
+
+    def _status_changed(self, step: Transition) -> Fact | None:
+        """A session that ends is terminated from now on, whatever it was doing."""
+        if step.phase not in TERMINAL or step.before in TERMINAL:
+            return None
+        writer = self._session.writer
+        before = status_at(writer.known.head, writer.journal.now_us())
+        return status_changed(before, "terminated", step.reason or step.name)
 
     def _performed(self, step: Transition) -> tuple[str, ...]:
         ran = self._ending.effects if self._ending is not None and _is_cleaned(step) else ()

@@ -13,7 +13,7 @@ from limpet.errors import (
     InvalidInput,
     SessionConflict,
 )
-from limpet.model import ID_CHARS_MAX, UPDATE_TRIES_MAX, Draft, Event, Key, is_leased, unfit
+from limpet.model import ID_CHARS_MAX, UPDATE_TRIES_MAX, Draft, Event, Head, Key, is_leased, unfit
 from limpet.model.facts import TERMINAL
 from limpet.model.facts.running import (
     CONFIRMATION,
@@ -34,6 +34,7 @@ from limpet.model.facts.running import (
     run_in,
 )
 from limpet.model.facts.running.requests import asked_id, check_answer
+from limpet.model.facts.running.runs import waiting_status
 from limpet.session.arguments import check_actor, check_limit
 
 if TYPE_CHECKING:
@@ -62,12 +63,7 @@ class Running:
 
         It is running while a worker holds its lease.
         """
-        head = self.writer.known.head
-        if head.phase in TERMINAL:
-            return "terminated"
-        if is_leased(head, self.writer.journal.now_us()):
-            return "running"
-        return "rescheduling" if self.stop_reason == "rescheduling" else "idle"
+        return status_at(self.writer.known.head, self.writer.journal.now_us())
 
     @property
     def stop_reason(self) -> StopReason | None:
@@ -208,6 +204,13 @@ class Running:
         """Who answers: the one named, the one bound, or the user."""
         acting = check_actor(self.actor if actor is None else actor)
         return f"user:{self.user}" if acting is None else acting
+
+
+def status_at(head: Head, now_us: int) -> Status:
+    """What a session is at this time. It is running while a worker holds its lease."""
+    if head.phase in TERMINAL:
+        return "terminated"
+    return "running" if is_leased(head, now_us) else waiting_status(head.facts)
 
 
 def _check_request(id: str) -> None:

@@ -148,7 +148,8 @@ def fold_delegated(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes
 
 
 def fold_delegation_ended(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    return {"delegation": FrozenDict({**facts.get("delegation", EMPTY), "ended": True})}
+    found = delegation(facts)
+    return {} if found is None else {"delegation": FrozenDict({**found, "ended": True})}
 
 
 def check_created(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:

@@ -77,7 +77,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 _MESSAGE_CHARS_MAX: Final = 1_000
 # What a run no longer has when a wake begins, and when its turn is over.
-_BEGUN: Final[Changes] = dict.fromkeys(("paused", "deadline_us", "retry_us", "requeued", "needs"))
+_BEGUN: Final[Changes] = dict.fromkeys(
+    ("paused", "deadline_us", "retry_us", "requeued", "needs", "redirect")
+)
 _OVER: Final[Changes] = dict.fromkeys(("turn", "paused", "deadline_us", "retry_us", "fails"))
 
 
@@ -101,11 +103,13 @@ def wake_started(
     claimed_us: int,
     fence: int,
     answers: Iterable[int] = (),
+    redirect: int | None = None,
     name: WakeName = "wake",
 ) -> Fact:
     """A wake began: one run of a harness within a turn, whose inputs the first one fixes.
 
-    It is also the record of its activation: why it was woken, when it was claimed, and by whom.
+    It is also the record of its activation: why it was woken, when it was claimed, and by whom. A
+    turn that an interrupt began names it as its `redirect`.
     """
     data = {
         "span_id": wake_id,
@@ -122,6 +126,8 @@ def wake_started(
     }
     if seqs := list(answers):
         data["answers"] = seqs
+    if redirect is not None:
+        data["redirect"] = redirect
     return Fact(type=SPAN_STARTED, data=data, wake_id=wake_id, invocation_id=turn)
 
 
@@ -166,7 +172,8 @@ def span_completed(
 
 
 def status_changed(before: Status, after: Status, reason: str) -> Fact:
-    """The session's status, apart from running, is another one."""
+    """The session's status is another one. For who follows: what it is follows from its lease and
+    its phase."""
     return Fact(type=STATUS_CHANGED, data={"from": before, "to": after, "reason": reason})
 
 
@@ -177,15 +184,19 @@ def status_idle(
     summary: str | None = None,
     processed: Iterable[int] = (),
     needs: Mapping[str, int] | None = None,
+    redirect: int | None = None,
 ) -> Fact:
     """A wake stopped for this reason. With requires_action, it waits for these requests; if its
     turn is over, these inputs are `processed`. With budget_reached and `needs`, it is not over: it
-    goes on when that much is left of the budget."""
+    goes on when that much is left of the budget. With `redirect`, the interrupt with this seq has
+    ended it and begins the next turn: until that is over, the interrupt is not processed."""
     data: dict[str, Any] = {"stop_reason": stop_reason, "blocked_on": list(blocked_on)}
     if seqs := sorted(set(processed)):
         data["processed"] = seqs
     if needs is not None:
         data["needs"] = dict(needs)
+    if redirect is not None:
+        data["redirect"] = redirect
     if summary is not None:
         data["summary"] = readable(summary)
     return Fact(type=STATUS_IDLE, data=data)
@@ -227,7 +238,8 @@ def run_in(facts: Facts) -> FrozenDict:
 
 
 def turn_in(facts: Facts) -> FrozenDict | None:
-    """The turn that is under way: id, from, inputs, timers, attempt, span, since_us."""
+    """The turn that is under way: id, from, inputs, timers, attempt, span, since_us; redirect, if
+    an interrupt began it."""
     found: FrozenDict | None = run_in(facts).get("turn")
     return found
 
@@ -239,6 +251,11 @@ def failure_in(facts: Facts, texts: Texts = NO_TEXTS) -> Failure | None:
         return None
     said = {**error, **texts.get(error.get("seq", 0), EMPTY)}
     return Failure(error["code"], said.get("message", ""), error["attempt"])
+
+
+def waiting_status(facts: Facts) -> Status:
+    """The status of a session that nobody runs, and that has not ended."""
+    return "rescheduling" if run_in(facts).get("stop") == "rescheduling" else "idle"
 
 
 def is_dead(facts: Facts) -> bool:
@@ -260,6 +277,18 @@ def is_short(facts: Facts) -> bool:
 def is_interrupted(facts: Facts) -> bool:
     """Whether an interrupt came that no wake has dealt with."""
     return "interrupt" in run_in(facts)
+
+
+def redirect_in(facts: Facts) -> int | None:
+    """The seq of the interrupt that begins the next turn; None: no interrupt does."""
+    found: int | None = run_in(facts).get("redirect")
+    return found
+
+
+def redirects(data: Mapping[str, Any] | None) -> bool:
+    """Whether an interrupt begins a turn: it has a note, and is not handed down by a parent."""
+    note = None if data is None else data.get("note")
+    return isinstance(note, str) and bool(note) and data is not None and "by" not in data
 
 
 def is_retried(facts: Facts) -> bool:
@@ -298,18 +327,18 @@ def fold_started(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
         return {}
     before = turn_in(facts)
     goes_on = before is not None and before["id"] == data["turn"]
-    turn = FrozenDict(
-        {
-            "id": data["turn"],
-            "from": before["from"] if before and goes_on else at.seq - 1,
-            "inputs": data["inputs"],
-            "timers": data["timers"],
-            "attempt": data["attempt"],
-            "span": data["span_id"],
-            "since_us": at.now_us,
-        }
-    )
-    return _run(facts, turn=turn, **_BEGUN)
+    turn = {
+        "id": data["turn"],
+        "from": before["from"] if before and goes_on else at.seq - 1,
+        "inputs": data["inputs"],
+        "timers": data["timers"],
+        "attempt": data["attempt"],
+        "span": data["span_id"],
+        "since_us": at.now_us,
+    }
+    if "redirect" in data:
+        turn["redirect"] = data["redirect"]
+    return _run(facts, turn=FrozenDict(turn), **_BEGUN)
 
 
 def fold_completed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
@@ -347,7 +376,10 @@ def _stopped(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
         dead = FrozenDict({"at_us": at.now_us, **run.get("error", EMPTY)})
         changes = _run(facts, stop=reason, dead=dead, retry_us=None, paused=None, deadline_us=None)
         return changes | labels.fold(facts, {"labels": {DEAD: "yes"}}, at)
-    over = _run(facts, stop=reason, error=None, **_OVER)
+    next_turn: Changes = {}
+    if (redirect := data.get("redirect")) is not None and redirect == run.get("interrupt"):
+        next_turn = {"interrupt": None, "redirect": redirect}  # unless a newer one came meanwhile
+    over = _run(facts, stop=reason, error=None, **_OVER, **next_turn)
     return {**over, "requests": None, **budgets.fold_turn(facts)}
 
 
@@ -366,7 +398,9 @@ def fold_requeued(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 
 def fold_interrupt(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     """Blocks are cleared and revisits dropped at once, also if no worker is alive."""
-    changes: dict[str, Any] = dict.fromkeys(("paused", "deadline_us", "retry_us", "needs"))
+    changes: dict[str, Any] = dict.fromkeys(
+        ("paused", "deadline_us", "retry_us", "needs", "redirect")
+    )
     turn = turn_in(facts)
     if turn is not None and turn["span"] is None and not is_dead(facts):
         changes["stop"] = "interrupted"
@@ -378,10 +412,9 @@ def fold_interrupt(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes
 
 def fold_processed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     changes = inputs.fold_processed(facts, data, at)
-    interrupt = run_in(facts).get("interrupt")
-    if interrupt is not None and interrupt in data["seqs"]:
-        changes |= _run(facts, interrupt=None)
-    return changes
+    run = run_in(facts)
+    done = [name for name in ("interrupt", "redirect") if run.get(name) in data["seqs"]]
+    return changes | _run(facts, **dict.fromkeys(done)) if done else changes
 
 
 def fold_answer(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
