@@ -39,7 +39,7 @@ from limpet.model.facts.outcomes import Evaluation, Grade, Outcome
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
 from limpet.model.facts.running.requests import Request
-from limpet.model.facts.running.runs import Status, StopReason
+from limpet.model.facts.running.runs import RunFailure, Status, StopReason
 from limpet.model.facts.running.setup import Setup, SetupChange
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
@@ -81,6 +81,7 @@ from limpet.session.runs.tracing import Activation, Trace
 from limpet.session.runs.vaults import VaultDocument
 from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
+    Checked,
     Diagnosis,
     Erasure,
     Erasures,
@@ -158,7 +159,7 @@ CLASSES: Final = (
         "\n    url: str"
         "\n    def __init__("
         "self, url: str, *, seal: Seal | None = None, connections: int | None = None, "
-        "archive: str | None = None"
+        "archive: str | None = None, check: Checked | None = None"
         ") -> None: ..." + BLOCK + "\n    def close(self) -> None: ...",
         [
             ("limpet", "Limpet"),

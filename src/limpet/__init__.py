@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from limpet.model.facts.running.budgets import Budget, BudgetView, Share, Usage
     from limpet.model.facts.running.requests import Request
     from limpet.model.facts.running.revisits import Revisit
-    from limpet.model.facts.running.runs import Failure
+    from limpet.model.facts.running.runs import RunFailure
     from limpet.model.facts.running.setup import Setup, SetupChange
     from limpet.model.state import reducers
     from limpet.model.state.access import Access, access
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan
-    from limpet.store.protocol import Progress
+    from limpet.store.protocol import Checked, Progress
 
 # Silent until the application configures logging: docs/logging.md.
 logging.getLogger("limpet").addHandler(logging.NullHandler())
@@ -133,7 +133,6 @@ __all__ = [
     "Erasures",
     "Evaluation",
     "Event",
-    "Failure",
     "FeedEntry",
     "Finding",
     "Gates",
@@ -175,6 +174,7 @@ __all__ = [
     "Resumption",
     "Revisit",
     "Rewound",
+    "RunFailure",
     "SchemaVersion",
     "Seal",
     "Session",
@@ -296,7 +296,7 @@ _LATER = {
     "Vaults": "session.runs.vaults",
     "Outcome": "model.facts.outcomes",
     "Evaluation": "model.facts.outcomes",
-    "Failure": "model.facts.running.runs",
+    "RunFailure": "model.facts.running.runs",
     "Child": "runtime.children",
     "PastEffect": "runtime.compensating",
     "Request": "model.facts.running.requests",
@@ -352,15 +352,17 @@ def open(
     seal: Seal | None = None,
     connections: int | None = None,
     archive: str | None = None,
+    check: Checked | None = None,
 ) -> Limpet:
     """Limpet on the store that `url` names, for use as `async with limpet.open(url) as lp`.
 
     memory:// · sqlite:///relative.db · sqlite:////absolute.db, with ?sync=full (default) or
     ?sync=normal · postgresql://user@host/database. `seal` encrypts stored bodies. No more than
     `connections` to a server are open at a time: 5 or more, 15 if not given. `archive` is where
-    archived sessions go: file:///directory or s3://bucket/prefix.
+    archived sessions go: file:///directory or s3://bucket/prefix. With check="chain" loads compare
+    events with the chain, as they do if there is a seal; "crc" compares their checksums alone.
     """
-    return Limpet(url, seal=seal, connections=connections, archive=archive)
+    return Limpet(url, seal=seal, connections=connections, archive=archive, check=check)
 
 
 def open_sync(
@@ -369,11 +371,12 @@ def open_sync(
     seal: Seal | None = None,
     connections: int | None = None,
     archive: str | None = None,
+    check: Checked | None = None,
 ) -> SyncLimpet:
     """The same without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
     from limpet.session.sync.verbs import SyncLimpet
 
-    return SyncLimpet(url, seal=seal, connections=connections, archive=archive)
+    return SyncLimpet(url, seal=seal, connections=connections, archive=archive, check=check)
 
 
 def restore(

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import apsw
+import asyncpg
+import msgspec
 import pytest
 
 import limpet
 from limpet import Tool, ToolRegistry
+from limpet.model.commit import Commit
+from limpet.model.facts.checkpoints import recorded
+from limpet.model.keys import checkpoints_of
 from limpet.store.memory import MemoryStore
+from limpet.store.open import sqlite_path
 from limpet.store.protocol import Query
 from limpet.testing.clock import FakeClock
 from tests.support.deadlines import passed
@@ -251,6 +258,76 @@ async def test_a_damaged_checkpoint_falls_back_to_an_older_one(tmp_path: Path) -
         assert (session.phase, report.fell_back) == ("active", True)
         assert session.values == {"n": 1}
         assert sure.seq == 1
+
+
+async def forged(s: limpet.Session) -> limpet.CheckpointRef:
+    """A checkpoint that names another state than the log gives there."""
+    ref = await s.checkpoint(full=True)
+    row = {"number": ref.number + 1, "seq": ref.seq, "checksum": "0" * 64, "full": True}
+    row |= {"trigger": "forged", "size": 1, "at_us": s.head.updated_us}
+    journal = s.writer.journal
+    draft = journal.prepare(recorded(row), "agent:main")
+    await journal.store.commit([Commit(checkpoints_of(s.key), (draft,))])
+    return msgspec.structs.replace(ref, number=ref.number + 1, checksum="0" * 64)
+
+
+async def test_a_restored_state_has_the_checksum_of_its_checkpoint(lp: limpet.Limpet) -> None:
+    """Else it is not restored and not resumed, by any verb; the fallback goes on from one that
+    has it."""
+    s = await suspended(lp, n=1)
+    ref = await forged(s)
+    for refused in (s.restore(ref), s.state_at(ref), lp.resume(s.key)):
+        with pytest.raises(limpet.CheckpointIntegrity, match="another state"):
+            await refused
+    for activate in (True, False):
+        with pytest.raises(limpet.GuardFailed, match="checkpoint 3 cannot be trusted"):
+            await s.resume(activate=activate)
+    assert (await lp.get(s.key)).phase == "suspended"
+    session, report = await lp.resume(s.key, fallback=True)
+    assert (session.phase, report.checkpoint, report.fell_back) == ("active", 2, True)
+    assert report.warnings == (
+        "checkpoint 3 cannot be trusted: the log gives another state",
+        "checkpoint 3 failed; checkpoint 2 was restored",
+    )
+
+
+@pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
+async def test_a_report_names_the_kept_states_that_cannot_be_read(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And what gave the state instead: it is verified all the same, by the log."""
+    async with limpet.open(url) as lp:
+        s = await lp.create("support", "ada", state={"n": 1}, actor="user:ada")
+        await s.checkpoint(full=True)
+        await s.append("agent.message", {"text": "x"}, set={"n": 2})
+        await s.suspend()
+        whole = await suspended(lp)
+        assert (await lp.resume(whole.key))[1].warnings == ()
+    await _rot(url, f"UPDATE snapshots SET crc = crc - 1 WHERE seq = {s.version - 1}")
+    async with limpet.open(url) as lp:
+        session, report = await lp.resume(s.key)
+        used = "the log from event 2 on was used instead"
+        assert report.warnings == (f"the kept state of checkpoint 2 is damaged; {used}",)
+        assert "by the log from event 2 on: 1 kept state cannot be read" in str(report)
+        assert (session.values, report.fell_back) == ({"n": 2}, False)
+        assert "checkpoint state unreadable" in caplog.text
+        await session.suspend()
+    await _rot(url, "UPDATE snapshots SET crc = crc - 1 WHERE seq < 100")
+    async with limpet.open(url) as lp:
+        _, report = await lp.resume(s.key)
+        used = "the log from the first event on was used instead"
+        named = [f"the kept state of checkpoint {number} is damaged; {used}" for number in (3, 1)]
+        assert set(report.warnings) >= set(named)
+
+
+async def _rot(url: str, statement: str) -> None:
+    if url.startswith("postgresql"):
+        conn = await asyncpg.connect(url)
+        await conn.execute(statement.replace("snapshots", "limpet.snapshots"))
+        await conn.close()
+    else:
+        with contextlib.closing(apsw.Connection(str(sqlite_path(url)))) as file:
+            file.execute(statement)
 
 
 # --- memory -------------------------------------------------------------------------------------

@@ -275,14 +275,17 @@ async def test_renewing_may_be_refused_by_a_guard(lp: limpet.Limpet) -> None:
 
 
 async def test_renewing_needs_the_owner_and_a_budget(lp: limpet.Limpet) -> None:
-    """Another user is refused, an agent is not; and nobody once the budget is used up."""
+    """Others are refused, and who is not named; and everybody once the budget is used up."""
     how: dict[str, Any] = {
         "timeouts": limpet.Timeouts(idle=HOUR),
         "budget": limpet.Budget(tokens=9),
     }
     s = await lp.create("support", "ada", actor="user:ada", **how)
-    with pytest.raises(limpet.GuardFailed, match="not its owner"):
-        await s.renew(idle=HOUR, actor="user:bob")
+    for other in ("user:bob", "bob", "ada", "viewer:bob", "user:ada2", "User:ada", "agents:x"):
+        with pytest.raises(limpet.GuardFailed, match=f"{other} is not its owner"):
+            await s.renew(idle=HOUR, actor=other)
+    with pytest.raises(limpet.GuardFailed, match="nobody is named"):
+        await lp.session(s.key).renew(idle=HOUR)
     await s.renew(idle=HOUR)
     await s.renew(idle=HOUR, actor="agent:main")
     assert s.timeouts is not None

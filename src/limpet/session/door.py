@@ -14,7 +14,7 @@ from limpet.session.following.follow import Hub
 from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
 from limpet.store.open import open_store
-from limpet.store.protocol import Seal, Store
+from limpet.store.protocol import Checked, Seal, Store
 
 if TYPE_CHECKING:
     from limpet.session.life.archives import Archive
@@ -33,11 +33,12 @@ class Door:
         connections: int | None = None,
         store: Store | None = None,
         archive: str | Archive | None = None,
+        check: Checked | None = None,
     ) -> None:
         if store is not None and seal is not None:
             raise InvalidInput("a store that is open has its own seal. Pass the seal to it.")
         self.url = url
-        self._seal, self._connections = seal, connections
+        self._how: Any = {"seal": seal, "connections": connections, "check": check}
         self._ready = store  # opened by the caller, and ours to close
         self._archive = _opened_archive(archive)
         self._opened: Journal | None = None
@@ -60,7 +61,7 @@ class Door:
             raise StoreClosed
         store, self._ready = self._ready, None
         if store is None:
-            store = await open_store(self.url, seal=self._seal, connections=self._connections)
+            store = await open_store(self.url, **self._how)
         ids = Ids(time.time_ns, os.urandom)
         self._opened = Journal(store, Hub(store), ids, store.now_us, Keeping)
         self._opened.archive = self._archive

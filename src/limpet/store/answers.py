@@ -27,6 +27,8 @@ from limpet.model import (
 Order: TypeAlias = Literal["created", "updated", "key"]
 Ending: TypeAlias = Literal["deleted", "moved"]
 Forks: TypeAlias = Literal["refuse", "erase", "keep"]  # what erase does to forks of a session
+# What loads compare: the checksums of bodies, or the chain of events too.
+Checked: TypeAlias = Literal["crc", "chain"]
 Severity: TypeAlias = Literal["ok", "skipped", "warning", "problem"]  # skipped: it cannot be seen
 # Whose keys a body is sealed with: a session by its uid; app: names, or one user's user: names, by
 # a JSON array of app and user ("" for app: names), which no uid looks like.

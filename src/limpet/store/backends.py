@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
 from limpet.errors import BackupRefused, ExtraMissing, InvalidURL, StoreUnopened
-from limpet.store.protocol import Progress, Report, Restored, Seal, Store
+from limpet.store.protocol import Checked, Progress, Report, Restored, Seal, Store
 from limpet.store.sqlite.file.pace import Pace
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.store.threads import in_thread
@@ -67,10 +67,18 @@ class Restore(Protocol):
     ) -> Restored: ...
 
 
+class Open(Protocol):
+    """Opens a store, and makes it if it is not there."""
+
+    def __call__(
+        self, url: str, seal: Seal | None, connections: int | None, check: Checked | None
+    ) -> Awaitable[Store]: ...
+
+
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """What can be done with the URLs of one kind of store."""
 
-    open: Callable[[str, Seal | None, int | None], Awaitable[Store]]  # creates what is missing
+    open: Open  # creates what is missing
     look: Callable[[str], Awaitable[Store]]  # reads what is there and changes nothing
     refuse_missing: Callable[[str], Awaitable[None]]  # raises StoreUnopened
     refuse_backup: Callable[[str], None]  # raises BackupRefused where there is no file to copy
@@ -118,7 +126,12 @@ def _not_a_url(given: object) -> InvalidURL:
 # --- memory --------------------------------------------------------------------------------------
 
 
-async def _open_memory(url: str, seal: Seal | None = None, _: int | None = None) -> Store:
+async def _open_memory(
+    url: str,
+    seal: Seal | None = None,
+    connections: int | None = None,
+    check: Checked | None = None,  # it keeps no bytes that could change
+) -> Store:
     if url != "memory://":
         raise InvalidURL(url, "a memory store has no name and no options")
     from limpet.store.memory import MemoryStore
@@ -148,9 +161,11 @@ def _restore_memory(backup: Path, url: str, **_: object) -> Restored:
 _OPTIONS: Final = {"sync": ("full", "normal"), "inline": ("on", "off")}  # the usual one first
 
 
-async def _open_sqlite(url: str, seal: Seal | None, _: int | None) -> Store:
-    pace = Pace(enabled=_inline(url))
-    return await SQLiteStore.open(sqlite_path(url), sync=_sync(url), seal=seal, pace=pace)
+async def _open_sqlite(
+    url: str, seal: Seal | None, connections: int | None, check: Checked | None
+) -> Store:
+    how: Any = {"seal": seal, "pace": Pace(enabled=_inline(url)), "check": check}
+    return await SQLiteStore.open(sqlite_path(url), sync=_sync(url), **how)
 
 
 async def _look_sqlite(url: str) -> Store:
@@ -254,13 +269,19 @@ def _options(url: str) -> dict[str, str]:
 
 
 async def _open_postgres(
-    url: str, seal: Seal | None, connections: int | None, *, looking: bool = False
+    url: str,
+    seal: Seal | None,
+    connections: int | None,
+    check: Checked | None = None,
+    *,
+    looking: bool = False,
 ) -> Store:
     connect = _postgres_connect()
     from limpet.store.postgres.store import PostgresStore
 
     most = connect.CONNECTIONS if connections is None else connections
-    return await PostgresStore.open(url, seal=seal, connections=most, looking=looking)
+    how: Any = {"seal": seal, "connections": most, "looking": looking, "check": check}
+    return await PostgresStore.open(url, **how)
 
 
 async def _look_postgres(url: str) -> Store:

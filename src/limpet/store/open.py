@@ -15,7 +15,7 @@ from pathlib import Path
 
 from limpet.errors import InvalidInput, InvalidURL
 from limpet.store.backends import BACKENDS, Backend, not_a_file, scheme_of, sqlite_path
-from limpet.store.protocol import Progress, Report, Restored, Seal, Store
+from limpet.store.protocol import Checked, Progress, Report, Restored, Seal, Store
 
 __all__ = [
     "backup_store",
@@ -29,7 +29,11 @@ __all__ = [
 
 
 async def open_store(
-    url: str, *, seal: Seal | None = None, connections: int | None = None
+    url: str,
+    *,
+    seal: Seal | None = None,
+    connections: int | None = None,
+    check: Checked | None = None,
 ) -> Store:
     """Open the store a URL names, creating it if it is not there. Raises InvalidURL, StoreError."""
     scheme = scheme_of(url)
@@ -38,7 +42,9 @@ async def open_store(
         raise InvalidInput("connections are those to a server. Leave them out for this store.")
     if backend is None:
         raise _unknown(url)
-    return await backend.open(url, seal, connections)
+    if check not in (None, "crc", "chain"):
+        raise InvalidInput("check is 'crc', 'chain', or None: 'chain' if there is a seal.")
+    return await backend.open(url, seal, connections, check)
 
 
 async def look_at(url: str) -> Store:

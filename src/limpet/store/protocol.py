@@ -32,6 +32,7 @@ from limpet.store.abilities import (
 )
 from limpet.store.answers import (
     Check,
+    Checked,
     Committed,
     Diagnosis,
     Ending,
@@ -58,6 +59,7 @@ __all__ = [
     "ChainedEvent",
     "Channel",
     "Check",
+    "Checked",
     "Committed",
     "Compacted",
     "Compacts",

@@ -427,7 +427,7 @@ async def test_an_error_whose_text_cannot_be_stored_is_recorded_all_the_same(wor
     session = await world.begin("hi")
     (woken,) = await world.work(harness, retries=0)
     assert woken.reason == "retries_exhausted"
-    assert session.failure == limpet.Failure("turn.failed", "ValueError: ? no", 1)
+    assert session.failure == limpet.RunFailure("turn.failed", "ValueError: ? no", 1)
 
 
 async def test_an_end_that_cannot_be_recorded_is_a_failure_like_any_other(world: World) -> None:

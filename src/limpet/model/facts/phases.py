@@ -82,7 +82,7 @@ TABLE: Final[Mapping[tuple[Phase, PhaseEvent], Rule]] = {
     (ACTIVE, "terminate"): Rule(TERMINATED, "", _ENDING),
     (SUSPENDED, "resume"): Rule(
         RESUMED,
-        "its state can be read whole, a checkpoint is kept and its tools can be bound",
+        "its state can be read whole, a checkpoint can be trusted and its tools can be bound",
         ("bind_tools",),
     ),
     (SUSPENDED, "terminate"): Rule(TERMINATED, "", _ENDING),

@@ -44,6 +44,7 @@ class Trusted(NamedTuple):
     checkpoint: Checkpoint
     fold: Fold
     by_tier: bool = False  # its file gave the state, for the log cannot any more
+    passed: tuple[str, ...] = ()  # what could not be trusted before it, and why
 
     @property
     def data(self) -> dict[str, Any]:
@@ -123,11 +124,14 @@ async def trusted(writer: Writer, ref: CheckpointRef, *, fallback: bool) -> Trus
     if not fulls:
         raise NoFullCheckpoint(writer.known.key, asked.number)
     ways = [asked, *[each for each in reversed(fulls) if each.number < asked.number]]
+    passed: tuple[str, ...] = ()
     for way in ways:
         try:
-            return await _trusted(writer, way)
+            found = await _trusted(writer, way)
+            return found._replace(passed=(*passed, *found.passed))
         except CheckpointIntegrity as error:
             _log_failure(way, error)
+            passed += (f"checkpoint {way.number} cannot be trusted: {error.reason}",)
             if not fallback or way is ways[-1]:
                 raise
     raise AssertionError("the last one returns or raises")
@@ -142,7 +146,8 @@ async def _trusted(writer: Writer, kept: Checkpoint) -> Trusted:
             raise
         _log_failure(kept, error)
         fold = await _in_tier(writer, kept, kept.place, error.reason)
-        return Trusted(kept, fold, by_tier=True)
+        why = f"checkpoint {kept.number} cannot be trusted by the log: {error.reason}"
+        return Trusted(kept, fold, by_tier=True, passed=(why,))
 
 
 async def _in_tier(writer: Writer, kept: Checkpoint, place: Place, reason: str) -> Fold:
@@ -177,6 +182,16 @@ async def verified(writer: Writer, kept: Checkpoint) -> Fold:
     if checksum(fold.fields).hex() != kept.ref.checksum:
         raise CheckpointIntegrity(key, number, "the log gives another state")
     return fold
+
+
+async def unread_states(
+    writer: Writer, kept: tuple[Checkpoint, ...], at: Checkpoint
+) -> tuple[tuple[Checkpoint, ...], int]:
+    """The full checkpoints up to this one whose kept states cannot be read, and the event from
+    which the log gave the state instead."""
+    rung = await writer.journal.store.rung(writer.known.key, at.seq)
+    since = rung.head.version
+    return tuple([each for each in kept if each.full and since < each.seq <= at.seq]), since
 
 
 async def _kept(writer: Writer) -> tuple[Checkpoint, ...]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from limpet.errors import (
+    CheckpointIntegrity,
     GuardFailed,
     InvalidTransition,
     LimpetError,
@@ -44,6 +45,7 @@ from limpet.model.facts.running import endings
 from limpet.model.facts.running.runs import status_changed
 from limpet.session.documents import Put
 from limpet.session.handle import Handle
+from limpet.session.history.checkpoints import verified
 from limpet.session.history.keeping import keeping_of
 from limpet.session.history.kept import Asked
 from limpet.session.history.rewind import replacing
@@ -221,8 +223,16 @@ class Mover:
         writer = self._session.writer
         if step.name == "resume":
             kept = keeping_of(writer.journal).kept(self._session.key)
-            if not await kept.read(writer.known.head.uid):
+            found = await kept.read(writer.known.head.uid)
+            if not found:
                 return "no checkpoint is kept; make one with s.checkpoint(full=True)"
+            try:
+                await verified(writer, found[-1])
+            except CheckpointIntegrity as error:
+                return (
+                    f"checkpoint {error.number} cannot be trusted ({error.reason}); "
+                    "lp.resume(key, fallback=True) goes on from one that can"
+                )
         try:
             self._bound = await binding(self._policy.tools, self._session)
         except (RequiredToolUnavailable, ToolAuthorizationFailed) as error:

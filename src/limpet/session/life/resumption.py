@@ -30,7 +30,7 @@ from limpet.model.facts.running.budgets import remaining, spent
 from limpet.model.facts.view import Facts
 from limpet.session.documents import Put, commit_puts
 from limpet.session.history.at import fields_of, head_now
-from limpet.session.history.checkpoints import Trusted, trusted, verified
+from limpet.session.history.checkpoints import Trusted, trusted, unread_states, verified
 from limpet.session.history.kept import Checkpoint
 from limpet.session.history.rewind import rewind
 from limpet.session.life.briefing import ENTRIES_MAX, Briefing
@@ -41,6 +41,7 @@ from limpet.session.life.report import Resumption, Step, StepName
 from limpet.session.life.retrieval import Evidence, Retrieval, Retrieve
 from limpet.session.life.tools import Bound, ToolRegistry, bind
 from limpet.session.logs import SESSION
+from limpet.store.answers import plural
 
 if TYPE_CHECKING:
     from limpet.session.session import Session
@@ -131,8 +132,22 @@ class Resuming:
             )
             if not self._of.fallback:
                 raise
-            return await self._fall_back(kept[0])
-        return f"checkpoint {kept[0].number} ({kept[0].kind}) verified"
+            return await self._fall_back(kept, error.reason)
+        instead = await self._note_unread(kept, kept[0])
+        return f"checkpoint {kept[0].number} ({kept[0].kind}) verified{instead}"
+
+    async def _note_unread(self, kept: tuple[Checkpoint, ...], at: Checkpoint) -> str:
+        """Name kept states that cannot be read, and what gave the state instead."""
+        unread, since = await unread_states(self._session.writer, kept, at)
+        if not unread:
+            return ""
+        which = "the first event" if not since else f"event {since + 1}"
+        used = f"the log from {which} on was used instead"
+        for each in unread:
+            self._warnings.append(f"the kept state of checkpoint {each.number} is damaged; {used}")
+            text = "checkpoint state unreadable: session=%s checkpoint=%d used=%s"
+            SESSION.warning(text, self._session.key, each.number, used)
+        return f" by the log from {which} on: {plural(len(unread), 'kept state')} cannot be read"
 
     async def _check_restored(self, kept: Checkpoint) -> None:
         """The log gives the state that the newest checkpoint names, and all of it can be read."""
@@ -144,17 +159,19 @@ class Resuming:
             key, number = self._session.key, kept.number
             raise CheckpointIntegrity(key, number, error.summary) from error
 
-    async def _fall_back(self, failed: Checkpoint) -> str:
+    async def _fall_back(self, kept: tuple[Checkpoint, ...], why: str) -> str:
         """Go on from the newest checkpoint that can be trusted; the commit rewinds to it."""
-        writer = self._session.writer
+        writer, failed = self._session.writer, kept[0]
         self._back = back = await trusted(writer, failed.ref, fallback=True)
         self._checkpoint = way = back.checkpoint
         fields = fields_of(writer.typed, back.fold)
         writer.known.preview(fields)
         self._checksum = checksum(fields).hex()
         which = f"checkpoint {way.number}" + (f" of {way.tier}" if back.by_tier else "")
+        self._warnings += back.passed or (f"checkpoint {failed.number} cannot be trusted: {why}",)
         self._warnings.append(f"checkpoint {failed.number} failed; {which} was restored")
-        return f"{which} ({way.kind}) verified in place of {failed.number}"
+        instead = "" if back.by_tier else await self._note_unread(kept, way)
+        return f"{which} ({way.kind}) verified in place of {failed.number}{instead}"
 
     # --- 2: the context ------------------------------------------------------------------------
 

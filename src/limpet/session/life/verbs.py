@@ -120,13 +120,18 @@ class Life:
     async def renew(self, *, idle: timedelta, actor: str | None = None) -> Event:
         """Let it be idle for longer, by so much, up to `idle_max`.
 
-        Raises GuardFailed once its absolute timeout has passed, if its budget is used up, if
-        another user than its owner asks, or if the app's guard for ("active", "renew") refuses.
+        For its owner, agents and the system. Raises GuardFailed if somebody else asks or nobody is
+        named, once its absolute timeout has passed, if its budget is used up, or if the app's guard
+        for ("active", "renew") refuses.
         """
+        fact, doer = renewed(idle), check_actor(actor) or self.actor
         await self.writer.load(tail=20)
         head, now_us = self.writer.known.head, self.writer.journal.now_us()
-        fact, doer = renewed(idle), self._doer(actor)
-        if doer.startswith("user:") and doer != f"user:{self.user}":
+        if doer is None:
+            raise GuardFailed(
+                head.phase, "renew", f"nobody is named: pass actor='user:{self.user}'"
+            )
+        if doer != f"user:{self.user}" and not doer.startswith(("agent:", "system:")):
             raise GuardFailed(head.phase, "renew", f"{doer} is not its owner")
         if any(why == "absolute" and at_us <= now_us for why, at_us in deadlines(head)):
             raise GuardFailed(head.phase, "renew", "its absolute timeout has passed")

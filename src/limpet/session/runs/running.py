@@ -21,8 +21,8 @@ from limpet.model.facts.running import (
     INTERRUPT,
     Budget,
     BudgetView,
-    Failure,
     Request,
+    RunFailure,
     Status,
     StopReason,
     Usage,
@@ -81,7 +81,7 @@ class Running:
         return open_requests(known.head.facts, known.texts)
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> RunFailure | None:
         """Why the last run of its turn failed; None if its last turn ended well."""
         known = self.writer.known
         return failure_in(known.head.facts, known.texts)

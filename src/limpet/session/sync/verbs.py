@@ -22,7 +22,7 @@ from limpet.session.runs.vaults import Vaults
 from limpet.session.session import Session
 from limpet.session.sync.facade import Facade
 from limpet.session.sync.loop import Loop
-from limpet.store.protocol import Seal
+from limpet.store.protocol import Checked, Seal
 
 S = TypeVar("S", covariant=True)
 A = TypeVar("A")  # what the state of an app is, which it also takes
@@ -86,8 +86,10 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
         seal: Seal | None = None,
         connections: int | None = None,
         archive: str | None = None,
+        check: Checked | None = None,
     ) -> None:
         how: dict[str, Any] = {"seal": seal, "connections": connections, "archive": archive}
+        how["check"] = check
         super().__init__(Limpet(url, **how), Loop())
         try:
             super().__enter__()

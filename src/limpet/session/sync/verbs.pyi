@@ -18,7 +18,7 @@ from limpet.model.facts.outcomes import Evaluation, Grade, Outcome
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
 from limpet.model.facts.running.requests import Request
-from limpet.model.facts.running.runs import Status, StopReason
+from limpet.model.facts.running.runs import RunFailure, Status, StopReason
 from limpet.model.facts.running.setup import Setup, SetupChange
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
@@ -60,6 +60,7 @@ from limpet.session.runs.tracing import Activation, Trace
 from limpet.session.runs.vaults import VaultDocument
 from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
+    Checked,
     Diagnosis,
     Erasure,
     Erasures,
@@ -310,7 +311,7 @@ class SyncSession(Generic[S_co]):
     @property
     def blocked_on(self) -> tuple[Request, ...]: ...
     @property
-    def failure(self) -> Failure | None: ...
+    def failure(self) -> RunFailure | None: ...
     @property
     def usage(self) -> Usage: ...
     @property
@@ -603,6 +604,7 @@ class SyncLimpet:
         seal: Seal | None = None,
         connections: int | None = None,
         archive: str | None = None,
+        check: Checked | None = None,
     ) -> None: ...
     def __enter__(self) -> SyncLimpet: ...
     def __exit__(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from limpet.store.coding.seal import Sealer, WaitingSealer
-from limpet.store.protocol import Place, Seal
+from limpet.store.protocol import Checked, Place, Seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,16 +38,19 @@ class Damaged(Exception):
 class Codec:
     """Both directions, with an optional seal."""
 
-    __slots__ = ("sealer", "seals")
+    __slots__ = ("checks", "sealer", "seals")
 
-    def __init__(self, seal: Seal | None = None) -> None:
+    def __init__(self, seal: Seal | None = None, check: Checked | None = None) -> None:
         self.sealer = Sealer(seal)
         self.seals = seal is not None
+        # Whether loads compare events with the chain: it costs a third of the time of reading them.
+        self.checks = self.seals if check is None else check == "chain"
 
     def waiting(self, loop: asyncio.AbstractEventLoop) -> Codec:
         """The same for a thread that may wait for keys, which the loop fetches: verification."""
         codec = Codec()
         codec.seals, codec.sealer = self.seals, WaitingSealer(self.sealer, loop)
+        codec.checks = self.checks
         return codec
 
     def pack(

@@ -169,7 +169,8 @@ def record_from(row: Any, uid: str, codec: Codec) -> tuple[ChainedEvent, int]:
     salt, raw = None, None
     if event.damage is None and not event.removed:
         salt, raw = body_in(row, uid, codec)
-    return ChainedEvent(event, raw, row["salt"] if salt is None else salt, row["digest"]), size
+    digest = row.get("digest", b"")  # not every statement that reads salts reads it
+    return ChainedEvent(event, raw, row["salt"] if salt is None else salt, digest), size
 
 
 def inherited(event: Event, began: Iterable[tuple[int, int]]) -> Event:

@@ -57,6 +57,7 @@ from limpet.store.protocol import (
     ChainedEvent,
     Channel,
     Check,
+    Checked,
     Committed,
     Compacted,
     Ending,
@@ -109,6 +110,7 @@ class PostgresStore:
         connections: int = CONNECTIONS,
         looking: bool = False,
         clock: ServerClock | None = None,
+        check: Checked | None = None,
     ) -> PostgresStore:
         """Connect, and migrate the schema if it is outdated and not only looked at.
 
@@ -126,7 +128,7 @@ class PostgresStore:
             if isinstance(error, FAILURES):
                 raise translate(error, where(url), "read") from error
             raise
-        codec = Codec(seal)
+        codec = Codec(seal, check)
         return cls(Pools(pool, others, where(url), codec.sealer), url, Reader(codec, secret), clock)
 
     # --- writing -------------------------------------------------------------------------------

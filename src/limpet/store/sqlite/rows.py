@@ -29,6 +29,7 @@ from limpet.model import (
 )
 from limpet.model.reasons import NO_REASONS, due_for
 from limpet.store.cache import Live
+from limpet.store.checking import checked
 from limpet.store.coding import REMOVED, SEALED, Codec, Damaged, bodies
 from limpet.store.coding.codec import ADOPTED, COMPRESS_BYTES_MIN
 from limpet.store.protocol import Erasure, Place
@@ -42,6 +43,7 @@ EVENT_COLUMNS: Final = (
 # The same without that time, and without the alias: SQLite prepares it in half the time. For pages,
 # which mostly hold the event that says it, or nothing that was processed. See `sized_events`.
 PAGE_COLUMNS: Final = EVENT_COLUMNS.partition("CASE")[0].replace("e.", "") + "NULL"
+CHECKED_COLUMNS: Final = f"{PAGE_COLUMNS}, salt"
 HEAD_COLUMNS: Final = (
     "sid, app, user, id, uid, version, link, created_us, updated_us, active_us, facts, floor, "
     "fence, lease_us, worker, leased_us"
@@ -234,6 +236,26 @@ def sized_events(
             row = (*row[:15], times[done] if done in times else time_at(done))
         plain = plain_event(row)
         yield opened_event(row, uid, codec)[:2] if plain is None else (plain[0], len(plain[1]))
+
+
+def checked_events(
+    found: Iterable[tuple[Any, ...]],
+    uid: str,
+    codec: Codec,
+    time_at: Callable[[int], int | None],
+    link_before: Callable[[int], bytes | None],
+) -> Iterator[tuple[Event, int]]:
+    """The same of rows of CHECKED_COLUMNS, each compared with the chain. `link_before` says which
+    link an event follows, where that is not the one that was read before it."""
+    seq, link = 0, b""
+    for *row, salt in found:
+        done = row[14]
+        if done and type(done) is int:
+            row[15] = time_at(done)
+        event, size, raw, sealed = opened_event(tuple(row), uid, codec)
+        previous = link if seq and event.seq == seq + 1 else link_before(event.seq)
+        seq, link = event.seq, event.link
+        yield checked(event, salt if sealed is None else sealed, raw, previous), size
 
 
 def plain_event(row: tuple[Any, ...]) -> tuple[Event, bytes] | None:

@@ -37,6 +37,7 @@ from limpet.store.protocol import (
     ChainedEvent,
     Channel,
     Check,
+    Checked,
     Committed,
     Compacted,
     Ending,
@@ -109,6 +110,7 @@ class SQLiteStore:
         busy_seconds: float = BUSY_SECONDS_MAX,
         clock: Clock | None = None,
         pace: Pace | None = None,
+        check: Checked | None = None,
     ) -> SQLiteStore:
         """Open the file, creating it if it is not there. Raises StoreError."""
         refuse_network(path)
@@ -118,7 +120,7 @@ class SQLiteStore:
         except StoreBusy:  # another process has it locked: wait in a thread
             SQLITE.info("open waits: store=%s", database.path)
             conn = await in_thread(database.prepare)
-        return cls(database, conn, Codec(seal), clock or Clock(), pace)
+        return cls(database, conn, Codec(seal, check), clock or Clock(), pace)
 
     @classmethod
     async def look(cls, path: Path, *, sync: str = "full") -> SQLiteStore:

@@ -67,7 +67,7 @@ Why: TypeAlias = Literal[
 SpanResult: TypeAlias = Literal["success", "error", "blocked"]
 
 
-class Failure(msgspec.Struct, frozen=True):
+class RunFailure(msgspec.Struct, frozen=True):
     """Why a run failed: the code of the error, what it said, and which attempt it was."""
 
     code: str
@@ -244,13 +244,13 @@ def turn_in(facts: Facts) -> FrozenDict | None:
     return found
 
 
-def failure_in(facts: Facts, texts: Texts = NO_TEXTS) -> Failure | None:
+def failure_in(facts: Facts, texts: Texts = NO_TEXTS) -> RunFailure | None:
     """Why the last run of the turn under way failed; None if none did."""
     error = run_in(facts).get("error")
     if error is None:
         return None
     said = {**error, **texts.get(error.get("seq", 0), EMPTY)}
-    return Failure(error["code"], said.get("message", ""), error["attempt"])
+    return RunFailure(error["code"], said.get("message", ""), error["attempt"])
 
 
 def waiting_status(facts: Facts) -> Status:

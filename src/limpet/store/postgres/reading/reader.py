@@ -25,9 +25,11 @@ from limpet.model import (
     based,
     blank,
     checkpoints_of,
+    genesis,
     replay_any,
 )
 from limpet.store.cache import Live
+from limpet.store.checking import changed, checked
 from limpet.store.coding import SEALED, Codec, Damaged, Unready, bodies, key_hash, scope_owner
 from limpet.store.paging import bare
 from limpet.store.planning.room import DELETED
@@ -86,7 +88,8 @@ class Reader:
         logs = [checkpoints_of(key) for key in keys] if asked.scopes else []
         columns += [[log.user for log in logs], [log.id for log in logs]]
         more = (asked.tail, asked.scopes, asked.since_us, READ_PAGE_BYTES_MAX, below)
-        kinds = rows.by_kind(await conn.fetch(SQL["load"], *columns[:3], *more, *columns[3:]))
+        asking = (*columns[:3], *more, *columns[3:], self.codec.checks)
+        kinds = rows.by_kind(await conn.fetch(SQL["load"], *asking))
         heads = {row["place"]: row for row in kinds["head"]}
         names = self._by_owner(kinds["name"])
         kept = {row["place"]: rows.checkpoint_from(row) for row in kinds["checkpoint"]}
@@ -138,8 +141,26 @@ class Reader:
         start = self.start(head, starts[0] if starts else None, sized[0][0] if sized else None)
         if start is None:
             return None
+        if self.codec.checks:
+            sized = self._checked(head, events, sized, start[0])
         live = self._fold(row["sid"], head, events, bare(sized), *start)
         return Found(live, tuple(sized), scopes)
+
+    def _checked(
+        self, head: Head, found: list[Any], sized: list[tuple[Event, int]], start: Fold
+    ) -> list[tuple[Event, int]]:
+        """The same events, each compared with the chain, and the last with the head."""
+        done: list[tuple[Event, int]] = []
+        for row, (event, size) in zip(found, sized, strict=True):
+            previous, begins = row["previous"], event.seq == start.head.version + 1
+            if previous is None and (event.seq == 1 or begins):
+                previous = genesis(head.uid) if event.seq == 1 else start.head.link
+            record = rows.record_from(row, head.uid, self.codec)[0]
+            event = checked(event, record.salt, record.raw, previous)
+            if event.seq == head.version and event.link != head.link:
+                event = changed(event)
+            done.append((event, size))
+        return done
 
     def start(self, head: Head, row: Any, first: Event | None) -> tuple[Fold, int] | None:
         """What is folded on, and its size: a snapshot, what the log begins on, or nothing.

@@ -33,21 +33,23 @@ SELECT 'head' AS kind, s.place, s.sid, s.uid, s.version, s.link,
        NULL::bigint AS at_us, NULL::text AS cause, NULL::text AS invocation_id, NULL::text AS correlation_id,
        NULL::text AS wake_id, NULL::bigint AS processed, NULL::bigint AS processed_us,
        -- of a shared name
-       NULL::text AS app, NULL::text AS owner, NULL::text AS name, NULL::bigint AS base, NULL::integer AS form
+       NULL::text AS app, NULL::text AS owner, NULL::text AS name, NULL::bigint AS base, NULL::integer AS form,
+       -- of an event that is compared with the chain ($11)
+       NULL::bytea AS salt, NULL::bytea AS previous
 FROM s
 UNION ALL
 SELECT 'snapshot', n.place, n.sid, NULL, NULL, n.link,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        n.seq, n.flags, n.body, n.crc,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM n
 UNION ALL
 SELECT 'base', s.place, s.sid, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, b.flags, b.body, b.crc,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM s JOIN limpet.bases b USING (sid) WHERE s.floor > 0 AND s.place NOT IN (SELECT n.place FROM n)
 UNION ALL
 SELECT 'event', e.place, e.sid, NULL, NULL, e.link,
@@ -56,7 +58,10 @@ SELECT 'event', e.place, e.sid, NULL, NULL, e.link,
        e.xid, e.pos, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
        e.processed, CASE WHEN e.processed > 0 THEN (
            SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END,
-       NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL,
+       CASE WHEN $11 THEN e.salt END, CASE WHEN $11 THEN coalesce((
+           SELECT b.link FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.seq - 1), (
+           SELECT g.link FROM limpet.segments g WHERE g.sid = e.sid AND g.last = e.seq - 1)) END
 FROM (SELECT f.place, e.* FROM f JOIN limpet.events e ON e.sid = f.sid AND e.seq > f.after
       WHERE $6::bigint IS NULL OR e.at_us >= $6 OR e.seq > f.since ORDER BY f.place, e.seq) e
 UNION ALL
@@ -64,7 +69,7 @@ SELECT 'name', NULL, NULL, c.uid, c.version, NULL,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        c.seq, c.flags, c.body, c.crc,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       o.app, o.owner, c.name, c.base, c.form
+       o.app, o.owner, c.name, c.base, c.form, NULL, NULL
 FROM (SELECT s.app, '' AS owner FROM s UNION SELECT s.app, s.owner FROM s) o,
      LATERAL limpet.scopes_of(o.app, o.owner) c WHERE $5
 UNION ALL
@@ -72,7 +77,7 @@ SELECT 'checkpoint', k.place, NULL, NULL, NULL, NULL,
        NULL, NULL, NULL, c.facts::text, NULL, NULL, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM unnest($9::text[], $10::text[]) WITH ORDINALITY AS k (owner, id, place)
 JOIN limpet.sessions c ON c.app = '$$checkpoints' AND c.owner = k.owner AND c.id = k.id
 

@@ -7,7 +7,7 @@ query), by the writer inside its transaction, and by verification in a thread of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Final
@@ -29,6 +29,7 @@ from limpet.model import (
     based,
     blank,
     checkpoints_of,
+    genesis,
     last_checkpoint,
     replay_any,
 )
@@ -157,7 +158,10 @@ class Reader:
         """The session's fold at `head`: its snapshot and the events since, a page at a time."""
         at = self.fold_at(sid, head, head.version, tail)
         fold = at.fold
-        settled = Fold(head, fold.fields, fold.versions, fold.damaged, fold.texts)
+        damaged = fold.damaged
+        if self.codec.checks and fold.head.link != head.link and head.version not in damaged:
+            damaged = (*damaged, head.version)  # the head knows another last event
+        settled = Fold(head, fold.fields, fold.versions, damaged, fold.texts)
         return Found(sid, settled, at.snapshot_bytes, at.delta_bytes, at.events)
 
     def fold_at(self, sid: int, head: Head, until: int, tail: int = 0) -> Found:
@@ -309,10 +313,14 @@ class Reader:
         chosen, chosen_args = select_types(types)
         args = (sid, *bounds, *chosen_args, limit)
         try:  # row by row: none is read that does not fit the page
-            sql = compose(name, event=rows.PAGE_COLUMNS, types=chosen)
+            columns = rows.CHECKED_COLUMNS if codec.checks else rows.PAGE_COLUMNS
+            sql = compose(name, event=columns, types=chosen)
             with closing(self.conn.execute(sql, args)) as found:
                 time_at = partial(self._time_at, sid)
-                return within(room, rows.sized_events(found, uid, codec, time_at))
+                if not codec.checks:
+                    return within(room, rows.sized_events(found, uid, codec, time_at))
+                link_before = partial(self._link_before, sid, uid)
+                return within(room, rows.checked_events(found, uid, codec, time_at, link_before))
         except (apsw.CorruptError, UnicodeDecodeError):
             # Some row is broken: read each by itself, so that only that one is lost.
             room.used = used
@@ -362,6 +370,19 @@ class Reader:
         """The link of an own event."""
         link: bytes | None = self.conn.execute(SQL["link_at"], (sid, seq)).get
         return self.cold.link_at(sid, uid, seq) if link is None else link
+
+    def _link_before(self, sid: int, uid: str, seq: int) -> bytes | None:
+        """The link that an own event follows, to compare it with; None if it cannot be read."""
+        if seq == 1:
+            return genesis(uid)
+        link = self.link_at(sid, uid, seq - 1)
+        if link is not None:
+            return link
+        with suppress(Damaged, apsw.CorruptError, msgspec.MsgspecError, LookupError, ValueError):
+            flags, body, crc = self._rows(SQL["base"], (sid,))[0]  # it is a fork's first
+            raw = self.codec.unpack(flags, body, crc, lambda: base_place(uid, seq - 1), bound=True)
+            return base_from(raw).link
+        return None
 
     def _time_at(self, sid: int, seq: int) -> int | None:
         at_us: int | None = self.conn.execute(SQL["time_at"], (sid, seq)).get
