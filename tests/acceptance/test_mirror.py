@@ -124,6 +124,29 @@ async def test_no_key_leads_out_of_the_directory(lp: limpet.Limpet, tmp_path: Pa
     assert all((path.stat().st_mode & 0o077) == 0 for path in found)
 
 
+async def test_no_two_keys_share_a_directory(lp: limpet.Limpet, tmp_path: Path) -> None:
+    """Not even a long name and one that is what was made of it."""
+    long = "u" * 250
+    await lp.create("support", long, "one")
+    await lp.mirror(tmp_path / "first")
+    (made,) = (tmp_path / "first" / "support").iterdir()
+    users = [
+        long,
+        "u" * 249 + "v",
+        made.name,
+        made.name.replace("!", "-"),
+        "%2E",
+        ".",
+        "a%b",
+        "a%25b",
+    ]
+    for user in users[1:]:
+        await lp.create("support", user, "one")
+    assert (await lp.mirror(tmp_path / "all")).sessions == len(users)
+    found = [read(path)["session"]["user"] for path in (tmp_path / "all").rglob("session.json")]
+    assert sorted(found) == sorted(users)
+
+
 async def test_a_mirror_that_cannot_be_written_says_so(lp: limpet.Limpet, tmp_path: Path) -> None:
     """A file in the way, a key and an app at once, a session that is not there."""
     s = await lp.create("support", "ada", "one")

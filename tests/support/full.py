@@ -8,6 +8,7 @@ Mounts a small file system over the directory, where only this process sees it.
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -29,6 +30,17 @@ async def main(directory: Path) -> None:
     with (directory / "filler").open("wb", buffering=0) as filler, suppress(OSError):
         while True:
             filler.write(bytes(4_096))
+    async with limpet.open("memory://") as lp:
+        s = await lp.create("a", "b", id="c", state={"text": os.urandom(60_000).hex()})
+        for write in (
+            lambda: lp.export(s.key, directory / "c.limpet"),
+            lambda: lp.mirror(directory),
+        ):
+            try:
+                await write()
+            except limpet.LimpetError as error:
+                print(error.code, str(directory) in str(error), flush=True)
+    print(len([*directory.rglob("*.part")]), flush=True)
     try:
         await limpet.open(url)
     except limpet.LimpetError as error:

@@ -16,6 +16,7 @@ piece and, of a log that begins on a state, by that state.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -63,6 +64,7 @@ _PACKED_TIMES: Final = 100
 _MEMORY_BYTES: Final = 256 * 2**20  # that values of any file may take once they are decoded
 _CONTAINER_BYTES: Final = 64  # about what a list or a dict takes beyond its text
 _LEVEL: Final = 3
+NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT))  # a full disk, or a used-up quota
 _TRAILER: Final = b'{"end":'
 _PART: Final = b'{"blob":'
 _CHECKPOINT: Final = b'{"checkpoint":'

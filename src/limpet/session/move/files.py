@@ -19,6 +19,8 @@ from limpet.errors import (
     BundleRefused,
     InvalidInput,
     ReservedApp,
+    StoreError,
+    StoreFull,
 )
 from limpet.model import Head, Key, checkpoints_of, is_reserved
 from limpet.session.journal import Journal
@@ -33,6 +35,7 @@ from limpet.session.move.adopter import (
     records_in,
 )
 from limpet.session.move.bundle import (
+    NO_SPACE,
     BundleReader,
     BundleWriter,
     Entry,
@@ -270,5 +273,8 @@ def _refuse_reserved(key: Key) -> None:
         raise ReservedApp(key.app)
 
 
-def _unwritten(path: Path, error: OSError) -> BundleRefused:
-    return BundleRefused(str(path), f"cannot be written ({error.strerror or error})")
+def _unwritten(path: Path, error: OSError) -> StoreError:
+    if error.errno in NO_SPACE:
+        return StoreFull(str(path))
+    reason = f"cannot be written ({error.strerror or error}); choose another place"
+    return BundleRefused(str(path), reason)

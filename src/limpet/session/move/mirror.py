@@ -15,7 +15,8 @@ complete or not at all, readable by this user only, since bodies are in plain te
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +24,17 @@ from urllib.parse import quote
 
 import msgspec
 
-from limpet.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
+from limpet.errors import (
+    InvalidInput,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
+    StoreFull,
+)
 from limpet.model import PAGE_MAX, Head, Key, Texts
 from limpet.model.facts.running import children, revisits_of
 from limpet.session.journal import Journal
+from limpet.session.move.bundle import NO_SPACE
 from limpet.session.session import Session
 from limpet.session.wire import event_form, head_form, key_form, time_form
 from limpet.store.answers import Query, plural
@@ -48,7 +56,8 @@ class Mirrored(msgspec.Struct, frozen=True):
 
 
 async def mirror(journal: Journal, directory: Path, key: Key | None, app: str | None) -> Mirrored:
-    """Write one session, an app, or everything. Raises InvalidInput if it cannot be written."""
+    """Write one session, an app, or everything. Raises InvalidInput if it cannot be written, and
+    StoreFull if there is no space: what is there then is whole."""
     sessions = events = 0
     related: dict[Key, Any] = {}
     try:
@@ -186,7 +195,7 @@ def _relate(path: Path, related: dict[Key, Any], *, whole: bool) -> None:
     before: list[dict[str, Any]] = []
     if not whole and path.exists():
         before = msgspec.json.decode(path.read_bytes(), type=list[dict[str, Any]])
-    known = {Key(**each["child"]): each for each in before} | related
+    known = {msgspec.convert(each.get("child"), Key): each for each in before} | related
     _json(path, [known[child] for child in sorted(known, key=_parts)])
 
 
@@ -199,12 +208,13 @@ def _parts(key: Key) -> tuple[str, str, str]:
 
 
 def _name(part: str) -> str:
-    """A part of a key as the name of a directory: none leads out of its place."""
+    """A part of a key as the name of a directory: none leads out of its place, and no two parts
+    have the same."""
     named = quote(part, safe=" @+=,")
     if named.startswith("."):
         named = f"%2E{named[1:]}"
-    if len(named) > _NAME_CHARS_MAX:
-        named = f"{named[: _NAME_CHARS_MAX - 17]}-{sha256(part.encode()).hexdigest()[:16]}"
+    if len(named) > _NAME_CHARS_MAX:  # no name that is short enough has a "!"
+        named = f"{named[: _NAME_CHARS_MAX - 33]}!{sha256(part.encode()).hexdigest()[:32]}"
     return named
 
 
@@ -223,21 +233,35 @@ class _Written:
         self._path, self._part = path, path.with_name(f"{path.name}.part")
 
     def __enter__(self) -> _Written:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        self._file = os.fdopen(os.open(self._part, flags, 0o600), "wb")
+        with self._checked():
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            self._file = os.fdopen(os.open(self._part, flags, 0o600), "wb")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._file.close()
-        if kind is None:
-            self._part.replace(self._path)
-        else:
+        try:
+            with self._checked() if kind is None else suppress(OSError):
+                self._file.close()
+                if kind is None:
+                    self._part.replace(self._path)
+        finally:
             self._part.unlink(missing_ok=True)
 
     def text(self, text: str) -> None:
-        self._file.write(text.encode())
+        with self._checked():
+            self._file.write(text.encode())
 
     def lines(self, values: Iterable[Any]) -> None:
-        for value in values:
-            self._file.write(_encode(value) + b"\n")
+        with self._checked():
+            for value in values:
+                self._file.write(_encode(value) + b"\n")
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise StoreFull(str(self._path)) from error
+            raise

@@ -50,7 +50,8 @@ class Tables:
 
     def link_at(self, key: Key, seq: int) -> bytes | None:
         kept = self._kept.get(key)
-        return kept.event(seq).link if kept is not None and kept.has(seq) else None
+        link = kept.event(seq).link if kept is not None and kept.has(seq) else b""
+        return link or None  # what was removed has none
 
     def recorded(self, key: Key, id: str) -> Event | None:
         kept = self._kept.get(key)

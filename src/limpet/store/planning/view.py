@@ -24,7 +24,8 @@ class View(Protocol):
         ...
 
     def link_at(self, key: Key, seq: int) -> bytes | None:
-        """The link of an event of a living session, if it has one with this seq."""
+        """The link of an event of a living session, if it has one with this seq. None, too, if that
+        was removed with a session above."""
         ...
 
     def recorded(self, key: Key, id: str) -> Event | None:

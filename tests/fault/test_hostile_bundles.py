@@ -1,0 +1,131 @@
+"""Bundles that were made to harm: with right links and hashes, and anything else in them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import limpet
+from limpet import Key, Limpet
+from limpet.store.protocol import Query
+from tests.support.examples import tries
+from tests.support.hostile import Hostile, donors
+from tests.support.seeds import seed
+
+FEW = {"memory": 80, "sqlite": 30, "postgresql": 15}  # bundles of a run in the suite
+THEIRS = Key("support", "bob", "kept")
+ALL = Query(reserved=True)
+
+
+async def bystander(lp: Limpet) -> None:
+    """A session of somebody else, which has to go on as if nothing were there."""
+    s = await lp.create("support", "bob", "kept", state={"n": 0}, labels={"plan": "free"})
+    await s.memory.semantic.put("refunds", "within 30 days")
+    await s.append("user.message", {"text": "hi"}, actor="user:bob", set={"user:lang": "de"})
+
+
+async def standing(lp: Limpet) -> dict[Key, tuple[int, bytes]]:
+    """Every log of the store, and where it stands."""
+    page = await lp._journal.store.heads(ALL, cursor=None, limit=1_000)
+    assert page.cursor is None
+    return {head.key: (head.version, head.link) for head in page.items}
+
+
+async def check_works(lp: Limpet, folder: Path, *, first: bool = False) -> None:
+    """Whatever a store does for everybody, it still does. What was claimed and let go unchanged is
+    held back for a moment, so only the `first` time the bystander is claimed."""
+    report = await lp.verify()
+    assert report.ok, report
+    await lp.doctor()
+    for how in (
+        {},
+        {"app": "support"},
+        {"app": "support", "user": "bob"},
+        {"app": "support", "labels": {"plan": "free"}},
+    ):
+        await lp.list(**how, limit=1_000)
+    await lp.sweep()
+    leases = await lp.claim("worker", limit=100, lease_seconds=1)
+    for lease in leases:
+        await lp.release(lease)
+    assert not first or THEIRS in [lease.key for lease in leases]
+    await lp.mirror(folder / "mirror")
+    s = await lp.get(THEIRS)
+    assert s.state["user:lang"] == "de"
+    assert await s.memory.semantic.get("refunds") == "within 30 days"
+
+
+async def check_session(lp: Limpet, key: Key, folder: Path) -> None:
+    """What was accepted is a session like any other: read to the end, moved on, and ended."""
+    s = await lp.get(key)
+    after = 0
+    while page := await s.read(after=after, limit=1_000):
+        after = page[-1].seq
+    await s.checkpoints(limit=100)
+    for layer in (s.memory.session, s.memory.episodic):
+        await layer.list()
+    s.blocked_on, s.usage, s.budget, s.outcome, s.setup, s.status  # noqa: B018  # are folded
+    await lp.export(key, folder / "again.limpet")
+    async with limpet.open("memory://") as other:
+        await other.import_(folder / "again.limpet")
+        assert (await lp.copy(key, to=other)).events == 0
+    (folder / "again.limpet").unlink()
+
+
+async def tried(lp: Limpet, path: Path, folder: Path, what: str) -> bool:
+    """Import a file; whether it was accepted. Either way the store has to work as before."""
+    before = await standing(lp)
+    try:
+        key = await lp.import_(path)
+    except (limpet.BundleDamaged, limpet.SessionConflict, limpet.ReservedApp):
+        assert await standing(lp) == before, what
+        return False
+    await check_works(lp, folder, first=True)
+    await check_session(lp, key, folder)
+    await check_works(lp, folder)
+    return True
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgresql"])
+async def test_a_hostile_bundle_harms_nobody(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """It is refused and nothing is recorded, or it is a session like any other."""
+    async with limpet.open("memory://") as home:
+        files = await donors(home, tmp_path)
+    chosen = seed(f"hostile bundles {kind}")
+    hostile, left = Hostile(files, chosen), tries(FEW[kind], 3_000)
+    waiting = [*files]  # honest ones first: they are accepted
+    stores = 0
+    while left > 0:
+        stores += 1
+        url = await _fresh(kind, tmp_path / f"{stores}.db", request)
+        async with limpet.open(url) as lp:
+            await bystander(lp)
+            accepted = False
+            while left > 0 and not accepted:  # a key that was taken is refused from then on
+                left -= 1
+                path = waiting.pop() if waiting else tmp_path / "hostile.limpet"
+                honest = path in files
+                what = f"seed {chosen}, {left} left: " + ("" if honest else hostile.bundle(path))
+                try:
+                    accepted = await tried(lp, path, tmp_path, what)
+                except Exception as error:
+                    error.add_note(what)
+                    raise
+                assert accepted or not honest
+            await check_works(lp, tmp_path)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+async def _fresh(kind: str, path: Path, request: pytest.FixtureRequest) -> str:
+    """An empty store."""
+    if kind == "memory":
+        return "memory://"
+    if kind == "sqlite":
+        return f"sqlite:///{path}?sync=off"
+    server = request.getfixturevalue("any_postgres")
+    await asyncio.to_thread(lambda: request.getfixturevalue("keeper").clear())
+    return str(server.url)
