@@ -219,7 +219,8 @@ class Performing:
         *_, intent = await turn.log.write(*drafts)
         turn.records.add(intent)
         for left in reversed(range(effect.retries + 1)):
-            turn.driver.check()
+            # The commit of the intent has proven the lease; before another try the store is asked.
+            await turn.hold.check(turn.driver, ask=left < effect.retries)
             try:
                 result = await self._act()
             except (EffectUnknown, TimeoutError) as error:

@@ -29,6 +29,7 @@ from limpet.runtime.budget import Block, Reservation
 from limpet.runtime.children import Child
 from limpet.runtime.driving import Driver
 from limpet.runtime.effects import Effect, OnUnknown, Performing, called
+from limpet.runtime.hold import Hold
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import Opening
 from limpet.runtime.pauses import Pauses
@@ -51,12 +52,14 @@ class Turn:
         log: TurnLog,
         opening: Opening,
         driver: Driver,
+        hold: Hold,
         *,
         accepts: bool = False,
         permissions: Mapping[str, Permission] = _NONE,
         worker_permissions: Mapping[str, Permission] = _NONE,
     ) -> None:
         self.log, self.driver, self.records = log, driver, opening.records
+        self.hold = hold
         self.pauses = Pauses(lambda: driver.stop("paused"))
         self.accepts = accepts  # goes on although it takes another way than before
         self.id, self.wake_id = opening.turn_id, log.wake_id

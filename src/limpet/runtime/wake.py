@@ -30,6 +30,7 @@ from limpet.runtime.children import Ending, interrupt_all
 from limpet.runtime.closing import Close, close_wake, commit_last
 from limpet.runtime.driving import Driver, harness_of
 from limpet.runtime.finishing import Finishing
+from limpet.runtime.hold import Hold
 from limpet.runtime.later import Later
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import CONTROL, TAIL, Opening, open_wake
@@ -39,6 +40,7 @@ from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
 from limpet.session.runs.permissions import Permission, check_permissions
 from limpet.session.session import Session
+from limpet.store.clock import steady_ns
 from limpet.store.protocol import Loaded
 
 OnMismatch: TypeAlias = Literal["ask", "accept"]
@@ -92,12 +94,13 @@ def worker_name(prefix: str) -> str:
 async def wake(lp: Limpet, key: Key, harness: Any, *, lease_seconds: float, **how: Any) -> Woken:
     """Run one bounded turn of this session, due or not; never raises the harness's error."""
     manner = manner_of(harness, **how)
+    since_ns = steady_ns()
     try:
         lease = await lp.acquire_lock(key, worker=worker_name("wake"), lease_seconds=lease_seconds)
     except SessionLocked as error:
         return Woken(ran=False, reason="locked", error=error)
     later = listen_later()
-    one = Wake(lp, lease, manner, later=later)
+    one = Wake(lp, lease, manner, since_ns=since_ns, later=later)
     beating = asyncio.ensure_future(_heartbeat(lp, one))
     try:
         return await one.run()
@@ -116,10 +119,13 @@ class Wake:
         lease: Lease,
         manner: Manner,
         *,
+        since_ns: int | None = None,
         later: Later | None = None,
         driven: Callable[[Wake], None] | None = None,
     ) -> None:
+        """`since_ns` is `steady_ns` before the lease was asked for."""
         self._lp, self.lease, self._manner = lp, lease, manner
+        self.hold = Hold(lp, lease, steady_ns() if since_ns is None else since_ns)
         self._later = listen_later() if later is None else later
         self._when_driven = driven  # called when the harness has ended
         self._listening: asyncio.Task[None] | None = None
@@ -179,7 +185,7 @@ class Wake:
         wake_id = new_id()
         log = self._log(wake_id, wake_id)
         how: Any = {"retries": self._manner.retries, "backoff_us": _backoff_us}
-        await Finishing(log, self.lease, self._driver, **how).run()
+        await Finishing(log, self.lease, self._driver, self.hold, **how).run()
         return Woken(ran=ran, reason=phase, wake_id=self._wake_id if ran else wake_id)
 
     def _log(self, turn_id: str, wake_id: str) -> TurnLog:
@@ -203,7 +209,7 @@ class Wake:
         accepts = self._manner.on_mismatch == "accept" or opening.records.accepted is True
         how: dict[str, Any] = {"accepts": accepts, "permissions": permissions}
         how["worker_permissions"] = self._manner.permissions
-        turn = Turn(log, opening, self._driver, **how)
+        turn = Turn(log, opening, self._driver, self.hold, **how)
         log.heard = self._hear
         error = await self._driven(turn)
         return await self._closed(log, opening, await self._how(turn, opening, error), error)
@@ -404,10 +410,12 @@ async def _heartbeat(lp: Limpet, one: Wake) -> None:
     while True:
         await asyncio.sleep(lease.lease_seconds / 3)
         with suppress(LimpetError):
+            since_ns = steady_ns()
             (renewed,) = await lp.renew([lease])
             if renewed is None:
                 one.stop(lost=True)
                 return
+            one.hold.renewed(since_ns)
 
 
 def _passed_by(turn: Turn) -> TurnMismatch | None:
