@@ -20,7 +20,7 @@ from limpet.runtime.driving import Driver
 from limpet.runtime.effects import OnUnknown, keyed
 from limpet.runtime.hold import Hold
 from limpet.runtime.log import TurnLog
-from limpet.runtime.records import identity, plain
+from limpet.runtime.records import check_readable, identity, plain
 from limpet.session.life.policy import NOTHING, Lifecycle, call_function
 from limpet.session.logs import SESSION
 from limpet.session.session import Session
@@ -108,7 +108,9 @@ class Compensations:
 
     async def _undos(self) -> list[_Undo]:
         """What is to be undone, the newest first."""
-        found = undos_of(await _read(self._session))
+        events = await _read(self._session)
+        check_readable(self._session.key, events)
+        found = undos_of(events)
         return sorted(found, key=lambda undo: undo.seq, reverse=True)
 
     async def _perform(self, undo: _Undo) -> None:

@@ -30,7 +30,15 @@ from limpet.model.facts.running import (
     span_started,
     steps,
 )
-from limpet.runtime.records import EffectRecord, Records, args_hash, identity, plain, result_of
+from limpet.runtime.records import (
+    EffectRecord,
+    Records,
+    args_hash,
+    check_readable,
+    identity,
+    plain,
+    result_of,
+)
 from limpet.runtime.requests import answered, request
 from limpet.runtime.under_way import UnderWay
 from limpet.session.life.policy import NOTHING, Lifecycle
@@ -111,6 +119,14 @@ class Performing:
         self._check_compensation()
         effect.occurrence = turn.records.occurrence("effect", effect.name)
         effect.args_hash = args_hash(dict(effect.args), effect.key)
+        if effect.key is None:
+            return await self._run()
+        # Two calls at once would both find nothing recorded under the key, and both act.
+        async with turn.pauses.one_by_one(effect.key):
+            return await self._run()
+
+    async def _run(self) -> Any:
+        effect, turn = self._effect, self._turn
         record = turn.records.reach(effect.name, effect.occurrence)
         if record is None and effect.key is not None:
             record = await self._elsewhere()
@@ -154,9 +170,10 @@ class Performing:
 
     async def _elsewhere(self) -> EffectRecord | None:
         """What another call in this session has recorded under the caller's key."""
-        events = [event for event in await self._recorded() if event.data is not None]
+        events = await self._recorded()
         if not events:
             return None
+        check_readable(self._turn.session.key, events)
         self._check_name(events)
         records, last = Records(events).effects, events[-1].data  # of whichever turn
         record = records[last["name"], last["occurrence"]]

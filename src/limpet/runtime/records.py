@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import InvalidInput, InvalidValue, TurnMismatch
-from limpet.model import CHILD_ENDED, NAME_CHARS_MAX, Event, canonical, settle, unfit
+from limpet.errors import InvalidInput, InvalidValue, SessionCorrupt, TurnMismatch
+from limpet.model import CHILD_ENDED, NAME_CHARS_MAX, Event, Key, canonical, settle, unfit
 from limpet.model.facts.running import (
     ANSWERS,
     CHILD_CREATED,
@@ -30,6 +30,10 @@ from limpet.model.facts.running import (
 
 EffectState: TypeAlias = Literal["intended", "succeeded", "failed", "unknown"]
 _DIGITS: Final = 32
+_EFFECTS: Final = "effect."  # their events, and those of compensations
+_CALLS: Final = frozenset(
+    (STEP, TOOL_USE, CUSTOM_TOOL_USE, *ANSWERS, CHILD_CREATED, CHILD_ENDED, ERROR)
+)
 
 
 class EffectRecord(msgspec.Struct):
@@ -145,6 +149,14 @@ def identity(*parts: object) -> str:
 def args_hash(*args: Any) -> str:
     """The hash of a call's arguments. Of one that cannot be stored, its type counts."""
     return sha256(canonical([plain(arg) for arg in args])).hexdigest()
+
+
+def check_readable(key: Key, events: Iterable[Event]) -> None:
+    """Raise SessionCorrupt if the record of a call cannot be read, perhaps only for now: what it
+    says was done would be done again."""
+    for event in events:
+        if event.data is None and (event.type in _CALLS or event.type.startswith(_EFFECTS)):
+            raise SessionCorrupt(key, f"event {event.seq} ({event.type}) cannot be read")
 
 
 def check_same(what: str, name: str, occurrence: int, recorded: str, now: str) -> None:

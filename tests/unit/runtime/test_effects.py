@@ -182,6 +182,74 @@ async def test_a_key_of_the_caller_is_performed_once_in_a_session(world: World) 
     assert session.key != other.key
 
 
+async def test_calls_at_once_under_one_key_perform_it_once(world: World) -> None:
+    """With one intent; every call returns the result, and so does a call of a later turn."""
+    bank = Bank()
+
+    async def harness(turn: limpet.Turn) -> None:
+        calls = [turn.effect("refund", bank.refund, order=7, key="order-7") for _ in range(8)]
+        paid = await asyncio.gather(*calls)
+        await turn.say(" ".join([str(each["number"]) for each in paid]))
+
+    await world.begin("hi")
+    await world.work(harness)
+    await world.send("again")
+    await world.work(harness)
+    assert await world.said() == ["1 1 1 1 1 1 1 1"] * 2
+    assert bank.done == ["order-7"]
+    types = await world.types()
+    assert (types.count("effect.intended"), types.count("effect.succeeded")) == (1, 1)
+    assert types.count("span.started") == types.count("span.completed")
+
+
+async def test_calls_at_once_under_one_key_try_again_one_by_one(world: World) -> None:
+    """A failure was not performed: the next call makes another attempt, with its own intent."""
+    under_way: list[int] = []
+    tried: list[int] = []
+
+    async def fails_twice() -> int:
+        assert not under_way, "another call performs it"
+        under_way.append(1)
+        tried.append(len(tried))
+        await asyncio.sleep(0)
+        under_way.clear()
+        if len(tried) <= 2:
+            raise ConnectionError("reset")
+        return len(tried)
+
+    async def harness(turn: limpet.Turn) -> None:
+        calls = [turn.effect("pay", fails_twice, key="order-7") for _ in range(5)]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        await turn.say(" ".join([type(each).__name__ for each in found]))
+
+    await world.begin("hi")
+    await world.work(harness)
+    assert await world.said() == ["EffectFailed EffectFailed int int int"]
+    assert len(tried) == 3
+
+
+async def test_calls_at_once_under_one_key_pause_together(world: World) -> None:
+    """The first has no outcome and a person is asked, once; then all of them have the answer."""
+
+    async def slow() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def harness(turn: limpet.Turn) -> None:
+        calls = [turn.effect("pay", slow, timeout=0.001, key="order-7") for _ in range(8)]
+        paid = await asyncio.gather(*calls)
+        await turn.say(" ".join(paid))
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    assert session.stop_reason == "requires_action"
+    (request,) = session.blocked_on
+    await session.answer(request.id, "paid")
+    await world.work(harness)
+    assert await world.said() == [" ".join(["paid"] * 8)]
+    types = await world.types()
+    assert (types.count("effect.intended"), types.count("effect.succeeded")) == (1, 1)
+
+
 async def test_a_key_of_the_caller_is_performed_once_however_often_it_failed_before(
     world: World,
 ) -> None:
