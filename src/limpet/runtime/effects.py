@@ -162,7 +162,7 @@ class Performing:
             return record.result
         if record.state == "failed":
             if record.error:
-                raise EffectFailed(effect.name, effect.occurrence, record.error)
+                raise self._turn.records.failure(effect.name, effect.occurrence, record.error)
             return await self._perform()  # its failure ended a run, which is tried again
         if effect.on_unknown == "retry":
             return await self._perform()
@@ -278,7 +278,7 @@ class Performing:
     async def _failed(self, error: Exception) -> EffectFailed:
         why = readable(f"{type(error).__name__}: {error}")
         await self._record(steps.effect_failed, "failed", why, failed=why)
-        return EffectFailed(self._effect.name, self._effect.occurrence, why)
+        return self._turn.records.failure(self._effect.name, self._effect.occurrence, why)
 
     async def _record(
         self, fact: Callable[..., Draft], outcome: str, value: Any, *, failed: str | None = None

@@ -13,7 +13,6 @@ import msgspec
 
 from limpet.errors import (
     BudgetReached,
-    EffectFailed,
     Interrupted,
     InvalidInput,
     LimpetError,
@@ -164,6 +163,10 @@ class Wake:
             with suppress(LimpetError):
                 await self._lp.release(self.lease)
             raise
+        except Exception:  # a mistake of ours: it must not keep the session from everybody
+            with suppress(LimpetError):
+                await self._lp.release(self.lease, retry_seconds=BACKOFF_SECONDS_MAX / 10)
+            raise
 
     async def _run(self, opening: Opening) -> Woken:
         try:
@@ -301,7 +304,7 @@ class Wake:
             raise SessionEnded(self.lease.key, self.session.head.phase)
         if stopped == "stopped":
             return self._given_back(opening)
-        if stopped == "interrupted" or isinstance(error, Interrupted):
+        if stopped == "interrupted" or (isinstance(error, Interrupted) and error.key == own):
             await self._take_interrupts(opening)
             released = await interrupt_all(self.session, self._driver.note)
             return Close("interrupted", "blocked", error=self._driver.note, drafts=released)
@@ -353,7 +356,7 @@ class Wake:
         """Tried again later, or held as a dead letter."""
         code = error.code if isinstance(error, LimpetError) else "turn.failed"
         message = f"{type(error).__name__}: {error}"
-        effects = [[e.name, e.occurrence] for e in _causes(error)]
+        effects = [list(of) for of in opening.records.raised(error)]
         fails = opening.fails + 1
         SESSION.warning("turn failed: session=%s fails=%d code=%s", self.lease.key, fails, code)
         how: dict[str, Any] = {"effects": effects}
@@ -424,16 +427,6 @@ def _passed_by(turn: Turn) -> TurnMismatch | None:
     if left is None:
         return None
     return TurnMismatch("the effect", *left, "was recorded, and this run ended without it")
-
-
-def _causes(error: BaseException | None) -> list[EffectFailed]:
-    """The failed effects that an error comes from."""
-    found: list[EffectFailed] = []
-    while error is not None and len(found) < 8:
-        if isinstance(error, EffectFailed):
-            found.append(error)
-        error = error.__cause__ or error.__context__
-    return found
 
 
 def _backoff_us(fails: int) -> int:
