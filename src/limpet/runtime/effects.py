@@ -20,7 +20,14 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import EffectFailed, EffectUnknown, Interrupted, InvalidInput, TurnMisused
+from limpet.errors import (
+    EffectFailed,
+    EffectUnknown,
+    Interrupted,
+    InvalidInput,
+    ToolDenied,
+    TurnMisused,
+)
 from limpet.model import NAME_CHARS_MAX, Draft, Event, settle, unfit
 from limpet.model.facts.running import (
     Amount,
@@ -42,6 +49,7 @@ from limpet.runtime.records import (
 from limpet.runtime.requests import answered, request
 from limpet.runtime.under_way import UnderWay
 from limpet.session.life.policy import NOTHING, Lifecycle
+from limpet.session.life.tools import ToolLocks, ToolUse
 
 OnUnknown: TypeAlias = Literal["ask", "retry"]
 BACKOFF_SECONDS: Final = 0.5
@@ -106,8 +114,8 @@ class Effect(msgspec.Struct):
 class Performing:
     """An effect on its way, within a turn."""
 
-    def __init__(self, turn: UnderWay, effect: Effect) -> None:
-        self._turn, self._effect = turn, effect
+    def __init__(self, turn: UnderWay, effect: Effect, use: ToolUse) -> None:
+        self._turn, self._effect, self._use = turn, effect, use
         self._key = ""
         self._tries = 0
         self._acts = False  # performed in this run, so that its span and reservation are open
@@ -122,7 +130,7 @@ class Performing:
         if effect.key is None:
             return await self._run()
         # Two calls at once would both find nothing recorded under the key, and both act.
-        async with turn.pauses.one_by_one(effect.key):
+        async with turn.pauses.one_by_one(("key", effect.key)):
             return await self._run()
 
     async def _run(self) -> Any:
@@ -223,6 +231,15 @@ class Performing:
         raise EffectUnknown(effect.name, effect.occurrence, data.get("note"))
 
     async def _perform(self) -> Any:
+        """Perform it as a use of the tool of its name. Raises ToolDenied, ToolLocked."""
+        name, turn = self._effect.name, self._turn
+        await self._use.check(name)
+        if not self._use.is_exclusive(name):
+            return await self._tried()
+        async with turn.pauses.one_by_one(("tool", name)), ToolLocks(turn.session).held(name):
+            return await self._tried()
+
+    async def _tried(self) -> Any:
         effect, turn = self._effect, self._turn
         self._tries += 1
         self._acts = True
@@ -235,6 +252,10 @@ class Performing:
         drafts.append(steps.effect_intended(self._id("intended"), *given))
         *_, intent = await turn.log.write(*drafts)
         turn.records.add(intent)
+        if (
+            why := self._use.denial(effect.name)
+        ) is not None:  # as the intent's own commit found it
+            raise await self._failed(ToolDenied(effect.name, why))
         for left in reversed(range(effect.retries + 1)):
             # The commit of the intent has proven the lease; before another try the store is asked.
             await turn.hold.check(turn.driver, ask=left < effect.retries)

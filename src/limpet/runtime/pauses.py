@@ -28,7 +28,7 @@ class Pauses:
         self._stop = stop
         self._working = 0
         self._changes = 0
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self.blocked_on: dict[str, None] = {}
 
     @contextmanager
@@ -43,8 +43,8 @@ class Pauses:
             self._look()
 
     @asynccontextmanager
-    async def one_by_one(self, key: str) -> AsyncIterator[None]:
-        """Calls under one key come in the order they were made. Within a call.
+    async def one_by_one(self, key: tuple[str, str]) -> AsyncIterator[None]:
+        """Within a call: those under one key come in the order they were made.
 
         Whoever waits for its turn is not at work: if the call before it blocks, so does the run.
         """

@@ -23,7 +23,7 @@ from limpet.errors import (
     TurnMismatch,
 )
 from limpet.model import PAGE_MAX, Draft, Key, Lease, described
-from limpet.model.facts import processed
+from limpet.model.facts import degraded_in, processed
 from limpet.model.facts.running import asked, budgets, endings, runs
 from limpet.runtime.children import Ending, interrupt_all
 from limpet.runtime.closing import Close, close_wake, commit_last
@@ -35,6 +35,7 @@ from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import CONTROL, TAIL, Opening, open_wake
 from limpet.runtime.records import identity
 from limpet.runtime.turn import Turn
+from limpet.session.life.tools import returned
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
 from limpet.session.runs.permissions import Permission, check_permissions
@@ -196,6 +197,7 @@ class Wake:
         return TurnLog(self.session, turn_id=turn_id, wake_id=wake_id, **who)
 
     async def _turn(self, opening: Opening) -> Woken:
+        await self._bind_again()
         # Before anything is recorded: without its permissions it must not begin.
         permissions = await self.session.permissions_for(self._manner.permissions)
         log = self._log(opening.turn_id, self._wake_id)
@@ -216,6 +218,19 @@ class Wake:
         log.heard = self._hear
         error = await self._driven(turn)
         return await self._closed(log, opening, await self._how(turn, opening, error), error)
+
+    async def _bind_again(self) -> None:
+        """Optional tools that the session lacks are bound once they are there."""
+        if not degraded_in(self.session.head.facts):
+            return
+        registry = self.session.writer.journal.lifecycle(self.session.app).tools
+        try:
+            fact = await returned(registry, self.session)
+        except Exception as error:  # of the function that authorizes: the session goes on without
+            SESSION.warning("tools not bound: session=%s error=%r", self.lease.key, error)
+        else:
+            if fact is not None:
+                await self.session.record(fact, actor=self._worker)
 
     async def _settled(self, log: TurnLog, opening: Opening) -> Woken:
         """Nothing to run: an interrupt, or an answer that nobody waits for."""

@@ -174,7 +174,7 @@ class SessionRunChild(Tool, frozen=True):
         key = await _direct_child(caller, self.id)
         if caller.lp is None or key.app not in caller.harnesses:
             raise InvalidInput(f"no harness for {key.app!r} was given here. A worker runs it.")
-        permissions = caller.turn.permissions  # of the worker, too: a child may not do more
+        permissions = caller.turn.limits  # of the worker, too: a child may not do more
         reasons: list[str] = []
         while len(reasons) < self.cycles:
             harness = caller.harnesses[key.app]
