@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -89,11 +90,11 @@ async def test_a_child_runs_under_its_parents_permissions(lp: limpet.Limpet) -> 
 
 
 async def test_what_a_bound_tool_asks_for_is_asked_for_in_every_child(lp: limpet.Limpet) -> None:
-    """Also in a child of a child, where nobody has the tool bound, and whatever is bound there."""
+    """Also in a child of a child that binds the tool again without asking."""
     done: list[str] = []
 
     async def delegates(turn: limpet.Turn) -> None:
-        await turn.delegate("research", "look")
+        await turn.delegate("research", "look", tools=["refund", "search"])
 
     async def acts(turn: limpet.Turn) -> None:
         await turn.effect("search", lambda: done.append("search"))
@@ -106,13 +107,45 @@ async def test_what_a_bound_tool_asks_for_is_asked_for_in_every_child(lp: limpet
     child = await only_child(lp, s)
     await lp.wake(child.key, delegates)
     below = await only_child(lp, child)
-    await below.bind_tools(limpet.ToolRegistry([limpet.Tool("refund")]), actor=ADA)
+    free = [limpet.Tool("refund"), limpet.Tool("search")]
+    await below.bind_tools(limpet.ToolRegistry(free), actor=ADA)
+    expected = {"*": "deny", "refund": "always_ask", "search": "always_allow"}
     for each in (child, below):
-        assert await each.describe_permissions() == {"refund": "always_ask"}
+        assert await each.describe_permissions() == expected
         await each.append("user.message", {"text": "more"}, actor=ADA)
         assert (await lp.wake(each.key, acts)).reason == "requires_action"
-    assert child.tools == {}
     assert done == ["search", "search"]
+
+
+@pytest.mark.parametrize("bound", [True, False])
+async def test_a_child_uses_the_tools_that_it_was_given_and_no_others(
+    lp: limpet.Limpet, *, bound: bool
+) -> None:
+    """Nor does a child of it; where tools are only names, which nobody has bound, as well."""
+    done: list[str] = []
+
+    async def acts(turn: limpet.Turn) -> None:
+        for name in ("search", "refund"):
+            with suppress(limpet.ToolDenied):
+                await turn.effect(name, lambda name=name: done.append(f"{turn.session.app} {name}"))
+        if turn.session.app != "reading":
+            below = "research" if turn.session.app == "support" else "reading"
+            await turn.delegate(below, "look", tools=["search"] if below == "research" else None)
+
+    s = await begun(lp)
+    if bound:
+        tools = [limpet.Tool("search"), limpet.Tool("refund")]
+        await s.bind_tools(limpet.ToolRegistry(tools), actor=ADA)
+    await lp.wake(s.key, acts)
+    child = await only_child(lp, s)
+    await lp.wake(child.key, acts)
+    below = await only_child(lp, child)
+    await lp.wake(below.key, acts)
+    assert done == ["support search", "support refund", "research search"]
+    assert await child.check_permission("search") == "always_allow"
+    assert await child.check_permission("refund") == "deny"
+    assert await below.check_permission("search") == "deny"
+    assert await below.check_permission("memory_write") == "always_allow"
 
 
 async def test_what_a_child_has_from_its_parent_is_a_part_of_its_setup(lp: limpet.Limpet) -> None:

@@ -165,6 +165,24 @@ async def test_a_tool_is_rebound_only_if_its_version_fits(lp: limpet.Limpet) -> 
     assert (await s.refresh()).phase == "suspended"
 
 
+@pytest.mark.parametrize("older", ["1.1.9", "1.2.0", "0.9.0"])
+async def test_an_older_version_of_a_tool_is_never_bound_in_its_place(
+    lp: limpet.Limpet, older: str
+) -> None:
+    """Neither for a required tool, by any way that binds, nor for one that may be left out."""
+    s = await suspended(lp, Tool("search", "1.2.1"), Tool("paint", "1.2.1", required=False))
+    registry = ToolRegistry([Tool("search", older), Tool("paint", older)])
+    with pytest.raises(limpet.RequiredToolUnavailable):
+        await lp.resume(s.key, tools=registry)
+    lp.lifecycle("support", tools=registry)
+    with pytest.raises(limpet.GuardFailed, match="search"):
+        await s.resume()
+    registry.add(Tool("search", "1.2.1"))
+    s, report = await lp.resume(s.key)
+    assert ({*s.tools}, report.degraded) == ({"search"}, ("paint",))
+    assert s.tools["search"]["version"] == "1.2.1"
+
+
 async def test_a_missing_tool_is_substituted_degraded_or_fails(lp: limpet.Limpet) -> None:
     """A substitute is a warning, an optional tool is left out, a required one fails."""
     s = await suspended(lp, Tool("search", substitutes=("find",)), Tool("paint", required=False))

@@ -56,6 +56,30 @@ async def test_a_turn_from_the_first_message_to_the_last_answer(lp: Limpet) -> N
     assert (await lp.verify()).ok
 
 
+async def test_an_effect_under_a_key_is_performed_once_in_the_life_of_a_session(
+    lp: Limpet,
+) -> None:
+    """By eight calls at once, in this turn and in the next, under one intent."""
+    paid: list[str] = []
+
+    async def pay(idempotency_key: str) -> int:
+        paid.append(idempotency_key)
+        await asyncio.sleep(0)
+        return len(paid)
+
+    async def support(turn: limpet.Turn) -> None:
+        calls = [turn.effect("pay", pay, key="invoice-7") for _ in range(8)]
+        assert await asyncio.gather(*calls) == [1] * 8
+
+    session = await begun(lp)
+    for _ in range(2):
+        woken = await lp.wake(session.key, support)
+        assert (woken.reason, woken.error) == ("end_turn", None)
+        await session.append("user.message", {"text": "again"}, actor="user:ada")
+    assert paid == ["invoice-7"]
+    assert len(await session.read(types=["effect.intended"])) == 1
+
+
 async def test_a_worker_answers_everything_that_is_due(lp: Limpet) -> None:
     """Each input once, and then nothing is due."""
 

@@ -41,6 +41,7 @@ from limpet.model.facts.running import (
     children,
 )
 from limpet.model.facts.running.endings import has_ended
+from limpet.model.facts.running.setup import usable_tools
 from limpet.runtime.inheriting import inherited
 from limpet.runtime.records import args_hash, identity
 from limpet.runtime.under_way import UnderWay
@@ -123,6 +124,8 @@ def _first(
     """What a child begins with: whom it works for, what it may use, and its task."""
     head = turn.session.head
     depth = children.depth(head.facts) + 1
+    if tools is None and usable_tools(head.facts) is not None:
+        tools = []  # it uses what it is given, as its parent does
     drafts: list[Draft] = [children.delegated(head.key, head.uid, turn.id, depth, tools)]
     drafts += inherited(turn.session, tools, turn.worker_permissions)
     if budget is not None:

@@ -9,16 +9,18 @@ decided. One that fails keeps none of the others from being undone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from limpet.model import PAGE_MAX, Event
 from limpet.model.facts.running import INTENDED, OUTCOMES, REQUEUED, endings, readable
+from limpet.runtime.driving import Driver
 from limpet.runtime.effects import OnUnknown, keyed
+from limpet.runtime.hold import Hold
 from limpet.runtime.log import TurnLog
-from limpet.runtime.records import identity, plain
+from limpet.runtime.records import check_readable, identity, plain
 from limpet.session.life.policy import NOTHING, Lifecycle, call_function
 from limpet.session.logs import SESSION
 from limpet.session.session import Session
@@ -71,8 +73,8 @@ class _Undo(msgspec.Struct):
 class Compensations:
     """All compensations of one session, under the lease of one wake."""
 
-    def __init__(self, log: TurnLog, is_stopped: Callable[[], bool]) -> None:
-        self._log, self._is_stopped = log, is_stopped
+    def __init__(self, log: TurnLog, driver: Driver, hold: Hold) -> None:
+        self._log, self._driver, self._hold = log, driver, hold
         self._session: Session[Any] = log.session
         found: Lifecycle = log.session.writer.journal.lifecycles.get(log.session.app, NOTHING)
         self._policy = found
@@ -106,7 +108,9 @@ class Compensations:
 
     async def _undos(self) -> list[_Undo]:
         """What is to be undone, the newest first."""
-        found = undos_of(await _read(self._session))
+        events = await _read(self._session)
+        check_readable(self._session.key, events)
+        found = undos_of(events)
         return sorted(found, key=lambda undo: undo.seq, reverse=True)
 
     async def _perform(self, undo: _Undo) -> None:
@@ -130,7 +134,7 @@ class Compensations:
             SESSION.warning("compensation failed: session=%s of=%s", self._session.key, effect.name)
             await self._record(undo, endings.not_compensated, "failed", why)
         except asyncio.CancelledError:
-            if self._is_stopped():
+            if self._driver.stopped is not None:
                 raise
             _go_on()
             why = "it cancelled itself. Let it return or raise."
@@ -153,6 +157,7 @@ class Compensations:
                 f"this process has no compensation named {undo.name!r}. Declare it with "
                 "lp.lifecycle(app, compensations={name: function}) and requeue the session"
             )
+        await self._hold.check(self._driver)  # the intent is durable: is it still ours to act on?
         with keyed(undo.effect.idempotency_key):
             async with asyncio.timeout(self._policy.cleanup_seconds):
                 return await call_function(function, self._session, undo.effect)

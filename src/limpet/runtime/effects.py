@@ -20,7 +20,14 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import EffectFailed, EffectUnknown, Interrupted, InvalidInput, TurnMisused
+from limpet.errors import (
+    EffectFailed,
+    EffectUnknown,
+    Interrupted,
+    InvalidInput,
+    ToolDenied,
+    TurnMisused,
+)
 from limpet.model import NAME_CHARS_MAX, Draft, Event, settle, unfit
 from limpet.model.facts.running import (
     Amount,
@@ -30,10 +37,19 @@ from limpet.model.facts.running import (
     span_started,
     steps,
 )
-from limpet.runtime.records import EffectRecord, Records, args_hash, identity, plain, result_of
+from limpet.runtime.records import (
+    EffectRecord,
+    Records,
+    args_hash,
+    check_readable,
+    identity,
+    plain,
+    result_of,
+)
 from limpet.runtime.requests import answered, request
 from limpet.runtime.under_way import UnderWay
 from limpet.session.life.policy import NOTHING, Lifecycle
+from limpet.session.life.tools import ToolLocks, ToolUse
 
 OnUnknown: TypeAlias = Literal["ask", "retry"]
 BACKOFF_SECONDS: Final = 0.5
@@ -98,8 +114,8 @@ class Effect(msgspec.Struct):
 class Performing:
     """An effect on its way, within a turn."""
 
-    def __init__(self, turn: UnderWay, effect: Effect) -> None:
-        self._turn, self._effect = turn, effect
+    def __init__(self, turn: UnderWay, effect: Effect, use: ToolUse) -> None:
+        self._turn, self._effect, self._use = turn, effect, use
         self._key = ""
         self._tries = 0
         self._acts = False  # performed in this run, so that its span and reservation are open
@@ -111,6 +127,14 @@ class Performing:
         self._check_compensation()
         effect.occurrence = turn.records.occurrence("effect", effect.name)
         effect.args_hash = args_hash(dict(effect.args), effect.key)
+        if effect.key is None:
+            return await self._run()
+        # Two calls at once would both find nothing recorded under the key, and both act.
+        async with turn.pauses.one_by_one(("key", effect.key)):
+            return await self._run()
+
+    async def _run(self) -> Any:
+        effect, turn = self._effect, self._turn
         record = turn.records.reach(effect.name, effect.occurrence)
         if record is None and effect.key is not None:
             record = await self._elsewhere()
@@ -146,7 +170,7 @@ class Performing:
             return record.result
         if record.state == "failed":
             if record.error:
-                raise EffectFailed(effect.name, effect.occurrence, record.error)
+                raise self._turn.records.failure(effect.name, effect.occurrence, record.error)
             return await self._perform()  # its failure ended a run, which is tried again
         same = record.args_hash == effect.args_hash  # else another action may have been performed
         if effect.on_unknown == "retry" and same:
@@ -155,9 +179,10 @@ class Performing:
 
     async def _elsewhere(self) -> EffectRecord | None:
         """What another call in this session has recorded under the caller's key."""
-        events = [event for event in await self._recorded() if event.data is not None]
+        events = await self._recorded()
         if not events:
             return None
+        check_readable(self._turn.session.key, events)
         self._check_name(events)
         records, last = Records(events).effects, events[-1].data  # of whichever turn
         record = records[last["name"], last["occurrence"]]
@@ -210,6 +235,15 @@ class Performing:
         raise EffectUnknown(effect.name, effect.occurrence, data.get("note"))
 
     async def _perform(self) -> Any:
+        """Perform it as a use of the tool of its name. Raises ToolDenied, ToolLocked."""
+        name, turn = self._effect.name, self._turn
+        await self._use.check(name)
+        if not self._use.is_exclusive(name):
+            return await self._tried()
+        async with turn.pauses.one_by_one(("tool", name)), ToolLocks(turn.session).held(name):
+            return await self._tried()
+
+    async def _tried(self) -> Any:
         effect, turn = self._effect, self._turn
         self._tries += 1
         self._acts = True
@@ -222,8 +256,13 @@ class Performing:
         drafts.append(steps.effect_intended(self._id("intended"), *given))
         *_, intent = await turn.log.write(*drafts)
         turn.records.add(intent)
+        if (
+            why := self._use.denial(effect.name)
+        ) is not None:  # as the intent's own commit found it
+            raise await self._failed(ToolDenied(effect.name, why))
         for left in reversed(range(effect.retries + 1)):
-            turn.driver.check()
+            # The commit of the intent has proven the lease; before another try the store is asked.
+            await turn.hold.check(turn.driver, ask=left < effect.retries)
             try:
                 result = await self._act()
             except (EffectUnknown, TimeoutError) as error:
@@ -266,7 +305,7 @@ class Performing:
     async def _failed(self, error: Exception) -> EffectFailed:
         why = readable(f"{type(error).__name__}: {error}")
         await self._record(steps.effect_failed, "failed", why, failed=why)
-        return EffectFailed(self._effect.name, self._effect.occurrence, why)
+        return self._turn.records.failure(self._effect.name, self._effect.occurrence, why)
 
     async def _record(
         self, fact: Callable[..., Draft], outcome: str, value: Any, *, failed: str | None = None

@@ -25,6 +25,7 @@ from limpet.runtime.children import Ending, open_child
 from limpet.runtime.closing import commit_last
 from limpet.runtime.compensating import Compensations
 from limpet.runtime.driving import Driver
+from limpet.runtime.hold import Hold
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import DIED, records_of, unknown_effects
 from limpet.session.logs import SESSION
@@ -39,12 +40,19 @@ class Finishing:
     """One wake of a session that has ended."""
 
     def __init__(
-        self, log: TurnLog, lease: Lease, driver: Driver, *, retries: int, backoff_us: Any
+        self,
+        log: TurnLog,
+        lease: Lease,
+        driver: Driver,
+        hold: Hold,
+        *,
+        retries: int,
+        backoff_us: Any,
     ) -> None:
         self._log, self._lease, self._driver = log, lease, driver
         self._session: Session[Any] = log.session
         self._retries, self._backoff_us = retries, backoff_us
-        self._undoing = Compensations(log, lambda: driver.stopped is not None)
+        self._undoing = Compensations(log, driver, hold)
         self._last: list[Draft] = []  # for the closing commit
 
     async def run(self) -> None:

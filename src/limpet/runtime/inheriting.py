@@ -14,8 +14,7 @@ from typing import Any
 
 from limpet.errors import InvalidInput, ToolAuthorizationFailed
 from limpet.model import Fact, described
-from limpet.model.facts.running.children import delegation
-from limpet.model.facts.running.setup import attached, setup_in
+from limpet.model.facts.running.setup import attached, setup_in, usable_tools
 from limpet.model.facts.tools import tools_bound, tools_in
 from limpet.session.runs.permissions import ALL_TOOLS, Permission, limits_of, stricter
 from limpet.session.session import Session
@@ -28,14 +27,13 @@ def inherited(parent: Session[Any], tools: Any, of_worker: Mapping[str, Permissi
     `of_worker` are the permissions of the worker that runs the parent.
     """
     facts, names = parent.head.facts, _names(tools)
-    bound, from_above = tools_in(facts), delegation(facts)
-    given = None if from_above is None else from_above.get("tools")
+    bound, usable = tools_in(facts), usable_tools(facts)
     for name in names:
-        if (bound or given is not None) and name not in bound and name not in (given or ()):
+        if usable is not None and name not in usable:
             raise ToolAuthorizationFailed(parent.key, name, "it delegates only tools that it has")
     drafts = []
-    if kept := {name: bound[name] for name in names if name in bound}:
-        drafts.append(tools_bound(kept))
+    if "tools" in facts:  # an empty binding too: without one, a child could use everything
+        drafts.append(tools_bound({name: bound[name] for name in names}))
     setup = setup_in(facts)
     limits = _limits(stricter(limits_of(setup), of_worker))
     if setup.permissions is not None or limits:

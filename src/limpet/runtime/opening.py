@@ -42,7 +42,7 @@ from limpet.model.facts.running import (
     timers_taken,
 )
 from limpet.runtime.children import interrupt_all
-from limpet.runtime.records import Records, identity
+from limpet.runtime.records import Records, check_readable, identity
 from limpet.session.session import Session
 from limpet.store.protocol import Loaded
 
@@ -206,6 +206,7 @@ async def _settle(
 ) -> tuple[list[Draft], Records]:
     """What has to be recorded of a run that died, and the records of its turn."""
     events = await _since(session, turn["from"])
+    check_readable(session.key, events)
     records = Records(events)
     if turn["span"] is None:
         return [], records

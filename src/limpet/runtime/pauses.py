@@ -7,8 +7,8 @@ what others of them did in the meantime is recorded, and all that was asked is a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Final, NoReturn
 
@@ -28,6 +28,7 @@ class Pauses:
         self._stop = stop
         self._working = 0
         self._changes = 0
+        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self.blocked_on: dict[str, None] = {}
 
     @contextmanager
@@ -40,6 +41,25 @@ class Pauses:
         finally:
             self._working -= 1
             self._look()
+
+    @asynccontextmanager
+    async def one_by_one(self, key: tuple[str, str]) -> AsyncIterator[None]:
+        """Within a call: those under one key come in the order they were made.
+
+        Whoever waits for its turn is not at work: if the call before it blocks, so does the run.
+        """
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        self._working -= 1
+        self._look()
+        try:
+            await lock.acquire()
+        finally:
+            self._working += 1
+            self._changes += 1
+        try:
+            yield
+        finally:
+            lock.release()
 
     @contextmanager
     def inside(self, what: str) -> Iterator[None]:

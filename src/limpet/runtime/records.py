@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import InvalidInput, InvalidValue, TurnMismatch
-from limpet.model import CHILD_ENDED, NAME_CHARS_MAX, Event, canonical, settle, unfit
+from limpet.errors import EffectFailed, InvalidInput, InvalidValue, SessionCorrupt, TurnMismatch
+from limpet.model import CHILD_ENDED, NAME_CHARS_MAX, Event, Key, canonical, settle, unfit
 from limpet.model.facts.running import (
     ANSWERS,
     CHILD_CREATED,
@@ -30,6 +30,11 @@ from limpet.model.facts.running import (
 
 EffectState: TypeAlias = Literal["intended", "succeeded", "failed", "unknown"]
 _DIGITS: Final = 32
+_CAUSES_MAX: Final = 64  # of an error, looked through
+_EFFECTS: Final = "effect."  # their events, and those of compensations
+_CALLS: Final = frozenset(
+    (STEP, TOOL_USE, CUSTOM_TOOL_USE, *ANSWERS, CHILD_CREATED, CHILD_ENDED, ERROR)
+)
 
 
 class EffectRecord(msgspec.Struct):
@@ -62,6 +67,7 @@ class Records:
         self.reserved: dict[str, Literal["open", "settled", "cut"]] = {}  # blocks and calls, by id
         self._counts: dict[tuple[str, str], int] = {}
         self._reached: set[tuple[str, int]] = set()
+        self._raised: list[EffectFailed] = []
         for event in events:
             self.add(event)
 
@@ -84,6 +90,29 @@ class Records:
         """A recorded effect that this run has passed by."""
         left = [of for of in self.effects if of not in self._reached]
         return left[0] if left else None
+
+    def failure(self, name: str, occurrence: int, error: str) -> EffectFailed:
+        """The error of an effect of this turn, to be raised in the harness."""
+        self._raised.append(EffectFailed(name, occurrence, error))
+        return self._raised[-1]
+
+    def raised(self, error: BaseException) -> list[tuple[str, int]]:
+        """The failed effects of this turn that an error comes from. Another session's effect, or
+        one that a harness made up, may have the same name and is not among them."""
+        found: dict[tuple[str, int], None] = {}
+        left, seen = [error], set[int]()
+        while left and len(seen) < _CAUSES_MAX:
+            each = left.pop()
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
+            if isinstance(each, EffectFailed) and any(each is own for own in self._raised):
+                found[each.name, each.occurrence] = None
+            if isinstance(each, BaseExceptionGroup):
+                left += each.exceptions
+            cause = each.__cause__ or each.__context__
+            left += [] if cause is None else [cause]
+        return list(found)
 
     def dangling(self) -> list[tuple[tuple[str, int], EffectRecord]]:
         """Effects that were begun and have no outcome."""
@@ -124,8 +153,9 @@ class Records:
             self.reserved[data["reservation"]] = "cut" if "cut" in data else "settled"
         elif type == ERROR:
             for name, occurrence in data.get("effects", ()):
-                self.effects[name, occurrence].state = "failed"
-                self.effects[name, occurrence].error = ""  # to be tried again
+                record = self.effects.get((name, occurrence))
+                if record is not None and record.state == "failed":
+                    record.error = ""  # to be tried again
         else:
             self.events[event.id] = event
 
@@ -151,6 +181,14 @@ def identity(*parts: object) -> str:
 def args_hash(*args: Any) -> str:
     """The hash of a call's arguments. Of one that cannot be stored, its type counts."""
     return sha256(canonical([plain(arg) for arg in args])).hexdigest()
+
+
+def check_readable(key: Key, events: Iterable[Event]) -> None:
+    """Raise SessionCorrupt if the record of a call cannot be read, perhaps only for now: what it
+    says was done would be done again."""
+    for event in events:
+        if event.data is None and (event.type in _CALLS or event.type.startswith(_EFFECTS)):
+            raise SessionCorrupt(key, f"event {event.seq} ({event.type}) cannot be read")
 
 
 def check_same(

@@ -24,19 +24,27 @@ from limpet.model.facts.running import (
     revisit_set,
     steps,
 )
+from limpet.model.facts.running.setup import usable_tools
 from limpet.runtime import children, requests
 from limpet.runtime.budget import Block, Reservation
 from limpet.runtime.children import Child
 from limpet.runtime.driving import Driver
 from limpet.runtime.effects import Effect, OnUnknown, Performing, called
+from limpet.runtime.hold import Hold
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import Opening
 from limpet.runtime.pauses import Pauses
 from limpet.runtime.records import args_hash, check_same, identity, result_of
 from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.streams import Stream
+from limpet.session.life.tools import ToolUse
 from limpet.session.runs.learnings import Learning, LearningKind, learn, learning_of
-from limpet.session.runs.permissions import Permission, permission_for
+from limpet.session.runs.permissions import (
+    Permission,
+    permission_for,
+    permission_within,
+    within,
+)
 from limpet.session.session import Session
 
 T = TypeVar("T")
@@ -51,12 +59,14 @@ class Turn:
         log: TurnLog,
         opening: Opening,
         driver: Driver,
+        hold: Hold,
         *,
         accepts: bool = False,
         permissions: Mapping[str, Permission] = _NONE,
         worker_permissions: Mapping[str, Permission] = _NONE,
     ) -> None:
         self.log, self.driver, self.records = log, driver, opening.records
+        self.hold = hold
         self.pauses = Pauses(lambda: driver.stop("paused"))
         self.accepts = accepts  # goes on although it takes another way than before
         self.id, self.wake_id = opening.turn_id, log.wake_id
@@ -67,7 +77,10 @@ class Turn:
         # What a person said when they interrupted the turn before: then it has no inputs.
         self.note: str | None = None if said is None else said["note"]
         self.asked_for: list[Draft] = []  # revisits, for the closing commit
-        self._permissions = permissions
+        self.limits = permissions  # by tool, apart from what is bound: a child keeps to them too
+        self._use = ToolUse(
+            log.session, log.session.writer.journal.lifecycle(log.session.app).tools
+        )
         self.worker_permissions = worker_permissions  # a child keeps to them, whoever runs it
 
     def __repr__(self) -> str:
@@ -92,11 +105,12 @@ class Turn:
     @property
     def permissions(self) -> Mapping[str, Permission]:
         """What the worker and the session's setup allow, by tool; `*` is every other one."""
-        return self._permissions
+        return within(self.limits, usable_tools(self.session.head.facts))
 
     def permission(self, tool: str) -> Permission:
-        """always_allow, always_ask or deny."""
-        return permission_for(self._permissions, tool)
+        """always_allow, always_ask or deny. Where the session has tools bound, every other one is
+        denied, apart from managed tools."""
+        return permission_within(self.limits, usable_tools(self.session.head.facts), tool)
 
     @property
     def now_us(self) -> int:
@@ -182,16 +196,20 @@ class Turn:
         `idempotency_key` receives the key, which is the same however often it is tried. With a
         `key` of your own it is performed once in the life of the session. `compensate` names the
         function of lp.lifecycle(app, compensations=…) that undoes it if the session is terminated.
-        Of a tool that is bound with a cost, each use is charged to the session.
+        Where the session has tools bound, `name` is one of them, and authorized now: else it raises
+        ToolDenied, and ToolLocked while another session holds a tool that is exclusive. Of a tool
+        that is bound with a cost, each use is charged to the session.
         """
         self._begin("effect")
         with self.pauses.working():
+            if permission_for(self.limits, name) == "always_ask" and not self._has_asked(name):
+                await self._use.check(name)  # nobody is asked about what cannot be used
             args = await self._permitted(name, args)
             if max_cost is max_tokens is None:  # what one use of a bound tool costs
                 max_cost = self.session.tools.get(name, EMPTY).get("cost") or None
             held = None if max_cost is max_tokens is None else budgets.amount(max_cost, max_tokens)
             effect = Effect(name, fn, args, on_unknown, key, timeout, retries, held, compensate)
-            return await Performing(self, effect).run()
+            return await Performing(self, effect, self._use).run()
 
     async def say(
         self,
@@ -350,6 +368,9 @@ class Turn:
         if not self.accepts:
             check_same(what, name, occurrence, hashes, values)
 
+    def _has_asked(self, name: str) -> bool:
+        return any([asked.data["name"] == name for asked in self.records.asked.values()])
+
     async def permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """The arguments that a tool may be used with; asks first if it must. Raises ToolDenied."""
         self.driver.check()
@@ -358,7 +379,7 @@ class Turn:
 
     async def _permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """The arguments that may be used: with always_ask, those that a person approved."""
-        permission = permission_for(self._permissions, name)
+        permission = permission_for(self.limits, name)
         if permission == "always_allow":
             return args
         if permission != "always_ask":

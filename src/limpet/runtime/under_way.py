@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from limpet.runtime.driving import Driver
+from limpet.runtime.hold import Hold
 from limpet.runtime.log import TurnLog
 from limpet.runtime.pauses import Pauses
 from limpet.runtime.records import Records
@@ -18,6 +19,7 @@ class UnderWay(Protocol):
 
     log: TurnLog
     driver: Driver
+    hold: Hold
     records: Records
     pauses: Pauses
     id: str

@@ -13,7 +13,6 @@ import msgspec
 
 from limpet.errors import (
     BudgetReached,
-    EffectFailed,
     EffectUnknown,
     Interrupted,
     InvalidInput,
@@ -27,21 +26,24 @@ from limpet.errors import (
     TurnMismatch,
 )
 from limpet.model import PAGE_MAX, Draft, Key, Lease, canonical, described
-from limpet.model.facts import processed
+from limpet.model.facts import degraded_in, processed
 from limpet.model.facts.running import asked, budgets, endings, runs
 from limpet.runtime.children import Ending, interrupt_all
 from limpet.runtime.closing import Close, close_wake, commit_last
 from limpet.runtime.driving import Driver, harness_of
 from limpet.runtime.finishing import Finishing
+from limpet.runtime.hold import Hold
 from limpet.runtime.later import Later
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import CONTROL, TAIL, Opening, interrupted_by, open_wake
 from limpet.runtime.records import identity, plain
 from limpet.runtime.turn import Turn
+from limpet.session.life.tools import returned
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
 from limpet.session.runs.permissions import Permission, check_permissions
 from limpet.session.session import Session
+from limpet.store.clock import steady_ns
 from limpet.store.protocol import Loaded
 
 OnMismatch: TypeAlias = Literal["ask", "accept"]
@@ -96,12 +98,13 @@ def worker_name(prefix: str) -> str:
 async def wake(lp: Limpet, key: Key, harness: Any, *, lease_seconds: float, **how: Any) -> Woken:
     """Run one bounded turn of this session, due or not; never raises the harness's error."""
     manner = manner_of(harness, **how)
+    since_ns = steady_ns()
     try:
         lease = await lp.acquire_lock(key, worker=worker_name("wake"), lease_seconds=lease_seconds)
     except SessionLocked as error:
         return Woken(ran=False, reason="locked", error=error)
     later = listen_later()
-    one = Wake(lp, lease, manner, later=later)
+    one = Wake(lp, lease, manner, since_ns=since_ns, later=later)
     beating = asyncio.ensure_future(_heartbeat(lp, one))
     try:
         return await one.run()
@@ -120,10 +123,13 @@ class Wake:
         lease: Lease,
         manner: Manner,
         *,
+        since_ns: int | None = None,
         later: Later | None = None,
         driven: Callable[[Wake], None] | None = None,
     ) -> None:
+        """`since_ns` is `steady_ns` before the lease was asked for."""
         self._lp, self.lease, self._manner = lp, lease, manner
+        self.hold = Hold(lp, lease, steady_ns() if since_ns is None else since_ns)
         self._later = listen_later() if later is None else later
         self._when_driven = driven  # called when the harness has ended
         self._listening: asyncio.Task[None] | None = None
@@ -168,6 +174,10 @@ class Wake:
             with suppress(LimpetError):
                 await self._lp.release(self.lease)
             raise
+        except Exception:  # a mistake of ours: it must not keep the session from everybody
+            with suppress(LimpetError):
+                await self._lp.release(self.lease, retry_seconds=BACKOFF_SECONDS_MAX / 10)
+            raise
 
     async def _run(self, opening: Opening) -> Woken:
         try:
@@ -189,7 +199,7 @@ class Wake:
         wake_id = new_id()
         log = self._log(wake_id, wake_id)
         how: Any = {"retries": self._manner.retries, "backoff_us": _backoff_us}
-        await Finishing(log, self.lease, self._driver, **how).run()
+        await Finishing(log, self.lease, self._driver, self.hold, **how).run()
         return Woken(ran=ran, reason=phase, wake_id=self._wake_id if ran else wake_id)
 
     def _log(self, turn_id: str, wake_id: str) -> TurnLog:
@@ -197,6 +207,7 @@ class Wake:
         return TurnLog(self.session, turn_id=turn_id, wake_id=wake_id, **who)
 
     async def _turn(self, opening: Opening) -> Woken:
+        await self._bind_again()
         # Before anything is recorded: without its permissions it must not begin.
         permissions = await self.session.permissions_for(self._manner.permissions)
         log = self._log(opening.turn_id, self._wake_id)
@@ -218,10 +229,23 @@ class Wake:
         accepts = self._manner.on_mismatch == "accept" or opening.records.accepted is True
         how: dict[str, Any] = {"accepts": accepts, "permissions": permissions}
         how["worker_permissions"] = self._manner.permissions
-        turn = Turn(log, opening, self._driver, **how)
+        turn = Turn(log, opening, self._driver, self.hold, **how)
         log.heard = self._hear
         error = await self._driven(turn)
         return await self._closed(log, opening, await self._how(turn, opening, error), error)
+
+    async def _bind_again(self) -> None:
+        """Optional tools that the session lacks are bound once they are there."""
+        if not degraded_in(self.session.head.facts):
+            return
+        registry = self.session.writer.journal.lifecycle(self.session.app).tools
+        try:
+            fact = await returned(registry, self.session)
+        except Exception as error:  # of the function that authorizes: the session goes on without
+            SESSION.warning("tools not bound: session=%s error=%r", self.lease.key, error)
+        else:
+            if fact is not None:
+                await self.session.record(fact, actor=self._worker)
 
     async def _settled(self, log: TurnLog, opening: Opening) -> Woken:
         """Nothing to run: an interrupt, or an answer that nobody waits for."""
@@ -311,7 +335,7 @@ class Wake:
             raise SessionEnded(self.lease.key, self.session.head.phase)
         if stopped == "stopped":
             return self._given_back(opening)
-        if stopped == "interrupted" or isinstance(error, Interrupted):
+        if stopped == "interrupted" or (isinstance(error, Interrupted) and error.key == own):
             redirect = await self._take_interrupts(opening)
             released = await interrupt_all(self.session, self._driver.note)
             how = Close("interrupted", "blocked", error=self._driver.note, drafts=released)
@@ -385,7 +409,7 @@ class Wake:
         """Tried again later, or held as a dead letter."""
         code = error.code if isinstance(error, LimpetError) else "turn.failed"
         message = f"{type(error).__name__}: {error}"
-        effects = [[e.name, e.occurrence] for e in _causes(error)]
+        effects = [list(of) for of in opening.records.raised(error)]
         fails = opening.fails + 1
         SESSION.warning("turn failed: session=%s fails=%d code=%s", self.lease.key, fails, code)
         how: dict[str, Any] = {"effects": effects}
@@ -442,10 +466,12 @@ async def _heartbeat(lp: Limpet, one: Wake) -> None:
     while True:
         await asyncio.sleep(lease.lease_seconds / 3)
         with suppress(LimpetError):
+            since_ns = steady_ns()
             (renewed,) = await lp.renew([lease])
             if renewed is None:
                 one.stop(lost=True)
                 return
+            one.hold.renewed(since_ns)
 
 
 def _passed_by(turn: Turn) -> TurnMismatch | None:
@@ -477,16 +503,6 @@ def _refused(opening: Opening, code: str, why: str) -> Close:
     """A no is an answer: the turn is over, and its inputs are processed."""
     failed = runs.failed(code, why, opening.attempt, counts=False)
     return Close("end_turn", "error", why, drafts=[failed], summary=why)
-
-
-def _causes(error: BaseException | None) -> list[EffectFailed]:
-    """The failed effects that an error comes from."""
-    found: list[EffectFailed] = []
-    while error is not None and len(found) < 8:
-        if isinstance(error, EffectFailed):
-            found.append(error)
-        error = error.__cause__ or error.__context__
-    return found
 
 
 def _backoff_us(fails: int) -> int:

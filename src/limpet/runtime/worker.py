@@ -31,6 +31,7 @@ from limpet.session.arguments import check_lease_seconds, check_sessions
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
 from limpet.session.runs.permissions import Permission
+from limpet.store.clock import steady_ns
 
 POLL_SECONDS: Final = 0.5  # how long nothing is due before it is asked for again
 GRACE_SECONDS: Final = 20.0  # for turns to end when the worker is told to
@@ -155,6 +156,7 @@ class Worker:
         if free <= 0:
             return 0
         try:
+            since_ns = steady_ns()
             leases = await self._lp.claim(
                 self.name, limit=free, lease_seconds=self._seconds, app=self._app
             )
@@ -164,7 +166,7 @@ class Worker:
             SESSION.warning("claim failed, tried again: worker=%s code=%s", self.name, error.code)
             await asyncio.sleep(_OUTAGE_SECONDS)
             return 0
-        wakes = [self._wake(lease) for lease in leases]
+        wakes = [self._wake(lease, since_ns) for lease in leases]
         try:
             await load_all(wakes)
         finally:  # what was claimed is run, also if the worker is cancelled: nobody else can
@@ -173,8 +175,9 @@ class Worker:
         self._show()
         return len(leases)
 
-    def _wake(self, lease: Lease) -> Wake:
-        return Wake(self._lp, lease, self._manner, later=self._later, driven=self._driven)
+    def _wake(self, lease: Lease, since_ns: int) -> Wake:
+        how: Any = {"since_ns": since_ns, "later": self._later, "driven": self._driven}
+        return Wake(self._lp, lease, self._manner, **how)
 
     def _start(self, wakes: Iterable[Wake]) -> None:
         loop = asyncio.get_running_loop()
@@ -249,6 +252,7 @@ class Worker:
             await asyncio.sleep(self._seconds / 3)
             if not (wakes := self._to_renew()):
                 continue
+            since_ns = steady_ns()
             try:
                 renewed = await self._lp.renew([wake.lease for wake in wakes])
             except LimpetError as error:  # the fence decides: a lost lease cannot write
@@ -257,6 +261,8 @@ class Worker:
             for wake, lease in zip(wakes, renewed, strict=True):
                 if lease is None:
                     wake.stop(lost=True)
+                else:
+                    wake.hold.renewed(since_ns)
 
     def _to_renew(self) -> list[Wake]:
         """Those whose harness runs, and those whose end takes long to record. Any other gives its

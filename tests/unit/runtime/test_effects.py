@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.runtime import effects
-from tests.support.agents import Bank, World, a_world
+from limpet.model.facts.running import runs
+from limpet.runtime import effects, wake
+from tests.support.agents import APP, Bank, World, a_world
 
 
 @pytest.fixture
@@ -182,6 +183,74 @@ async def test_a_key_of_the_caller_is_performed_once_in_a_session(world: World) 
     assert session.key != other.key
 
 
+async def test_calls_at_once_under_one_key_perform_it_once(world: World) -> None:
+    """With one intent; every call returns the result, and so does a call of a later turn."""
+    bank = Bank()
+
+    async def harness(turn: limpet.Turn) -> None:
+        calls = [turn.effect("refund", bank.refund, order=7, key="order-7") for _ in range(8)]
+        paid = await asyncio.gather(*calls)
+        await turn.say(" ".join([str(each["number"]) for each in paid]))
+
+    await world.begin("hi")
+    await world.work(harness)
+    await world.send("again")
+    await world.work(harness)
+    assert await world.said() == ["1 1 1 1 1 1 1 1"] * 2
+    assert bank.done == ["order-7"]
+    types = await world.types()
+    assert (types.count("effect.intended"), types.count("effect.succeeded")) == (1, 1)
+    assert types.count("span.started") == types.count("span.completed")
+
+
+async def test_calls_at_once_under_one_key_try_again_one_by_one(world: World) -> None:
+    """A failure was not performed: the next call makes another attempt, with its own intent."""
+    under_way: list[int] = []
+    tried: list[int] = []
+
+    async def fails_twice() -> int:
+        assert not under_way, "another call performs it"
+        under_way.append(1)
+        tried.append(len(tried))
+        await asyncio.sleep(0)
+        under_way.clear()
+        if len(tried) <= 2:
+            raise ConnectionError("reset")
+        return len(tried)
+
+    async def harness(turn: limpet.Turn) -> None:
+        calls = [turn.effect("pay", fails_twice, key="order-7") for _ in range(5)]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        await turn.say(" ".join([type(each).__name__ for each in found]))
+
+    await world.begin("hi")
+    await world.work(harness)
+    assert await world.said() == ["EffectFailed EffectFailed int int int"]
+    assert len(tried) == 3
+
+
+async def test_calls_at_once_under_one_key_pause_together(world: World) -> None:
+    """The first has no outcome and a person is asked, once; then all of them have the answer."""
+
+    async def slow() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def harness(turn: limpet.Turn) -> None:
+        calls = [turn.effect("pay", slow, timeout=0.001, key="order-7") for _ in range(8)]
+        paid = await asyncio.gather(*calls)
+        await turn.say(" ".join(paid))
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    assert session.stop_reason == "requires_action"
+    (request,) = session.blocked_on
+    await session.answer(request.id, "paid")
+    await world.work(harness)
+    assert await world.said() == [" ".join(["paid"] * 8)]
+    types = await world.types()
+    assert (types.count("effect.intended"), types.count("effect.succeeded")) == (1, 1)
+
+
 async def test_a_key_of_the_caller_is_performed_once_however_often_it_failed_before(
     world: World,
 ) -> None:
@@ -288,3 +357,126 @@ def test_back_off_between_tries_is_bounded() -> None:
     """Full jitter, never more than its bound."""
     waits = [effects._jitter(tried) for tried in range(100)]
     assert max(waits) <= effects.BACKOFF_SECONDS_MAX
+
+
+def fails() -> None:
+    raise RuntimeError("closed")
+
+
+async def failed_elsewhere(world: World, name: str) -> Exception:
+    """The error of another session's effect, as lp.wake hands it to whoever woke it."""
+    other = await world.lp.create("elsewhere", "ada", actor="user:ada")
+    await other.append("user.message", {"text": "hi"}, actor="user:ada")
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect(name, fails)
+
+    woken = await world.lp.wake(other.key, harness)
+    assert isinstance(woken.error, limpet.EffectFailed)
+    return woken.error
+
+
+@pytest.mark.parametrize("name", ["pay", "mail"])
+async def test_the_failed_effect_of_another_session_is_a_failure_like_any_other(
+    world: World, name: str
+) -> None:
+    """The turn is tried again, and what it has paid itself, under whichever name, stays paid."""
+    paid: list[str] = []
+    error = await failed_elsewhere(world, name)
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("pay", lambda: paid.append("paid"))
+        if turn.attempt < 3:
+            raise error
+        await turn.say("done")
+
+    session = await world.begin("hi")
+    for _ in range(3):
+        (woken,) = await world.work(harness)
+        world.later(60)
+    assert (woken.reason, await world.said(), paid) == ("end_turn", ["done"], ["paid"])
+    assert session.head.worker is None
+
+
+async def test_a_failed_effect_that_ended_a_run_is_found_behind_other_errors(world: World) -> None:
+    """As the cause of another error, or in a group of a task group: it is tried again."""
+    tried: list[str] = []
+
+    def fails_twice() -> str:
+        tried.append(limpet.idempotency_key())
+        if len(tried) <= 2:
+            raise RuntimeError("closed")
+        return "paid"
+
+    async def harness(turn: limpet.Turn) -> None:
+        if turn.attempt == 1:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(turn.effect("pay", fails_twice))
+        try:
+            await turn.say(await turn.effect("pay", fails_twice))
+        except limpet.EffectFailed as error:
+            raise ValueError("no money") from error
+
+    await world.begin("hi")
+    for _ in range(3):
+        await world.work(harness)
+        world.later(60)
+    assert await world.said() == ["paid"]
+    assert len(tried) == 3
+
+
+@pytest.mark.parametrize("named", [["gone", 1], ["pay", 1], ["pay", 2]])
+async def test_a_log_that_names_an_effect_which_did_not_fail_does_not_lock_its_session(
+    world: World, named: list[Any]
+) -> None:
+    """As an earlier release recorded it: what was performed is not performed again."""
+    paid: list[str] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("pay", lambda: paid.append("paid"))
+        if turn.attempt == 1:
+            fact = runs.failed("effect.failed", "of another session", 1, effects=[named])
+            await turn.log.write(fact)
+            raise RuntimeError("closed")
+        await turn.say("done")
+
+    await world.begin("hi")
+    for _ in range(2):
+        await world.work(harness)
+        world.later(60)
+    assert (await world.said(), paid) == (["done"], ["paid"])
+
+
+async def test_an_interrupt_of_another_session_is_a_failure_like_any_other(world: World) -> None:
+    """Raised in a harness, it does not end this turn as if somebody had interrupted it."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        if turn.attempt == 1:
+            raise limpet.Interrupted(limpet.Key("elsewhere", "ada", "s"), "stop")
+        await turn.say("done")
+
+    await world.begin("hi")
+    (woken,) = await world.work(harness)
+    assert woken.reason == "rescheduling"
+    world.later(60)
+    await world.work(harness)
+    assert await world.said() == ["done"]
+
+
+async def test_a_wake_that_breaks_gives_its_lease_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake of ours keeps nobody else from the session, and does not go round and round."""
+
+    async def breaks(*_: Any) -> None:
+        raise KeyError("a mistake")
+
+    session = await world.begin("hi")
+    monkeypatch.setattr(wake, "open_wake", breaks)
+    with pytest.raises(KeyError):
+        await world.work(refunding(Bank()))
+    await session.refresh()
+    assert session.head.worker is None
+    assert await world.lp.claim("w", app=APP) == ()
+    world.later(31)
+    assert await world.lp.claim("w", app=APP)

@@ -13,7 +13,7 @@ from limpet.model.facts.priority import prioritized
 from limpet.model.facts.schema import drafted, migrated
 from limpet.model.facts.timeouts import Timeouts, timeouts_data, timeouts_set
 from limpet.model.facts.timers import Timer, TimerKind, timer_cleared, timer_set, timers_in
-from limpet.model.facts.tools import tools_bound, tools_in
+from limpet.model.facts.tools import degraded_in, tools_bound, tools_in
 
 __all__ = [
     "ACTIVE",
@@ -27,6 +27,7 @@ __all__ = [
     "Timer",
     "TimerKind",
     "created",
+    "degraded_in",
     "drafted",
     "labeled",
     "migrated",

@@ -115,11 +115,13 @@ class SessionGetTrace(Tool, frozen=True):
 
     async def run(self, caller: Caller) -> Any:
         session = await caller.other(self.id)
-        wakes = () if self.wake_id else await session.wakes(limit=2)
+        if self.limit is not None and self.limit < 1:
+            raise InvalidInput(f"limit is a number from 1, not {self.limit}.")
+        wakes = () if self.wake_id is not None else await session.wakes(limit=2)
         ended = [str(w.wake_id) for w in wakes if w.wake_id != caller.turn.wake_id]
         if self.wake_id is None and not ended:
             raise InvalidInput(f"session {session.key} has no wakes that have ended.")
-        trace = await session.trace(self.wake_id or ended[0])
+        trace = await session.trace(ended[0] if self.wake_id is None else self.wake_id)
         events = trace.events if self.limit is None else trace.events[: self.limit]
         spans = [
             {"id": s.id, "parent": s.parent, "kind": s.kind, "name": s.name, "result": s.result}
@@ -180,7 +182,7 @@ class SessionRunChild(Tool, frozen=True):
         key = await _direct_child(caller, self.id)
         if caller.lp is None or key.app not in caller.harnesses:
             raise InvalidInput(f"no harness for {key.app!r} was given here. A worker runs it.")
-        permissions = caller.turn.permissions  # of the worker, too: a child may not do more
+        permissions = caller.turn.limits  # of the worker, too: a child may not do more
         reasons: list[str] = []
         while len(reasons) < self.cycles:
             harness = caller.harnesses[key.app]

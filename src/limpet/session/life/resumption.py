@@ -24,7 +24,7 @@ from limpet.errors import (
     SessionIntegrity,
 )
 from limpet.model import PAGE_MAX, Fact, checksum, described
-from limpet.model.facts import RESUMED, PhaseEvent, tools_bound, tools_in
+from limpet.model.facts import RESUMED, PhaseEvent, degraded_in, tools_in
 from limpet.model.facts.phases import rule
 from limpet.model.facts.running.budgets import remaining, spent
 from limpet.model.facts.view import Facts
@@ -39,7 +39,7 @@ from limpet.session.life.memory import LAYERS, Remembered, summary
 from limpet.session.life.mover import Mover
 from limpet.session.life.report import Resumption, Step, StepName
 from limpet.session.life.retrieval import Evidence, Retrieval, Retrieve
-from limpet.session.life.tools import Bound, ToolRegistry, bind
+from limpet.session.life.tools import Bound, ToolRegistry, bind, wanted_in
 from limpet.session.logs import SESSION
 from limpet.store.answers import plural
 
@@ -85,7 +85,7 @@ class Resuming:
         self._checkpoint: Checkpoint | None = None
         self._evidence: dict[str, Evidence] = {}
         self._tokens: int | None = None
-        self._bound = Bound({}, [], {})
+        self._bound = Bound({}, {}, {})
         self._memory: dict[str, int] = {}
         self._remembered: dict[str, tuple[Remembered, ...]] = {}
         self._role: str | None = None
@@ -192,12 +192,13 @@ class Resuming:
     # --- 3: the tools --------------------------------------------------------------------------
 
     async def _rebind(self) -> str:
-        wanted = tools_in(self._session.head.facts)
-        registry = self._registry
+        facts, registry = self._session.head.facts, self._registry
         if registry is None:
-            self._bound.tools = {name: dict(kept) for name, kept in wanted.items()}
-            return f"{len(wanted)} kept as they were"
-        self._bound = await bind(registry, wanted, self._session)
+            now = tools_in(facts)
+            self._bound.tools = {name: dict(kept) for name, kept in now.items()}
+            self._bound.degraded = {name: dict(kept) for name, kept in degraded_in(facts).items()}
+            return f"{len(now)} kept as they were"
+        self._bound = await bind(registry, wanted_in(facts), self._session)
         for name, other in self._bound.substituted.items():
             SESSION.warning(
                 "tool substituted: session=%s tool=%s by=%s", self._session.key, name, other
@@ -276,12 +277,15 @@ class Resuming:
         resumed = session.phase == RESUMED
         events: tuple[PhaseEvent, ...] = () if resumed else ("resume",)
         events += ("reactivate",) if self._of.activate else ()
-        how: dict[str, Any] = {"degraded": bound.degraded, "substituted": bound.substituted}
-        changed = bound.tools != tools_in(session.head.facts)
-        fact = (tools_bound(bound.tools, **how),) if changed else ()
+        fact = () if bound.is_in(session.head.facts) else (bound.fact,)
         back = None if self._back is None else (self._back.fold, self._back.data)
         if events:
-            how = {"actor": self._actor, "more": report.figures, "between": fact, "rewinds": back}
+            how: dict[str, Any] = {
+                "actor": self._actor,
+                "more": report.figures,
+                "between": fact,
+                "rewinds": back,
+            }
             how |= {"damaged": back is not None, "verified": True, "puts": self._puts}
             await Mover(session, events, **how).move()
         else:  # it is resumed already, and shall stay so

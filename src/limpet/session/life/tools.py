@@ -1,15 +1,17 @@
 """Tools: a registry of what there is, bindings of sessions, and locks on exclusive tools.
 
-A binding is a fact in the head of a session; it names the tool and its version. A lock is a lease
-on a document of the tool, so that it ends by itself if its holder dies, and belongs to one session
-at a time in all processes.
+A binding is a fact in the head of a session; it names the tool and its version. A session with a
+binding uses the tools in it, each under the name that it is bound by, and no others: `ToolUse`
+decides at each use. A lock is a lease on a document of the tool, so that it ends by itself if its
+holder dies, and belongs to one session at a time in all processes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -17,14 +19,17 @@ import msgspec
 from limpet.errors import (
     DocumentConflict,
     InvalidInput,
+    LimpetError,
     RequiredToolUnavailable,
     SessionError,
     SessionLocked,
     ToolAuthorizationFailed,
+    ToolDenied,
     ToolLocked,
 )
-from limpet.model import EMPTY, Fact, Lease, described, name_part
-from limpet.model.facts.tools import tools_bound, tools_in
+from limpet.model import EMPTY, Fact, Facts, Lease, described, name_part
+from limpet.model.facts.running.setup import usable_tools
+from limpet.model.facts.tools import degraded_in, tools_bound, tools_in
 from limpet.model.state.semver import SchemaVersion
 from limpet.session.documents import Internal
 from limpet.session.handle import Handle
@@ -137,11 +142,22 @@ def check_bindable(registry: Any, names: Iterable[Any]) -> None:
 
 
 class Bound(msgspec.Struct):
-    """How binding went."""
+    """How binding went: what is bound, what is left out and would be bound so, what stands in."""
 
     tools: dict[str, dict[str, Any]] = {}
-    degraded: list[str] = []
+    degraded: dict[str, dict[str, Any]] = {}
     substituted: dict[str, str] = {}
+
+    @property
+    def fact(self) -> Fact:
+        return tools_bound(self.tools, degraded=self.degraded, substituted=self.substituted)
+
+    def is_in(self, facts: Facts) -> bool:
+        """Whether a head says so already, or there was nothing to bind."""
+        if "tools" not in facts and not self.tools and not self.degraded:
+            return True
+        known = "tools" in facts and self.tools == tools_in(facts)
+        return known and self.degraded == degraded_in(facts)
 
 
 async def bind(
@@ -152,7 +168,7 @@ async def bind(
     A tool that is not there is substituted, left out if it is optional, or raises
     RequiredToolUnavailable. One that is refused raises ToolAuthorizationFailed if it is required.
     """
-    bound = Bound({}, [], {})
+    bound = Bound({}, {}, {})
     for name, kept in wanted.items():
         tool = registry.resolve(name, kept.get("version"))
         reason = None if tool is None else await registry.refusal(tool, session)
@@ -163,7 +179,7 @@ async def bind(
             if tool.name != name:
                 bound.substituted[name] = tool.name
         elif not kept.get("required", True):
-            bound.degraded.append(name)
+            bound.degraded[name] = dict(kept)
         elif reason is not None:
             raise ToolAuthorizationFailed(session.key, name, reason)
         else:
@@ -193,17 +209,87 @@ def _rebound(name: str, kept: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
 
 
 async def binding(registry: ToolRegistry | None, session: Handle) -> Fact | None:
-    """The record of binding what the session has bound, or else all there is, to a registry as it
-    is now; None if that changes nothing. Raises as `bind` does."""
+    """The record of binding what the session has bound, and what it lacks, or else all there is, to
+    a registry as it is now; None if that changes nothing. Raises as `bind` does."""
     if registry is None:
         return None
-    now = tools_in(session.head.facts)
+    facts = session.head.facts
     found = {name: registry.resolve(name) for name in registry.names}
-    wanted = now or {name: tool.binding for name, tool in found.items() if tool is not None}
+    every = {name: tool.binding for name, tool in found.items() if tool is not None}
+    wanted = wanted_in(facts) if "tools" in facts else every
     bound = await bind(registry, wanted, session)
-    if bound.tools == now:
+    return None if bound.is_in(facts) else bound.fact
+
+
+async def returned(registry: ToolRegistry | None, session: Handle) -> Fact | None:
+    """The record of binding the optional tools that the session lacks and that are there again;
+    None if none is. Whatever else is bound stays as it is."""
+    facts = session.head.facts
+    lacking = degraded_in(facts)
+    if registry is None or not any(_might_bind(registry, *each) for each in lacking.items()):
         return None
-    return tools_bound(bound.tools, degraded=bound.degraded, substituted=bound.substituted)
+    bound = await bind(
+        registry, {name: {**kept, "required": False} for name, kept in lacking.items()}, session
+    )
+    if not bound.tools:
+        return None
+    bound.tools = {**{name: dict(kept) for name, kept in tools_in(facts).items()}, **bound.tools}
+    return bound.fact
+
+
+def wanted_in(facts: Facts) -> dict[str, Mapping[str, Any]]:
+    """What a session has bound, and what it lacks."""
+    return {**degraded_in(facts), **tools_in(facts)}
+
+
+def _might_bind(registry: ToolRegistry, name: str, kept: Mapping[str, Any]) -> bool:
+    """Whether the tool, or one that may stand in for it, is registered. Whether the caller may use
+    it is another question."""
+    if registry.resolve(name, kept.get("version")) is not None:
+        return True
+    return any(registry.resolve(other) is not None for other in kept.get("substitutes", ()))
+
+
+class ToolUse:
+    """The use of tools by one session, tied to what it has bound.
+
+    A tool is known by the name that it is bound by, also if another stands in for it. `registry` is
+    what this process has of the app's tools: without one, the binding alone counts.
+    """
+
+    def __init__(self, session: Handle, registry: ToolRegistry | None) -> None:
+        self._session, self._registry = session, registry
+
+    def denial(self, name: str) -> str | None:
+        """Why the binding, as the session knows it now, does not have this tool; None if it has."""
+        facts = self._session.head.facts
+        usable = usable_tools(facts)
+        if usable is None or name in usable:
+            return None
+        if name in degraded_in(facts):
+            return "the session was bound without it: it was not available, or not authorized"
+        return "the session has not bound it"
+
+    async def check(self, name: str) -> None:
+        """Raise ToolDenied if the session has tools bound, and not this one, or its caller is not
+        authorized now; RequiredToolUnavailable if this process has no version that fits."""
+        if (why := self.denial(name)) is not None:
+            raise ToolDenied(name, why)
+        if self._registry is None:
+            return
+        kept = tools_in(self._session.head.facts).get(name)
+        if kept is None:
+            tool = self._registry.resolve(name)
+        else:
+            used = kept.get("as", name)
+            version = kept.get("as_version" if "as" in kept else "version")
+            if (tool := self._registry.resolve(used, version)) is None:
+                raise RequiredToolUnavailable(self._session.key, name)
+        if tool is not None and (why := await self._registry.refusal(tool, self._session)):
+            raise ToolDenied(name, why)
+
+    def is_exclusive(self, name: str) -> bool:
+        return bool(tools_in(self._session.head.facts).get(name, EMPTY).get("exclusive"))
 
 
 class ToolLocks:
@@ -223,6 +309,45 @@ class ToolLocks:
             return await self._leases.acquire(self._documents.key(document), self._worker, seconds)
         except SessionLocked as error:
             raise ToolLocked(self._session.key, name, error.until) from error
+
+    @asynccontextmanager
+    async def held(self, name: str) -> AsyncIterator[None]:
+        """Hold the tool while it is used, however long that takes. Raises ToolLocked.
+
+        A lock that this session has taken by itself, with `lock`, stays when the use is over.
+        """
+        own = await self._own(name)
+        lease = await self.lock(name, LOCK_SECONDS) if own is None else own
+        renewing = asyncio.ensure_future(self._renew(lease))
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            await asyncio.wait([renewing])
+            if own is None:
+                with suppress(LimpetError):  # it ends by itself
+                    await self._leases.release(lease)
+
+    async def _own(self, name: str) -> Lease | None:
+        """The lock that this session holds by now, for as long as a use may take at least."""
+        key = self._documents.key(self._name(name))
+        store = self._session.writer.journal.store
+        try:
+            head = (await store.load(key, tail=0, scopes=False)).head
+        except SessionError:  # nobody has ever locked it
+            return None
+        if head.worker != self._worker or head.lease_us is None or head.leased_us is None:
+            return None
+        seconds = max(LOCK_SECONDS, (head.lease_us - head.leased_us) / 1_000_000)
+        mine = Lease(key, self._worker, head.fence, head.lease_us, seconds, uid=head.uid)
+        (found,) = await self._leases.renew([mine], None)
+        return found if isinstance(found, Lease) else None
+
+    async def _renew(self, lease: Lease) -> None:
+        while True:
+            await asyncio.sleep(lease.lease_seconds / 3)
+            with suppress(LimpetError):
+                await self._leases.renew([lease], None)
 
     async def release_all(self) -> tuple[str, ...]:
         """Let go of every exclusive tool that this session holds; their names."""

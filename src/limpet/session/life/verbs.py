@@ -14,7 +14,6 @@ from limpet.model.facts import (
     PhaseEvent,
     Timeouts,
     timeouts_set,
-    tools_bound,
     tools_in,
 )
 from limpet.model.facts.timeouts import renewed
@@ -155,8 +154,9 @@ class Life:
     ) -> Mapping[str, Mapping[str, Any]]:
         """Bind these tools of a registry, or all of them; they replace what was bound.
 
-        Raises RequiredToolUnavailable, ToolAuthorizationFailed: nothing is bound then. Optional
-        tools that cannot be bound are left out.
+        From then on the turns of this session use these tools and no others. Raises
+        RequiredToolUnavailable, ToolAuthorizationFailed: nothing is bound then. Optional tools
+        that cannot be bound are left out, and bound when they are there again.
         """
         from limpet.session.life.tools import bind, check_bindable
 
@@ -165,8 +165,7 @@ class Life:
         found = {name: registry.resolve(name) for name in names or registry.names}
         wanted = {name: {} if tool is None else tool.binding for name, tool in found.items()}
         bound = await bind(registry, wanted, self)
-        how: dict[str, Any] = {"degraded": bound.degraded, "substituted": bound.substituted}
-        await self.record(tools_bound(bound.tools, **how), actor=self._doer(actor))
+        await self.record(bound.fact, actor=self._doer(actor))
         return self.tools
 
     async def lock_tool(self, name: str, *, seconds: float = 30) -> Lease:

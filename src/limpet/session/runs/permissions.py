@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from limpet.errors import InvalidInput
@@ -13,6 +13,35 @@ from limpet.session.documents import Documents
 Permission: TypeAlias = Literal["always_allow", "always_ask", "deny"]
 PERMISSIONS: Final[tuple[Permission, ...]] = ("always_allow", "always_ask", "deny")
 ALL_TOOLS: Final = "*"
+# What a harness hands to a model for its own session, see `runtime.managed`. They are bound by no
+# registry, so a binding says nothing of them.
+MANAGED_TOOLS: Final = frozenset(
+    (
+        "agent_compare_setup",
+        "agent_describe_setup",
+        "environment_describe",
+        "learning_list",
+        "memory_list",
+        "memory_list_versions",
+        "memory_promote_note",
+        "memory_read",
+        "memory_write",
+        "outcome_define",
+        "outcome_history",
+        "outcome_read",
+        "permissions_check",
+        "permissions_describe",
+        "resources_list",
+        "session_delegate",
+        "session_get_events",
+        "session_get_snapshot",
+        "session_get_trace",
+        "session_list",
+        "session_list_children",
+        "session_run_child",
+        "vault_list",
+    )
+)
 
 
 class Permissions(Documents):
@@ -72,6 +101,22 @@ def permission_for(said: Mapping[str, Any], tool: str) -> Permission:
     """
     found: Permission = said.get(tool, said.get(ALL_TOOLS, "always_allow"))
     return found if found in PERMISSIONS else "deny"
+
+
+def permission_within(
+    said: Mapping[str, Any], usable: Collection[str] | None, tool: str
+) -> Permission:
+    """What is said of a tool, where only these are `usable`: see `usable_tools`."""
+    if usable is not None and tool not in usable and tool not in MANAGED_TOOLS:
+        return "deny"
+    return permission_for(said, tool)
+
+
+def within(said: Mapping[str, Any], usable: Collection[str] | None) -> dict[str, Permission]:
+    """What is said of each tool, and that every other one is denied if only these are usable."""
+    if usable is None:
+        return dict(said)
+    return stricter(said, {**dict.fromkeys(usable, "always_allow"), ALL_TOOLS: "deny"})
 
 
 def _strictness(permission: Permission) -> int:

@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING, Any
 from limpet.errors import InvalidInput
 from limpet.model import Event, described
 from limpet.model.facts import tools_in
-from limpet.model.facts.running.setup import Setup, SetupChange, attached, setup_in
+from limpet.model.facts.running.setup import (
+    Setup,
+    SetupChange,
+    attached,
+    setup_in,
+    usable_tools,
+)
 from limpet.session.documents import Document, Documents, versioned
 from limpet.session.history.at import head_now
 from limpet.session.runs.permissions import (
     Permission,
     limits_of,
-    permission_for,
+    permission_within,
     permitted,
     stricter,
+    within,
 )
 from limpet.session.runs.vaults import Vaults
 
@@ -99,15 +106,19 @@ class SettingUp:
         """What may be used, by tool; `*` is every other one.
 
         From the attached permissions, the bound tools, and those of the sessions that it works
-        for; where several speak, the strictest counts.
+        for; where several speak, the strictest counts. Where tools are bound, all others are
+        denied, apart from managed tools.
         """
-        return await self._permissions_in(setup_in((await head_now(self.writer)).facts))
+        facts = (await head_now(self.writer)).facts
+        return within(await self._permissions_in(setup_in(facts)), usable_tools(facts))
 
     async def check_permission(self, tool: str) -> Permission:
         """always_allow, always_ask or deny."""
         if type(tool) is not str or not tool:
             raise InvalidInput(f"a tool is named by a text, not {described(tool)}.")
-        return permission_for(await self.describe_permissions(), tool)
+        facts = (await head_now(self.writer)).facts
+        said = await self._permissions_in(setup_in(facts))
+        return permission_within(said, usable_tools(facts), tool)
 
     async def permissions_for(self, worker: Mapping[str, Permission]) -> Mapping[str, Permission]:
         """What a worker and this session both allow, as far as this object knows: for the runtime.

@@ -194,5 +194,7 @@ def _spans(events: Iterable[Event]) -> tuple[Span, ...]:
             spans[id] = Span(id, parent, data["kind"], data["name"], event.at_us)
         elif id in spans:
             how = {"result": data["result"], "error": data.get("error")}
+            if "took_us" in data:  # its beginning was recorded with its end
+                how["started_us"] = event.at_us - data["took_us"]
             spans[id] = msgspec.structs.replace(spans[id], ended_us=event.at_us, **how)
     return tuple(spans.values())

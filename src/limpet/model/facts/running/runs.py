@@ -162,12 +162,15 @@ def span_completed(
     *,
     parent: str,
     error: str | None = None,
+    took_us: int | None = None,
 ) -> Fact:
-    """It ended."""
+    """It ended. `took_us` is for what is recorded in one commit, beginning and end."""
     data: dict[str, Any] = {"span_id": span_id, "parent_span_id": parent, "kind": kind}
     data |= {"name": name, "result": result}
     if error is not None:
         data["error"] = readable(error)
+    if took_us is not None:
+        data["took_us"] = took_us
     return Fact(type=SPAN_COMPLETED, data=data)
 
 

@@ -7,7 +7,7 @@ same for the same setup in every process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import msgspec
 from limpet.errors import InvalidEvent
 from limpet.model.canonical import canonical
 from limpet.model.events import Fact
+from limpet.model.facts.running.children import delegation
 from limpet.model.facts.tools import tools_in
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.values import EMPTY, FrozenDict, FrozenList
@@ -115,6 +116,15 @@ def setup_in(facts: Facts) -> Setup:
         tuple(kept.get("vaults", ())),
         kept.get("limits", EMPTY),
     )
+
+
+def usable_tools(facts: Facts) -> Collection[str] | None:
+    """The names of the tools that a session may use: those it has bound, or those that a child
+    whose parent has bound none was given by name. None: nothing is said of tools."""
+    if "tools" in facts:
+        return tools_in(facts)
+    given: Collection[str] | None = (delegation(facts) or EMPTY).get("tools")
+    return given
 
 
 def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
