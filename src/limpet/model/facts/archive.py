@@ -40,6 +40,7 @@ def stub(head: Stubbed, place: str, size: int, sha256: str) -> Fact:
     key, facts = head.key, head.facts
     data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
     data["archived"] = {
+        "key": [key.app, key.user, key.id],
         "place": place,
         "bytes": size,
         "sha256": sha256,
@@ -56,6 +57,11 @@ def place(facts: Facts) -> Mapping[str, Any] | None:
     """Where the log is, if it is not in this store."""
     found: Mapping[str, Any] | None = facts.get("archive")
     return found
+
+
+def is_stub(facts: Facts) -> bool:
+    """True if the log is in the archive and not in this store."""
+    return "archive" in facts
 
 
 def created_us(first: Mapping[str, Any], at_us: int) -> int:

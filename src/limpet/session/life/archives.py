@@ -13,7 +13,6 @@ from urllib.parse import unquote, urlsplit
 
 from limpet.errors import ArchiveFailed, InvalidURL
 from limpet.model import Key, canonical
-from limpet.store.protocol import Standing
 from limpet.store.sqlite.file.locks import part_beside
 from limpet.store.threads import in_thread
 
@@ -45,6 +44,10 @@ class Archive(Protocol):
         """Remove every file whose name begins with `folder/`."""
         ...
 
+    async def names(self, folder: str) -> list[str]:
+        """The names of all files that begin with `folder/`."""
+        ...
+
 
 class DirectoryArchive:
     """A directory of files."""
@@ -57,16 +60,29 @@ class DirectoryArchive:
         return f"file://{self._root}"
 
     async def put(self, name: str, path: Path) -> None:
-        await self._run("written", lambda: _put(self._root / name, path))
+        await self._run("written", lambda: _put(self._at(name), path))
 
     async def fetch(self, name: str, path: Path) -> None:
-        await self._run("read", lambda: shutil.copyfile(self._root / name, path))
+        await self._run("read", lambda: shutil.copyfile(self._at(name), path))
 
     async def remove(self, name: str) -> None:
-        await self._run("removed", lambda: (self._root / name).unlink(missing_ok=True))
+        await self._run("removed", lambda: self._at(name).unlink(missing_ok=True))
 
     async def remove_all(self, folder: str) -> None:
-        await self._run("removed", lambda: _remove_all(self._root / folder))
+        await self._run("removed", lambda: _remove_all(self._at(folder)))
+
+    async def names(self, folder: str) -> list[str]:
+        return await self._run("listed", lambda: self._names(folder))
+
+    def _names(self, folder: str) -> list[str]:
+        files = self._at(folder).rglob(f"*{_SUFFIX}")
+        return sorted([file.relative_to(self._root).as_posix() for file in files])
+
+    def _at(self, name: str) -> Path:
+        """The path of a name. One that leads out of the archive is refused."""
+        if not name or any(part in ("", ".", "..") for part in name.split("/")):
+            raise OSError(f"{name!r} does not name a file in it")
+        return self._root / name
 
     async def _run(self, doing: str, work: Callable[[], T]) -> T:
         try:
@@ -117,19 +133,17 @@ def folder_of(app: str, user: str) -> str:
     return sha256(canonical([app, user])).hexdigest()[:32]
 
 
-def name_of(key: Key, at: Standing, *, sealed: bool = False) -> str:
-    """The name of one session's file where it stands. It says nothing about the user.
+def name_of(key: Key, attempt: str) -> str:
+    """The name of one file of a session. It says nothing about the user.
 
-    A session that is archived again, or has one more checkpoint, has another file: whoever still
-    writes or removes the first one does not touch the second. So has one that is sealed: a process
-    that was not given the seal yet would put a plain file in its place, which is never read.
+    Each attempt to archive a session has a file of its own: whoever still writes or removes one
+    does not touch another.
     """
-    own = sha256(canonical([*at, "sealed"] if sealed else [*at])).hexdigest()[:32]
-    return f"{home_of(key)}/{own}{_SUFFIX}"
+    return f"{home_of(key)}/{attempt}{_SUFFIX}"
 
 
 def home_of(key: Key) -> str:
-    """Where all files of one key are: also one that a move left behind when another was faster."""
+    """Where all files of one key are, also those of attempts that came to nothing."""
     return f"{folder_of(key.app, key.user)}/{sha256(canonical(key.id)).hexdigest()[:32]}"
 
 

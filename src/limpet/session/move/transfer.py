@@ -16,12 +16,14 @@ import msgspec
 
 from limpet.errors import (
     InvalidInput,
+    SessionArchived,
     SessionDeleted,
     SessionErased,
     SessionError,
     SessionNotFound,
 )
 from limpet.model import CHECKPOINTS, PAGE_MAX, Base, Commit, Head, Key, checkpoints_of, is_reserved
+from limpet.model.facts.archive import is_stub
 from limpet.model.facts.names import APP as NAMES
 from limpet.session.journal import Journal
 from limpet.session.move.adopter import (
@@ -122,6 +124,8 @@ class Transfer:
     async def one(self, key: Key) -> Copied:
         """Copy one session. Raises what is in the way."""
         head = (await self._journal.store.load(key, tail=0, scopes=False)).head
+        if is_stub(head.facts):
+            raise SessionArchived(key)
         self._total = head.version - head.floor
         left = await self._left_out(key)
         self._outbox.raises = True

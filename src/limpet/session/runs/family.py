@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
+from limpet.errors import SessionArchived, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import PAGE_MAX, Event, Key
 from limpet.model.events import CHILD_ENDED
 from limpet.model.facts.running.children import CHILD_CREATED, CHILD_RELEASED, parent_in
@@ -76,6 +76,10 @@ async def _kin(journal: Journal, key: Key, known: dict[str, Any], left: int) -> 
         return Kin(key, **known)
     try:
         events = await _events(journal, key)
+    except SessionArchived:
+        if not known:
+            raise
+        return Kin(key, **known)  # whom it delegated to stands in its file
     except _GONE:
         if not known:
             raise
