@@ -170,10 +170,10 @@ async def unarchive_session(session: Handle, actor: str) -> None:
                 await _reopen(session, actor)
             except (InvalidTransition, SessionArchived):
                 if not tries or not await _is_archived_here(journal, key):
+                    await clear(journal, key)  # of whoever brought it back, and was interrupted
                     raise
                 continue  # it was archived once more meanwhile
             break
-        archive = archive_of(journal)
         async with fetched(journal, place) as file:  # a file that is damaged changes nothing
             await _put_wanted(journal, head, "store", actor)
             intent = await _intent(journal, key)
@@ -188,8 +188,6 @@ async def unarchive_session(session: Handle, actor: str) -> None:
                 continue
             finally:
                 await _drop_log(journal, log)
-        with suppress(ArchiveFailed):  # it is back; a sweep removes the file later
-            await _remove_discarded(journal, archive, str(place["place"]))
     await clear(journal, key)
     await _settle(journal, key, intent or await _intent(journal, key), "store")
 
@@ -481,7 +479,8 @@ async def _collect_discard(journal: Journal, archive: Archive, discard: Head) ->
 
 
 async def clear(journal: Journal, key: Key, *, erased: bool = False) -> None:
-    """Remove what other attempts have prepared for this session and can use no more.
+    """Remove what attempts have prepared for this session and can use no more, and its files that
+    no stub names. What the archive does not remove now is left to a sweep.
 
     If the session was `erased`, all of it goes, so that nothing of it can be read.
     """
@@ -495,6 +494,10 @@ async def clear(journal: Journal, key: Key, *, erased: bool = False) -> None:
             await journal.store.erase(log.key)
         elif not current or not log.key.id.startswith(current):
             await journal.store.delete(log.key, ending="moved")
+    if (archive := journal.archive) is not None:
+        async for discard in _heads(journal, DISCARDS, WHOLE_STORE, f"{home_of(key)}/"):
+            with suppress(ArchiveFailed):
+                await _remove_discarded(journal, archive, discard.key.id)
 
 
 # --- private -------------------------------------------------------------------------------------

@@ -195,8 +195,8 @@ class Sweep:
         key = session.key
         await keeping_of(self._journal).tiers.forget(key.app, key.user, key.id)
         await forget_memory(self._journal, key)
-        session.writer.lease = None  # goes with the session
         deleted = await end_session(self._journal, key)
+        session.writer.lease = None  # it went with the session
         await keeping_of(self._journal).tiers.forget(key.app, key.user, key.id)  # made meanwhile
         self._journal.hub.touch(key)
         SESSION.info("session permanently deleted: session=%s", key)
