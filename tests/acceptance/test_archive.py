@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -14,10 +15,15 @@ from typing import Any
 import pytest
 
 import limpet
+from limpet.model import Commit
+from limpet.model.facts.phases import transition
+from limpet.model.keys import ARCHIVE_LOGS
 from limpet.session.life import archiving
 from limpet.session.life import cold as cold_files
 from limpet.session.life.archives import DirectoryArchive
 from limpet.session.move.adopter import Adopter
+from limpet.session.move.bundle import BundleWriter
+from limpet.store.protocol import Query
 from tests.support.deadlines import passed
 
 NOW = timedelta(microseconds=1)  # over when `passed` returns
@@ -724,3 +730,288 @@ async def test_a_sweep_deals_with_deadlines_before_it_asks_the_archive(
     late = await lp.create("other", "bob", timeouts=limpet.Timeouts(absolute=NOW))
     swept = await lp.sweep()
     assert (swept.terminated, seen, swept.failed) == (1, ["terminated"], ())
+
+
+# --- what is archived is not empty ---------------------------------------------------------------
+
+
+Verb = Callable[[limpet.Limpet, limpet.Session, Path], Awaitable[Any]]
+VERBS: dict[str, Verb] = {
+    "refresh": lambda lp, s, at: s.refresh(),
+    "read": lambda lp, s, at: s.read(),
+    "read backwards": lambda lp, s, at: s.read(reverse=True),
+    "pending": lambda lp, s, at: s.pending(),
+    "messages": lambda lp, s, at: s.messages(),
+    "context": lambda lp, s, at: s.context(tokens=100),
+    "state_at": lambda lp, s, at: s.state_at(1),
+    "diff": lambda lp, s, at: s.diff(1, 1),
+    "blame": lambda lp, s, at: s.blame("n"),
+    "bisect": lambda lp, s, at: s.bisect(lambda state: True),
+    "fork": lambda lp, s, at: s.fork(id="fork"),
+    "rewind": lambda lp, s, at: s.rewind(1),
+    "checkpoint": lambda lp, s, at: s.checkpoint(),
+    "tree": lambda lp, s, at: s.tree(),
+    "lineage": lambda lp, s, at: s.lineage(),
+    "activations": lambda lp, s, at: s.activations(),
+    "update": lambda lp, s, at: s.update(lambda v: {"n": 9}),
+    "get_blob": lambda lp, s, at: s.get_blob("0" * 64),
+    "renew": lambda lp, s, at: s.renew(idle=timedelta(hours=1)),
+    "export": lambda lp, s, at: lp.export(s.key, at / "out.limpet"),
+    "get": lambda lp, s, at: lp.get(s.key),
+}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("verb", VERBS)
+async def test_no_verb_answers_from_what_stands_for_an_archived_session(
+    lp: limpet.Limpet, tmp_path: Path, verb: str, known: bool
+) -> None:
+    """Neither through an object that knew the session before, nor through one that knows nothing:
+    it is archived, and not empty."""
+    s = await ended(lp)
+    old = await lp.get(s.key, actor="user:ada")
+    await s.archive()
+    through = old if known else lp.session(s.key, actor="user:ada")
+    with pytest.raises(limpet.SessionArchived):
+        await VERBS[verb](lp, through, tmp_path)
+    assert not (tmp_path / "out.limpet").exists()
+    assert await lp.get_many([s.key]) == (None,)
+    assert (await lp.get(s.key, archived=True)).values["n"] == 4
+
+
+async def test_a_copy_of_an_archived_session_is_refused(lp: limpet.Limpet) -> None:
+    """What stands for it in the store is not the session."""
+    s = await ended(lp)
+    await s.archive()
+    async with limpet.open("memory://") as other:
+        with pytest.raises(limpet.SessionArchived):
+            await lp.copy(s.key, to=other)
+        assert await other.find(s.key) is None
+
+
+async def test_a_transition_is_never_recorded_on_what_stands_for_a_session(
+    lp: limpet.Limpet,
+) -> None:
+    """Whoever decided on the log and commits to the key is refused by the planner itself."""
+    s = await ended(lp)
+    await s.archive()
+    (head,) = (await lp.list(app="support")).items
+    fact = transition("archived", "unarchive", to="completed")
+    draft = lp._journal.prepare(fact, "user:ada")
+    with pytest.raises(limpet.SessionArchived):
+        await lp._journal.commit((Commit(s.key, (draft,), uid=head.uid),))
+    await lp.unarchive(s.key)
+    assert (await lp.get(s.key)).phase == "completed"
+
+
+@pytest.mark.parametrize("stage", ["completed", "archived", "stub"])
+async def test_a_session_that_has_ended_takes_no_blob(
+    lp: limpet.Limpet, cold: Path, stage: str
+) -> None:
+    """It would be in no file, and nobody could name it: it is refused, not acknowledged."""
+    s = await ended(lp)
+    old = await lp.get(s.key, actor="user:ada")
+    if stage == "archived":
+        journal = lp._journal
+        archive, journal.archive = journal.archive, None  # only the phase changes
+        await old.archive()
+        journal.archive = archive
+    elif stage == "stub":
+        await s.archive()
+    refused = limpet.SessionArchived if stage == "stub" else limpet.SessionEnded
+    for content in (b"late", iter([b"la", b"te"])):
+        with pytest.raises((refused, limpet.SessionEnded)):
+            await old.put_blob(content)
+    if stage == "stub":
+        await lp.unarchive(s.key)
+    blobs: Any = lp._journal.store
+    assert len(await blobs.blobs.page(s.key, after="", limit=9)) == 1
+    assert (await lp.verify()).ok
+
+
+async def test_shared_names_are_counted_once_when_their_session_comes_back(
+    lp: limpet.Limpet,
+) -> None:
+    """Its rows stayed while it was archived, and its log speaks of them again; new ones too."""
+    s = await lp.create("support", "ada", id="one", actor="user:ada")
+    await s.append("user.message", set={"app:open": True, "user:lang": "en"})
+    await s.complete()
+    await s.archive()
+    assert (await lp.verify()).ok
+    for _ in range(2):
+        await lp.unarchive(s.key)
+        assert (await lp.verify()).ok
+        assert (await lp.doctor()).report.ok
+        await (await lp.get(s.key, actor="user:ada")).archive()
+    other = await lp.create("support", "ada", actor="user:ada")
+    await other.append("user.message", set={"user:lang": "de"})
+    assert (await lp.verify()).ok
+    assert dict(await lp.names("support", "ada")) == {"app:open": True, "user:lang": "de"}
+
+
+async def test_a_fork_is_known_after_its_parent_was_archived(lp: limpet.Limpet) -> None:
+    """Erasing the parent is refused for its sake, with the file untouched, archived or back."""
+    s = await ended(lp)
+    fork = await s.fork(id="fork")
+    await s.archive()
+    with pytest.raises(limpet.SessionHasForks):
+        await lp.erase(s.key)
+    assert (await lp.get(s.key, archived=True)).values["n"] == 4
+    await lp.unarchive(s.key)
+    with pytest.raises(limpet.SessionHasForks) as caught:
+        await lp.erase(s.key)
+    assert caught.value.forks == (fork.key,)
+    assert (await fork.read(limit=2))[1].data == {"text": "secret 0"}
+
+
+async def test_a_fence_counts_on_after_the_session_came_back(lp: limpet.Limpet) -> None:
+    """A worker of its first life cannot write in the second, in the name of another's lease."""
+    s = await ended(lp)
+    store: Any = lp._journal.store
+    old = await store.acquire(s.key, "first", 30)
+    await lp.release(old)
+    await s.archive()
+    await lp.unarchive(s.key)
+    new = await store.acquire(s.key, "second", 30)
+    assert new.fence > old.fence
+
+
+async def test_a_full_disk_is_said_by_the_archive_and_leaves_nothing(
+    lp: limpet.Limpet, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in the archive nor where the file is prepared; the session stays, and is archived by
+    the next sweep."""
+    s = await ended(lp)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def write(*_: Any) -> None:
+        raise full
+
+    for target in ("limpet.session.life.archives.shutil.copyfileobj", f"{BundleWriter.__module__}"):
+        with monkeypatch.context() as patch:
+            if target.endswith("copyfileobj"):
+                patch.setattr(target, write)
+            else:
+                patch.setattr(BundleWriter, "finish", write)
+            with pytest.raises(limpet.ArchiveFailed, match="No space left"):
+                await s.archive()
+        assert not [each for each in (*cold.rglob("*"), *temporary.rglob("*")) if each.is_file()]
+    assert (await lp.sweep()).failed == ()
+    assert (await lp.get(s.key, archived=True)).values["n"] == 4
+
+
+async def test_a_part_that_a_killed_process_left_goes_with_its_file(
+    lp: limpet.Limpet, cold: Path
+) -> None:
+    """It holds what its user said, and its name is that of the file it was to become."""
+    s = await ended(lp)
+    await s.archive()
+    (file,) = cold.rglob("*.limpet")
+    part = file.with_name(f"{file.name}.{2**22 + 1}-00ff00ff.part")
+    part.write_bytes(b"half")
+    lost = file.with_name(f"lost.limpet.{2**22 + 1}-00ff00ff.part")
+    lost.write_bytes(b"half")
+    await lp.unarchive(s.key)
+    assert not part.exists()
+    await lp.erase(s.key)
+    assert not [each for each in cold.rglob("*") if each.is_file()]
+
+
+async def test_a_name_never_leads_out_of_the_archive(tmp_path: Path) -> None:
+    """What a document or a stub says of a file is not a path to follow."""
+    archive, victim = DirectoryArchive(tmp_path / "cold"), tmp_path / "victim.limpet"
+    victim.write_bytes(b"x")
+    for name in ("../victim.limpet", "a/../../victim.limpet", f"{victim}", ""):
+        for work in (archive.remove(name), archive.fetch(name, tmp_path / "got")):
+            with pytest.raises(limpet.ArchiveFailed):
+                await work
+    assert victim.exists()
+
+
+@pytest.mark.parametrize("end", ["delete", "erase", "erase_user"])
+async def test_forgetting_wins_over_a_process_that_dies_after_its_file_was_written(
+    lp: limpet.Limpet, cold: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """It looked before the session was forgotten, writes after that, and cannot clean up."""
+    s = await ended(lp)
+    put = DirectoryArchive.put
+
+    async def late(self: DirectoryArchive, name: str, path: Path) -> None:
+        monkeypatch.undo()
+        if end == "erase_user":
+            await lp.erase_user("support", "ada")
+        else:
+            await getattr(lp, end)(s.key)
+        await put(self, name, path)
+        raise RuntimeError("the process is killed here")
+
+    monkeypatch.setattr(DirectoryArchive, "put", late)
+    with pytest.raises(RuntimeError):
+        await s.archive()
+    assert len(list(cold.rglob("*.limpet"))) == 1
+    assert await lp.sweep() == limpet.Swept()
+    assert list(cold.rglob("*.limpet")) == []
+    page = await lp._journal.store.heads(Query(reserved=True), cursor=None, limit=100)
+    assert [head.key for head in page.items if "ada" in f"{head.key}{head.facts}"] == []
+    assert (await lp.verify()).ok
+
+
+@pytest.mark.parametrize("end", ["delete", "erase", "erase_user"])
+async def test_what_is_forgotten_while_it_is_archived_by_another_has_no_file(
+    lp: limpet.Limpet, cold: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The stub takes its place after the look for a file, and before the rows go."""
+    s = await ended(lp)
+    store: Any = lp._journal.store
+    name = "delete" if end == "delete" else end
+    does = getattr(store, name)
+
+    async def late(*given: Any, **how: Any) -> Any:
+        if given[0] in (s.key, "support"):
+            monkeypatch.undo()
+            await s.archive()
+        return await does(*given, **how)
+
+    monkeypatch.setattr(store, name, late)
+    if end == "erase_user":
+        await lp.erase_user("support", "ada")
+    else:
+        await getattr(lp, end)(s.key)
+    assert await lp.find(s.key) is None
+    assert list(cold.rglob("*.limpet")) == []
+    assert (await lp.list(app="support")).items == ()
+    assert await lp.sweep() == limpet.Swept()
+
+
+async def test_a_log_that_never_arrived_is_removed_with_time(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process died on the way back. Nobody meets a part of the log; the next attempt has its own,
+    and the sweep removes the first one when its process must be dead."""
+    s = await ended(lp)
+    await s.archive()
+    store: Any = lp._journal.store
+
+    async def dies(*_: Any, **__: Any) -> None:
+        raise RuntimeError("the process is killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Adopter, "put_chunk", dies)
+        patch.setattr(archiving, "_drop_log", dies)
+        with pytest.raises(RuntimeError):
+            await lp.unarchive(s.key)
+    with pytest.raises(limpet.SessionArchived):
+        await lp.get(s.key)
+    left = Query(app=ARCHIVE_LOGS, order="key", reverse=False)
+    assert len((await store.heads(left, cursor=None, limit=9)).items) == 2  # and its checkpoints
+    assert (await lp.verify()).ok
+    assert (await lp.list()).items[0].key == s.key
+    with monkeypatch.context() as patch:
+        patch.setattr(archiving, "ATTEMPT_US", -1)
+        await lp.sweep()
+    assert (await store.heads(left, cursor=None, limit=9)).items == ()
+    assert (await lp.get(s.key)).values["n"] == 4  # the sweep has finished it
+    assert (await lp.verify()).ok

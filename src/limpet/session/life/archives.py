@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from limpet.store.threads import in_thread
 
 T = TypeVar("T")
 _SUFFIX: Final = ".limpet"
+_PART: Final = re.compile(r"\.\d+-[0-9a-f]+\.part$")  # as `part_beside` names it
 
 
 class Archive(Protocol):
@@ -66,7 +68,7 @@ class DirectoryArchive:
         await self._run("read", lambda: shutil.copyfile(self._at(name), path))
 
     async def remove(self, name: str) -> None:
-        await self._run("removed", lambda: self._at(name).unlink(missing_ok=True))
+        await self._run("removed", lambda: _remove(self._at(name)))
 
     async def remove_all(self, folder: str) -> None:
         await self._run("removed", lambda: _remove_all(self._at(folder)))
@@ -75,8 +77,9 @@ class DirectoryArchive:
         return await self._run("listed", lambda: self._names(folder))
 
     def _names(self, folder: str) -> list[str]:
-        files = self._at(folder).rglob(f"*{_SUFFIX}")
-        return sorted([file.relative_to(self._root).as_posix() for file in files])
+        files = [each for each in self._at(folder).rglob("*") if each.is_file()]
+        names = [file.relative_to(self._root).as_posix() for file in files]
+        return sorted({_PART.sub("", name) for name in names})
 
     def _at(self, name: str) -> Path:
         """The path of a name. One that leads out of the archive is refused."""
@@ -171,6 +174,15 @@ def _make(folder: Path) -> list[Path]:
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     return [folder.parent, folder.parent.parent, *[each.parent for each in missing[2:]]]
+
+
+def _remove(target: Path) -> None:
+    """Remove a file, and what a process that died in the middle of writing it has left."""
+    target.unlink(missing_ok=True)
+    if target.parent.is_dir():
+        for each in target.parent.iterdir():
+            if _PART.sub("", each.name) == target.name:
+                each.unlink(missing_ok=True)
 
 
 def _remove_all(folder: Path) -> None:

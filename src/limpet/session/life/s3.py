@@ -67,14 +67,14 @@ class BucketArchive:
 
     def _names(self, folder: str) -> list[str]:
         query, found = {"list-type": "2", "prefix": f"{self._prefix}{folder}/"}, list[str]()
-        while names := list(
-            map(unescape, _KEYS.findall(self._ask("GET", "", "listed", query=query)))
-        ):
+        while True:
+            names = list(map(unescape, _KEYS.findall(self._ask("GET", "", "listed", query=query))))
+            if not names:
+                return [name.removeprefix(self._prefix) for name in found]
             if found and names[0] <= found[-1]:
                 raise ArchiveFailed(self.url, "listed", "the same names are listed again")
             query["start-after"] = names[-1]
             found += names
-        return [name.removeprefix(self._prefix) for name in found]
 
     def _put(self, name: str, path: Path) -> None:
         with path.open("rb") as body:

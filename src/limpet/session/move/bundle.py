@@ -177,7 +177,8 @@ class BundleWriter:
         """Remove what is not whole. Harmless after `finish`."""
         with suppress(Exception):
             self._packed.close()
-        self._file.close()
+        with suppress(OSError):  # of a full disk: what was to be written is not wanted any more
+            self._file.close()
         self._part.unlink(missing_ok=True)
 
     def _write(self, line: bytes) -> None:
