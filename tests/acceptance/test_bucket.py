@@ -42,8 +42,9 @@ class Bucket(BaseHTTPRequestHandler):
         if self.command == "DELETE":
             return self._answer(204 if self.files.pop(name, None) is not None else 404, b"")
         if not name:
-            prefix = parse_qs(at.query)["prefix"][0]
-            found = [each for each in self.files if each.startswith(prefix)]
+            asked = parse_qs(at.query)
+            prefix, after = asked["prefix"][0], asked.get("start-after", [""])[0]
+            found = sorted([e for e in self.files if e.startswith(prefix) and e > after])
             keys = [f"<Key>{escape(each)}</Key>" for each in found[:2]]  # a page is not everything
             return self._answer(200, "".join(keys).encode())
         found = self.files.get(name)

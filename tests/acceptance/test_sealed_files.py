@@ -14,15 +14,12 @@ import pytest
 import limpet
 from limpet.session.history.keeping import keeping_of
 from limpet.session.life import archiving
-from limpet.session.life import cold as cold_files
 from limpet.session.life.archives import DirectoryArchive
-from limpet.session.move.checkpoints import load_log
 from limpet.store.coding import files as sealed_files
 from limpet.store.coding import scope_owner
 from limpet.store.coding.files import FileSeal
 from limpet.store.coding.seal import Sealer
 from limpet.store.memory import MemoryStore
-from limpet.store.protocol import Standing
 from limpet.testing.laws.sealed import unreachable
 from limpet.testing.seals import WatchedSeal
 from tests.support.seal import FixedKeySeal
@@ -327,35 +324,25 @@ async def test_nothing_leaves_the_store_while_keys_are_out_of_reach(
     assert files(cold)[:1] == [archive_file(cold)]
 
 
-@pytest.mark.parametrize("step", ["put", "delete"])
+@pytest.mark.parametrize("step", ["put", "exchange"])
 async def test_a_session_that_two_archive_at_once_comes_back(
-    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch, step: str
+    lp: limpet.Limpet, cold: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Each seals the same log otherwise and puts it under the same name; either file is right."""
+    """Each seals the same log in a file of its own; one of them stays."""
     s = await spoken(lp)
     await s.complete()
-    journal, times = s.writer.journal, list[int]()
-    at: Any = DirectoryArchive if step == "put" else journal.store
+    other = await lp.get(s.key, actor="user:ada")
+    at: Any = DirectoryArchive if step == "put" else s.writer.journal.store
     does = getattr(at, step)
 
-    async def put_by_another() -> None:
-        head = (await journal.store.load(s.key, tail=0, scopes=False)).head
-        log = await load_log(journal.store, s.key)
-        here = Standing(head.uid, head.version, 0 if log is None else log.head.version)
-        assert await cold_files.stored(journal, journal.archive, s.key, here)
-
     async def do(*given: Any, **how: Any) -> Any:
-        times.append(1)
-        if step == "delete" and len(times) == 1:  # the rows go next
-            await put_by_another()
-        done = await does(*given, **how)
-        if step == "put" and len(times) == 1:  # it is read back next
-            await put_by_another()
-        return done
+        monkeypatch.undo()
+        await archiving.finish(other)
+        return await does(*given, **how)
 
     monkeypatch.setattr(at, step, do)
     await s.archive()
-    assert len(times) >= 1
+    assert len(list(cold.rglob("*.limpet"))) == 1
     assert (await lp.get(s.key, archived=True)).values["said"] == SECRET
     await lp.unarchive(s.key)
     assert (await lp.verify()).ok
@@ -366,24 +353,20 @@ async def test_a_process_without_the_seal_yet_takes_no_sealed_files_place(
 ) -> None:
     """While a seal is given to one process after the other, both may archive the same session."""
     how: Any = {"url": f"sqlite:///{tmp_path}/store.db", "archive": f"file://{cold}"}
-    stored = archiving.stored
-
-    async def stops(*_: Any) -> None:
-        raise limpet.ArchiveFailed(how["archive"], "written", "stopped")
-
-    async def both(journal: Any, *of: Any) -> Any:
-        found = await stored(journal, *of)
-        await stored(without._journal, *of)
-        return found
+    put = DirectoryArchive.put
 
     async with limpet.open(**how) as without, limpet.open(**how, seal=FixedKeySeal()) as lp:
         s = await spoken(without)
         await s.complete()
-        monkeypatch.setattr(archiving, "stored", stops)
-        with pytest.raises(limpet.ArchiveFailed):
-            await s.archive()
-        monkeypatch.setattr(archiving, "stored", both)
-        await lp.sweep()
+        other = await lp.get(s.key, actor="user:ada")
+
+        async def late(self: DirectoryArchive, name: str, path: Path) -> None:
+            monkeypatch.undo()
+            await archiving.finish(other)
+            await put(self, name, path)
+
+        monkeypatch.setattr(DirectoryArchive, "put", late)
+        await s.archive()
         await lp.unarchive(s.key)
         assert (await lp.get(s.key)).values["said"] == SECRET
 

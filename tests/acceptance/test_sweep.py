@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import limpet
+from limpet.cli.backlog import backlog_of
 from limpet.store.memory import MemoryStore
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
@@ -65,6 +66,42 @@ async def test_input_that_waited_before_does_not_resume(lp: limpet.Limpet) -> No
     assert (await lp.sweep()).suspended == 1
     assert (await s.refresh()).phase == "suspended"
     assert (await lp.sweep()) == limpet.Swept()
+
+
+async def test_a_worker_resumes_what_was_suspended_with_input_that_nobody_saw(
+    lp: limpet.Limpet,
+) -> None:
+    """Pending work is not idleness: the session is due, and the worker answers."""
+    s = await lp.create("support", "ada", timeouts=limpet.Timeouts(idle=NOW), actor="user:ada")
+    await s.append("user.message", {"text": "hello?"})
+    await passed(lp)
+    assert (await lp.sweep()).suspended == 1
+    backlog = await backlog_of(lp, "support", now=lp.now(), limit=10)
+    assert ([head.key for head in backlog.shown], backlog.due) == ([s.key], 1)
+    await s.set_timeouts(limpet.Timeouts())
+
+    async def answer(turn: limpet.Turn) -> None:
+        for message in turn.inputs:
+            await turn.say(f"you said {message.data['text']}")
+
+    async with asyncio.timeout(60):
+        rates = await limpet.Worker(lp, answer, app="support", idle_exit=True).run()
+    assert rates.turns == 1
+    await s.refresh()
+    assert (s.phase, s.head.pending) == ("active", 0)
+    assert [e.data["text"] for e in await s.read(types=["agent.*"])] == ["you said hello?"]
+    assert (await lp.verify()).ok
+
+
+async def test_a_worker_leaves_what_the_policy_keeps_suspended(lp: limpet.Limpet) -> None:
+    """Without resume_on_input only a person or a program resumes it: it is not due."""
+    lp.lifecycle("support", resume_on_input=False, timeouts=limpet.Timeouts(idle=NOW))
+    s = await lp.create("support", "ada", actor="user:ada")
+    await s.append("user.message", {"text": "hello?"})
+    await passed(lp)
+    assert (await lp.sweep()).suspended == 1
+    assert (await backlog_of(lp, "support", now=lp.now(), limit=10)).due == 0
+    assert await lp.claim("worker", limit=1) == ()
 
 
 async def test_input_does_not_resume_where_the_policy_says_so(lp: limpet.Limpet) -> None:
@@ -122,13 +159,25 @@ async def test_past_its_absolute_timeout_a_session_is_suspended_and_terminated(
 
 async def test_past_its_grace_a_suspended_session_is_terminated(lp: limpet.Limpet) -> None:
     """Suspended for too long, it ends by expire, after the cleanup hooks."""
+    ran: list[tuple[str, str]] = []
+
+    def step(name: str) -> Any:
+        return lambda session: ran.append((name, session.phase))
+
+    cleanup: Any = {name: step(name) for name in ("notify", "flush")}
+    lp.lifecycle("support", cleanup=cleanup, compensate=[step("undo")])
     s = await lp.create("support", "ada", timeouts=limpet.Timeouts(grace=NOW), actor="user:ada")
     assert (await lp.sweep()).terminated == 0
     await s.suspend()
     await passed(lp)
     assert (await lp.sweep()).terminated == 1
     await s.refresh()
-    assert (s.phase, s.events[-1].data["event"]) == ("terminated", "expire")
+    assert ran == [("undo", "suspended"), ("flush", "suspended"), ("notify", "suspended")]
+    data = s.events[-1].data
+    assert (s.phase, data["event"], data["reason"]) == ("terminated", "expire", "grace")
+    assert data["cleanup"] == [{"name": "flush"}, {"name": "notify"}]
+    assert (await lp.sweep()) == limpet.Swept()
+    assert len(ran) == 3
 
 
 async def test_past_its_expiry_an_ended_session_is_deleted(lp: limpet.Limpet) -> None:

@@ -29,13 +29,16 @@ _STEPS: Final = 16  # an idle time is rounded up by at most one part in so many
 def due_us(facts: Facts) -> int | None:
     """When the session is runnable if nobody has it: since its input, or at its wake timer.
 
-    Only an active session runs. If it waits for an answer, it is due when that comes, or at the
+    Only an active session runs; one that was suspended for idleness is due for input that nobody
+    has looked at, which resumes it. If it waits for an answer, it is due when that comes, or at the
     request's deadline; after a failure, at the time of the next attempt. One that has ended is due
     for what its end leaves to be done.
     """
     if facts.keys() <= _TIMELESS:
         return None
     if "phase" in facts:
+        if "resumes" in facts:
+            return next_us(facts, pending_us(facts))
         return endings.due_us(facts)
     return next_us(facts, _earliest(pending_us(facts), first_us(facts, "wake")))
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from limpet.errors import SessionArchived
 from limpet.model.chain import genesis
 from limpet.model.events import CHILD_ENDED, to_time
 from limpet.model.facts import (
@@ -337,10 +338,13 @@ def reads(type: str) -> bool:
 
 
 def check_phase(head: Head, type: str, *, input: bool) -> None:
-    """Raise SessionSuspended or SessionEnded if the session's phase refuses this event."""
+    """Raise SessionSuspended or SessionEnded if the session's phase refuses this event;
+    SessionArchived if it is a transition, and the log that it belongs to is in the archive."""
     phase = head.facts.get("phase")
     if phase is not None:
         writes.check_write(head.key, phase, type, input=input)
+        if type in phases.TRANSITIONS and archive.is_stub(head.facts):
+            raise SessionArchived(head.key)
 
 
 def check_answer(head: Head, type: str, data: Mapping[str, Any]) -> None:

@@ -12,7 +12,11 @@ from limpet.errors import InvalidKey
 from limpet.model.limits import KEY_BYTES_MAX, KEY_PART_CHARS_MAX
 
 CHECKPOINTS: Final = "$$checkpoints"  # no collection of documents can have this name
-ARCHIVING: Final = "$$archiving"  # what is between a store and its archive: see `life.archiving`
+ARCHIVING: Final = "$$archiving"  # what is to become of sessions: see `life.archiving`
+# Sessions on their way to the archive or back, before they take a key of their own.
+ARCHIVE_STUBS: Final = "$$archive-stubs"
+ARCHIVE_LOGS: Final = "$$archive-logs"
+ARCHIVE_DISCARDS: Final = "$$archive-discards"
 _NAME_PART_BYTES_MAX: Final = 64  # a longer one is hashed
 _HASHED: Final = "sha256/"
 # A longer one is hashed, so that there is space in the key for the name of a document.
@@ -47,6 +51,11 @@ class Key(msgspec.Struct, frozen=True, gc=False, order=True, cache_hash=True):
 def is_reserved(app: str) -> bool:
     """Whether an app is one of ours: documents and other logs that are not users' sessions."""
     return app.startswith("$")
+
+
+def is_staged(app: str) -> bool:
+    """True if sessions of this app wait for another key: that which their first event names."""
+    return app in (ARCHIVE_STUBS, ARCHIVE_LOGS)
 
 
 def owner_of(app: str, user: str) -> str:

@@ -83,6 +83,8 @@ async def open_wake(
     now_us = lease.claimed_us  # by the store's clock
     if loaded is None or not session.writer.take(loaded):
         await session.writer.load(tail=TAIL)
+    if "resumes" in session.head.facts:  # it was suspended for idleness, and input waits
+        await session.writer.rouse()
     facts = session.head.facts
     if session.head.phase != "active":
         return session.head.phase

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from limpet.errors import (
     BackupRefused,
     InvalidInput,
-    SessionExists,
 )
 from limpet.model import PAGE_MAX, Head, Key, described, to_time
 from limpet.model.facts.running.children import parent_in
@@ -64,15 +62,14 @@ class Care(Door):
 
         A session that waits for it as its child learns that it has ended.
         """
+        from limpet.session.life.archiving import end_session
         from limpet.session.life.memory import forget_memory
 
         key = key_of(key, user, id)
-        await self._finish_moving(key)
-        await self._forget_archived(key)
         await leave(self._journal, key)
         await self._forget_files(key)
         await forget_memory(self._journal, key)
-        deleted = await self._journal.store.delete(key)
+        deleted = await end_session(self._journal, key)
         await self._forget_files(key)  # of checkpoints that were made meanwhile
         self._journal.hub.touch(key)
         return deleted
@@ -97,34 +94,30 @@ class Care(Door):
         too; forks="keep" leaves them the state they began on, and they read the events before
         that as removed. A session that waits for it as its child learns that it has ended.
         """
+        from limpet.session.life import archiving
         from limpet.session.life.memory import forget_memory
 
         key = key_of(key, user, id)
         check_forks(forks)
         store, hub = self._journal.store, self._journal.hub
-        await self._finish_moving(key)
         children = () if forks == "keep" else await store.forks(key)
         gone = await self._below(key) if forks == "erase" else [] if children else [key]
         if gone:  # else it is refused
-            await self._forget_archived(key, erasing=True)
+            for each in gone:
+                if (head := await head_of(self._journal, each)) is not None:
+                    await archiving.remove_file(self._journal, head)
             await leave(self._journal, key)
         await self._forget_files(*gone)
         for each in gone:
             await forget_memory(self._journal, each, promoted=True)
         erasure = await store.erase(key, forks=forks)
         await self._forget_files(*gone)  # of checkpoints that were made meanwhile
+        for each in gone:  # and of what was archived meanwhile, or was on its way
+            await archiving.forget_moves(self._journal, each, erased=True)
+            await archiving.remove_unnamed(self._journal, each)
         for each in (key, *children):
             hub.touch(each)
         return erasure
-
-    async def _finish_moving(self, key: Key) -> None:
-        """What is between the store and the archive would come back by the next sweep."""
-        from limpet.session.life.archiving import finish
-        from limpet.session.session import Session
-
-        session: Session[Any] = Session(self._journal, key, untyped=True)
-        with suppress(SessionExists):  # another has its key, and it comes back once that is gone
-            await finish(session)
 
     async def _below(self, key: Key) -> list[Key]:
         """The session, its forks, and theirs."""
@@ -142,14 +135,6 @@ class Care(Door):
         for key in keys:
             await keeping_of(self._journal).tiers.forget(key.app, key.user, key.id)
 
-    async def _forget_archived(self, key: Key, *, erasing: bool = False) -> None:
-        """What is deleted or erased has no copy in the archive either."""
-        from limpet.session.life.cold import remove_archived
-
-        head = await head_of(self._journal, key)
-        if head is not None:
-            await remove_archived(self._journal, head, erasing=erasing)
-
     async def erase_user(self, app: str, user: str) -> Erasures:
         """Forget a user of an app: every session, deleted ones too, and every user: name.
 
@@ -160,8 +145,7 @@ class Care(Door):
         finishes what was interrupted. Raises StoreBusy as `erase` does.
         """
         from limpet.session.history.keeping import keeping_of
-        from limpet.session.life.archives import folder_of
-        from limpet.session.life.cold import remove_archived
+        from limpet.session.life import archiving
 
         of = key_of(Key(app, user, "any"))  # refuses what could not be one
         store, hub = self._journal.store, self._journal.hub
@@ -173,18 +157,17 @@ class Care(Door):
             ended += [head.key for head in page.items]
             waited += [head.key for head in page.items if _works_for_another_app(head)]
             for head in page.items:
-                await remove_archived(self._journal, head)
+                await archiving.remove_file(self._journal, head)
             cursor = page.cursor
             if cursor is None:
                 break
         for key in waited:
             await leave(self._journal, key)
-        if self._journal.archive is not None:
-            await self._journal.archive.remove_all(folder_of(of.app, of.user))
         tiers = keeping_of(self._journal).tiers
         await tiers.forget(of.app, of.user)
         erasures = await store.erase_user(of.app, of.user)
         await tiers.forget(of.app, of.user)  # of checkpoints that were made meanwhile
+        await archiving.forget_user(self._journal, of.app, of.user)
         for key in ended:
             hub.touch(key)
         return erasures

@@ -34,7 +34,7 @@ from limpet.model import (
 )
 from limpet.model.facts import Phase, Timeouts, drafted
 from limpet.session.arguments import check_actor, check_expect, check_fact, check_lease
-from limpet.session.creation import Creation, commit_created, creation
+from limpet.session.creation import Creation, creation
 from limpet.session.documents import Document, Documents, Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import changes_fields, own_ops
@@ -322,7 +322,7 @@ class CommitBuilder:
         for session in dict.fromkeys(self._sessions):
             session.writer.known.check_temp(self._of(session))
         try:
-            answers = await commit_created(self._journal, commits, self._send)
+            answers = await self._send(commits)
         except StoreError as error:
             drafts = [draft.id for draft in self._drafts]  # in the order of the appends
             ids = (*drafts, *(put.id for put in self._puts))

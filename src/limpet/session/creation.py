@@ -7,20 +7,17 @@ knows whether it may read them as they are.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
-from msgspec import structs
 
-from limpet.errors import InvalidInput, SessionDeleted
-from limpet.model import EMPTY, Commit, Key, Prepared, scope_of
+from limpet.errors import InvalidInput
+from limpet.model import EMPTY, Commit, Prepared, scope_of
 from limpet.model.facts import ACTIVE, Phase, Timeouts, created
 from limpet.session.arguments import check_actor, check_flag, check_untyped, own_key
 from limpet.session.journal import Journal
-from limpet.session.life.door import refuse_moving
 from limpet.session.session import Session
-from limpet.store.protocol import Committed
 
 if TYPE_CHECKING:
     from limpet.model.envelope.record import Envelope
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
     from limpet.session.typing.typed import Typed
 
 Begin: TypeAlias = "Mapping[str, Any] | Envelope | State"
-Send: TypeAlias = Callable[[tuple[Commit, ...]], Awaitable[Sequence[Committed]]]
 
 
 class Beginning(msgspec.Struct, frozen=True):
@@ -51,29 +47,6 @@ class Creation(msgspec.Struct, frozen=True):
     def commit(self, more: tuple[Prepared, ...] = ()) -> Commit:
         """The commit that creates it, with further events of its own."""
         return Commit(self.session.key, (self.draft, *more), 0, reuse=self.reuse)
-
-
-async def commit_created(
-    journal: Journal, commits: tuple[Commit, ...], send: Send
-) -> Sequence[Committed]:
-    """Send commits of which some may create a session under the key of a deleted one.
-
-    A session on its way to the archive, or back, looks deleted for a moment. Its key stays its own
-    (SessionArchived): so a key is only reused once it was seen deleted, and no move is under way.
-    """
-    asked = {commit.key for commit in commits if commit.reuse}
-    if not asked:
-        return await send(commits)
-    seen = set[Key]()
-    while True:
-        now = [structs.replace(c, reuse=c.reuse and c.key in seen) for c in commits]
-        try:
-            return await send(tuple(now))
-        except SessionDeleted as error:
-            if error.key not in asked - seen:
-                raise
-            await refuse_moving(journal, error.key)
-            seen.add(error.key)
 
 
 def creation(

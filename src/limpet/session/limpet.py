@@ -31,12 +31,12 @@ from limpet.session.arguments import (
 )
 from limpet.session.care import Care
 from limpet.session.commit import CommitBuilder
-from limpet.session.creation import Begin, commit_created, creation, is_plain
+from limpet.session.creation import Begin, creation, is_plain
 from limpet.session.documents import Documents
 from limpet.session.following.watch import Watching
 from limpet.session.history.store_verbs import Policies
 from limpet.session.leasing import Leasing
-from limpet.session.life.door import LongLife, opened_archived, refuse_moving
+from limpet.session.life.door import LongLife, opened_archived
 from limpet.session.listing import Listing
 from limpet.session.move.moving import Moving
 from limpet.session.queueing.verbs import Flushes
@@ -137,7 +137,7 @@ class Limpet(Agents, Care, Flushes, Leasing, Listing, LongLife, Moving, Policies
         new = creation(journal, app, user, id, **how)
         session = new.session
         try:
-            (committed,) = await commit_created(journal, (new.commit(),), journal.commit)
+            (committed,) = await journal.commit((new.commit(),))
         except StoreFailed as error:  # its draft cannot be sent again: a creation takes no id of it
             raise StoreFailed(error.where, error.reason, "create") from error
         session.writer.known.begin(committed, (new.draft,))
@@ -215,11 +215,7 @@ class Limpet(Agents, Care, Flushes, Leasing, Listing, LongLife, Moving, Policies
         session: Session[Any] = Session(journal, key, actor=actor, typed=typed, untyped=untyped)
         since_us = moment_us("since", since)
         seen = {"since_us": since_us, "at_least": check_token(at_least)}
-        try:
-            await session.writer.load(tail=tail_of(tail, since), **seen)  # type: ignore[arg-type]
-        except SessionDeleted:
-            await refuse_moving(journal, key)
-            raise
+        await session.writer.load(tail=tail_of(tail, since), stub=True, **seen)  # type: ignore[arg-type]
         if session.head.facts.get("phase") == "archived":
             session = await opened_archived(session, tail_of(tail, since), archived=archived)
         if typed is not None and session.head.schema_version is not None and not session.damaged:

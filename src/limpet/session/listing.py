@@ -8,6 +8,7 @@ from typing import Any
 
 from limpet.errors import InvalidQuery
 from limpet.model import PAGE_MAX, FrozenDict, Key, described
+from limpet.model.facts.archive import is_stub
 from limpet.session.arguments import (
     AnyKey,
     check_flag,
@@ -29,7 +30,8 @@ class Listing(Door):
     async def get_many(
         self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
     ) -> tuple[Session[Mapping[str, Any]] | None, ...]:
-        """Many sessions at once, as get gives each, in the order of the keys; None: not there.
+        """Many sessions at once, as get gives each, in the order of the keys; None: not there, or
+        archived.
 
         In as few round trips as the store can, up to 1,000 keys. Each is read from one instant, all
         of them from several. Typed state is read and not changed; use get for that.
@@ -44,10 +46,12 @@ class Listing(Door):
         found = await self._journal.store.load_many(wanted, tail=check_tail(tail))
         sessions: list[Session[Mapping[str, Any]] | None] = []
         for key, loaded in zip(wanted, found, strict=True):
+            if loaded is None or is_stub(loaded.head.facts):
+                sessions.append(None)
+                continue
             session: Session[Mapping[str, Any]] = Session(self._journal, key, actor=actor)
-            if loaded is not None:
-                session.writer.known.take(loaded)
-            sessions.append(None if loaded is None else session)
+            session.writer.known.take(loaded)
+            sessions.append(session)
         return tuple(sessions)
 
     async def names(self, app: str, user: str | None = None) -> Mapping[str, Any]:

@@ -18,12 +18,14 @@ from limpet.errors import (
     OpPathUnknown,
     OpTypeMismatch,
     SchemaViolation,
+    SessionArchived,
     SessionConflict,
     SessionCorrupt,
     SessionDeleted,
     SessionFenced,
 )
 from limpet.model import UPDATE_TRIES_MAX, Commit, Draft, Event, Fact, Head, Lease, Prepared, Reads
+from limpet.model.facts.archive import is_stub
 from limpet.session.documents import Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import Known, changes_fields
@@ -88,16 +90,27 @@ class Writer:
         # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
         self.classless = typed is None and not untyped
 
-    async def load(self, *, tail: int, since_us: int | None = None, at_least: str = "") -> None:
+    async def load(
+        self,
+        *,
+        tail: int,
+        since_us: int | None = None,
+        at_least: str = "",
+        stub: bool = False,
+    ) -> None:
         """Read it, brought forward to the version of its class; if that fails, nothing changes.
 
         Raises SessionDeleted if the key belongs to another session by now, SessionArchived if its
-        log was moved to the archive.
+        log was moved to the archive; with `stub`, an object that knew nothing of the session yet
+        gets to know what stands for it in the store.
         """
         loading = Loading(self.journal, self.known.key, self._owner.actor, self.lease)
         how = {"tail": tail, "since_us": since_us, "at_least": at_least}
         try:
             loaded, moved = await loading.load(self.typed, **how)  # type: ignore[arg-type]
+            head = loaded.head
+            if is_stub(head.facts) and not stub and self.known.uid in (None, head.uid):
+                raise SessionArchived(head.key)
             self.known.take(loaded)
         except SessionDeleted:
             await self._owner.internals.refuse_archived()

@@ -42,8 +42,16 @@ class Standing(NamedTuple):
     """Where a session stands: to remove it there, and not what was recorded since."""
 
     uid: str
-    version: int
+    version: int | None  # None: any
     checkpoints: int | None = None  # the version of their log, 0 without one; None: any
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """One session takes the key of another."""
+
+    key: Key
+    at: Standing | None  # the session that ends under the key; None: no session may have it
+    by: Key | None = None  # the key of the session that takes it; None: no session does
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):

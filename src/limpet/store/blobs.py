@@ -12,7 +12,9 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from limpet.model import BLOB_CHUNK_BYTES, Key
+from limpet.errors import SessionEnded
+from limpet.model import BLOB_CHUNK_BYTES, Head, Key
+from limpet.model.facts.phases import TERMINAL
 from limpet.store.coding import Codec, Damaged, Sealer
 from limpet.store.protocol import Place
 
@@ -58,7 +60,8 @@ class Blobs(Protocol):
 
         If the session itself has this content already, that blob is returned and the upload is
         dropped. `fence` as in a commit: SessionFenced. `at` is the version it was put at, if that
-        was in another store. The caller vouches for hash and size.
+        was in another store; without it a session that has ended takes none (SessionEnded), so that
+        a file of its log has all of its blobs. The caller vouches for hash and size.
         """
         ...
 
@@ -103,6 +106,12 @@ class KeepsBlobs(Protocol):
 
     @property
     def blobs(self) -> Blobs: ...
+
+
+def check_open(head: Head) -> None:
+    """Raise SessionEnded if a session takes no more blobs."""
+    if head.phase in TERMINAL:
+        raise SessionEnded(head.key, head.phase)
 
 
 class Facts(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ from limpet.model import (
 )
 from limpet.model.facts import archive, pending
 from limpet.model.facts.forks import FORKED
+from limpet.model.keys import is_staged
 from limpet.store.coding import BY_OP, DELETED, Codec, Damaged, scope_op_from, scope_place
 from limpet.store.protocol import Finding
 
@@ -153,7 +154,7 @@ def _first_problems(key: Key, head: Head, event: Event, base: Base | None) -> It
         if base is not None and event.data.get("base") != checksum(base.fields).hex():
             yield Finding("base", "is another state than the one the session began on", key)
         said = (event.data.get("app"), event.data.get("user"), event.data.get("id"))
-        if said != (key.app, key.user, key.id):
+        if said != (key.app, key.user, key.id) and not is_staged(key.app):
             yield Finding("head", "has another key than the one it was created with", key)
     if head.created_us != archive.created_us(event.data or EMPTY, event.at_us):
         yield Finding("head", "has another time of creation than its first event", key)

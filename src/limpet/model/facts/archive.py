@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
+from limpet.errors import SessionArchived, SessionDeleted
 from limpet.model.events import Fact
 from limpet.model.facts.view import Changes, Facts
 from limpet.model.keys import Key
@@ -40,6 +41,7 @@ def stub(head: Stubbed, place: str, size: int, sha256: str) -> Fact:
     key, facts = head.key, head.facts
     data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
     data["archived"] = {
+        "key": [key.app, key.user, key.id],
         "place": place,
         "bytes": size,
         "sha256": sha256,
@@ -56,6 +58,21 @@ def place(facts: Facts) -> Mapping[str, Any] | None:
     """Where the log is, if it is not in this store."""
     found: Mapping[str, Any] | None = facts.get("archive")
     return found
+
+
+def is_stub(facts: Facts) -> bool:
+    """True if the log is in the archive and not in this store."""
+    return "archive" in facts
+
+
+def check_present(head: Stubbed, uid: str | None) -> None:
+    """Raise SessionArchived if the log of this session (None: whichever has the key) is in the
+    archive, SessionDeleted if the key belongs to another by now."""
+    found = place(head.facts)
+    if found is not None and uid in (None, head.uid, found["uid"]):
+        raise SessionArchived(head.key)
+    if uid not in (None, head.uid):
+        raise SessionDeleted(head.key)
 
 
 def created_us(first: Mapping[str, Any], at_us: int) -> int:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from limpet.errors import CheckpointIntegrity, InvalidInput, SessionDeleted
+from limpet.errors import CheckpointIntegrity, InvalidInput
 from limpet.model import Event, Fold, FrozenDict, Head, Key, checksum, described
+from limpet.model.facts.archive import check_present
 from limpet.model.ops import apply
 from limpet.session.arguments import moment_us
 from limpet.session.history.refs import CheckpointRef
@@ -25,10 +26,10 @@ When: TypeAlias = int | datetime | CheckpointRef
 
 
 async def head_now(writer: Writer) -> Head:
-    """The newest head. Raises SessionDeleted if the key belongs to another session by now."""
+    """The newest head. Raises SessionDeleted if the key belongs to another session by now,
+    SessionArchived if its log is in the archive."""
     loaded = await writer.journal.store.load(writer.known.key, tail=0, scopes=False)
-    if writer.known.uid not in (None, loaded.head.uid):
-        raise SessionDeleted(writer.known.key)
+    check_present(loaded.head, writer.known.uid)
     return loaded.head
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from limpet.errors import SessionDeleted, SessionNotFound
 from limpet.model import Commit, Fact, Key
 from limpet.model.facts import checkpoints as facts
+from limpet.model.facts.archive import check_present
 from limpet.model.keys import checkpoints_of
 from limpet.session.journal import Journal
 
@@ -41,12 +42,12 @@ class Interval:
         """
         store = self._journal.store
         try:
-            uid = (await store.load(self._key, tail=0, scopes=False)).head.uid
+            head = (await store.load(self._key, tail=0, scopes=False)).head
         except SessionNotFound:
             self.number, self._begun = None, None
             return
-        if self._uid not in (None, uid):
-            raise SessionDeleted(self._key)
+        check_present(head, self._uid)
+        uid = head.uid
         try:
             loaded = await store.load(self.log, tail=0, scopes=False)
         except (SessionNotFound, SessionDeleted):

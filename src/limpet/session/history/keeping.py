@@ -31,7 +31,7 @@ from limpet.model import (
     canonical,
     is_reserved,
 )
-from limpet.model.facts.archive import place
+from limpet.model.facts.archive import check_present, place
 from limpet.session.history.bounds import Bounds
 from limpet.session.history.kept import Asked, Checkpoint, Kept, Taken
 from limpet.session.history.policy import (
@@ -207,6 +207,9 @@ class Keeping:
             taken = _taken(head, fields, newest=newest and known)
             try:
                 made = await self.kept(key).record(taken, asked, policy)
+            except SessionDeleted:
+                await self._newest(key, head.uid)  # raises SessionArchived if that is what it is
+                raise
             except SessionConflict:  # it moved on
                 state = None
                 if not left:
@@ -253,8 +256,7 @@ class Keeping:
 
     async def _newest(self, key: Key, uid: str | None) -> tuple[Head, FrozenDict]:
         loaded = await self._journal.store.load(key, tail=0, scopes=False)
-        if uid not in (None, loaded.head.uid):
-            raise SessionDeleted(key)
+        check_present(loaded.head, uid)
         if loaded.damaged:
             raise SessionCorrupt(key, f"event {loaded.damaged[0]} cannot be read")
         return loaded.head, loaded.fields

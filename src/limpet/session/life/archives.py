@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,12 +14,12 @@ from urllib.parse import unquote, urlsplit
 
 from limpet.errors import ArchiveFailed, InvalidURL
 from limpet.model import Key, canonical
-from limpet.store.protocol import Standing
 from limpet.store.sqlite.file.locks import part_beside
 from limpet.store.threads import in_thread
 
 T = TypeVar("T")
 _SUFFIX: Final = ".limpet"
+_PART: Final = re.compile(r"\.\d+-[0-9a-f]+\.part$")  # as `part_beside` names it
 
 
 class Archive(Protocol):
@@ -45,6 +46,10 @@ class Archive(Protocol):
         """Remove every file whose name begins with `folder/`."""
         ...
 
+    async def names(self, folder: str) -> list[str]:
+        """The names of all files that begin with `folder/`."""
+        ...
+
 
 class DirectoryArchive:
     """A directory of files."""
@@ -67,6 +72,13 @@ class DirectoryArchive:
 
     async def remove_all(self, folder: str) -> None:
         await self._run("removed", lambda: _remove_all(self._at(folder, "removed")))
+
+    async def names(self, folder: str) -> list[str]:
+        return await self._run("listed", lambda: self._names(folder))
+
+    def _names(self, folder: str) -> list[str]:
+        files = self._at(folder, "listed").rglob(f"*{_SUFFIX}")
+        return sorted([file.relative_to(self._root).as_posix() for file in files])
 
     def _at(self, name: str, doing: str) -> Path:
         """The path of a file. Raises ArchiveFailed if the name leads out of the directory."""
@@ -130,19 +142,17 @@ def folder_of(app: str, user: str) -> str:
     return sha256(canonical([app, user])).hexdigest()[:32]
 
 
-def name_of(key: Key, at: Standing, *, sealed: bool = False) -> str:
-    """The name of one session's file where it stands. It says nothing about the user.
+def name_of(key: Key, attempt: str) -> str:
+    """The name of one file of a session. It says nothing about the user.
 
-    A session that is archived again, or has one more checkpoint, has another file: whoever still
-    writes or removes the first one does not touch the second. So has one that is sealed: a process
-    that was not given the seal yet would put a plain file in its place, which is never read.
+    Each attempt to archive a session has a file of its own: whoever still writes or removes one
+    does not touch another.
     """
-    own = sha256(canonical([*at, "sealed"] if sealed else [*at])).hexdigest()[:32]
-    return f"{home_of(key)}/{own}{_SUFFIX}"
+    return f"{home_of(key)}/{attempt}{_SUFFIX}"
 
 
 def home_of(key: Key) -> str:
-    """Where all files of one key are: also one that a move left behind when another was faster."""
+    """Where all files of one key are, also those of attempts that came to nothing."""
     return f"{folder_of(key.app, key.user)}/{sha256(canonical(key.id)).hexdigest()[:32]}"
 
 
@@ -170,6 +180,15 @@ def _make(folder: Path) -> list[Path]:
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     return [folder.parent, folder.parent.parent, *[each.parent for each in missing[2:]]]
+
+
+def _remove(target: Path) -> None:
+    """Remove a file, and what a process that died in the middle of writing it has left."""
+    target.unlink(missing_ok=True)
+    if target.parent.is_dir():
+        for each in target.parent.iterdir():
+            if _PART.sub("", each.name) == target.name:
+                each.unlink(missing_ok=True)
 
 
 def _remove_all(folder: Path) -> None:

@@ -1,14 +1,24 @@
 """Archiving: a session's log moves to cold storage and back. Its head stays in the store.
 
-Hot rows go only after the file was read back from the archive and proved itself. Between the end of
-the one and the beginning of the other a document says what is under way, so that whoever comes next
-finishes it: at every moment the session is in the store, or its whole file is in the archive.
+A key belongs to the log itself or to a stub, which names the one file that has the log. The store
+exchanges the two in one transaction, and only if the log stands where the file ends, so no moment
+exists at which a reader finds neither, or a part. Each attempt has a file name of its own and keeps
+what it prepares under a key of its own in the store:
+
+    $$archive-stubs     a stub whose file is being written, named by the file
+    $$archive-logs      a log on its way back, with the log of its checkpoints
+    $$archive-discards  files that no stub names and none ever will: they are removed
+
+A file that a stub under a session's key does not name has its entry in the first or the third. A
+process that dies leaves such entries behind; the next attempt or sweep removes them.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Container, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
+from contextlib import suppress
+from hashlib import sha256
 from typing import Any, Final, Literal
 
 import msgspec
@@ -16,50 +26,59 @@ import msgspec
 from limpet.errors import (
     ArchiveFailed,
     InvalidKey,
+    InvalidTransition,
     SessionArchived,
-    SessionConflict,
     SessionDeleted,
     SessionErased,
-    SessionExists,
     SessionNotFound,
 )
 from limpet.model import (
     EMPTY,
     PAGE_MAX,
+    UPDATE_TRIES_MAX,
     Commit,
     Fact,
     FrozenDict,
     Head,
     Key,
     Lease,
+    canonical,
+    checkpoints_of,
     owner_of,
 )
 from limpet.model.facts import ARCHIVED, Timeouts, timeouts_set
 from limpet.model.facts import archive as facts
+from limpet.model.facts.documents import VALUE, document_created
 from limpet.model.facts.phases import rule
 from limpet.model.facts.retention import RETENTION_SET
 from limpet.model.facts.timeouts import timeouts_in
+from limpet.model.keys import ARCHIVE_DISCARDS as DISCARDS
+from limpet.model.keys import ARCHIVE_LOGS as LOGS
+from limpet.model.keys import ARCHIVE_STUBS as STUBS
 from limpet.model.keys import ARCHIVING
-from limpet.session.documents import Document, Internal, Put, commit_puts
+from limpet.session.documents import WHOLE_STORE, Internal, Put
 from limpet.session.handle import Handle
 from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
-from limpet.session.life.archives import Archive, home_of
-from limpet.session.life.cold import ColdFile, archive_of, fetched, stored
+from limpet.session.life.archives import Archive, folder_of, home_of
+from limpet.session.life.cold import Stored, archive_of, fetched, stored
 from limpet.session.life.mover import NOBODY, Mover
 from limpet.session.life.policy import Transition
 from limpet.session.logs import SESSION
 from limpet.session.move.arriving import adopt
 from limpet.session.move.checkpoints import load_log
+from limpet.session.runs.leaving import head_of
 from limpet.store.memory import MemoryStore
-from limpet.store.protocol import Committed, Query, Standing
+from limpet.store.protocol import Committed, Ending, Exchange, Query, Standing
 
 UNDER_WAY: Final = ARCHIVING.removeprefix("$$")
-_TAKEN: Final = (
-    "It took the key of a session that was on its way to or from the archive, where its file is "
-    "kept. Delete this one, and lp.sweep() or lp.unarchive(key) goes on with the other"
-)
+# After so long whoever prepared something is taken for dead. Alive, it has to begin again.
+ATTEMPT_US: Final = 24 * 3_600 * 1_000_000
 OUTAGES_MAX: Final = 8  # in one sweep: each may take as long as a request may
+_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+
+
+# --- to the archive ------------------------------------------------------------------------------
 
 
 async def archive_session(
@@ -72,181 +91,162 @@ async def archive_session(
     journal, archive = session.writer.journal, session.writer.journal.archive
     done = Transition(ARCHIVED, ("move_to_archive",), None, ARCHIVED, "archive")
     if await _is_left(session):
-        head = session.writer.known.head
         how: dict[str, Any] = {"reason": reason, "actor": actor, "release": release}
         if archive is not None:  # with the transition: whoever comes next knows what is left to do
-            how["puts"] = (_begun(journal, head, actor),)
+            how["puts"] = (_wanted(session.writer.known.head, journal, "archive", actor),)
         (done,) = await Mover(session, ("archive",), **how).move()
     if archive is not None:
-        await _move_rows(journal, archive, session.key, actor)
+        intent = await _intent(journal, session.key)
+        await _move_rows(journal, archive, session.key)
+        await _settle(journal, session.key, intent, "archive")
     return done
 
 
 async def _is_left(session: Handle) -> bool:
-    """Whether the transition is still to be made; if not, there is a move of rows to go on with."""
-    journal = session.writer.journal
+    """True if the transition is still to be made; if not, rows may still have to be moved."""
     try:
         await session.writer.load(tail=1)
     except SessionArchived:
-        if not await finish(session):
-            rule(ARCHIVED, "archive")  # raises: the table has no such transition
-        return False
+        rule(ARCHIVED, "archive")  # raises: the table has no such transition
     head = session.writer.known.head
-    if head.phase == ARCHIVED and (journal.archive is None or facts.place(head.facts)):
+    if head.phase == ARCHIVED and session.writer.journal.archive is None:
         rule(ARCHIVED, "archive")
     return head.phase != ARCHIVED
 
 
-def _begun(journal: Journal, head: Head, actor: str) -> Put:
-    """The document of a move whose file is not in the archive yet."""
-    key = head.key
-    move = {"to": "archive", "owner": [key.app, key.user], "uid": head.uid}
-    return Put(_intents(journal, key), key.id, move, actor=actor)
-
-
-async def _move_rows(journal: Journal, archive: Archive, key: Key, actor: str) -> bool:
-    """Put an archived session's log into the archive, and a stub in the place of its rows. False
-    if another has removed the rows, and the stub may not be there yet.
+async def _move_rows(journal: Journal, archive: Archive, key: Key) -> None:
+    """Put an archived session's log into the archive, and the stub in the place of its rows.
 
     Until they go, how it is kept may be said, a checkpoint made, and it may even be unarchived:
     the rows go only where they are what the file has.
     """
     while True:
-        head = await _head(journal, key)
-        if head is None:
-            return False
-        if facts.place(head.facts) is not None or head.phase != ARCHIVED:  # done, or taken back
-            return True
+        head = await head_of(journal, key)
+        if head is None or head.phase != ARCHIVED or facts.place(head.facts) is not None:
+            break  # ended, taken back, or done
         log = await load_log(journal.store, key)
         at = Standing(head.uid, head.version, 0 if log is None else log.head.version)
-        place = await stored(journal, archive, key, at)
-        if place is None:  # it went on, or another was faster
+        try:
+            async with stored(journal, archive, key, at) as file:
+                if file is not None and await _is_exchanged(journal, archive, head, at, file):
+                    journal.hub.touch(key)
+                    break
+        except _GONE:  # it was deleted or erased, or another was faster: looked at again
             continue
-        if await _is_replaced(journal, head, at, place, actor):
+    await clear(journal, key)
+
+
+async def _is_exchanged(
+    journal: Journal, archive: Archive, head: Head, at: Standing, file: Stored
+) -> bool:
+    """Put the file into the archive and the stub under the key. False if the session went on."""
+    stub = Key(STUBS, WHOLE_STORE, file.name)
+    fact = facts.stub(head, file.name, file.size, file.sha256)
+    await journal.commit((Commit(stub, (journal.prepare(fact, NOBODY),), 0),))
+    late = True  # until the archive has answered, the file may still come
+    try:
+        await file.put()
+        late = False
+        if await journal.store.exchange([Exchange(head.key, at, stub)]):
             return True
-        if not await _is_needed(journal, head):
-            await archive.remove(place["place"])
+    except ArchiveFailed:
+        await _discard(journal, archive, stub, late=late)
+        raise
+    await _discard(journal, archive, stub, late=False)
+    return False
 
 
-async def _is_replaced(journal: Journal, head: Head, at: Standing, place: Any, actor: str) -> bool:
-    """Replace the hot rows by the stub. False, and nothing is removed, if they went on since."""
-    key = head.key
-    move = {"to": "archive", "owner": [key.app, key.user], **place}
-    put = Put(_intents(journal, key), key.id, move, actor=actor)
-    try:
-        await commit_puts(journal, (Commit(key, (), at.version, uid=at.uid),), (put,))
-    except (SessionConflict, SessionDeleted, SessionErased, SessionNotFound):
-        return False
-    if not await _is_buried(journal, key, at):
-        return False
-    intent = await _intent(journal, key)
-    await _add_stub(journal, head, place)
-    await _settle(journal, key, intent)
-    return True
-
-
-async def _is_needed(journal: Journal, head: Head) -> bool:
-    """Whether the file may be the one that another has archived: not if the rows are here and went
-    on, nor if the session was deleted or erased."""
-    key = head.key
-    try:
-        if await _uid(journal, key) == head.uid:
-            return False
-        if await is_under_way(journal, key) or await stub_of(journal, key, head.uid) is not None:
-            return True
-        return await is_under_way(journal, key)  # from before the stub goes, until rows are back
-    except SessionErased:
-        return False
-
-
-async def _add_stub(journal: Journal, head: Head, place: Any) -> None:
-    """Put the stub in the place of the rows, which are gone."""
-    fact = facts.stub(head, place["place"], place["bytes"], place["sha256"])
-    stub = journal.prepare(fact, NOBODY)
-    try:
-        await journal.commit((Commit(head.key, (stub,), 0, reuse=True),))
-    except SessionExists:  # another was faster with it, or took the key for another session
-        if await stub_of(journal, head.key, head.uid) is None:
-            raise
+# --- and back ------------------------------------------------------------------------------------
 
 
 async def unarchive_session(session: Handle, actor: str) -> None:
-    """Bring the log back, and the phase that it had before. Nothing was loaded yet."""
-    journal, key = session.writer.journal, session.key
-    found = await _intent(journal, key)
-    if found is not None and found[0]["to"] == "store":
-        return await _bring_back(session, found[0], actor)
-    await finish(session)
-    head = (await journal.store.load(key, tail=0, scopes=False)).head
-    place = facts.place(head.facts)
-    if place is None:  # its log never left
-        await session.writer.load(tail=1)
-        return await _reopen(session, actor)
-    async with fetched(journal, place):  # a file that does not prove itself changes nothing
-        of = {name: place[name] for name in ("place", "uid", "version", "bytes", "sha256")}
-        move = {"to": "store", "owner": [key.app, key.user], **of, **_said(head)}
-        await _intents(journal, key).put(key.id, move, actor=actor)
-    await _bring_back(session, move, actor)
+    """Bring the log back, and the phase that it had before. Nothing was loaded yet.
 
-
-async def _bring_back(session: Handle, move: Any, actor: str) -> None:
-    """Do what is left of unarchiving: the log, the phase, and the file, which goes last.
-
-    Raises SessionExists if another session took the key meanwhile: the file is all there is then.
+    Raises InvalidTransition if it is not archived.
     """
     journal, key = session.writer.journal, session.key
-    head = await _head(journal, key)
-    if head is not None and head.uid != move["uid"] and _place(head) is None:
-        raise SessionExists(key, _TAKEN)
-    if _is_missing(head, move):
-        async with fetched(journal, move) as file:
-            move = await _lifted(journal, key, move, actor)
-            await adopt(journal, file.path, file.pins)  # what is here already is only a repeat
-    await session.writer.load(tail=1)
-    head, intent = session.writer.known.head, await _intent(journal, key)
-    if (head.uid, head.phase) == (move["uid"], ARCHIVED):
-        await _keep_said(journal, head, move)
-        await _reopen(session, actor)
-    await archive_of(journal).remove(move["place"])
-    if intent is not None and intent[0]["to"] == "store":  # it may be on its way again
-        await _settle(journal, key, intent)
-
-
-async def _lifted(journal: Journal, key: Key, move: Any, actor: str) -> Any:
-    """Remove the stub. How the session is kept may be said to it until then."""
-    while (head := await _head(journal, key)) is not None and _place(head) == move["place"]:
-        if not _said(head).items() <= move.items():
-            move = {**move, **_said(head)}
-            await _intents(journal, key).put(key.id, move, actor=actor)
-        if await _is_buried(journal, key, Standing(head.uid, head.version)):
+    intent, tries = None, UPDATE_TRIES_MAX
+    while True:
+        head = (await journal.store.load(key, tail=0, scopes=False)).head
+        place = facts.place(head.facts)
+        if place is None:
+            tries -= 1
+            try:
+                await _reopen(session, actor)
+            except (InvalidTransition, SessionArchived):
+                if not tries or not await _is_archived_here(journal, key):
+                    await clear(journal, key)  # of whoever brought it back, and was interrupted
+                    raise
+                continue  # it was archived once more meanwhile
             break
-    return move
+        async with fetched(journal, place) as file:  # a file that is damaged changes nothing
+            await _put_wanted(journal, head, "store", actor)
+            intent = await _intent(journal, key)
+            log = _log_key(journal, head)
+            try:
+                await adopt(journal, file.path, file.pins, log)
+                await _replace_stub(journal, head, log)
+            except (SessionDeleted, SessionNotFound):  # another was faster, and cleared it away
+                tries -= 1
+                if not tries:
+                    raise
+                continue
+            finally:
+                await _drop_log(journal, log)
+    await clear(journal, key)
+    await _settle(journal, key, intent or await _intent(journal, key), "store")
 
 
-def _is_missing(head: Head | None, move: Any) -> bool:
-    """Whether a part of the log, or a blob, may still be in the file alone.
+async def _replace_stub(journal: Journal, head: Head, log: Key) -> bool:
+    """Put the log that arrived in the place of the stub, whose file is discarded with it. False if
+    another was faster. How the session is kept may be said to the stub until then."""
+    key, place = head.key, facts.place(head.facts)
+    assert place is not None
+    discard = await _staged_discard(journal, str(place["place"]), late=False)
+    checkpoints = await head_of(journal, checkpoints_in(log))
+    stub: Head | None = head
+    while stub is not None and stub.uid == head.uid:
+        await _keep_said(journal, log, stub)
+        exchanges = [Exchange(key, Standing(stub.uid, stub.version), log), discard]
+        if checkpoints is not None:
+            exchanges.append(Exchange(checkpoints_of(key), None, checkpoints.key))
+        if await journal.store.exchange(exchanges):
+            journal.hub.touch(key)
+            return True
+        stub = await head_of(journal, key)
+    if discard.by is not None:
+        await journal.store.delete(discard.by, ending="moved")
+    return False
 
-    Blobs come after the log: until the phase says that all is done, they may be missing.
-    """
-    if head is None:
-        return True
-    place = _place(head)
-    if place is not None:  # else it was archived once more, into another file
-        return bool(place == move["place"])
-    unfinished = head.version < move["version"] or head.phase == ARCHIVED
-    return bool(head.uid == move["uid"] and unfinished)
+
+async def _keep_said(journal: Journal, log: Key, stub: Head) -> None:
+    """Record in a log that arrived how the session is to be kept, as it was said to its stub."""
+    head = (await journal.store.load(log, tail=0, scopes=False)).head
+    new: list[Fact] = []
+    if _said(stub, "timeouts") != _said(head, "timeouts"):
+        wanted = timeouts_in(FrozenDict(timeouts=_said(stub, "timeouts")))
+        new.append(timeouts_set(wanted or Timeouts()))
+    if _said(stub, "retention") != _said(head, "retention"):
+        new.append(Fact(type=RETENTION_SET, data={"retention": _said(stub, "retention")}))
+    if new:
+        drafts = tuple([journal.prepare(fact, NOBODY) for fact in new])
+        await journal.commit((Commit(log, drafts, uid=head.uid),))
 
 
-def _place(head: Head) -> str | None:
-    """Where the log is that a stub stands for; None if it is here."""
-    found = facts.place(head.facts)
-    return None if found is None else str(found["place"])
+def _said(head: Head, what: str) -> dict[str, Any]:
+    return dict(head.facts.get(what, EMPTY))
 
 
 async def _reopen(session: Handle, actor: str) -> None:
     """The transition back to the phase that it was archived from. Raises InvalidTransition."""
+    await session.writer.load(tail=1)
     before = session.writer.known.head.facts.get("archived_from")
     await Mover(session, ("unarchive",), actor=actor, to=before).move()
+
+
+async def _is_archived_here(journal: Journal, key: Key) -> bool:
+    head = await head_of(journal, key)
+    return head is not None and head.phase == ARCHIVED
 
 
 async def read_archived(journal: Journal, head: Head) -> Journal:
@@ -259,16 +259,6 @@ async def read_archived(journal: Journal, head: Head) -> Journal:
         await adopt(apart, file.path, file.pins)
         store.is_read = True
     return apart
-
-
-async def _head_in(journal: Journal, file: ColdFile) -> Head:
-    """The head of the session in a file."""
-    apart = _apart(journal, MemoryStore())
-    try:
-        key = await adopt(apart, file.path, file.pins)
-        return (await apart.store.load(key, tail=0, scopes=False)).head
-    finally:
-        await apart.close()
 
 
 class _Reading(MemoryStore):
@@ -289,26 +279,113 @@ def _apart(journal: Journal, store: MemoryStore) -> Journal:
     return Journal(store, Hub(store), journal.new_id, journal.now_us, Keeping)
 
 
-# --- what was interrupted -----------------------------------------------------------------------
+# --- ending what is archived ---------------------------------------------------------------------
 
 
-async def is_under_way(journal: Journal, key: Key) -> bool:
-    """Whether the session is between the store and the archive."""
-    return await _intent(journal, key) is not None
+async def end_session(journal: Journal, key: Key, ending: Ending = "deleted") -> bool:
+    """Delete a session, and the file of one that is archived. False if there is none.
+
+    The file goes first: if the archive fails, the session stays. Decided on what stands under the
+    key, and decided again if that was exchanged meanwhile: no file outlives its session.
+    """
+    deleted = False
+    while (head := await head_of(journal, key)) is not None:
+        await remove_file(journal, head)
+        at = Standing(head.uid, None)
+        deleted = await journal.store.delete(key, ending=ending, at=at)
+        if deleted:
+            break
+    await forget_moves(journal, key)
+    return deleted
 
 
-async def is_archived(journal: Journal, key: Key, uid: str | None) -> bool:
-    """Whether the log of this very session is in the archive, or on its way to or from there."""
-    if await stub_of(journal, key, uid) is not None:
-        return True
-    return await _head(journal, key) is None and await is_under_way(journal, key)
+async def remove_file(journal: Journal, head: Head) -> None:
+    """Remove the file that a stub names. Raises ArchiveFailed if the archive goes on listing it."""
+    place = facts.place(head.facts)
+    if place is None:
+        return
+    archive, name = archive_of(journal), str(place["place"])
+    await archive.remove(name)
+    if name in await archive.names(name.rpartition("/")[0]):
+        raise ArchiveFailed(archive.url, "removed", "deleted files are still listed")
+
+
+async def forget_moves(journal: Journal, key: Key, *, erased: bool = False) -> None:
+    """Nothing of a session that has ended is on its way to the archive or back."""
+    await journal.store.delete(_intents(journal, key).key(key.id), ending="moved")
+    await clear(journal, key, erased=erased)
+
+
+async def forget_user(journal: Journal, app: str, user: str) -> None:
+    """Nothing of a user who was erased is on its way to the archive or in it."""
+    folder = folder_of(app, user)
+    async for stub in _heads(journal, STUBS, WHOLE_STORE, f"{folder}/"):
+        await _discard(journal, journal.archive, stub.key, late=True, erased=True)
+    if journal.archive is not None:
+        await _remove_unnamed(journal, journal.archive, folder, Query(app=app, user=user))
+
+
+async def remove_unnamed(journal: Journal, key: Key) -> None:
+    """Remove the files of an erased session that no stub names."""
+    if journal.archive is not None:
+        query = Query(app=key.app, user=key.user, order="key", reverse=False, prefix=key.id)
+        await _remove_unnamed(journal, journal.archive, home_of(key), query)
+
+
+async def _remove_unnamed(journal: Journal, archive: Archive, folder: str, query: Query) -> None:
+    """Remove the files in a folder that none of these sessions' stubs names.
+
+    In this order: a file that is listed has its staged stub until a session's stub names it.
+    """
+    if not (names := await archive.names(folder)):
+        return
+    needed = {head.key.id async for head in _heads(journal, STUBS, WHOLE_STORE, f"{folder}/")}
+    async for head in _pages(journal, query):
+        if (place := facts.place(head.facts)) is not None:
+            needed.add(str(place["place"]))
+    gone = [name for name in names if name not in needed]
+    for name in gone:
+        await archive.remove(name)
+    if gone and not set(gone).isdisjoint(await archive.names(folder)):
+        raise ArchiveFailed(archive.url, "removed", "deleted files are still listed")
 
 
 async def stub_of(journal: Journal, key: Key, uid: str | None) -> Head | None:
     """What stands in the store for this very session while its log is in the archive."""
-    head = await _head(journal, key)
+    head = await head_of(journal, key)
     place = None if head is None else facts.place(head.facts)
     return None if place is None or uid not in (None, place["uid"]) else head
+
+
+# --- what was interrupted ------------------------------------------------------------------------
+
+
+async def is_under_way(journal: Journal, key: Key) -> bool:
+    """True if somebody began to move the session and did not finish."""
+    return await _intent(journal, key) is not None
+
+
+async def finish(session: Handle) -> bool:
+    """Finish a move of this session that was interrupted. False if there is none."""
+    journal, key = session.writer.journal, session.key
+    intent = await _intent(journal, key)
+    if intent is None:
+        return False
+    move, head = intent[0], await head_of(journal, key)
+    if head is not None and _is_of(head, move.uid):
+        if move.to == "store":
+            with suppress(InvalidTransition):  # it is back
+                await unarchive_session(session, NOBODY)
+        else:
+            await _move_rows(journal, archive_of(journal), key)
+    await _settle(journal, key, intent, move.to)
+    return True
+
+
+def _is_of(head: Head, uid: str | None) -> bool:
+    """True if the head is that of this session, or of the stub that stands for it."""
+    place = facts.place(head.facts)
+    return uid == (head.uid if place is None else place["uid"])
 
 
 async def finish_all(
@@ -325,9 +402,10 @@ async def finish_all(
     has failed OUTAGES_MAX times, as one that is out of reach does. In random order: what fails in
     every sweep, because its file is lost, keeps none waiting for good.
     """
+    if journal.archive is None:
+        return []
     failed: list[tuple[Key, Exception]] = []
-    every = [] if journal.archive is None else await _all_under_way(journal)
-    keys = [key for key in every if key not in tried]
+    keys = [key for key in await _all_under_way(journal) if key not in tried]
     random.shuffle(keys)
     for key in keys:
         if limit <= 0 or _outages(failed) >= OUTAGES_MAX:
@@ -338,6 +416,7 @@ async def finish_all(
             failed.append((key, error))
         else:
             limit -= 1
+    await _collect(journal, journal.archive, failed)
     return failed
 
 
@@ -348,13 +427,13 @@ def _outages(failed: list[tuple[Key, Exception]]) -> int:
 
 async def _all_under_way(journal: Journal) -> list[Key]:
     """Every session between the store and the archive."""
-    query = Query(app=Internal(journal, UNDER_WAY).app, order="key", reverse=False)
+    query = Query(app=ARCHIVING, order="key", reverse=False)
     found: list[Key] = []
     cursor: str | None = None
     while True:
         page = await journal.store.heads(query, cursor=cursor, limit=PAGE_MAX, states=True)
         for head in page.items:
-            move = page.states.get(head.key, EMPTY).get("value")
+            move = page.states.get(head.key, EMPTY).get(VALUE)
             key = None if move is None else _key_in(move, head.key)
             if key is not None:
                 found.append(key)
@@ -363,67 +442,78 @@ async def _all_under_way(journal: Journal) -> list[Key]:
             return found
 
 
-async def finish(session: Handle) -> bool:
-    """Finish a move of this session that was interrupted. False if there is none."""
-    journal, key = session.writer.journal, session.key
-    intent = await _intent(journal, key)
-    if intent is None:
-        return False
-    move, here = intent[0], await _uid(journal, key)
-    if move["to"] == "store":
-        await _bring_back(session, move, NOBODY)
+async def _collect(journal: Journal, archive: Archive, failed: list[tuple[Key, Exception]]) -> None:
+    """Remove what attempts that came to nothing have left, in the store and in the archive."""
+    for app, collect in (
+        (STUBS, _collect_stub),
+        (LOGS, _collect_log),
+        (DISCARDS, _collect_discard),
+    ):
+        async for head in _heads(journal, app):
+            if _outages(failed) >= OUTAGES_MAX:
+                return
+            try:
+                await collect(journal, archive, head)
+            except Exception as error:
+                failed.append((head.key, error))
+
+
+async def _collect_stub(journal: Journal, archive: Archive, stub: Head) -> None:
+    """Discard a stub that can never take the key of its session, or whose maker is dead."""
+    if journal.now_us() - stub.updated_us > ATTEMPT_US or not await _may_exchange(journal, stub):
+        await _discard(journal, archive, stub.key, late=True)
+
+
+async def _may_exchange(journal: Journal, stub: Head) -> bool:
+    """True if the session that a staged stub is for still stands where the stub's file ends."""
+    place = facts.place(stub.facts) or EMPTY
+    if "key" not in place:
         return True
-    if here == move["uid"]:
-        if not await _move_rows(journal, archive_of(journal), key, NOBODY):
-            return True  # whoever is between rows and stub, or comes after it, settles the rest
-    elif "place" in move and await stub_of(journal, key, move["uid"]) is None:
-        if here is not None:  # another session took the key: the file is all there is
-            raise SessionExists(key, _TAKEN)
-        await _finish_archiving(journal, move)
-    await _settle(journal, key, intent)
-    return True
+    head = await head_of(journal, Key(*place["key"]))
+    return head is not None and (head.uid, head.version) == (place["uid"], place["version"])
 
 
-async def _finish_archiving(journal: Journal, move: Any) -> None:
-    """The file is whole in the archive: what is left of the log here goes, the stub comes."""
-    async with fetched(journal, move) as file:
-        head = await _head_in(journal, file)
-    await _add_stub(journal, head, move)
+async def _collect_log(journal: Journal, archive: Archive, log: Head) -> None:
+    begun_us = log.key.id.split("/")[-1].partition("-")[0]
+    if not begun_us.isdecimal() or journal.now_us() - int(begun_us) > ATTEMPT_US:
+        await journal.store.delete(log.key, ending="moved")
 
 
-def _said(head: Head) -> dict[str, Any]:
-    """How a session is kept: what may be said of an archived one."""
-    return {name: dict(head.facts.get(name, EMPTY)) for name in ("timeouts", "retention")}
+async def _collect_discard(journal: Journal, archive: Archive, discard: Head) -> None:
+    await _remove_discarded(journal, archive, discard.key.id)
 
 
-async def _keep_said(journal: Journal, head: Head, move: Any) -> None:
-    """How it is kept may have been decided while it was archived: that holds on."""
-    here, new = _said(head), list[Fact]()
-    if move["timeouts"] != here["timeouts"]:
-        wanted = timeouts_in(FrozenDict(timeouts=move["timeouts"]))
-        new.append(timeouts_set(wanted or Timeouts()))
-    if move.get("retention", here["retention"]) != here["retention"]:
-        new.append(Fact(type=RETENTION_SET, data={"retention": dict(move["retention"])}))
-    if new:
-        drafts = tuple([journal.prepare(fact, NOBODY) for fact in new])
-        await journal.commit((Commit(head.key, drafts, uid=head.uid),))
+async def clear(journal: Journal, key: Key, *, erased: bool = False) -> None:
+    """Remove what attempts have prepared for this session and can use no more, and its files that
+    no stub names. What the archive does not remove now is left to a sweep.
+
+    If the session was `erased`, all of it goes, so that nothing of it can be read.
+    """
+    async for stub in _heads(journal, STUBS, WHOLE_STORE, f"{home_of(key)}/"):
+        if erased or not await _may_exchange(journal, stub):
+            await _discard(journal, journal.archive, stub.key, late=True, erased=erased)
+    head = await head_of(journal, key)
+    current = "" if head is None else f"{_log_prefix(key)}{head.uid}/"
+    async for log in _heads(journal, LOGS, owner_of(key.app, key.user), _log_prefix(key)):
+        if erased:
+            await journal.store.erase(log.key)
+        elif not current or not log.key.id.startswith(current):
+            await journal.store.delete(log.key, ending="moved")
+    if (archive := journal.archive) is not None:
+        async for discard in _heads(journal, DISCARDS, WHOLE_STORE, f"{home_of(key)}/"):
+            with suppress(ArchiveFailed):
+                await _remove_discarded(journal, archive, discard.key.id)
 
 
-# --- private ------------------------------------------------------------------------------------
+# --- private -------------------------------------------------------------------------------------
 
 
 class _Move(msgspec.Struct, frozen=True):
-    """The document of a move: where to, of which session, and where its file is."""
+    """The document of a move: where to, and of which session."""
 
     to: Literal["archive", "store"]
     owner: tuple[str, str]
     uid: str
-    place: str | None = None
-    bytes: int | None = None
-    sha256: str | None = None
-    version: int | None = None
-    timeouts: dict[str, Any] = {}
-    retention: dict[str, Any] = {}
 
 
 def _intents(journal: Journal, key: Key) -> Internal:
@@ -443,53 +533,120 @@ def _key_in(move: Any, at: Key) -> Key | None:
     return key
 
 
-def _move_in(intents: Internal, key: Key, found: Document) -> Any | None:
-    """The move in a document; None if it is not one. It never names another session's file."""
-    read = intents.decoded(found, _Move)
-    if read is None or read.owner != (key.app, key.user):
-        return None
-    whole = None not in (read.place, read.bytes, read.sha256)
-    if read.to == "store" and not (whole and read.version is not None):
-        return None
-    if read.place is not None and not (whole and read.place.startswith(f"{home_of(key)}/")):
-        return None
-    return found.value
+def _wanted(head: Head, journal: Journal, to: str, actor: str) -> Put:
+    """What is to become of a session: whoever comes next goes on with it."""
+    key, place = head.key, facts.place(head.facts)
+    uid = head.uid if place is None else place["uid"]
+    move = {"to": to, "owner": [key.app, key.user], "uid": uid}
+    return Put(_intents(journal, key), key.id, move, actor=actor)
 
 
-async def _intent(journal: Journal, key: Key) -> tuple[Any, Standing] | None:
+async def _put_wanted(journal: Journal, head: Head, to: str, actor: str) -> None:
+    from limpet.session.documents import commit_puts
+
+    at = Commit(head.key, (), uid=head.uid)  # or it was exchanged meanwhile: SessionDeleted
+    await commit_puts(journal, (at,), (_wanted(head, journal, to, actor),))
+
+
+async def _intent(journal: Journal, key: Key) -> tuple[_Move, Standing] | None:
     """What is under way with a session, if anything is, and where the document stands."""
     intents = _intents(journal, key)
-    try:
-        log = await _head(journal, intents.key(key.id))  # what is newer than this is not settled
-    except SessionErased:
-        return None
-    found = await intents.find(key.id)
-    move = None if found is None else _move_in(intents, key, found)
+    log = await head_of(journal, intents.key(key.id))  # what is newer than this is not settled
+    found = None if log is None else await intents.find(key.id)
+    move = None if found is None else intents.decoded(found, _Move)
     return None if log is None or move is None else (move, Standing(log.uid, log.version))
 
 
-async def _settle(journal: Journal, key: Key, intent: tuple[Any, Standing] | None) -> None:
+async def _settle(
+    journal: Journal, key: Key, intent: tuple[_Move, Standing] | None, to: str
+) -> None:
     """Nothing is under way any more. What another has begun since stays."""
-    if intent is not None:
-        await journal.store.delete(_intents(journal, key).key(key.id), at=intent[1])
+    if intent is not None and intent[0].to == to:
+        await journal.store.delete(_intents(journal, key).key(key.id), ending="moved", at=intent[1])
 
 
-async def _head(journal: Journal, key: Key) -> Head | None:
-    """The head of the session that has this key now, if one has."""
-    try:
-        return (await journal.store.load(key, tail=0, scopes=False)).head
-    except (SessionDeleted, SessionNotFound):
-        return None
+def _log_prefix(key: Key) -> str:
+    return f"{sha256(canonical(key.id)).hexdigest()[:32]}/"
 
 
-async def _uid(journal: Journal, key: Key) -> str | None:
-    head = await _head(journal, key)
-    return None if head is None else head.uid
+def _log_key(journal: Journal, stub: Head) -> Key:
+    """Where a log arrives that is to take the place of this stub."""
+    key, attempt = stub.key, f"{journal.now_us()}-{journal.new_id()}"
+    owner = owner_of(key.app, key.user)  # with whom it is erased
+    return Key(LOGS, owner, f"{_log_prefix(key)}{stub.uid}/{attempt}")
 
 
-async def _is_buried(journal: Journal, key: Key, at: Standing) -> bool:
-    """Remove the rows of this very session. False if it does not stand there any more."""
-    buried: bool = await journal.store.delete(key, ending="moved", at=at)
-    if buried:
-        journal.hub.touch(key)
-    return buried
+def checkpoints_in(log: Key) -> Key:
+    """Where the log of its checkpoints arrives."""
+    return Key(log.app, log.user, f"{log.id}-checkpoints")
+
+
+async def _drop_log(journal: Journal, log: Key) -> None:
+    """Remove what arrived and was not needed."""
+    for key in (log, checkpoints_in(log)):
+        await journal.store.delete(key, ending="moved")
+
+
+async def _staged_discard(journal: Journal, name: str, *, late: bool) -> Exchange:
+    """What enters a file among those to remove, in one transaction with what makes it so.
+
+    `late`: another process may still be writing it, so that it has to be removed once more.
+    """
+    stage = Key(LOGS, WHOLE_STORE, f"{journal.now_us()}-{journal.new_id()}")
+    until_us = journal.now_us() + ATTEMPT_US if late else 0
+    key = Key(DISCARDS, WHOLE_STORE, name)
+    fact = document_created(key, {"until_us": until_us}, actor=NOBODY)
+    await journal.commit((Commit(stage, (journal.prepare(fact, None),), 0),))
+    return Exchange(key, None, stage)
+
+
+async def _discard(
+    journal: Journal, archive: Archive | None, stub: Key, *, late: bool, erased: bool = False
+) -> None:
+    """A staged stub will take no key any more: it goes, and then its file.
+
+    If the archive cannot remove the file now, or is not open, a sweep does it later.
+    """
+    discard = await _staged_discard(journal, stub.id, late=late)
+    assert discard.by is not None
+    head = await head_of(journal, stub)
+    ended = None if head is None else Exchange(stub, Standing(head.uid, None))
+    if ended is None or not await journal.store.exchange([ended, discard]):
+        await journal.store.delete(discard.by, ending="moved")  # it took its key, or is discarded
+    elif erased:
+        await journal.store.erase(stub)
+    if archive is not None:
+        with suppress(ArchiveFailed):
+            await _remove_discarded(journal, archive, stub.id)
+
+
+async def _remove_discarded(journal: Journal, archive: Archive, name: str) -> None:
+    """Remove a file that no stub names, if it is among those; raises ArchiveFailed."""
+    key = Key(DISCARDS, WHOLE_STORE, name)
+    head = await head_of(journal, key)
+    if head is None:
+        return
+    state = (await journal.store.load(key, tail=0, scopes=False)).fields.get(VALUE, EMPTY)
+    await archive.remove(name)
+    if state.get("until_us", 0) <= journal.now_us():
+        await journal.store.delete(key, ending="moved", at=Standing(head.uid, None))
+
+
+async def _heads(
+    journal: Journal, app: str, user: str | None = None, prefix: str = ""
+) -> AsyncIterator[Head]:
+    """The logs of a reserved app, in the order of their keys."""
+    query = Query(app=app, user=user, order="key", reverse=False, prefix=prefix)
+    async for head in _pages(journal, query):
+        yield head
+
+
+async def _pages(journal: Journal, query: Query) -> AsyncIterator[Head]:
+    cursor: str | None = None
+    while True:
+        page = await journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
+        for head in page.items:
+            yield head
+        cursor = page.cursor
+        if cursor is None:
+            return

@@ -14,13 +14,20 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from limpet.errors import ArchiveDamaged, ArchiveFailed, InvalidInput
-from limpet.model import Head, Key
-from limpet.model.facts import archive as facts
+from limpet.errors import (
+    ArchiveDamaged,
+    ArchiveFailed,
+    BundleRefused,
+    InvalidInput,
+    SessionArchived,
+    SessionCorrupt,
+)
+from limpet.model import Key
 from limpet.session.journal import Journal
-from limpet.session.life.archives import Archive, home_of, name_of
+from limpet.session.life.archives import Archive, name_of
 from limpet.session.move.files import export_session, proved
-from limpet.store.coding.files import FileSeal, SealedPath, file_seal, has_seal, is_sealed
+from limpet.session.runs.leaving import head_of
+from limpet.store.coding.files import FileSeal, SealedPath, file_seal, is_sealed
 from limpet.store.protocol import Standing
 from limpet.store.threads import in_thread
 
@@ -37,49 +44,76 @@ class ColdFile(NamedTuple):
     pins: Mapping[int, int]
 
 
+class Stored:
+    """The file of a session on its way into an archive, under a name that no other file has."""
+
+    def __init__(
+        self, archive: Archive, made: Path, seal: FileSeal, size: int, sha256: str
+    ) -> None:
+        self._archive, self._made, self._seal = archive, made, seal
+        self.name, self.size, self.sha256 = seal.name, size, sha256
+
+    async def put(self) -> None:
+        """Put it there, read it back and prove it. Raises ArchiveFailed."""
+        await self._archive.put(self.name, self._made)
+        back = self._made.with_name("back")
+        await self._archive.fetch(self.name, back)
+        if await _digest_of(back) != (self.size, self.sha256):
+            url = self._archive.url
+            raise ArchiveFailed(url, "verified", "the file that came back differs")
+        try:
+            await proved(self._seal.at(back))
+        except ArchiveDamaged as error:
+            raise ArchiveFailed(self._archive.url, "verified", error.reason) from error
+
+
+@asynccontextmanager
 async def stored(
     journal: Journal, archive: Archive, key: Key, at: Standing
-) -> dict[str, Any] | None:
-    """Put the session's file into the archive, read it back and prove it; where it is.
-
-    None, and nothing was put there, if the session does not stand there any more.
-    """
-    name = name_of(key, at, sealed=has_seal(journal.store))
+) -> AsyncIterator[Stored | None]:
+    """The file of a session that stands there, for as long as the block lasts; None if the session
+    went on. Raises ArchiveFailed, also if there is no space for the file."""
+    name = name_of(key, journal.new_id())
     seal = file_seal(journal.store, "archive", at.uid, name)
     await seal.ready()
-    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
-        made, back = Path(folder) / "made", Path(folder) / "back"
+    async with _folder(archive, "written") as folder:
+        made = folder / "made"
+        if await _is_exported(journal, archive, key, at, made, seal):
+            yield Stored(archive, made, seal, *await _digest_of(made))
+        else:
+            yield None
+
+
+async def _is_exported(
+    journal: Journal, archive: Archive, key: Key, at: Standing, made: Path, seal: FileSeal
+) -> bool:
+    """Write the session to a file. False if it does not stand there any more."""
+    try:
         head = await export_session(journal, key, made, seal if seal.seals else None)
-        if (head.uid, head.version) != at[:2]:  # a name stands for one log and no other
-            return None
-        await archive.put(name, made)
-        await archive.fetch(name, back)
-        await _check_same(archive, made, back, seal)
-        size, digest = await in_thread(lambda: _digest_of(back))
-    return {"place": name, "uid": at.uid, "bytes": size, "sha256": digest}
+    except BundleRefused as error:  # the disk is full, say
+        raise ArchiveFailed(archive.url, "written", error.reason) from error
+    except SessionArchived:
+        return False
+    except SessionCorrupt:  # or its rows went while they were read
+        here = await head_of(journal, key)
+        if here is not None and (here.uid, here.version) == at[:2]:
+            raise
+        return False
+    return (head.uid, head.version) == at[:2]
 
 
 @asynccontextmanager
 async def fetched(journal: Journal, place: Any) -> AsyncIterator[ColdFile]:
     """The file of an archived session, for as long as the block lasts, proved. Raises."""
     archive = archive_of(journal)
-    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
-        path = Path(folder) / "session.limpet"
+    async with _folder(archive, "read") as folder:
+        path = folder / "session.limpet"
         await archive.fetch(place["place"], path)
         seal = file_seal(journal.store, "archive", place["uid"], place["place"])
         await seal.ready()
-        if not await in_thread(lambda: _is_the_one(path, place)):
+        if not await _is_the_one(path, place):
             raise ArchiveFailed(archive.url, "read", "the file is not the one that was put there")
         yield ColdFile(seal.at(path), (await proved(seal.at(path))).pins)
-
-
-async def remove_archived(journal: Journal, head: Head, *, erasing: bool = False) -> None:
-    """Remove the files of an archived session. Raises if the archive is not open.
-
-    If it is erased, also a file that a race has left behind of one that is not archived.
-    """
-    if facts.place(head.facts) is not None or (erasing and journal.archive is not None):
-        await archive_of(journal).remove_all(home_of(head.key))
 
 
 def archive_of(journal: Journal) -> Archive:
@@ -90,29 +124,31 @@ def archive_of(journal: Journal) -> Archive:
     return found
 
 
-async def _check_same(archive: Archive, made: Path, back: Path, seal: FileSeal) -> None:
-    """What came back is what was sent, and proves itself.
-
-    The bytes of sealed files are not compared: another process that archives the session at the
-    same time writes the same log under this name, and seals it otherwise.
-    """
-    if not seal.seals:
-        one, other = await in_thread(lambda: (_digest_of(made), _digest_of(back)))
-        if one != other:
-            raise ArchiveFailed(archive.url, "verified", "the file that came back differs")
-    try:
-        await proved(seal.at(back))
-    except ArchiveDamaged as error:
-        raise ArchiveFailed(archive.url, "verified", error.reason) from error
-
-
-def _is_the_one(path: Path, place: Any) -> bool:
-    """Whether this is the file that was put there. A sealed one proves that as it is opened: its
+async def _is_the_one(path: Path, place: Any) -> bool:
+    """True if this is the file that was put there. A sealed one proves that as it is opened: its
     blocks are bound to its name, which stands for one log and no other."""
-    return is_sealed(path) or _digest_of(path) == (place["bytes"], place["sha256"])
+    if await in_thread(lambda: is_sealed(path)):
+        return True
+    return await _digest_of(path) == (place["bytes"], place["sha256"])
 
 
-def _digest_of(path: Path) -> tuple[int, str]:
+async def _digest_of(path: Path) -> tuple[int, str]:
     """Size and SHA-256 of a file."""
-    with path.open("rb") as file:
-        return path.stat().st_size, file_digest(file, "sha256").hexdigest()
+
+    def read() -> tuple[int, str]:
+        with path.open("rb") as file:
+            return path.stat().st_size, file_digest(file, "sha256").hexdigest()
+
+    return await in_thread(read)
+
+
+@asynccontextmanager
+async def _folder(archive: Archive, doing: str) -> AsyncIterator[Path]:
+    """A temporary folder. What the disk refuses in it is an ArchiveFailed."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
+            yield Path(folder)
+    except TimeoutError:  # not of the disk
+        raise
+    except OSError as error:
+        raise ArchiveFailed(archive.url, doing, error.strerror or str(error)) from error

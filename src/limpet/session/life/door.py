@@ -26,8 +26,6 @@ from limpet.session.life.policy import (
 )
 
 if TYPE_CHECKING:
-    from limpet.model import Key
-    from limpet.session.journal import Journal
     from limpet.session.life.report import Resumption
     from limpet.session.life.retrieval import Retrieve
     from limpet.session.life.sweep import Swept
@@ -189,14 +187,6 @@ class LongLife(Door):
         if type(limit) is not int or limit < 1:
             raise InvalidInput(f"limit is how many sessions to deal with, not {described(limit)}.")
         return await Sweep(self._journal).run(limit)
-
-
-async def refuse_moving(journal: Journal, key: Key) -> None:
-    """Raise SessionArchived if what seems deleted is on its way to or from the archive."""
-    from limpet.session.life.archiving import is_under_way
-
-    if await is_under_way(journal, key):
-        raise SessionArchived(key)
 
 
 async def opened_archived(session: Session[Any], tail: int, *, archived: bool) -> Session[Any]:

@@ -36,7 +36,7 @@ from limpet.session.history.rewind import rewind
 from limpet.session.life.briefing import ENTRIES_MAX, Briefing
 from limpet.session.life.integrity import Restored, failures
 from limpet.session.life.memory import LAYERS, Remembered, summary
-from limpet.session.life.mover import Mover
+from limpet.session.life.mover import Mover, load_to_move
 from limpet.session.life.report import Resumption, Step, StepName
 from limpet.session.life.retrieval import Evidence, Retrieval, Retrieve
 from limpet.session.life.tools import Bound, ToolRegistry, bind, wanted_in
@@ -95,7 +95,7 @@ class Resuming:
 
     async def run(self) -> Resumption:
         """All five phases, then the transition. Raises what the phase that fails raises."""
-        await self._session.writer.load(tail=20)
+        await load_to_move(self._session.writer, "resume")
         phase = self._session.phase
         if phase != RESUMED:
             rule(phase, "resume")  # raises InvalidTransition before any work is done

@@ -26,8 +26,7 @@ from limpet.model.facts import ACTIVE, PhaseEvent
 from limpet.session.history.bounds import evict
 from limpet.session.history.keeping import keeping_of
 from limpet.session.journal import Journal
-from limpet.session.life.archiving import archive_session, finish, finish_all
-from limpet.session.life.cold import remove_archived
+from limpet.session.life.archiving import archive_session, end_session, finish_all
 from limpet.session.life.memory import forget_memory
 from limpet.session.life.mover import Mover
 from limpet.session.logs import SESSION
@@ -164,7 +163,7 @@ class Sweep:
 
     async def _judged(self, session: Session[Any], lease: Lease) -> Done:
         """Do what the newest head says, at the time when the lease was granted."""
-        await session.writer.load(tail=1)
+        await session.writer.load(tail=1, stub=True)
         head = session.writer.known.head
         why = overdue(head, lease.claimed_us)
         if why is None:
@@ -194,12 +193,10 @@ class Sweep:
 
     async def _delete(self, session: Session[Any]) -> Done:
         key = session.key
-        await finish(session)  # or a file that could not be removed would bring it back
-        await remove_archived(self._journal, session.writer.known.head)
         await keeping_of(self._journal).tiers.forget(key.app, key.user, key.id)
         await forget_memory(self._journal, key)
-        session.writer.lease = None  # goes with the session
-        deleted = await self._journal.store.delete(key)
+        deleted = await end_session(self._journal, key)
+        session.writer.lease = None  # it went with the session
         await keeping_of(self._journal).tiers.forget(key.app, key.user, key.id)  # made meanwhile
         self._journal.hub.touch(key)
         SESSION.info("session permanently deleted: session=%s", key)

@@ -232,11 +232,8 @@ class Internals:
         self._session, self._memory = session, memory
 
     async def refuse_archived(self) -> None:
-        """Raise SessionArchived if what seems deleted is in the archive, or on its way."""
-        from limpet.session.life.archiving import is_archived
-
-        writer = self._session.writer
-        if await is_archived(writer.journal, self._session.key, writer.known.uid):
+        """Raise SessionArchived if what seems deleted is in the archive."""
+        if await self.stub() is not None:
             raise SessionArchived(self._session.key)
 
     async def stub(self) -> Head | None:

@@ -13,7 +13,13 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from limpet.errors import InvalidInput, SessionConflict, SessionCorrupt, SessionNotFound
+from limpet.errors import (
+    InvalidInput,
+    SessionArchived,
+    SessionConflict,
+    SessionCorrupt,
+    SessionNotFound,
+)
 from limpet.model import Base, Commit, Key, Prepared, ScopeValue
 from limpet.model.adopt import adopted
 from limpet.model.chain import body_digest
@@ -67,6 +73,9 @@ class Adopter:
             last = await self._read(key, after=0, reverse=True)
         except SessionNotFound:
             return Newest()
+        except SessionArchived:  # what stands for it here may be a copy of what stands there
+            head = (await self.journal.store.load(key, tail=0, scopes=False)).head
+            return Newest(head.version, head.link)
         return last
 
     async def check_prefix(self, key: Key, seq: int, link: bytes) -> None:

@@ -11,11 +11,11 @@ from typing import Final
 
 from msgspec import structs
 
-from limpet.model import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, Commit, Key
+from limpet.model import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, Commit, Key, checkpoints_of
 from limpet.session.journal import Journal
 from limpet.session.move.adopter import Adopter
 from limpet.session.move.bundle import BundleReader, Entry, Opening, Source
-from limpet.session.move.checkpoints import Checkpointed, log_piece, pinned
+from limpet.session.move.checkpoints import Checkpointed, log_piece_at, pinned
 from limpet.session.move.contents import Chunk
 from limpet.store.protocol import ChainedEvent
 from limpet.store.threads import in_thread
@@ -24,15 +24,19 @@ _PIECE: Final = (1_000, 4 * 2**20)
 _PINS_MAX: Final = 64  # states that come back pinned, the newest: they are in one commit
 
 
-async def adopt(journal: Journal, source: Source, pins: Mapping[int, int]) -> Key:
-    """Adopt the log in a proved file, in one commit where it fits, and then its blobs.
+async def adopt(
+    journal: Journal, source: Source, pins: Mapping[int, int], to: Key | None = None
+) -> None:
+    """Adopt the log in a proved file in few commits, then its blobs.
 
-    So no reader meets a part of it: with its last event it is archived, and accepts no writes. The
-    log of its checkpoints is in the last of these commits.
+    Under another key, if one is given, whose checkpoints are under `{id}-checkpoints`: so no reader
+    meets a part of it before it takes its own.
     """
     reader = await in_thread(lambda: BundleReader(source))
     adopter = Adopter(journal)
-    arriving = _Arriving(adopter, reader.opening, pins)
+    key = reader.opening.key if to is None else to
+    log = checkpoints_of(key) if to is None else Key(to.app, to.user, f"{to.id}-checkpoints")
+    arriving = _Arriving(adopter, reader.opening, pins, key, log)
     try:
         while found := await in_thread(lambda: reader.read(*_PIECE)):
             await arriving.add(found)
@@ -40,14 +44,13 @@ async def adopt(journal: Journal, source: Source, pins: Mapping[int, int]) -> Ke
     finally:
         await in_thread(reader.close)
     if arriving.has_blobs:
-        await _put_blobs(adopter, source)
-    return reader.opening.key
+        await _put_blobs(adopter, source, key)
 
 
-async def _put_blobs(adopter: Adopter, source: Source) -> None:
+async def _put_blobs(adopter: Adopter, source: Source, key: Key) -> None:
     """Go through the file once more: a blob may be larger than memory, and needs its session."""
     reader = await in_thread(lambda: BundleReader(source))
-    upload, key = "", reader.opening.key
+    upload = ""
     try:
         while found := await in_thread(lambda: reader.read(*_PIECE)):
             for chunk in [each for each in found if isinstance(each, Chunk)]:
@@ -60,8 +63,10 @@ async def _put_blobs(adopter: Adopter, source: Source) -> None:
 class _Arriving:
     """A session on its way back from its file."""
 
-    def __init__(self, adopter: Adopter, opening: Opening, pins: Mapping[int, int]) -> None:
-        self._adopter, self._opening = adopter, opening
+    def __init__(
+        self, adopter: Adopter, opening: Opening, pins: Mapping[int, int], key: Key, log: Key
+    ) -> None:
+        self._adopter, self._opening, self._key, self._log_key = adopter, opening, key, log
         self._pins = dict(sorted(pins.items())[-_PINS_MAX:])
         self._records: list[ChainedEvent] = []
         self._log: list[ChainedEvent] = []
@@ -79,19 +84,19 @@ class _Arriving:
 
     async def end(self) -> None:
         """Record what is left, with the checkpoints; a log of many goes in commits of its own."""
-        key, log, room = self._opening.key, self._log, _PIECE[0]
+        key, log, room = self._log_key, self._log, _PIECE[0]
         commits = self._commits()
         if log:
-            commits.append(log_piece(key, log[:room]))
+            commits.append(log_piece_at(key, log[:room]))
         if commits:
             await self._adopter.commit(commits)
         for at in range(room, len(log), room):
-            await self._adopter.commit((log_piece(key, log[at : at + room]),))
+            await self._adopter.commit((log_piece_at(key, log[at : at + room]),))
 
     def _commits(self) -> list[Commit]:
         records, self._records = self._records, []
         base = self._opening.base if self._first else None
-        made = pinned(self._opening.key, records, self._pins, base)
+        made = pinned(self._key, records, self._pins, base)
         if self._first and made:
             made[0] = structs.replace(made[0], reuse=True)
             self._first = False

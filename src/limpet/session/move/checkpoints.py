@@ -163,6 +163,11 @@ async def newest_log(adopter: Adopter, key: Key) -> Newest:
 
 def log_piece(key: Key, records: Iterable[ChainedEvent]) -> Commit:
     """The commit that adopts these events of the log of a session's checkpoints."""
-    made = piece(checkpoints_of(key), records)
+    return log_piece_at(checkpoints_of(key), records)
+
+
+def log_piece_at(log: Key, records: Iterable[ChainedEvent]) -> Commit:
+    """The same, where that log is under this key."""
+    made = piece(log, records)
     origin = made.drafts[0].origin
     return msgspec.structs.replace(made, reuse=origin is not None and origin.seq == 1)

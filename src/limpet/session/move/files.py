@@ -19,10 +19,12 @@ from limpet.errors import (
     BundleRefused,
     InvalidInput,
     ReservedApp,
+    SessionArchived,
     StoreError,
     StoreFull,
 )
 from limpet.model import Head, Key, checkpoints_of, is_reserved
+from limpet.model.facts.archive import is_stub
 from limpet.session.journal import Journal
 from limpet.session.life.memory import memory_key
 from limpet.session.move.adopter import (
@@ -89,6 +91,8 @@ async def export_session(
     # Before the head is read: an event that a checkpoint stands on is in the file.
     kept = await load_log(journal.store, key)
     head = (await journal.store.load(key, tail=0, scopes=False)).head
+    if is_stub(head.facts):
+        raise SessionArchived(key)
     base = await source.base(key)
     refuse_place(path)
     try:

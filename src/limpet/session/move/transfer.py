@@ -16,6 +16,7 @@ import msgspec
 
 from limpet.errors import (
     InvalidInput,
+    SessionArchived,
     SessionDeleted,
     SessionErased,
     SessionError,
@@ -32,8 +33,9 @@ from limpet.model import (
     is_reserved,
     owner_of,
 )
+from limpet.model.facts.archive import is_stub
 from limpet.model.facts.names import APP as NAMES
-from limpet.model.keys import ARCHIVING
+from limpet.model.keys import ARCHIVE_DISCARDS, ARCHIVE_LOGS, ARCHIVE_STUBS, ARCHIVING
 from limpet.session.documents import WHOLE_STORE
 from limpet.session.journal import Journal
 from limpet.session.life.memory import MEMORY_APP, shared_places
@@ -65,7 +67,10 @@ from limpet.store.answers import Committed, Loaded, Owner, Progress, Query, plur
 REFUSED_NAMED_MAX: Final = 1_000
 _REFUSALS: Final = (SessionError, InvalidInput)
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
-_LEFT: Final = frozenset((NAMES, CHECKPOINTS, ARCHIVING))
+# What is of one store, or travels with its sessions.
+_LEFT: Final = frozenset(
+    (NAMES, CHECKPOINTS, ARCHIVING, ARCHIVE_STUBS, ARCHIVE_LOGS, ARCHIVE_DISCARDS)
+)
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -139,6 +144,8 @@ class Transfer:
     async def one(self, key: Key) -> Copied:
         """Copy one session. Raises what is in the way."""
         head = (await self._journal.store.load(key, tail=0, scopes=False)).head
+        if is_stub(head.facts):
+            raise SessionArchived(key)
         self._total = head.version - head.floor
         left = await self._left_out(key)
         self._outbox.raises = True

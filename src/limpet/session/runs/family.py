@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
+from limpet.errors import SessionArchived, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import PAGE_MAX, Event, Head, Key
 from limpet.model.events import CHILD_ENDED
 from limpet.model.facts.running.children import (
@@ -106,6 +106,10 @@ async def _kin(
         if parent is not None and not works_for(head.facts, parent.key, parent.uid):
             raise SessionNotFound(key)  # another session has the key
         events = await _events(journal, key)
+    except SessionArchived:
+        if not known:
+            raise
+        return Kin(key, **known)  # whom it delegated to stands in its file
     except _GONE:
         if parent is None:
             raise

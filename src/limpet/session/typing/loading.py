@@ -18,6 +18,7 @@ from limpet.errors import (
     SessionFenced,
 )
 from limpet.model import UPDATE_TRIES_MAX, Commit, Key, Lease, Prepared
+from limpet.model.facts.archive import is_stub
 from limpet.model.lease import is_leased, locked
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION, lease_lost
@@ -56,7 +57,8 @@ class Loading:
             loaded = await store.load(
                 self._key, tail=tail, since_us=since_us, scopes=scopes, at_least=at_least
             )
-            if upgrade is None or not upgrade.way(loaded.head.schema_version):
+            head = loaded.head
+            if upgrade is None or is_stub(head.facts) or not upgrade.way(head.schema_version):
                 return loaded, None
             if not verified:  # once: what is written meanwhile was not read back from a disk
                 await self._verify()

@@ -34,6 +34,7 @@ from limpet.errors import (
     StoreCorrupt,
 )
 from limpet.model import PAGE_MAX, Head, Key, apply
+from limpet.model.facts.archive import is_stub
 from limpet.model.state.migrations import MigrationRegistry, check_registry
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
@@ -286,8 +287,8 @@ class Migrating:
     async def _try(self, key: Key) -> bool:
         """Everything that comes before the commit, but for the verification of the whole log."""
         loaded = await self._journal.store.load(key, tail=0, scopes=False)
-        if not self._upgrade.way(loaded.head.schema_version):
-            return False
+        if is_stub(loaded.head.facts) or not self._upgrade.way(loaded.head.schema_version):
+            return False  # what is archived is brought forward when it comes back and is loaded
         prepared = Loading(self._journal, key, self._actor).propose(self._upgrade, loaded)
         for name in self._upgrade.undeclared(apply(loaded.fields, prepared.plain_ops)):
             self._tally.leftovers[name] = self._tally.leftovers.get(name, 0) + 1

@@ -135,7 +135,7 @@ class FileSeal:
     def _check(self, line: bytes) -> None:
         try:
             header = _header(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise self.damaged("its header cannot be read") from error
         if header.version != VERSION:
             reason = f"its format has version {header.version}, and this release reads {VERSION}"

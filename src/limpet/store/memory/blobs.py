@@ -11,7 +11,7 @@ import msgspec
 from limpet.errors import SessionError, SessionFenced, UploadLost
 from limpet.model import BLOB_UPLOAD_SECONDS_MAX, Key
 from limpet.model.lease import admits
-from limpet.store.blobs import Blob
+from limpet.store.blobs import Blob, check_open
 from limpet.store.memory.log import Log
 
 _PAUSE_US = BLOB_UPLOAD_SECONDS_MAX * 1_000_000
@@ -29,10 +29,11 @@ class MemoryBlobs:
     def __init__(
         self,
         living: Callable[[Key], Log],
+        present: Callable[[Key], Log],
         all: Callable[[], list[Log]],
         clock: Callable[[], int],
     ) -> None:
-        self._living, self._all, self._clock = living, all, clock
+        self._living, self._present, self._all, self._clock = living, present, all, clock
         self._uploads: dict[str, _Upload] = {}
 
     async def put_chunk(self, key: Key, upload: str, number: int, data: bytes) -> None:
@@ -53,6 +54,8 @@ class MemoryBlobs:
     ) -> Blob:
         log = self._living(key)
         head = log.fold.head
+        if at is None:
+            check_open(head)
         if fence is not None and not admits(head, fence, self._clock()):
             raise SessionFenced(key, fence, head.fence)
         self._sweep()
@@ -72,7 +75,7 @@ class MemoryBlobs:
 
     async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
         if own:
-            found = self._living(key).blobs.get(hash)
+            found = self._present(key).blobs.get(hash)
             return None if found is None else found[0]
         return next((blob for blob, _ in self._seen(key, hash)), None)
 
@@ -91,7 +94,7 @@ class MemoryBlobs:
 
     def _seen(self, key: Key, hash: str) -> Iterator[tuple[Blob, list[bytes]]]:
         """What the session, then its parents up to where it goes on from, have of it."""
-        log: Log | None = self._living(key)
+        log: Log | None = self._present(key)
         ceiling: int | None = None
         while log is not None:
             found = log.blobs.get(hash)

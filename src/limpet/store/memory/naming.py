@@ -18,13 +18,13 @@ class Naming(Tables):
     async def naming(
         self, key: Key, name: str, *, before: int, after: int, limit: int
     ) -> tuple[Event, ...]:
-        kept = self._living(key)
+        kept = self._present(key)
         seqs = range(min(before - 1, kept.fold.head.version), after, -1)
         found = (seq for seq in seqs if _names(kept, seq, name))
         return page(kept.sized(seq) for seq in islice(found, limit))
 
     async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
-        kept, last = self._living(key), self._last_us()
+        kept, last = self._present(key), self._last_us()
         found = {name: self._since(kept, key, seq, name, last) for name in names}
         return {name: since for name, since in found.items() if since is not None}
 

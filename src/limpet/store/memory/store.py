@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 
+import msgspec
+
 from limpet.errors import (
     InvalidInput,
     LimpetError,
@@ -60,6 +62,7 @@ from limpet.store.protocol import (
     Ending,
     Erasure,
     Erasures,
+    Exchange,
     FeedEntry,
     Finding,
     Forks,
@@ -90,7 +93,7 @@ class MemoryStore(Leasing, Naming):
         super().__init__(clock)
         self.sealer = Sealer(seal)
         self.now_us: Callable[[], int] = self._clock
-        self.blobs: Blobs = MemoryBlobs(self._living, self._logs, self._clock)
+        self.blobs: Blobs = MemoryBlobs(self._living, self._present, self._logs, self._clock)
         self.marks: Marks = MemoryMarks(self._check_open, self._clock)
 
     def _logs(self) -> list[Log]:
@@ -148,7 +151,7 @@ class MemoryStore(Leasing, Naming):
         return tuple([await self.load(k, tail=tail) if k in self._kept else None for k in keys])
 
     async def fold_at(self, key: Key, seq: int) -> Fold:
-        kept = self._living(key)
+        kept = self._present(key)
         if not kept.has(seq):
             raise InvalidInput(f"session {key} has no event {seq}.")
         if kept.event(seq).removed:
@@ -161,7 +164,7 @@ class MemoryStore(Leasing, Naming):
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
     ) -> tuple[Event, ...]:
-        kept = self._living(key)
+        kept = self._present(key)
         version = kept.fold.head.version
         seqs = range(min(after - 1 if after else version, version), 0, -1)
         if not reverse:
@@ -170,11 +173,11 @@ class MemoryStore(Leasing, Naming):
         return page(kept.sized(seq) for seq in islice(matching, limit))
 
     async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
-        kept = self._living(key)
+        kept = self._present(key)
         return tuple([kept.event(kept.ids[id]) for id in ids if id in kept.ids])
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
-        kept = self._living(key)
+        kept = self._present(key)
         seqs = range(kept.floor + 1, kept.fold.head.version + 1)
         waiting = (seq for seq in seqs if kept.is_pending(seq))
         return page(kept.sized(seq) for seq in islice(waiting, limit))
@@ -281,9 +284,48 @@ class MemoryStore(Leasing, Naming):
 
     def _stands(self, key: Key, at: Standing) -> bool:
         found, log = self._kept.get(key), self._kept.get(checkpoints_of(key))
-        here = None if found is None else (found.fold.head.uid, found.fold.head.version)
         checkpoints = 0 if log is None else log.fold.head.version
-        return here == at[:2] and at.checkpoints in (None, checkpoints)
+        return (
+            found is not None
+            and found.fold.head.uid == at.uid
+            and at.version in (None, found.fold.head.version)
+            and at.checkpoints in (None, checkpoints)
+        )
+
+    async def exchange(self, exchanges: Sequence[Exchange]) -> bool:
+        self._check_open()
+        before = (dict(self._kept), {key: [*logs] for key, logs in self._deleted.items()})
+        folds = {key: log.fold for key, log in self._kept.items()}
+        for each in exchanges:
+            if not await self._exchange(each):
+                self._kept, self._deleted = before
+                for key, fold in folds.items():
+                    self._kept[key].fold = fold
+                return False
+        moved = {each.by: each.key for each in exchanges if each.by is not None}
+        self._feed = [(uid, moved.get(key, key), seq) for uid, key, seq in self._feed]
+        self._ended += 1
+        return True
+
+    async def _exchange(self, each: Exchange) -> bool:
+        fence, found = 0, self._kept.get(each.key)
+        if each.at is not None:
+            if found is None or not self._stands(each.key, each.at):
+                return False
+            fence = found.fold.head.fence
+            await self.delete(each.key, ending="moved")
+        elif found is not None:
+            return False
+        if each.by is None:
+            return True
+        log = self._kept.pop(each.by, None)
+        if log is None or key_hash(each.key) in self._erased:
+            return False
+        head = log.fold.head
+        taken = msgspec.structs.replace(head, key=each.key, fence=max(head.fence, fence))
+        log.fold = msgspec.structs.replace(log.fold, head=taken)
+        self._kept[each.key] = log
+        return True
 
     async def compact(self, key: Key, *, upto: int) -> Compacted:
         kept = self._living(key)
@@ -300,7 +342,10 @@ class MemoryStore(Leasing, Naming):
         kept.pins = {number: fold for number, fold in pins if fold.head.version not in seqs}
 
     async def forks(self, key: Key) -> tuple[Key, ...]:
-        logs = self._deleted.get(key, []) if key not in self._kept else [self._living(key)]
+        logs = self._deleted.get(key, [])
+        if key in self._kept:  # and what was archived and came back, or did not
+            moved = [log for log in logs if log.fold.head.ending == "moved"]
+            logs = [*moved, self._living(key)]
         return tuple([fork.fold.head.key for fork in self._forks(logs)])
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:

@@ -8,8 +8,15 @@ from weakref import WeakSet
 
 import msgspec
 
-from limpet.errors import SessionDeleted, SessionErased, SessionNotFound, StoreClosed
+from limpet.errors import (
+    SessionArchived,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
+    StoreClosed,
+)
 from limpet.model import Base, Event, Fold, Head, Key, ScopeKey, ScopeValue, canonical, encode
+from limpet.model.facts.archive import is_stub
 from limpet.store.clock import Clock
 from limpet.store.live import MemoryChannel
 from limpet.store.memory.log import Log
@@ -93,6 +100,13 @@ class Tables:
         if self.fold(key) is None:
             raise SessionNotFound(key)
         return self._kept[key]
+
+    def _present(self, key: Key) -> Log:
+        """The same, of a session whose log is here. Raises SessionArchived."""
+        kept = self._living(key)
+        if is_stub(kept.fold.head.facts):
+            raise SessionArchived(key)
+        return kept
 
     def _begin(self, key: Key, fold: Fold, base: Base | None) -> None:
         self._rows += 1

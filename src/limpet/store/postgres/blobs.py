@@ -10,8 +10,16 @@ from typing import Any, Final
 
 import msgspec
 
-from limpet.errors import LimpetError, SessionCorrupt, SessionDeleted, SessionFenced, UploadLost
+from limpet.errors import (
+    LimpetError,
+    SessionCorrupt,
+    SessionDeleted,
+    SessionEnded,
+    SessionFenced,
+    UploadLost,
+)
 from limpet.model import BLOB_UPLOAD_SECONDS_MAX, BLOB_UPLOADS_SWEPT, INT_MAX, Key
+from limpet.model.facts.phases import TERMINAL
 from limpet.store.blobs import (
     Blob,
     Packed,
@@ -61,7 +69,8 @@ class PostgresBlobs:
 
         chunk, row = await in_thread(pack)
         of = (bytes.fromhex(blob.hash), made.version, blob.chunks, fence)
-        asked = (*_names(key), uid, upload, *of, *chunk, *row, *_SWEEP)
+        closed = list(TERMINAL) if at is None else []
+        asked = (*_names(key), uid, upload, *of, *chunk, *row, *_SWEEP, closed)
         if await self._change(key, "finish_blob", asked, fence) == "done":
             return made
         found = await self.find(key, blob.hash, own=True)
@@ -121,7 +130,7 @@ class PostgresBlobs:
         async def run(conn: Connection) -> list[Any]:
             found: list[Any] = await conn.fetch(sql, *_names(key), *args)
             if not found:
-                raise await self._reader.gone(conn, key)
+                raise await self._reader.absent(conn, key)
             return found
 
         rows: list[Any] = await self._pools.run(run)
@@ -136,6 +145,8 @@ class PostgresBlobs:
             outcome: str = await conn.fetchval(SQL[name], *asked)
             if outcome == "gone":
                 raise await self._gone(conn, key)
+            if outcome in TERMINAL:
+                raise SessionEnded(key, outcome)
             if outcome == "lost":
                 raise UploadLost(key)
             if outcome == "fenced":

@@ -8,7 +8,7 @@ it began on, and those that began on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -22,7 +22,15 @@ from limpet.store.postgres import ledger, rows
 from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner, Standing
+from limpet.store.protocol import (
+    Ending,
+    Erasure,
+    Erasures,
+    Exchange,
+    Forks,
+    KeyOwner,
+    Standing,
+)
 
 KEYS_AT_ONCE: Final = 1_000  # of a user who is erased, by one round of statements
 
@@ -42,8 +50,48 @@ async def delete(conn: Connection, key: Key, ending: Ending, at: Standing | None
 async def _stands(conn: Connection, key: Key, at: Standing) -> bool:
     found = await conn.fetchrow(SQL["standing"], *_names(key))
     log = await conn.fetchrow(SQL["standing"], *_names(checkpoints_of(key)))
-    here = None if found is None else (found["uid"], found["version"])
-    return here == at[:2] and at.checkpoints in (None, 0 if log is None else log["version"])
+    return (
+        found is not None
+        and found["uid"] == at.uid
+        and at.version in (None, found["version"])
+        and at.checkpoints in (None, 0 if log is None else log["version"])
+    )
+
+
+class NotExchanged(Exception):
+    """A session does not stand where it should: the transaction is rolled back."""
+
+
+async def exchange(conn: Connection, reader: Reader, exchanges: Sequence[Exchange]) -> None:
+    """Give keys of sessions to other sessions, in the caller's transaction. Raises NotExchanged."""
+    await ledger.begin(conn)
+    given = [each.key for each in exchanges]
+    taking = [each.by for each in exchanges if each.by is not None]
+    await _lock_around(conn, list(dict.fromkeys([*_with_checkpoints(given), *taking])))
+    for each in exchanges:
+        await _exchange(conn, reader, each)
+
+
+async def _exchange(conn: Connection, reader: Reader, each: Exchange) -> None:
+    key, fence = each.key, 0
+    found = await conn.fetchrow(SQL["standing"], *_names(key))
+    if each.at is not None:
+        if found is None or not await _stands(conn, key, each.at):
+            raise NotExchanged
+        fence = found["fence"]
+        await _delete(conn, key, "moved")
+        if not is_reserved(key.app):
+            await _delete(conn, checkpoints_of(key), "moved")
+    elif found is not None:
+        raise NotExchanged
+    if each.by is None:
+        return
+    if await reader.erasure(conn, key) is not None:
+        raise NotExchanged
+    sid = await conn.fetchval(SQL["take_key"], *_names(each.by), *_names(key), fence)
+    if sid is None:
+        raise NotExchanged
+    await conn.execute(SQL["take_labels"], sid, key.app, key.user)
 
 
 async def _delete(conn: Connection, key: Key, ending: Ending) -> bool:

@@ -33,7 +33,7 @@ async def events_naming(
     asked = (before, limit, READ_PAGE_BYTES_MAX, path_opening(name), after)
     found = await conn.fetch(SQL["naming"], key.app, key.user, key.id, *asked)
     if not found:
-        raise await reader.gone(conn, key)
+        raise await reader.absent(conn, key)
     hot = [inherited_event(reader, row) for row in found if row["seq"] is not None]
     if len(hot) < limit and await conn.fetchval(SQL["has_cold"], found[0]["sid"]):
         return await _with_cold(reader, conn, key, name, between, limit)
@@ -64,8 +64,8 @@ async def names_since(
     found: dict[str, NameSince] = {}
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
-        if row is None:
-            raise await reader.gone(conn, key)
+        if row is None or row["archived"]:
+            raise await reader.absent(conn, key)
         at = (seq, await time_at(reader, conn, row["sid"], seq) or 0)
         for name in names:
             of: ScopeKey = (key.app, "" if scope_of(name) == "app" else key.user, name)

@@ -24,6 +24,7 @@ from limpet.model import (
     Key,
     Lease,
     ScopeValue,
+    checkpoints_of,
     described,
 )
 from limpet.store.blobs import Blobs, ReadyBlobs
@@ -63,6 +64,7 @@ from limpet.store.protocol import (
     Ending,
     Erasure,
     Erasures,
+    Exchange,
     FeedEntry,
     Forks,
     Loaded,
@@ -145,6 +147,19 @@ class PostgresStore:
         )
         self._committer.cache.forget(key)
         return deleted
+
+    async def exchange(self, exchanges: Sequence[Exchange]) -> bool:
+        try:
+            await self._pools.in_transaction(
+                lambda conn: erasure.exchange(conn, self._reader, exchanges)
+            )
+        except erasure.NotExchanged:
+            return False
+        finally:
+            for each in exchanges:
+                for key in (each.key, checkpoints_of(each.key), *([each.by] if each.by else [])):
+                    self._committer.cache.forget(key)
+        return True
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         proof: Erasure | None = await self.sealer.erasing(
@@ -327,7 +342,7 @@ class PostgresStore:
         async def run(conn: Connection) -> list[Any]:
             found: list[Any] = await conn.fetch(sql, key.app, key.user, key.id, *args)
             if not found:
-                raise await self._reader.gone(conn, key)
+                raise await self._reader.absent(conn, key)
             return found
 
         found = await self._pools.run(run)

@@ -61,6 +61,7 @@ class Verification:
         self.sessions = self.events = 0
         self.findings: list[Finding] = []
         self._scoped = self._unread = 0
+        self._brought: set[tuple[str, int]] = set()  # adopted events that name shared names
 
     async def everything(self, progress: Progress | None) -> None:
         total = await self._conn.fetchval(SQL["verify_count"], timeout=TABLES_SECONDS_MAX)
@@ -144,7 +145,7 @@ class Verification:
             self.events += len(found)
             for each in found:
                 record = each.record
-                self._count(record.event, adopted=each.adopted)
+                self._count(head.uid, record.event, adopted=each.adopted)
                 stored = (record.event, record.raw, record.salt, record.digest)
                 self.findings += log.add(stored)
             marks = [(mark(c.record.event.id), c.record.event.seq) for c in found]
@@ -182,13 +183,16 @@ class Verification:
     def _one(self, row: Any, uid: str, adopted: int) -> Stored:
         record, _ = rows.record_from(row, uid, self._reader.codec)
         event = record.event
-        self._count(event, adopted=event.seq <= adopted)
+        self._count(uid, event, adopted=event.seq <= adopted)
         return event, record.raw, record.salt, record.digest
 
-    def _count(self, event: Event, *, adopted: bool) -> None:
-        if not adopted:  # what another store recorded wrote to no names here
-            scoped = [scope_of(str(op.path[0])) in ("app", "user") for op in event.ops]
-            self._scoped += sum(scoped)
+    def _count(self, uid: str, event: Event, *, adopted: bool) -> None:
+        scoped = sum([scope_of(str(op.path[0])) in ("app", "user") for op in event.ops])
+        # An adopted event wrote no shared names, unless it was recorded here and came back.
+        if not adopted:
+            self._scoped += scoped
+        elif scoped:
+            self._brought.add((uid, event.seq))
         self._unread += event.data is None
 
     async def _columns(self, sid: int, head: Head, row: Any, last_xid: int) -> None:
@@ -225,8 +229,9 @@ class Verification:
             sealed = [scope_owner(*row[:2]) for row in page if row["flags"] & SEALED]
             await self._sealer.ready(sealed)
             for app, owner, name, *stored, lives in page:
-                self.findings += names.add((app, owner, name), ScopeRow(*stored))
-                count += lives
+                row = ScopeRow(*stored)
+                self.findings += names.add((app, owner, name), row)
+                count += lives and (row.uid, row.seq) not in self._brought
             at = tuple(page[-1][:4])
         # What an event that cannot be read did to shared names is not known.
         if not self._unread and count != self._scoped:

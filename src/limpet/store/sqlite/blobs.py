@@ -19,6 +19,7 @@ from limpet.store.blobs import (
     Blob,
     Packed,
     Row,
+    check_open,
     pack_blob,
     pack_chunk,
     unpack_blob,
@@ -79,6 +80,8 @@ class SQLiteBlobs:
             now_us = self._clock()
             with writes.transaction():
                 sid, head = _same(writes, key, uid)
+                if at is None:
+                    check_open(head)
                 if fence is not None and not admits(head, fence, now_us):
                     raise SessionFenced(key, fence, head.fence)
                 version = head.version if at is None else at
@@ -134,7 +137,7 @@ class SQLiteBlobs:
         from limpet.store.sqlite.reading import lineage
 
         reader = self._reader
-        sid, head = reader.living(key)
+        sid, head = reader.present(key)
         for part in lineage.segments(reader, sid, head):
             if part.sid is None or (own and part.sid != sid):
                 break

@@ -18,7 +18,15 @@ from limpet.model import Head, Key, checkpoints_of, is_reserved, owner_of
 from limpet.model import buried as tombstone
 from limpet.store.coding import erasure_crc, scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
-from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner, Standing
+from limpet.store.protocol import (
+    Ending,
+    Erasure,
+    Erasures,
+    Exchange,
+    Forks,
+    KeyOwner,
+    Standing,
+)
 from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
@@ -50,8 +58,56 @@ def delete(
 
 def _stands(writes: WriteConnection, key: Key, at: Standing) -> bool:
     found, log = _living(writes, key), _living(writes, checkpoints_of(key))
-    here = None if found is None else (found[1].uid, found[1].version)
-    return here == at[:2] and at.checkpoints in (None, 0 if log is None else log[1].version)
+    return (
+        found is not None
+        and found[1].uid == at.uid
+        and at.version in (None, found[1].version)
+        and at.checkpoints in (None, 0 if log is None else log[1].version)
+    )
+
+
+class _NotExchanged(Exception):
+    """A session does not stand where it should: the transaction is rolled back."""
+
+
+def exchange(writes: WriteConnection, exchanges: Sequence[Exchange], now_us: int) -> bool:
+    """Give keys of sessions to other sessions, all or nothing. Durable when it returns."""
+    try:
+        with writes.transaction():
+            for each in exchanges:
+                _exchange(writes, each, now_us)
+    except _NotExchanged:
+        return False
+    finally:  # what was read meanwhile may have been rolled back
+        for each in exchanges:
+            for key in (each.key, checkpoints_of(each.key), *([each.by] if each.by else [])):
+                writes.cache.forget(key)
+    writes.purging = True
+    return True
+
+
+def _exchange(writes: WriteConnection, each: Exchange, now_us: int) -> None:
+    found, fence = _living(writes, each.key), 0
+    if each.at is not None:
+        if found is None or not _stands(writes, each.key, each.at):
+            raise _NotExchanged
+        fence = found[1].fence
+        _delete(writes, each.key, now_us, "moved")
+        if not is_reserved(each.key.app):
+            _delete(writes, checkpoints_of(each.key), now_us, "moved")
+    elif found is not None:
+        raise _NotExchanged
+    if each.by is None:
+        return
+    taking = _living(writes, each.by)
+    if taking is None or writes.reader.erasure(writes.reader.key_hash(each.key)) is not None:
+        raise _NotExchanged
+    sid, head = taking
+    after = msgspec.structs.replace(head, key=each.key, fence=max(head.fence, fence))
+    writes.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
+    row = (after.key.app, after.key.user, after.key.id, after.fence, sid)
+    writes.conn.execute(SQL["take_key"], row)
+    writes.conn.executemany(SQL["add_label"], rows.label_rows(after, sid))
 
 
 def _living(writes: WriteConnection, key: Key) -> tuple[int, Head] | None:

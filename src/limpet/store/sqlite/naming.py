@@ -22,7 +22,7 @@ def events_naming(
     """A page of the history before a seq, descending, with all events that name a field."""
     needle, room, found = path_opening(name), Room(), list[Event]()
     with reader.instant():
-        sid, head = reader.living(key)
+        sid, head = reader.present(key)
         for part in lineage.segments(reader, sid, head):
             left = limit - len(found)
             if left <= 0 or room.full or part.ceiling <= after:
@@ -55,7 +55,7 @@ def _names(event: Event, name: str) -> bool:
 def names_since(reader: Reader, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
     """What shared names were before the session changed them, and whether others did too."""
     with reader.instant():
-        sid, head = reader.living(key)
+        sid, head = reader.present(key)
         part = lineage.segment_with(reader, sid, head, seq)
         at_us = None if part.sid is None else reader.time_at(part.sid, part.head.uid, seq)
         found = {name: _since(reader, head, (seq, at_us or 0), name) for name in names}

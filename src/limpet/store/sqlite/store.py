@@ -43,6 +43,7 @@ from limpet.store.protocol import (
     Ending,
     Erasure,
     Erasures,
+    Exchange,
     FeedEntry,
     Forks,
     Loaded,
@@ -157,6 +158,10 @@ class SQLiteStore:
         deleted = await self._run(lambda writes: erasure.delete(writes, key, now_us, ending, at))
         await self._forget_partials(key)
         return deleted
+
+    async def exchange(self, exchanges: Sequence[Exchange]) -> bool:
+        now_us = self._clock()
+        return await self._run(lambda writes: erasure.exchange(writes, exchanges, now_us))
 
     async def compact(self, key: Key, *, upto: int) -> Compacted:
         from limpet.store.sqlite import compaction

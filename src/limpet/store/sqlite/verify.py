@@ -36,6 +36,7 @@ class Verification:
         self._conn, self._codec = conn, codec
         self._reader = Reader(conn, codec)
         self._sessions = self._events = self._scoped = self._unread = 0
+        self._brought: set[tuple[str, int]] = set()  # adopted events that name shared names
         self._misplaced: list[int] = []  # seqs of the session that is being read
 
     def run(self, key: Key | None, progress: Progress | None) -> Report:
@@ -133,7 +134,7 @@ class Verification:
             with suppress(Damaged):  # told of by _segments; what is missing shows in the chain
                 for cold in self._reader.cold.segment(sid, uid, first, last):
                     self._events += 1
-                    yield self._counted(cold.record, adopted=cold.adopted)
+                    yield self._counted(uid, cold.record, adopted=cold.adopted)
             after = last
         while page := self._page(sid, after):
             if page[-1][1] <= after:
@@ -156,12 +157,16 @@ class Verification:
 
     def _one(self, row: tuple[Any, ...], uid: str) -> Stored:
         record = records.sized(self._reader, row, uid)[0]
-        return self._counted(record, adopted=rows.is_adopted(row[10]))
+        return self._counted(uid, record, adopted=rows.is_adopted(row[10]))
 
-    def _counted(self, record: ChainedEvent, *, adopted: bool) -> Stored:
+    def _counted(self, uid: str, record: ChainedEvent, *, adopted: bool) -> Stored:
         event = record.event
-        if not adopted:  # an adopted event wrote no shared names
-            self._scoped += sum(scope_of(str(op.path[0])) in ("app", "user") for op in event.ops)
+        scoped = sum(scope_of(str(op.path[0])) in ("app", "user") for op in event.ops)
+        # An adopted event wrote no shared names, unless it was recorded here and came back.
+        if not adopted:
+            self._scoped += scoped
+        elif scoped:
+            self._brought.add((uid, event.seq))
         self._unread += event.data is None
         return event, record.raw, record.salt, record.digest
 
@@ -238,7 +243,9 @@ class Verification:
             yield Finding("meta", f"has {name!r}, which this release does not know")
         yield from self._ledger()
         # What an event that cannot be read did to shared names is not known.
-        if not self._unread and self._all(SQL["count_scope_rows"])[0][0] != self._scoped:
+        made_by = self._conn.execute(SQL["scope_rows_made_by"])
+        made = sum((rows.unpack_id(uid), seq) not in self._brought for uid, seq in made_by)
+        if not self._unread and made != self._scoped:
             yield Finding("scope", "rows are missing or too many: the logs speak of another number")
 
     def _ledger(self) -> Iterator[Finding]:

@@ -97,7 +97,8 @@ class View:
             return None
         sid, head = found
         lease = (head.fence, head.lease_us, head.worker, head.leased_us)
-        if live is not None and live.lease(*lease) == head:
+        # The same head may be that of other rows: a session that went to the archive and came back.
+        if live is not None and live.sid == sid and live.lease(*lease) == head:
             live.era = self._cache.era
             return live
         read = self._reader.found(sid, head)

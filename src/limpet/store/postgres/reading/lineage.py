@@ -36,7 +36,7 @@ async def events(
     asked = (*names, end, limit, READ_PAGE_BYTES_MAX, *chosen)
     found = await conn.fetch(SQL["read_reverse" if reverse else "read"], *asked)
     if not found:
-        raise await reader.gone(conn, key)
+        raise await reader.absent(conn, key)
     if found[0]["cold"]:
         return await _slowly(reader, conn, key, end, limit, types, reverse=reverse)
     own = [row for row in found if row["seq"] is not None]
@@ -48,7 +48,7 @@ async def events(
         return page
     found = await conn.fetch(SQL["read_line_reverse" if reverse else "read_line"], *asked)
     if not found:
-        raise await reader.gone(conn, key)
+        raise await reader.absent(conn, key)
     if found[0]["cold"]:
         return await _slowly(reader, conn, key, end, limit, types, reverse=reverse)
     return _through(reader, found, end, limit, reverse=reverse, stubs=types is None)
@@ -67,8 +67,8 @@ async def _slowly(
     """The same of a history of which some events are cold: part by part, from one instant."""
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
-        if row is None:
-            raise await reader.gone(conn, key)
+        if row is None or row["archived"]:
+            raise await reader.absent(conn, key)
         parts = await conn.fetch(SQL["line_of"], row["sid"])
         bottom = min([part["low"] for part in parts]) if types is None else 0
         gone = range(min(start - 1, bottom), 0, -1) if reverse else range(start + 1, bottom + 1)
@@ -198,8 +198,8 @@ async def fold_at(
     """
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
-        if row is None:
-            raise await reader.gone(conn, key)
+        if row is None or row["archived"]:
+            raise await reader.absent(conn, key)
         if not 1 <= seq <= row["version"]:
             raise InvalidInput(f"session {key} has no event {seq}.")
         while row is not None and seq <= row["floor"]:

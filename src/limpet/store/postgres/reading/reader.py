@@ -9,7 +9,13 @@ from typing import Any, Final
 
 import msgspec
 
-from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
+from limpet.errors import (
+    LimpetError,
+    SessionArchived,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
+)
 from limpet.model import (
     EVENT_OVERHEAD_BYTES,
     NO_CHECKPOINT,
@@ -225,7 +231,16 @@ class Reader:
 
     async def gone(self, conn: Connection, key: Key) -> LimpetError:
         """Why there is no session under a key."""
+        return await self._gone(conn, key, archived=False)
+
+    async def absent(self, conn: Connection, key: Key) -> LimpetError:
+        """Why there is no log to read under a key: it may be in the archive."""
+        return await self._gone(conn, key, archived=True)
+
+    async def _gone(self, conn: Connection, key: Key, *, archived: bool) -> LimpetError:
         row = await conn.fetchrow(SQL["gone"], *_names(key), self.key_hash(key))
+        if archived and row["living"]:
+            return SessionArchived(key)
         if row["deleted"]:
             return SessionDeleted(key)
         return SessionErased(key) if row["erased"] else SessionNotFound(key)

@@ -7,7 +7,7 @@ SELECT uid, version FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = 
 SELECT limpet.put_chunk($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
 -- name: finish_blob
-SELECT limpet.finish_blob($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+SELECT limpet.finish_blob($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
 
 -- name: fence_of
 SELECT fence FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3
@@ -26,6 +26,7 @@ LEFT JOIN LATERAL (
     ORDER BY cardinality(l.floors) LIMIT 1) f ON true
 LEFT JOIN limpet.blob_chunks c ON c.bid = f.bid AND c.number = $6
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+  AND (s.standing IS DISTINCT FROM 'archived' OR NOT s.facts ? 'archive')
 
 -- name: blobs_after
 SELECT s.uid AS blob_uid, b.* FROM limpet.sessions s

@@ -17,7 +17,15 @@ WITH RECURSIVE up (sid, parent) AS (
 SELECT DISTINCT s.app, s.owner, s.id FROM up JOIN limpet.sessions s ON s.sid = up.parent
 
 -- name: standing
-SELECT uid, version FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3
+SELECT uid, version, fence FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3
+
+-- name: take_key
+-- Everything else of a session is found by its sid, but for its labels.
+UPDATE limpet.sessions SET app = $4, owner = $5, id = $6, fence = greatest(fence, $7)
+WHERE app = $1 AND owner = $2 AND id = $3 RETURNING sid
+
+-- name: take_labels
+UPDATE limpet.labels SET app = $2, owner = $3 WHERE sid = $1
 
 -- name: unmake
 DELETE FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3
@@ -88,10 +96,12 @@ SELECT t.uid FROM unnest($1::text[], $2::text[], $3::text[]) AS k (app, owner, i
 JOIN limpet.tombstones t ON t.app = k.app AND t.owner = k.owner AND t.id = k.id
 
 -- name: sids
--- The living one, or those that were deleted if there is none: whose forks are meant.
+-- The living one with what was moved to the archive, or those that were deleted if there is none: whose
+-- forks are meant.
 WITH s AS (SELECT sid FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3)
 SELECT sid FROM s UNION ALL
-SELECT sid FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3 AND NOT EXISTS (SELECT FROM s)
+SELECT sid FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3
+  AND (ending = 'moved' OR NOT EXISTS (SELECT FROM s))
 
 -- name: forks
 -- The living ones; where one was deleted, its own in its place: they still read these.

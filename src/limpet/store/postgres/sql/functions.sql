@@ -590,16 +590,18 @@ END $$;
 CREATE OR REPLACE FUNCTION limpet.finish_blob(
     of_app text, of_owner text, of_id text, of_uid text, of_upload text, of_hash bytea, of_version bigint,
     of_chunks bigint, of_fence bigint, last_flags integer, last_body bytea, last_crc bigint,
-    of_flags integer, of_body bytea, of_crc bigint, pause_us bigint, most integer
+    of_flags integer, of_body bytea, of_crc bigint, pause_us bigint, most integer, closed text[]
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     s      record;
     of_bid bigint;
 BEGIN
-    SELECT h.sid, h.fence, h.lease_us, h.worker INTO s FROM limpet.sessions h
+    SELECT h.sid, h.fence, h.lease_us, h.worker, h.facts ->> 'phase' AS phase INTO s FROM limpet.sessions h
     WHERE h.app = of_app AND h.owner = of_owner AND h.id = of_id AND h.uid = of_uid FOR UPDATE;
     IF NOT FOUND THEN
         RETURN 'gone';
+    ELSIF s.phase = ANY (closed) THEN
+        RETURN s.phase;
     ELSIF of_fence <> s.fence OR (of_fence > 0 AND (s.worker IS NULL OR s.lease_us <= limpet.now_us())) THEN
         RETURN 'fenced';
     ELSIF EXISTS (SELECT FROM limpet.blobs b WHERE b.sid = s.sid AND b.hash = of_hash) THEN

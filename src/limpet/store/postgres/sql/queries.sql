@@ -177,6 +177,7 @@ LEFT JOIN LATERAL (
     ) p WHERE p.before < $6
 ) e ON true
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+  AND (s.standing IS DISTINCT FROM 'archived' OR NOT s.facts ? 'archive')
 ORDER BY e.seq
 
 -- name: read_reverse
@@ -196,6 +197,7 @@ LEFT JOIN LATERAL (
     ) p WHERE p.before < $6
 ) e ON true
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+  AND (s.standing IS DISTINCT FROM 'archived' OR NOT s.facts ? 'archive')
 ORDER BY e.seq DESC
 
 -- name: read_line
@@ -218,6 +220,7 @@ LEFT JOIN LATERAL (
     ) p WHERE p.before < $6
 ) e ON true
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+  AND (s.standing IS DISTINCT FROM 'archived' OR NOT s.facts ? 'archive')
 ORDER BY e.seq
 
 -- name: read_line_reverse
@@ -240,6 +243,7 @@ LEFT JOIN LATERAL (
     ) p WHERE p.before < $6
 ) e ON true
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+  AND (s.standing IS DISTINCT FROM 'archived' OR NOT s.facts ? 'archive')
 ORDER BY e.seq DESC
 
 -- name: naming
@@ -262,6 +266,7 @@ LEFT JOIN LATERAL (
     ) p WHERE p.before < $6
 ) e ON true
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+  AND (s.standing IS DISTINCT FROM 'archived' OR NOT s.facts ? 'archive')
 ORDER BY e.seq DESC
 
 -- name: scope_makers
@@ -297,6 +302,7 @@ FROM limpet.sessions s LEFT JOIN LATERAL (
     ) p WHERE p.before < $5
 ) e ON true
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+  AND (s.standing IS DISTINCT FROM 'archived' OR NOT s.facts ? 'archive')
 ORDER BY e.seq
 
 -- name: records
@@ -322,6 +328,7 @@ SELECT s.sid, s.uid, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocatio
            SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
 FROM limpet.sessions s LEFT JOIN limpet.events e ON e.sid = s.sid AND e.id = ANY ($4::text[])
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+  AND (s.standing IS DISTINCT FROM 'archived' OR NOT s.facts ? 'archive')
 
 -- name: recorded
 SELECT k.i, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
@@ -354,12 +361,15 @@ UNION ALL
 SELECT sid, app, owner, id, uid, version, floor, created_us, parent FROM limpet.tombstones WHERE sid = $1
 
 -- name: living
-SELECT sid, app, owner, id AS session_id, uid, version, floor, created_us, parent, adopted FROM limpet.sessions
+SELECT sid, app, owner, id AS session_id, uid, version, floor, created_us, parent, adopted,
+       standing = 'archived' AND facts ? 'archive' AS archived FROM limpet.sessions
 WHERE app = $1 AND owner = $2 AND id = $3
 
 -- name: gone
--- Whether a session of this key was deleted, and whether its key was erased.
-SELECT EXISTS (SELECT FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3) AS deleted,
+-- What became of a session that was not found: it was deleted, or its key was erased. If there is one
+-- all the same, its log was in the archive.
+SELECT EXISTS (SELECT FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3) AS living,
+       EXISTS (SELECT FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3) AS deleted,
        EXISTS (SELECT FROM limpet.erased WHERE key_hash = $4) AS erased
 
 -- name: snapshot_below

@@ -48,7 +48,7 @@ SELECT app, owner, created_us, name, value FROM limpet.labels WHERE sid = $1 ORD
 
 -- name: verify_scopes
 SELECT c.app, c.owner, c.name, c.version, c.base, c.form, c.flags, c.body, c.crc, c.uid, c.seq,
-       EXISTS (SELECT FROM limpet.sessions s WHERE s.uid = c.uid) AS lives
+       EXISTS (SELECT FROM limpet.sessions s WHERE s.uid = c.uid AND s.app <> '$$archive-logs') AS lives
 FROM (
     SELECT l.*, sum(octet_length(l.body)) OVER (ORDER BY l.app, l.owner, l.name, l.version) - octet_length(l.body)
         AS before

@@ -104,13 +104,13 @@ class Sessions:
 
     def by_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
         with self._reader.instant():
-            sid, head = self._reader.living(key)
+            sid, head = self._reader.present(key)
             found = [self._reader.recorded(sid, head.uid, id) for id in ids]
         return tuple([event for event in found if event is not None])
 
     def pending_inputs(self, key: Key, limit: int) -> tuple[Event, ...]:
         with self._reader.instant():
-            sid, head = self._reader.living(key)
+            sid, head = self._reader.present(key)
             if not head.pending:
                 return ()
             return self._reader.events(sid, head.uid, "pending_inputs", (0, _LAST), limit)
@@ -120,7 +120,7 @@ class Sessions:
         from limpet.store.sqlite.reading import lineage
 
         with self._reader.instant():
-            sid, head = self._reader.living(key)
+            sid, head = self._reader.present(key)
             if not 1 <= seq <= head.version:
                 raise InvalidInput(f"session {key} has no event {seq}.")
             part = lineage.segment_with(self._reader, sid, head, seq)
@@ -154,11 +154,13 @@ class Sessions:
                 raise SessionCorrupt(key, str(error)) from error
 
     def forks(self, key: Key) -> tuple[Key, ...]:
-        """Of the session that lives under the key, or of those that were deleted under it."""
+        """Of the session that lives under the key, also from before it was archived; or of those
+        that were deleted under it."""
         conn, names = self._reader.conn, (key.app, key.user, key.id)
         with self._reader.instant():
             found = conn.execute(SQL["sid_of"], names).fetchall()
-            found = found or [row[:1] for row in conn.execute(SQL["tombstones_of"], names)]
+            name = "tombstones_moved" if found else "tombstones_of"
+            found = [*[row[:1] for row in conn.execute(SQL[name], names)], *found]
             rows_ = [row for sid in found for row in conn.execute(SQL["forks_of"], sid[:1])]
         return tuple([Key(*row) for row in rows_])
 

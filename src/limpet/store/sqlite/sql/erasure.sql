@@ -3,6 +3,10 @@
 -- name: drop_session
 DELETE FROM sessions WHERE sid = ?
 
+-- name: take_key
+-- Everything else of a session is found by its sid.
+UPDATE sessions SET app = ?, user = ?, id = ?, fence = ? WHERE sid = ?
+
 -- name: add_tombstone
 INSERT INTO tombstones (sid, app, user, id, uid, version, link, created_us, updated_us, active_us, floor, parent,
                         deleted_us, ending, crc)
@@ -10,6 +14,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: tombstones_of
 SELECT {tombstone}, crc FROM tombstones WHERE app = ? AND user = ? AND id = ? ORDER BY sid
+
+-- name: tombstones_moved
+SELECT sid FROM tombstones WHERE app = ? AND user = ? AND id = ? AND ending = 'moved' ORDER BY sid
 
 -- name: drop_tombstone
 DELETE FROM tombstones WHERE sid = ?

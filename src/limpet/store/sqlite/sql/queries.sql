@@ -9,7 +9,8 @@ SELECT sid, version, link, fence, lease_us, worker, leased_us
 FROM sessions WHERE app = ? AND user = ? AND id = ?
 
 -- name: log_of
-SELECT sid, uid, version, link, floor FROM sessions WHERE app = ? AND user = ? AND id = ?
+-- The last column is true where more of the head is needed.
+SELECT sid, uid, version, link, floor > 0 OR standing IS 'archived' FROM sessions WHERE app = ? AND user = ? AND id = ?
 
 -- name: head_at
 SELECT {head} FROM sessions s WHERE sid = ?

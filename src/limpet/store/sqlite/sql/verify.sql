@@ -29,9 +29,9 @@ SELECT app, name, value, created_us, sid, user FROM labels WHERE app = ? AND cre
 SELECT app, user, name, version, base, form, flags, body, crc, uid, seq FROM scopes
 ORDER BY app, user, name, version
 
--- name: count_scope_rows
+-- name: scope_rows_made_by
 -- Of living sessions: as many as their events have operations on shared names.
-SELECT count(*) FROM scopes c JOIN sessions s ON s.uid = c.uid
+SELECT uid, seq FROM scopes WHERE uid IN (SELECT uid FROM sessions WHERE app <> '$$archive-logs')
 
 -- name: tombstones
 SELECT {tombstone}, crc FROM tombstones
