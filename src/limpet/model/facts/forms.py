@@ -1,9 +1,10 @@
 """Forms: what the data of each fact, and the document of facts in a head, must look like.
 
-A commit of our own is built by the constructors of the facts, which check their arguments. What was
-recorded elsewhere comes without them: a file may hold anything that its hashes cover. So an event
-that is adopted is parsed into these records, with their bounds, before it is folded, and so is the
-document that follows from it: whoever reads a head afterwards finds every member in its form.
+A commit of our own is built by the constructors of the facts, which check their arguments, and its
+`shapes` are checked before it is folded. What was recorded elsewhere may hold anything that its
+hashes cover. So an event that is adopted is also parsed into these records, with their bounds, and
+so is the document that follows from it: whoever reads a head afterwards finds every member in its
+form.
 
 Members that a record does not name are left alone: a later release may add some.
 """
@@ -11,32 +12,24 @@ Members that a record does not name are left alone: a later release may add some
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 from limpet.errors import InvalidEvent
-from limpet.model.events import CHILD_ENDED, TIME_US_MAX, TIME_US_MIN
+from limpet.model.events import TIME_US_MAX, TIME_US_MIN
 from limpet.model.facts import (
     checkpoints,
     creation,
     documents,
     forks,
     history,
-    inputs,
     labels,
     outcomes,
     phases,
-    priority,
-    retention,
-    schema,
-    timeouts,
     timers,
-    writes,
 )
 from limpet.model.facts.running import (
-    budgets,
-    children,
     endings,
     memory,
     revisits,
@@ -44,7 +37,7 @@ from limpet.model.facts.running import (
     setup,
     steps,
 )
-from limpet.model.facts.tools import TOOLS_MAX
+from limpet.model.facts.shapes import check_shape
 from limpet.model.facts.view import Facts
 from limpet.model.keys import Key, unfit
 from limpet.model.limits import (
@@ -52,12 +45,10 @@ from limpet.model.limits import (
     DELEGATION_DEPTH_MAX,
     ID_CHARS_MAX,
     INT_MAX,
-    LABEL_BYTES_MAX,
     LABEL_VALUE_CHARS_MAX,
     LABELS_MAX,
     NAME_CHARS_MAX,
     PRIORITY_MAX,
-    REASON_CHARS_MAX,
     TIMERS_MAX,
 )
 
@@ -76,80 +67,17 @@ class _Form(msgspec.Struct, frozen=True):
     """A record that is only looked at."""
 
 
-# --- the data of events ---------------------------------------------------------------------------
+# --- the data of events that no fold looks into -------------------------------------------------
 
 
-class _TimeoutsForm(_Form, frozen=True):
-    idle_us: Span | None = None
-    absolute_us: Span | None = None
-    grace_us: Span | None = None
-    archive_us: Span | None = None
-    expiry_us: Span | None = None
-    idle_max_us: Span | None = None
-    background: bool = False
-
-
-class _RetentionForm(_Form, frozen=True):
-    events: Seq | None = None
-    age_us: Count | None = None
-
-
-class _Grant(_Form, frozen=True):
-    cost: Count | None = None
-    tokens: Count | None = None
-
-
-class _SetUp(_Form, frozen=True):
-    agent: str | None = None
-    environment: str | None = None
-    budget: _Grant | None = None
-
-
-class _Owned(_Form, frozen=True):
+class _Original(_Form, frozen=True):
     app: Text
     user: Text
     id: Text
+    uid: Text
 
     def __post_init__(self) -> None:
         Key(self.app, self.user, self.id)
-
-
-class _Created(_Owned, frozen=True):
-    labels: Labels = {}
-    schema_version: str | None = None
-    phase: Literal["init"] | None = None
-    timeouts: _TimeoutsForm | None = None
-    setup: _SetUp | None = None
-
-
-class _Original(_Owned, frozen=True):
-    uid: Text
-
-
-class _Forked(_Owned, frozen=True, kw_only=True):
-    parent: _Original
-    at: Count
-    base: Hex
-    labels: Labels = {}
-    schema_version: str | None = None
-
-
-class _Labeled(_Form, frozen=True):
-    labels: Labels = {}
-
-
-class _TimerSet(_Form, frozen=True):
-    name: Name
-    at_us: Time
-    kind: timers.TimerKind
-
-
-class _Named(_Form, frozen=True):
-    name: Name
-
-
-class _Processed(_Form, frozen=True):
-    seqs: Annotated[list[Seq], msgspec.Meta(min_length=1)]
 
 
 class _SpanForm(_Form, frozen=True):
@@ -159,10 +87,6 @@ class _SpanForm(_Form, frozen=True):
 
 
 class _Wake(_SpanForm, frozen=True):
-    turn: Text
-    attempt: Count
-    inputs: list[Seq]
-    timers: list[str]
     worker: str
     fence: Count
     claimed_us: Time
@@ -171,32 +95,6 @@ class _Wake(_SpanForm, frozen=True):
 class _SpanEnd(_SpanForm, frozen=True):
     result: str
     error: str | None = None
-
-
-class _WakeEnd(_SpanEnd, frozen=True, kw_only=True):
-    fence: Count
-
-
-class _Needs(_Form, frozen=True):
-    cost: Sum | None = None
-    tokens: Sum | None = None
-
-
-class _Idle(_Form, frozen=True):
-    stop_reason: runs.StopReason
-    blocked_on: list[str]
-    processed: list[Seq] = []
-    needs: _Needs | None = None
-    summary: str | None = None
-
-
-class _Error(_Form, frozen=True):
-    code: str
-    message: str
-    attempt: Count
-    counts: bool = True
-    retry_us: Time | None = None
-    effects: list[str] = []
 
 
 class _Step(_Form, frozen=True):
@@ -237,124 +135,16 @@ class _Cascaded(_Form, frozen=True):
     children: list[str]
 
 
-class _Finished(_Form, frozen=True):
-    done: Count
-    left: list[str]
-    retry_us: Time | None = None
-
-
-class _RevisitSet(_Form, frozen=True):
-    name: Name
-    at_us: Time
-    reason: Annotated[str, msgspec.Meta(max_length=REASON_CHARS_MAX)]
-    priority: revisits.RevisitPriority
-    replace: bool
-
-
-class _Taken(_Form, frozen=True):
-    names: list[str]
-
-
-class _ChildCreated(_Form, frozen=True):
-    child: Text
-    app: Text
-    user: Text
-    occurrence: Count
-    args_hash: str
-    title: str | None = None
-    cascade: bool = True
-
-    def __post_init__(self) -> None:
-        Key(self.app, self.user, self.child)
-
-
-class _Child(_Form, frozen=True):
-    child: Text
-
-
-class _ChildEnded(_Child, frozen=True):
-    stop_reason: str
-    summary: str | None = None
-
-
-class _Delegated(_Owned, frozen=True):
-    turn: Text
-    depth: Annotated[int, msgspec.Meta(ge=0, le=DELEGATION_DEPTH_MAX)]
-
-
-class _Amount(_Form, frozen=True):
-    cost: Count
-    tokens: Count
-
-
-class _Reservation(_Amount, frozen=True, kw_only=True):
-    reservation: Text
-
-
-class _Loan(_Amount, frozen=True, kw_only=True):
-    child: Text
-
-
-class _Evaluated(_Form, frozen=True):
-    verdict: outcomes.Verdict
-    met: list[bool | None]
-    note: str | None = None
-
-
 class _Written(_Form, frozen=True):
-    name: memory.BufferName
     value: Any
-    expect: Count | None = None
-
-
-class _Attached(_Form, frozen=True):
-    resources: Annotated[list[str], msgspec.Meta(max_length=setup.ATTACHED_MAX)] = []
-    vaults: Annotated[list[str], msgspec.Meta(max_length=setup.ATTACHED_MAX)] = []
-    permissions: str | None = None
-    limits: dict[str, str] = {}
 
 
 class _Recorded(_Form, frozen=True):
-    number: Seq
     seq: Seq
     checksum: Hex
     full: bool
-    at_us: Time
     trigger: str
     size: Count
-
-
-class _Prioritized(_Form, frozen=True):
-    priority: Annotated[int, msgspec.Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
-
-
-class _Retained(_Form, frozen=True):
-    retention: _RetentionForm
-
-
-class _Migrated(_Form, frozen=True):
-    to: str
-
-
-class _TimeoutsSet(_Form, frozen=True):
-    timeouts: _TimeoutsForm
-
-
-class _Renewed(_Form, frozen=True):
-    idle_us: Span
-
-
-class _ToolsBound(_Form, frozen=True):
-    tools: Annotated[dict[str, dict[str, Any]], msgspec.Meta(max_length=TOOLS_MAX)]
-    degraded: list[str] = []
-    substituted: dict[str, str] = {}
-
-
-class _Moved(_Form, frozen=True, rename={"from_": "from"}):
-    from_: phases.Phase
-    to: phases.Phase
-    event: phases.PhaseEvent
-    reason: str | None = None
 
 
 class _Merged(_Form, frozen=True):
@@ -362,6 +152,10 @@ class _Merged(_Form, frozen=True):
     at: Count
     base: dict[str, Any]
     checksum: str
+
+
+class _Forked(_Form, frozen=True):
+    base: Hex
 
 
 class _Put(_Form, frozen=True):
@@ -374,16 +168,9 @@ class _Removed(_Form, frozen=True):
 
 
 _DATA: Final[Mapping[str, type[_Form]]] = {
-    creation.CREATED: _Created,
     forks.FORKED: _Forked,
-    labels.LABELED: _Labeled,
-    timers.TIMER_SET: _TimerSet,
-    timers.TIMER_CLEARED: _Named,
-    inputs.PROCESSED: _Processed,
     runs.SPAN_STARTED: _SpanForm,
     runs.SPAN_COMPLETED: _SpanEnd,
-    runs.STATUS_IDLE: _Idle,
-    runs.ERROR: _Error,
     steps.STEP: _Step,
     steps.INTENDED: _Intended,
     steps.SUCCEEDED: _Performed,
@@ -394,36 +181,11 @@ _DATA: Final[Mapping[str, type[_Form]]] = {
     endings.NOT_COMPENSATED: _Undoing,
     endings.MAYBE_COMPENSATED: _Undoing,
     endings.CASCADED: _Cascaded,
-    endings.FINISHED: _Finished,
-    revisits.REVISIT_SET: _RevisitSet,
-    revisits.TIMERS_TAKEN: _Taken,
-    children.CHILD_CREATED: _ChildCreated,
-    children.CHILD_RELEASED: _Child,
-    CHILD_ENDED: _ChildEnded,
-    children.DELEGATED: _Delegated,
-    budgets.GRANTED: _Grant,
-    budgets.RESERVED: _Reservation,
-    budgets.SETTLED: _Reservation,
-    budgets.LENT: _Loan,
-    budgets.RETURNED: _Loan,
-    outcomes.EVALUATED: _Evaluated,
     memory.WRITTEN: _Written,
-    setup.ATTACHED: _Attached,
     checkpoints.RECORDED: _Recorded,
-    priority.PRIORITIZED: _Prioritized,
-    retention.RETENTION_SET: _Retained,
-    schema.MIGRATED: _Migrated,
-    timeouts.TIMEOUTS_SET: _TimeoutsSet,
-    timeouts.RENEWED: _Renewed,
-    writes.TOOLS_BOUND: _ToolsBound,
     history.MERGED: _Merged,
     documents.PUT: _Put,
     documents.DELETED: _Removed,
-    **dict.fromkeys(phases.TRANSITIONS, _Moved),
-}
-_WAKES: Final[Mapping[str, type[_Form]]] = {
-    runs.SPAN_STARTED: _Wake,
-    runs.SPAN_COMPLETED: _WakeEnd,
 }
 _STARTS: Final = frozenset((creation.CREATED, forks.FORKED))
 
@@ -438,27 +200,43 @@ def check_data(type: str, data: Mapping[str, Any], *, first: bool) -> None:
         raise InvalidEvent(f"an event of type {type!r} is not in its place")
     if first and "archived" in data:
         raise InvalidEvent("it stands for a session that is in an archive")
+    check_shape(type, data)
     form = _DATA.get(type)
-    if form is not None and data.get("kind") == "wake" and type in _WAKES:
-        # One that only records an end has no turn of its own to begin.
-        form = _WAKES[type] if data.get("name") == "wake" else form
+    if type == runs.SPAN_STARTED and data.get("kind") == data.get("name") == "wake":
+        form = _Wake
     if form is not None:
         _convert(data, form, f"the data of its {type}")
     if type in (labels.LABELED, *_STARTS):
-        _check_labels(data.get("labels", {}))
-
-
-def _check_labels(changes: Mapping[str, str | None]) -> None:
-    for name, value in changes.items():
-        if unfit(name, NAME_CHARS_MAX) or name.startswith("$"):
-            raise InvalidEvent("it has a label whose name is not one")
-        if value is not None and unfit(value, LABEL_VALUE_CHARS_MAX):
-            raise InvalidEvent(f"the label {name!r} has a value that is not one")
-        if len(f"{name}{value or ''}".encode()) > LABEL_BYTES_MAX:
-            raise InvalidEvent(f"the label {name!r} has more than {LABEL_BYTES_MAX:,} bytes")
+        for name, value in data.get("labels", {}).items():
+            if unfit(name, NAME_CHARS_MAX) or name.startswith("$"):
+                raise InvalidEvent("it has a label whose name is not one")
+            if value is not None and unfit(value, LABEL_VALUE_CHARS_MAX):
+                raise InvalidEvent(f"the label {name!r} has a value that is not one")
 
 
 # --- the document of facts ------------------------------------------------------------------------
+
+
+class _TimeoutsForm(_Form, frozen=True):
+    idle_us: Span | None = None
+    absolute_us: Span | None = None
+    grace_us: Span | None = None
+    archive_us: Span | None = None
+    expiry_us: Span | None = None
+    idle_max_us: Span | None = None
+    background: bool = False
+
+
+class _RetentionForm(_Form, frozen=True):
+    events: Seq | None = None
+    age_us: Count | None = None
+
+
+class _SetupForm(_Form, frozen=True):
+    resources: Annotated[list[str], msgspec.Meta(max_length=setup.ATTACHED_MAX)] = []
+    vaults: Annotated[list[str], msgspec.Meta(max_length=setup.ATTACHED_MAX)] = []
+    permissions: str | None = None
+    limits: dict[str, str] = {}
 
 
 class _Inputs(_Form, frozen=True):
@@ -484,8 +262,10 @@ class _TurnForm(_Form, frozen=True, rename={"from_": "from"}):
     since_us: Time
 
 
-class _NeedsForm(_Needs, frozen=True, kw_only=True):
+class _NeedsForm(_Form, frozen=True, kw_only=True):
     since_us: Time
+    cost: Sum | None = None
+    tokens: Sum | None = None
 
 
 class _RunForm(_Form, frozen=True):
@@ -497,6 +277,7 @@ class _RunForm(_Form, frozen=True):
     fails: Count = 0
     fence: Count = 0
     interrupt: Seq | None = None
+    redirect: Seq | None = None
     needs: _NeedsForm | None = None
     error: dict[str, Any] = {}
     dead: dict[str, Any] = {}
@@ -504,7 +285,8 @@ class _RunForm(_Form, frozen=True):
 
 
 class _RequestForm(_Form, frozen=True):
-    kind: str  # and name and input are as a program appended them
+    kind: str
+    seq: Count
     deadline_us: Time | None = None
     otherwise: bool = False
     answer: Seq | None = None
@@ -514,11 +296,17 @@ class _ChildForm(_Form, frozen=True):
     app: str
     user: str
     seq: Count
-    title: str | None = None
+    uid: str | None = None
     cascade: bool = True
 
 
-class _DelegationForm(_Delegated, frozen=True):
+class _DelegationForm(_Form, frozen=True, kw_only=True):
+    app: Text
+    user: Text
+    id: Text
+    uid: Text | None = None
+    turn: Text
+    depth: Annotated[int, msgspec.Meta(ge=0, le=DELEGATION_DEPTH_MAX)]
     ended: bool = False
     quiet: bool = False
 
@@ -536,19 +324,22 @@ class _UsageForm(_Form, frozen=True):
     other: Sum = 0
 
 
+class _LoanForm(_Form, frozen=True, array_like=True):
+    cost: Sum
+    tokens: Sum
+    child: dict[str, str | None] = {}
+
+
 class _BudgetForm(_Form, frozen=True):
     cost: Sum | None = None
     tokens: Sum | None = None
     reserved: dict[str, tuple[Sum, Sum]] = {}
-    lent: dict[str, tuple[Sum, Sum]] = {}
+    lent: dict[str, _LoanForm] = {}
     gone: tuple[Sum, Sum] | None = None
 
 
 class _OutcomeForm(_Form, frozen=True):
     seq: Seq
-    title: str = ""
-    detail: Any = None
-    criteria: list[Any] = []  # as a program appended them
     verdict: outcomes.Verdict | None = None
     met: list[bool | None] = []
 
@@ -593,7 +384,7 @@ class _FactsForm(_Form, frozen=True):
     parent: _Parent | None = None
     agent: str | None = None
     environment: str | None = None
-    setup: _Attached | None = None
+    setup: _SetupForm | None = None
     tools: dict[str, dict[str, Any]] = {}
     usage: _UsageForm | None = None
     budget: _BudgetForm | None = None

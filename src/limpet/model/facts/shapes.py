@@ -129,11 +129,31 @@ class _Parent(Struct):
     uid: str
 
 
+class _Attached(Struct):
+    resources: list[str] = msgspec.field(default_factory=list)
+    vaults: list[str] = msgspec.field(default_factory=list)
+    permissions: str = ""
+    limits: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+Tools: TypeAlias = Annotated[dict[str, dict[str, Any]], Meta(max_length=TOOLS_MAX)]
+
+
+class _Inherited(Struct):
+    """What a fork has of its original, besides the state."""
+
+    setup: _Attached | UnsetType = UNSET
+    tools: Tools = msgspec.field(default_factory=dict)
+    timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
+    budget: _Limits | UnsetType = UNSET
+
+
 class _Forked(Struct):
     parent: _Parent
     at: Count
     labels: Labels = msgspec.field(default_factory=dict)
     schema_version: str = ""
+    inherits: _Inherited | UnsetType = UNSET
 
 
 class _Labeled(Struct):
@@ -218,13 +238,19 @@ class _Names(Struct):
 
 
 class _Child(Struct):
+    """A child in the log of its parent. One that the parent lets go of is named by its id."""
+
     child: KeyPart
+    app: KeyPart | UnsetType = UNSET
+    user: KeyPart | UnsetType = UNSET
+    uid: Id | UnsetType = UNSET
 
 
 class _ChildCreated(Struct):
     child: KeyPart
     app: KeyPart
     user: KeyPart
+    uid: Id | UnsetType = UNSET
     title: str = ""
     cascade: bool = True
 
@@ -234,6 +260,7 @@ class _Delegated(Struct):
     user: KeyPart
     id: KeyPart
     depth: Annotated[int, Meta(ge=1, le=DELEGATION_DEPTH_MAX)]
+    uid: Id | UnsetType = UNSET
 
 
 class _Reserved(Struct):
@@ -242,10 +269,26 @@ class _Reserved(Struct):
     tokens: Count
 
 
-class _Lent(Struct):
-    child: KeyPart
+class _Lent(_Child, kw_only=True):
     cost: Count
     tokens: Count
+
+
+class _Returned(Struct):
+    """The account of a child; in the child's own log it names nobody."""
+
+    cost: Count
+    tokens: Count
+    child: KeyPart | UnsetType = UNSET
+    own: bool = False
+    app: KeyPart | UnsetType = UNSET
+    user: KeyPart | UnsetType = UNSET
+    uid: Id | UnsetType = UNSET
+    limit: _Limits | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if self.own is (self.child is not UNSET):
+            raise ValueError("it is of a child, or of the session itself")
 
 
 class _Evaluated(Struct):
@@ -256,13 +299,6 @@ class _Evaluated(Struct):
 class _MemoryWritten(Struct):
     name: memory.BufferName
     expect: Count | None = None
-
-
-class _Attached(Struct):
-    resources: list[str] = msgspec.field(default_factory=list)
-    vaults: list[str] = msgspec.field(default_factory=list)
-    permissions: str = ""
-    limits: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class _Checkpoint(Struct):
@@ -291,7 +327,8 @@ class _Renewed(Struct):
 
 
 class _ToolsBound(Struct):
-    tools: Annotated[dict[str, dict[str, Any]], Meta(max_length=TOOLS_MAX)]
+    tools: Tools
+    degraded: list[str] = msgspec.field(default_factory=list)
 
 
 class _Transition(Struct):
@@ -320,7 +357,7 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
     budgets.RESERVED: _Reserved,
     budgets.SETTLED: _Reserved,
     budgets.LENT: _Lent,
-    budgets.RETURNED: _Lent,
+    budgets.RETURNED: _Returned,
     outcomes.EVALUATED: _Evaluated,
     memory.WRITTEN: _MemoryWritten,
     setup.ATTACHED: _Attached,
@@ -412,6 +449,8 @@ def _check_keys(found: _ChildCreated | _Delegated | _Forked) -> None:
     else:
         Key(found.parent.app, found.parent.user, found.parent.id)
         _check_labels(found.labels)
+        if found.inherits is not UNSET:
+            _check_timeouts(found.inherits.timeouts)
 
 
 _MORE: Final[Mapping[type[Struct], Callable[[Any], None]]] = {
