@@ -18,6 +18,7 @@ from limpet.errors import (
     SessionArchived,
     SessionConflict,
     SessionCorrupt,
+    SessionDeleted,
 )
 from limpet.model import (
     NO_CHECKPOINT,
