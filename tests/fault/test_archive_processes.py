@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 
 import limpet
-from tests.support.archivist import SESSIONS
 from tests.support.bucket import bucket_server
 from tests.support.examples import tries
 from tests.support.processes import Child
 from tests.support.seeds import seed
 
 pytestmark = pytest.mark.deeper
-PROCESSES = 3
+PROCESSES, SESSIONS = 3, 4  # as many as `tests.support.archivist` has
 
 
 class Acknowledged:

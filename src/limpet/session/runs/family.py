@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from limpet.errors import SessionArchived, SessionDeleted, SessionErased, SessionNotFound
-from limpet.model import PAGE_MAX, Event, Key
+from limpet.model import PAGE_MAX, Event, Head, Key
 from limpet.model.events import CHILD_ENDED
+from limpet.model.facts.archive import place
 from limpet.model.facts.running.children import CHILD_CREATED, CHILD_RELEASED, parent_in
 from limpet.model.limits import DELEGATION_DEPTH_MAX
 
@@ -86,6 +87,16 @@ async def _kin(journal: Journal, key: Key, known: dict[str, Any], left: int) -> 
         return Kin(key, **known, gone=True)
     children = [await _kin(journal, of.pop("key"), of, left - 1) for of in _told(events)]
     return Kin(key, **known, children=tuple(children))
+
+
+async def children_elsewhere(journal: Journal, head: Head) -> list[Key]:
+    """The sessions that this one, archived or not, delegated to in other apps or to other users."""
+    archived = place(head.facts)
+    if archived is not None:
+        return [Key(*of) for of in archived.get("children", ())]
+    own = (head.key.app, head.key.user)
+    found = [of["key"] for of in _told(await _events(journal, head.key))]
+    return [key for key in found if (key.app, key.user) != own]
 
 
 def _told(events: list[Event]) -> list[dict[str, Any]]:
