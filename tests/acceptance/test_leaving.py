@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import limpet
+from limpet.session.life.archives import open_archive
 from limpet.session.runs.leaving import leave
 from limpet.store.protocol import KeyOwner
 from tests.support.seal import FixedKeySeal
@@ -165,3 +166,32 @@ async def test_a_session_ends_without_the_keys_of_its_bodies(tmp_path: Path, way
         with pytest.raises((limpet.SessionDeleted, limpet.SessionErased)):
             await lp.get(s.key)
         assert await lp.get_many([s.key, ("support", "ada", "never")]) == (None, None)
+
+
+@pytest.mark.parametrize("archived", [False, True])
+async def test_children_in_other_apps_are_named_when_their_user_is_erased(
+    lp: limpet.Limpet, tmp_path: Path, archived: bool
+) -> None:
+    """They have the words of the user, and stay: also if the log that names them is archived."""
+    lp._journal.archive = open_archive(f"file://{tmp_path}/cold")
+
+    async def delegates(turn: limpet.Turn) -> None:
+        if turn.inputs[0].type == "user.message":
+            await turn.delegate("research", turn.inputs[0].data["text"])
+
+    s = await lp.create("support", "ada", "p", budget=1.0)
+    await s.append("user.message", {"text": "my secret"}, actor=ADA)
+    await limpet.Worker(lp, delegates, app="support", idle_exit=True).run()
+    (child,) = await s.children()
+    if archived:
+        await lp.session(child).complete(actor=ADA)
+        for app in ("research", "support"):
+            await limpet.Worker(lp, delegates, app=app, idle_exit=True).run()
+        await s.terminate(actor=ADA)
+        await limpet.Worker(lp, delegates, app="support", idle_exit=True).run()
+        await lp.session(s.key).archive(actor=ADA)
+    done = await lp.erase_user("support", "ada")
+    assert done.children == (child,)
+    assert f"left in other apps: {child}" in str(done)
+    assert (await lp.erase_user("research", "ada")).children == ()
+    assert await lp.find(child) is None

@@ -7,9 +7,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from limpet.errors import (
     BackupRefused,
     InvalidInput,
+    SealUnavailable,
+    SessionError,
 )
 from limpet.model import PAGE_MAX, Head, Key, described, to_time
 from limpet.model.facts.running.children import parent_in
@@ -141,8 +145,9 @@ class Care(Door):
         All at once as far as readers can see, and a SQLite file is rewritten once. The certificate
         counts sessions and names, and names the forks of other users, which keep the state they
         began on. Documents of the user are erased too; app: names stay. Sessions of other apps that
-        wait for one of these as their child learn that it has ended. Repeating it is harmless and
-        finishes what was interrupted. Raises StoreBusy as `erase` does.
+        wait for one of these as their child learn that it has ended. Those that these delegated to
+        in other apps stay and are named in `children`: erase the user there too. Repeating it is
+        harmless and finishes what was interrupted. Raises StoreBusy as `erase` does.
         """
         from limpet.session.history.keeping import keeping_of
         from limpet.session.life import archiving
@@ -151,12 +156,14 @@ class Care(Door):
         store, hub = self._journal.store, self._journal.hub
         query, cursor = Query(app=of.app, user=of.user), None
         ended: list[Key] = []
+        children: list[Key] = []
         waited: list[Key] = []  # for by sessions of other apps, which stay
         while True:
             page = await store.heads(query, cursor=cursor, limit=PAGE_MAX)
             ended += [head.key for head in page.items]
             waited += [head.key for head in page.items if _works_for_another_app(head)]
             for head in page.items:
+                children += await self._children(head)
                 await archiving.remove_file(self._journal, head)
             cursor = page.cursor
             if cursor is None:
@@ -170,7 +177,25 @@ class Care(Door):
         await archiving.forget_user(self._journal, of.app, of.user)
         for key in ended:
             hub.touch(key)
-        return erasures
+        left = [key for key in dict.fromkeys(children) if await head_of(self._journal, key)]
+        return structs.replace(erasures, children=tuple(left))
+
+    async def _children(self, head: Head) -> list[Key]:
+        """Those that work for this session in other apps, and those that work for them."""
+        from limpet.session.runs.family import children_elsewhere
+
+        found: dict[Key, None] = {}
+        heads = [head]
+        for each in heads:  # grows as it is walked
+            try:
+                below = await children_elsewhere(self._journal, each)
+            except (SealUnavailable, SessionError):  # what cannot be read can still be erased
+                continue
+            new = [key for key in below if key not in found and key != head.key]
+            found |= dict.fromkeys(new)
+            heads += [at for key in new if (at := await head_of(self._journal, key)) is not None]
+        own = (head.key.app, head.key.user)
+        return [key for key in found if (key.app, key.user) != own]
 
     async def verify(
         self,

@@ -146,11 +146,13 @@ class Erasures(msgspec.Struct, frozen=True):
     sessions: tuple[Erasure, ...]
     names: int  # user: names of which every version was removed
     forks: tuple[Key, ...]  # of other users: they keep the state they began on
+    children: tuple[Key, ...] = ()  # delegated by these sessions to other apps: they are left
 
     def __str__(self) -> str:
         gone = f"{plural(len(self.sessions), 'session')}, {plural(self.names, 'user: name')} erased"
         kept = f"; kept, of other users: {', '.join(map(str, self.forks))}" if self.forks else ""
-        return gone + kept
+        left = f"; left in other apps: {', '.join(map(str, self.children))}"
+        return gone + kept + (left if self.children else "")
 
 
 class Finding(msgspec.Struct, frozen=True):

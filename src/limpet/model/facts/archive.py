@@ -6,7 +6,7 @@ where the log is. It accepts nothing but what an archived session does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from limpet.errors import SessionArchived, SessionDeleted
@@ -36,8 +36,9 @@ class Stubbed(Protocol):
     def facts(self) -> Facts: ...
 
 
-def stub(head: Stubbed, place: str, size: int, sha256: str) -> Fact:
-    """The log of this archived session is at `place` in the archive from now on."""
+def stub(head: Stubbed, place: str, size: int, sha256: str, children: Sequence[Key] = ()) -> Fact:
+    """The log of this archived session is at `place` in the archive from now on. `children` in
+    other apps are named, since nobody reads the log to find them."""
     key, facts = head.key, head.facts
     data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
     data["archived"] = {
@@ -51,6 +52,8 @@ def stub(head: Stubbed, place: str, size: int, sha256: str) -> Fact:
         "created_us": head.created_us,
         "facts": {name: facts[name] for name in _KEPT if name in facts},
     }
+    if children:
+        data["archived"]["children"] = [[child.app, child.user, child.id] for child in children]
     return Fact(type=_CREATED, data=data)
 
 

@@ -67,6 +67,7 @@ from limpet.session.life.policy import Transition
 from limpet.session.logs import SESSION
 from limpet.session.move.arriving import adopt
 from limpet.session.move.checkpoints import load_log
+from limpet.session.runs.family import children_elsewhere
 from limpet.session.runs.leaving import head_of
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed, Ending, Exchange, Query, Standing
@@ -141,7 +142,8 @@ async def _is_exchanged(
 ) -> bool:
     """Put the file into the archive and the stub under the key. False if the session went on."""
     stub = Key(STUBS, WHOLE_STORE, file.name)
-    fact = facts.stub(head, file.name, file.size, file.sha256)
+    children = await children_elsewhere(journal, head)
+    fact = facts.stub(head, file.name, file.size, file.sha256, children)
     await journal.commit((Commit(stub, (journal.prepare(fact, NOBODY),), 0),))
     late = True  # until the archive has answered, the file may still come
     try:

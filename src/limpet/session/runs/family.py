@@ -9,6 +9,7 @@ import msgspec
 from limpet.errors import SessionArchived, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import PAGE_MAX, Event, Head, Key
 from limpet.model.events import CHILD_ENDED
+from limpet.model.facts.archive import place
 from limpet.model.facts.running.children import (
     CHILD_CREATED,
     CHILD_RELEASED,
@@ -116,6 +117,16 @@ async def _kin(
         return Kin(key, **known, gone=True)
     kids = [await _kin(journal, of.pop("key"), of, left - 1, head) for of in _told(events)]
     return Kin(key, **known, children=tuple(kids))
+
+
+async def children_elsewhere(journal: Journal, head: Head) -> list[Key]:
+    """The sessions that this one, archived or not, delegated to in other apps or to other users."""
+    archived = place(head.facts)
+    if archived is not None:
+        return [Key(*of) for of in archived.get("children", ())]
+    own = (head.key.app, head.key.user)
+    found = [of["key"] for of in _told(await _events(journal, head.key))]
+    return [key for key in found if (key.app, key.user) != own]
 
 
 def _told(events: list[Event]) -> list[dict[str, Any]]:

@@ -12,7 +12,8 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import Commit, FrozenDict, Head, Key, checkpoints_of
-from limpet.store.protocol import Committed, Query, Standing, Store
+from limpet.model.adopt import adopted
+from limpet.store.protocol import Committed, Exchange, Query, Standing, Store
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log, refused
 
 A, B = key("a"), key("b")
@@ -169,6 +170,81 @@ class ReuseLaws:
                 await add(store, each)
         await store.commit([reusing()])
         assert (await store.verify(None)).findings == ()
+
+    async def test_a_session_takes_the_key_of_another_in_one_step(self, store: Store) -> None:
+        """With its log and its labels, which are listed under the key; the first has ended, with
+        the log of its checkpoints, and what was given under its own key is not there any more."""
+        first = (await create(store, A)).head
+        await store.commit([creation(checkpoints_of(A))])
+        (second,) = await store.commit([creation(B, {"n": 2}, {"plan": "gold"})])
+        await add(store, B)
+        other = key("checkpoints")
+        (third,) = await store.commit([creation(other)])
+        swaps = [
+            Exchange(A, Standing(first.uid, 1, 1), B),
+            Exchange(checkpoints_of(A), None, other),
+        ]
+        assert await store.exchange(swaps) is True
+        taken = await load(store, A)
+        assert (taken.head.uid, taken.head.version) == (second.head.uid, 2)
+        assert taken.fields["n"] == 2
+        assert (await load(store, checkpoints_of(A))).head.uid == third.head.uid
+        for gone in (B, other):
+            async with refused(store, SessionNotFound):
+                await load(store, gone)
+        labels = FrozenDict({"plan": "gold"})
+        page = await store.heads(Query(app=A.app, labels=labels), cursor=None, limit=9)
+        assert [head.key for head in page.items] == [A]
+        await add(store, A)
+        assert [event.seq for event in await log(store, A)] == [1, 2, 3]
+        async with refused(store, SessionDeleted):
+            await store.commit(to(first.uid, addition(A)))
+        dead = await store.heads(Query(app=A.app, deleted=True), cursor=None, limit=9)
+        assert [(head.key, head.uid, head.ending) for head in dead.items] == [
+            (A, first.uid, "moved")
+        ]
+
+    async def test_an_exchange_is_all_or_nothing(self, store: Store) -> None:
+        """One session that does not stand where it should, one that is not there, or a key that is
+        taken or erased, and nothing has changed."""
+        first, second = (await create(store, A)).head, (await create(store, B)).head
+        free, erased, missing = key("free"), key("erased"), key("missing")
+        await create(store, erased)
+        await store.erase(erased)
+        good = Exchange(A, Standing(first.uid, 1), None)
+        for wrong in (
+            Exchange(B, Standing(second.uid, 2), None),
+            Exchange(B, Standing(first.uid, 1), None),
+            Exchange(B, Standing(second.uid, 1, 1), None),
+            Exchange(B, None, None),
+            Exchange(free, None, missing),
+            Exchange(missing, Standing(first.uid, None), None),
+            Exchange(erased, None, B),
+            Exchange(free, None, A),  # it has ended by then
+        ):
+            assert await store.exchange([good, wrong]) is False, wrong
+            for each, head in ((A, first), (B, second)):
+                assert (await load(store, each)).head == head
+                await store.commit(to(head.uid, Commit(each, (), head.version)))
+        assert await store.exchange([good, Exchange(free, None, B)]) is True
+        assert (await load(store, free)).head.uid == second.uid
+        async with refused(store, SessionDeleted):
+            await load(store, A)
+        assert (await store.verify(free)).ok is False  # its first event names another key
+
+    async def test_a_session_that_came_back_is_not_its_rows_from_before(self, store: Store) -> None:
+        """The same head may be that of other rows: whoever knew them writes to those there now."""
+        first = (await create(store, A)).head
+        await add(store, A)
+        records = await store.records(A, after=0, limit=9)  # type: ignore[attr-defined]  # Records
+        for _ in range(2):
+            drafts = tuple([adopted(each.event, each.raw, each.salt) for each in records])
+            await store.commit([Commit(B, drafts, reuse=True)])
+            assert await store.exchange([Exchange(A, Standing(first.uid, None), B)]) is True
+            (made,) = await store.commit(to(first.uid, addition(A)))
+            assert made.events[0].seq == 3
+            assert [event.seq for event in await log(store, A)] == [1, 2, 3]
+            assert (await store.verify(None)).findings == ()
 
     async def test_what_moved_away_is_deleted_here(self, store: Store) -> None:
         """It is refused as any deleted session is, and says how it ended in its tombstone."""
