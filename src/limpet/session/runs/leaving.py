@@ -9,7 +9,6 @@ gone. Who the parent is, the child says; whether it has this child, the parent's
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from msgspec import structs
