@@ -174,7 +174,7 @@ async def test_a_child_of_a_parent_without_a_limit_has_none(lp: limpet.Limpet) -
 async def test_the_end_of_a_child_never_changes_the_limit_of_its_parent(
     lp: limpet.Limpet, limit: float, cost: float
 ) -> None:
-    """Whatever it was lent and has spent, beyond its budget too: the sum over both stays."""
+    """However much it was lent and has spent, beyond its budget too: the sum over both stays."""
     ways: list[Any] = [None, 0, limit / 2, limpet.Share(1.0)]
 
     for number, way in enumerate(ways):

@@ -74,25 +74,52 @@ async def test_a_child_that_is_removed_never_tells_a_session_that_took_its_paren
     assert other.version == 1
 
 
+async def test_a_session_that_took_a_key_has_no_children_by_its_own_word(
+    lp: limpet.Limpet,
+) -> None:
+    """It names the child of the session before it, which neither tells it anything nor reads its
+    memory."""
+    s, child = await begun(lp)
+    await lp.delete(s.key)
+    other = await lp.create("support", "ada", "p", budget=0.5, reuse_deleted=True)
+    uid = (await lp.get(child)).head.uid
+    await other.record(children.child_created(child, uid, 1, "", None), actor=ADA)
+    await other.memory.semantic.put("tone", "kind")
+    await other.memory.episodic.put("refund", {"eur": 7})
+    works = await lp.get(child)
+    assert await works.memory.semantic.get("tone") is None
+    assert await works.memory.episodic.get("parent/refund") is None
+    assert (await lp.wake(child, spends)).reason == "end_turn"
+    await other.refresh()
+    assert (other.version, other.head.pending) == (2, 0)
+
+
+@pytest.mark.parametrize("cost", [0.3, 0.0])
 @pytest.mark.parametrize("knows", ["the key", "the uid", "its child"])
 @pytest.mark.parametrize("way", ["ends", "is deleted", "is interrupted"])
 async def test_an_imported_session_has_no_parent_by_its_own_word(
-    lp: limpet.Limpet, tmp_path: Path, knows: str, way: str
+    lp: limpet.Limpet, tmp_path: Path, knows: str, way: str, cost: float
 ) -> None:
-    """Whatever it knows of the one it names, whose log does not know it: nothing is written there,
-    and no budget is lost to it."""
+    """The log of the one that it names does not know it, however well it is described: nothing is
+    written there, and no budget is lost to it."""
+
+    async def works(turn: limpet.Turn) -> None:
+        await turn.say("found", cost=cost)
+
     s, child = await begun(lp)
     await s.refresh()
     version, uid = s.version, "guessed" if knows == "the key" else s.head.uid
     id = child.id if knows == "its child" else "stranger"
     key = limpet.Key("research", "eve", id)
-    facts = [children.delegated(s.key, uid, "t", 1), budgets.granted(limpet.Budget(cost=9.0))]
+    facts: list[Draft] = [children.delegated(s.key, uid, "t", 1)]
+    if cost:
+        facts.append(budgets.granted(limpet.Budget(cost=9.0)))
     await carried(lp, tmp_path / "eve.limpet", key, *facts)
     if way == "is interrupted":
         await lp.session(key, actor="user:eve").append("user.interrupt", {"by": "parent"})
-        await lp.wake(key, spends)
+        await lp.wake(key, works)
     elif way == "ends":
-        assert (await lp.wake(key, spends)).reason == "end_turn"
+        assert (await lp.wake(key, works)).reason == "end_turn"
     else:
         await leave(lp._journal, key)
     stranger = await lp.get(key)
@@ -102,9 +129,9 @@ async def test_an_imported_session_has_no_parent_by_its_own_word(
     assert s.budget is not None
     assert s.budget.remaining.cost == 0.6
     assert await s.children() == (child,)
-    await lp.wake(child, spends)
+    await lp.wake(child, works)
     await s.refresh()
-    assert s.budget.remaining.cost == pytest.approx(0.7)
+    assert s.budget.remaining.cost == pytest.approx(1.0 - cost)
 
 
 async def test_an_imported_session_has_no_children_by_its_own_word(

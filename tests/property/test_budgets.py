@@ -160,5 +160,5 @@ class Tree(RuleBasedStateMachine):
 
 @pytest.mark.deeper
 def test_the_sum_over_a_tree_is_what_was_granted() -> None:
-    """Whatever is granted, lent, reserved, said and given back, and to whom."""
+    """However much is granted, lent, reserved, said and given back, and to whom."""
     run_state_machine_as_test(Tree, settings=settings(max_examples=count(300)))

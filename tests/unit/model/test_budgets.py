@@ -59,6 +59,46 @@ def test_the_types_of_budget_events_stay_as_they_are_stored() -> None:
     assert types == tuple(f"budget.{name}" for name in names)
 
 
+def test_the_data_of_budget_events_stays_as_it_is_stored() -> None:
+    """Each with the id by which it is recorded once."""
+    used = folded(granted(1.0, 9), said(0.25, input=3))
+    named = {"child": "c", "app": "research", "user": "ada", "uid": UID}
+    five = {"cost": 5, "tokens": 6}
+    stored: list[tuple[Fact | None, dict[str, Any], str | None]] = [
+        (granted(1.5), {"cost": 1_500_000}, None),
+        (granted(tokens=7), {"tokens": 7}, None),
+        (budgets.reserved("r", Amount(5, 6)), {"reservation": "r", **five}, "r/reserved"),
+        (budgets.settled("r", Amount(5, 6)), {"reservation": "r", **five}, "r/settled"),
+        (
+            budgets.settled("r", Amount(5, 6), cut=True),
+            {"reservation": "r", **five, "cut": True},
+            "r/settled",
+        ),
+        (lent(5, 6), {**named, **five}, "c/lent"),
+        (
+            budgets.returned(CHILD, UID, used),
+            {
+                **named,
+                "cost": 250_000,
+                "tokens": 3,
+                "limit": {"cost": 1_000_000, "tokens": 9},
+            },
+            "c/returned",
+        ),
+        (budgets.given_back(used), {"own": True, "cost": 250_000, "tokens": 3}, None),
+    ]
+    for fact, data, id in stored:
+        assert fact is not None
+        assert (fact.data, fact.id) == (data, id)
+
+
+def test_a_grant_is_of_something() -> None:
+    """A number from zero, of cost, tokens or both."""
+    for wrong in (Budget(), Budget(cost=-1), Budget(tokens=-1)):
+        with pytest.raises(limpet.InvalidEvent):
+            budgets.granted(wrong)
+
+
 def test_what_is_known_of_a_budget_cannot_be_changed() -> None:
     """Neither what was given nor what is shown; without anything used, all is zero."""
     view = budgets.view(folded(granted(1.0)))
@@ -111,7 +151,7 @@ def test_what_is_spent_reserved_and_lent_is_not_left() -> None:
 
 
 def test_a_session_without_a_limit_has_no_budget_to_show() -> None:
-    """Whatever it has used, reserved, or heard of its children: nothing is refused."""
+    """It may have used and reserved anything, and heard of its children: nothing is refused."""
     made = children.child_created(CHILD, UID, 1, "", None)
     use = (said(3.0), budgets.reserved("r", Amount(5, 5)), made, account(said(1.0, input=4)))
     facts = folded(*use)
@@ -190,6 +230,9 @@ def test_a_turn_waits_for_what_it_lacks() -> None:
     assert budgets.lacking(facts) == {"cost": 1, "tokens": 1}
     assert budgets.lacking(folded(granted(1.0, 10), said(0.5, input=10))) == {"tokens": 1}
     assert budgets.lacking(folded(granted(1.0), said(input=10))) == {}
+    assert budgets.lacking(folded(granted(1.0, 10), said(0.999999, input=9))) == {}
+    assert budgets.is_enough(EMPTY, {"cost": 5, "tokens": 5})
+    assert budgets.is_enough(folded(granted(1.0)), {"cost": 5, "tokens": 5})
     assert budgets.needed("cost", 0.7) == {"cost": 700_000}
     assert budgets.needed("tokens", 70) == {"tokens": 70}
     more = folded(granted(0.500001, 1), on=facts)
@@ -235,7 +278,9 @@ def test_a_child_has_no_limit_where_its_parent_has_none() -> None:
 
 def test_what_is_overdrawn_is_shared_as_nothing() -> None:
     """A share of less than nothing would take from the child."""
-    assert budgets.allotted(folded(granted(1.0), said(2.0)), None) == Budget(0.0, None)
+    overdrawn = folded(granted(1.0), said(2.0))
+    assert budgets.allotted(overdrawn, None) == Budget(0.0, None)
+    assert budgets.allotted(overdrawn, Share(1.0)) == Budget(0.0, None)
 
 
 def test_a_child_that_used_nothing_and_had_no_limit_has_no_account() -> None:
