@@ -8,16 +8,16 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 from rich.table import Table
-from rich.text import Text
 
 import limpet
 from limpet.cli.ages import moment
-from limpet.cli.asked import Json, Url, named_by_options, on
+from limpet.cli.asked import Json, Url, named_by_options, on, refuse_unknown
 from limpet.cli.life import acting
+from limpet.cli.output import cell
 from limpet.cli.past import Actor, App, Id, User
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput, SessionExists
-from limpet.model import Head
+from limpet.model import Head, is_reserved
 from limpet.session.wire import event_form, head_form, page_form
 from limpet.store.protocol import Order, Page
 
@@ -57,6 +57,8 @@ def list_(
     screen = Screen(as_json=as_json)
 
     async def run(lp: limpet.Limpet) -> Page:
+        if app_name is not None and not is_reserved(app_name):
+            await refuse_unknown(lp, app_name, deleted=deleted)
         return await lp.list(
             app=app_name,
             user=user,
@@ -170,7 +172,7 @@ def _table(page: Page) -> Table:
     for name in ("app", "user", "id", "version", "phase", "updated", "labels"):
         table.add_column(name, overflow="fold", justify="right" if name == "version" else "left")
     for head in page.items:
-        table.add_row(*map(Text, _row(head)))
+        table.add_row(*map(cell, _row(head)))
     return table
 
 
