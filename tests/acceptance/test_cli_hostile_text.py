@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import shutil
-import sys
-import traceback
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,8 +16,8 @@ import typer
 
 import limpet
 from limpet.cli.app import app
-from limpet.cli.output import escaped, one_line
-from tests.support.command import invoke, run_process, run_terminal
+from limpet.cli.output import one_line
+from tests.support.command import invoke
 
 NAME = "n\x9b2J\x85\u202e\u2066\u200f\u2028\ufeff\U000e0041e"  # names refuse only C0 and DEL
 TEXT = f"t\x1b]0;owned\x07\x1b[38;5;201m\r\x08\x7f{NAME}\nforged: line"
@@ -37,7 +34,7 @@ UNSAFE = re.compile(
 OURS = re.compile(r"\x1b\[(?!38;5;201m)[0-9;]*m|\x1b\[\?25[lh]|\x1b\[K|\x1b\[2K|\x1b\[1A|\r")
 
 
-MODULE = f'''
+MODULE = f"""
 import limpet
 
 TEXT = {TEXT!a}
@@ -55,7 +52,7 @@ async def fail(turn):
 
 async def talk(turn):
     await turn.say(TEXT)
-'''
+"""
 
 
 async def chat(turn: limpet.Turn) -> None:
@@ -87,7 +84,14 @@ async def plant(url: str) -> None:
         await lp.environments.put(NAME, {NAME: TEXT}, actor=NAME)
         state = {NAME: TEXT, f"user:{NAME}": TEXT, f"app:{NAME}": TEXT}
         s = await lp.create(
-            NAME, NAME, NAME, state=state, labels={NAME: NAME}, actor=NAME, agent=NAME, environment=NAME
+            NAME,
+            NAME,
+            NAME,
+            state=state,
+            labels={NAME: NAME},
+            actor=NAME,
+            agent=NAME,
+            environment=NAME,
         )
         s = lp.session(KEY, actor=NAME)
         await s.append("user.message", {"text": TEXT}, set={NAME: [TEXT]}, id=NAME)
@@ -111,7 +115,10 @@ async def plant(url: str) -> None:
         await lp.acquire_lock(waiting.key, worker=NAME, lease_seconds=86_400)
         ended = await lp.create(NAME, NAME, "ended", actor=NAME)
         await ended.terminate(TEXT, actor=NAME)
+        await lp.create(NAME, NAME, "fresh", actor=NAME)
         await lp.create(NAME, NAME, "typed", state=Old(plan=TEXT), actor=NAME)
+        for id in ("typed", "fresh"):
+            await lp.session(NAME, NAME, id).append("user.message", {"text": TEXT}, actor=NAME)
         await lp.create(NAME, NAME, "gone", actor=NAME)
         await lp.delete(NAME, NAME, "gone")
         await lp.promote(NAME, (await lp.learnings(NAME))[0], actor=NAME)
@@ -123,27 +130,53 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "answer": [(TEXT, *BLOCKED), (TEXT, *NAMED)],
     "archive": [ENDED, NAMED],
     "backup": [(f"{NAME}.copy",), (f"{NAME}/{NAME}",)],
-    "bisect": [("--command", "exit 1", *NAMED), ("--command", "printf '\\033[31m' >&2; exit 127", *NAMED)],
+    "bisect": [
+        ("--command", "exit 1", *NAMED),
+        ("--command", "printf '\\033[31m' >&2; exit 127", *NAMED),
+    ],
     "blame": [(f"user:{NAME}", *NAMED), (NAME, *NAMED), (TEXT, *NAMED)],
-    "checkpoint": [NAMED, ("--list", *NAMED), ("--restore", "1", *NAMED), ("--trigger", TEXT, *NAMED)],
+    "checkpoint": [
+        NAMED,
+        ("--list", *NAMED),
+        ("--restore", "1", *NAMED),
+        ("--trigger", TEXT, *NAMED),
+    ],
     "children": [NAMED],
     "compact": [(), ("--app", NAME, "--events", "1")],
     "complete": [NAMED, ENDED, FORK],
-    "confirm": [("--allow", *BLOCKED), (TEXT, "--allow", *BLOCKED), ("--deny", "--note", TEXT, *BLOCKED)],
+    "confirm": [
+        ("--allow", *BLOCKED),
+        (TEXT, "--allow", *BLOCKED),
+        ("--deny", "--note", TEXT, *BLOCKED),
+    ],
     "copy": [("new.db",), (f"{NAME}/none/{NAME}.db",)],
-    "create": [("--app", NAME, "--user", NAME), NAMED, (*NAMED, "--state", TEXT), (*NAMED, "--label", TEXT)],
+    "create": [
+        ("--app", NAME, "--user", NAME),
+        NAMED,
+        (*NAMED, "--state", TEXT),
+        (*NAMED, "--label", TEXT),
+    ],
     "diff": [("1", *NAMED), (TEXT, *NAMED)],
     "doctor": [(), ("--strict",)],
     "documents": [("agents",), ("environments", NAME), ("agents", NAME), (TEXT,)],
     "erase": [(*NAMED, "--yes"), (*NAMED, "--forks", TEXT), NAMED],
-    "erase-user": [("--app", NAME, "--user", NAME, "--yes"), ("--app", TEXT, "--user", NAME, "--yes")],
+    "erase-user": [
+        ("--app", NAME, "--user", NAME, "--yes"),
+        ("--app", TEXT, "--user", NAME, "--yes"),
+    ],
     "export": [(f"{NAME}.limpet", *NAMED), (f"{NAME}://x", *NAMED)],
     "fork": [NAMED, (*NAMED, "--at", TEXT), (*NAMED, "--new-id", "fork")],
     "import": [(f"{NAME}.none",)],
     "import-adk": [("x.db",)],
     "learnings": [(NAME,), (NAME, "--promote", TEXT)],
     "lineage": [NAMED, FORK],
-    "list": [(), ("--state",), ("--deleted",), ("--label", TEXT), ("--app", NAME, "--cursor", TEXT)],
+    "list": [
+        (),
+        ("--state",),
+        ("--deleted",),
+        ("--label", TEXT),
+        ("--app", NAME, "--cursor", TEXT),
+    ],
     "log": [(*NAMED, "--limit", "100"), (*NAMED, "--type", TEXT)],
     "memory": [NAMED, ("session_state", *NAMED), (TEXT, *NAMED)],
     "merge": [("fork", *NAMED), (NAME, *BLOCKED), (NAME, *NAMED)],
@@ -171,7 +204,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "unarchive": [NAMED, (*NAMED[:-1], f"{NAME}2")],
     "verify": [(), NAMED],
     "wake": [
-        ("--harness", "planted:talk", *NAMED),
+        ("--harness", "planted:talk", *BLOCKED[:-1], "fresh"),
         ("--harness", "planted:fail", *BLOCKED[:-1], "typed"),
         ("--harness", f"planted:{TEXT}", *NAMED),
     ],
@@ -213,9 +246,9 @@ def on_terminal(args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "80")
     screen = Terminal()
-    with contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen):
-        with contextlib.suppress(SystemExit):
-            app(list(args), prog_name="limpet")
+    out, err = contextlib.redirect_stdout(screen), contextlib.redirect_stderr(screen)
+    with out, err, contextlib.suppress(SystemExit):
+        app(list(args), prog_name="limpet")
     return screen.getvalue()
 
 

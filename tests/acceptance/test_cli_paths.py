@@ -13,7 +13,8 @@ import typer
 
 import limpet
 from limpet.cli import app as cli
-from limpet.cli import commands, show
+from limpet.cli import main as entry
+from limpet.cli import output, show
 from tests.support import chats
 from tests.support.command import PAGE, answer, run, run_process, run_terminal
 

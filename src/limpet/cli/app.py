@@ -2,7 +2,7 @@
 
 Each opens the store, calls one method, shows the result and exits with a code: 0 nothing is wrong,
 1 something was found, else the `exit_code` of the error (2 the request, 3 the session, 4 the
-store). A missing store is an error; only restore, copy and import create one.
+store). A missing store is an error; only create, restore, copy and import make one.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ Exit codes:
   2    the request is wrong
   3    the session does not exist, or is not in the needed state
   4    the store cannot serve the request
+  70   Limpet itself failed: a bug
   74   the output could not be written
   130  interrupted
   141  the reader of the output closed the pipe

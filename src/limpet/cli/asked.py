@@ -57,11 +57,17 @@ def store_url(text: str, *, servers: bool = True) -> str:
     return f"sqlite:///{quote(text)}"
 
 
-def on(url: str, work: Callable[[limpet.Limpet], Awaitable[T]], *, looking: bool = False) -> T:
-    """Open an existing store and work on it; with `looking`, read-only."""
+def on(
+    url: str,
+    work: Callable[[limpet.Limpet], Awaitable[T]],
+    *,
+    looking: bool = False,
+    create: bool = False,
+) -> T:
+    """Open a store and work on it: with `looking`, read-only; with `create`, a new one too."""
 
     async def run(url: str) -> T:
-        if not looking:
+        if not looking and not create:
             await refuse_missing(url)
         store = await look_at(url) if looking else None
         async with limpet.Limpet(url, store=store) as lp:

@@ -99,7 +99,7 @@ def create(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Create a session."""
+    """Create a session, and the store if there is none yet."""
     screen = Screen(as_json=as_json)
 
     async def run(lp: limpet.Limpet) -> Head:
@@ -113,7 +113,7 @@ def create(
         return head
 
     with screen.errors():
-        head = on(url, run)
+        head = on(url, run, create=True)
         with screen.answer({"ok": True, **head_form(head)}) as say:
             say(f"ok: created {head.key}", "ok")
 
