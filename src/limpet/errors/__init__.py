@@ -47,7 +47,7 @@
     │                             (a SessionError too)
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
-        ├── SealUnavailable · QueueFull · FlushFailed
+        ├── StoreRefused · SealUnavailable · QueueFull · FlushFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
         └── ArchiveFailed · ArchiveSealed · ArchiveDamaged
@@ -157,6 +157,7 @@ from limpet.errors.store import (
     StoreOlder,
     StoreOnNetwork,
     StoreReadOnly,
+    StoreRefused,
     StoreUnopened,
     Unrecorded,
 )
@@ -381,6 +382,7 @@ __all__ = [
     "StoreOlder",
     "StoreOnNetwork",
     "StoreReadOnly",
+    "StoreRefused",
     "StoreUnopened",
     "SuspensionError",
     "SuspensionInUnsupportedContext",
