@@ -231,7 +231,9 @@ def _unwritten(error: OSError, target: Path) -> StoreError:
 
 def _remove(part: Path | None) -> None:
     """What is left of a copy that failed. What cannot be removed is cleared by the next one."""
-    for suffix in ("", "-wal", "-shm", "-journal") if part is not None else ():
+    if part is None:
+        return
+    for suffix in ("", "-wal", "-shm", "-journal"):
         with suppress(OSError):
             part.with_name(part.name + suffix).unlink(missing_ok=True)
 
