@@ -92,7 +92,12 @@ async def test_an_object_of_an_archived_session_says_that_it_is_archived(
         with pytest.raises(limpet.FlushFailed) as caught:
             await lp.flush()
         assert isinstance(caught.value.unrecorded[0].error, limpet.SessionEnded)
-    await lp.unarchive(s.key)
+    back = await lp.unarchive(s.key)
+    assert (back.name, back.before, back.phase) == ("unarchive", "archived", "completed")
+    assert (back.side_effects, back.event and back.event.type) == (
+        ("restore_from_archive",),
+        "session.unarchived",
+    )
     assert (await s.refresh()).values["n"] == 4
     await lp.delete(s.key)
     with pytest.raises(limpet.SessionDeleted):

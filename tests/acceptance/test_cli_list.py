@@ -91,3 +91,35 @@ def test_what_is_said_twice_is_no_question(here: Path) -> None:
     done = run(here, "list", "a.db", "--app", "a", "--app", "b")
     assert done.returncode == 2
     assert "--app is given 2 times. Pass it once." in done.stderr
+
+
+def test_an_app_without_sessions_is_named_with_those_that_there_are(here: Path) -> None:
+    """A misspelled --app is not an empty store; of a known one the deleted can still be listed."""
+    done = run(here, "list", "a.db", "--app", "suport")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no session of the app 'suport'" in done.stderr
+    assert "sessions of support" in done.stderr
+    code, told = answer(here, "list", "a.db", "--app", "suport")
+    assert (code, told["error"]["code"]) == (3, "session.not_found")
+    _, told = answer(here, "list", "a.db", "--app", "billing", "--deleted")
+    assert ids(told) == ["gone"]
+    assert run(here, "list", "a.db", "--app", "support", "--user", "nobody").returncode == 0
+
+
+async def test_labels_of_limpets_own_are_not_shown(tmp_path: Path) -> None:
+    """By which dead letters are found: neither on the object nor in the table nor in JSON."""
+
+    async def fails(turn: limpet.Turn) -> None:
+        raise ValueError
+
+    async with limpet.open(f"sqlite:///{tmp_path}/a.db") as lp:
+        s = await lp.create("support", "ada", id="dead", labels={"plan": "gold"}, actor="user:ada")
+        await s.append("user.message", {"text": "hi"})
+        await lp.wake(s.key, fails, retries=0)
+        await s.refresh()
+        (dead,) = (await lp.dead_letters(app="support")).items
+        assert s.labels == dead.labels == {"plan": "gold"}
+        assert "$dead" in dead.indexed_labels
+    assert "$" not in (await asyncio.to_thread(run, tmp_path, "list", "a.db")).stdout
+    _, told = await asyncio.to_thread(answer, tmp_path, "list", "a.db")
+    assert told["items"][0]["labels"] == {"plan": "gold"}

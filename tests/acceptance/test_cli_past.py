@@ -52,6 +52,17 @@ def test_log_and_show_tell_of_events(here: Path) -> None:
     assert run(here, "show", "shop.db", "9", *KEY).returncode == 2
 
 
+def test_an_event_that_changed_nothing_is_shown_without_a_table(here: Path) -> None:
+    """On a terminal and in a pipe the same: what it is, and that nothing changed."""
+    with limpet.open_sync(f"sqlite:///{here}/shop.db") as lp:
+        lp.session("shop", "ada", "1").append("agent.paused", actor="agent:main")
+    lines = run(here, "show", "shop.db", "7", *KEY).stdout.splitlines()
+    assert lines[4:] == ["", "no data", "", "no changes"]
+    _, shown = run_terminal(here, "show", "shop.db", "7", *KEY)
+    assert "no changes" in shown
+    assert "path" not in shown
+
+
 def test_state_and_diff_take_places_in_the_history(here: Path) -> None:
     """A seq, a time or a checkpoint; nonsense is refused."""
     assert answer(here, "state")["state"] == {"total": -20}

@@ -13,7 +13,8 @@ import typer
 
 import limpet
 from limpet.cli import app as cli
-from limpet.cli import commands, show
+from limpet.cli import main as entry
+from limpet.cli import output, show
 from tests.support import chats
 from tests.support.command import PAGE, answer, run, run_process, run_terminal
 
@@ -125,7 +126,7 @@ def test_exit_codes_are_documented_once_and_all_of_them(tmp_path: Path) -> None:
     text = run_process(tmp_path, "--help").stdout
     listed = set(map(int, re.findall(r"^ +(\d+)  ", text, re.MULTILINE)))
     table = set(map(int, re.findall(r"^\| (\d+) \| ", PAGE.read_text(), re.MULTILINE)))
-    ours = {0, cli.FOUND, show.INTERRUPTED, commands.OUTPUT_LOST, commands.READER_GONE}
+    ours = {0, cli.FOUND, show.INTERRUPTED, output.OUTPUT_LOST, output.READER_GONE, entry.BROKEN}
     kinds = [getattr(limpet, name) for name in limpet.__all__]
     errors = [k for k in kinds if isinstance(k, type) and issubclass(k, limpet.LimpetError)]
     assert listed == table == ours | {kind.exit_code for kind in errors}

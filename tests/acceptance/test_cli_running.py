@@ -23,6 +23,20 @@ async def support(turn: limpet.Turn) -> None:
 """
 
 
+LOUD = """
+print("imported")
+
+
+async def support(turn):
+    print("\\x1b[32mturn\\x1b[0m")
+    await turn.say("done")
+"""
+ASKING = """
+async def support(turn):
+    await turn.approve("refund", {"eur": 5})
+"""
+
+
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     """A directory with an agent, and a store of three sessions that wait for it."""
@@ -92,6 +106,53 @@ def test_a_session_is_created_sent_a_message_and_woken(here: Path) -> None:
         assert s.events[0].actor.startswith("cli:")
         assert [e.data["text"] for e in s.read(types=["agent.message"])] == ["Where is it?"]
         assert lp.get("support", "ada", "c0").head.pending == 1  # nobody else's turn
+
+
+def test_the_first_session_makes_the_store(tmp_path: Path) -> None:
+    """Of commands that write only create does; a directory that is missing is named."""
+    made = ("--app", "support", "--user", "ada", "--id", "one")
+    assert run(tmp_path, "send", "new.db", "hi", *made).returncode == 4
+    assert not (tmp_path / "new.db").exists()
+    assert run(tmp_path, "create", "new.db", *made).stdout == "ok: created support/ada/one\n"
+    assert run(tmp_path, "send", "new.db", "hi", *made).returncode == 0
+    done = run(tmp_path, "create", "nowhere/new.db", *made)
+    assert (done.returncode, "nowhere" in done.stderr) == (4, True)
+
+
+def test_a_wake_prints_what_the_agent_said(here: Path) -> None:
+    """The text for people, line by line; the whole message as JSON."""
+    with limpet.open_sync(f"sqlite:///{here}/support.db") as lp:
+        s = lp.session("support", "ada", "c1")
+        s.append("user.message", {"text": "two\nlines"}, actor="user:ada")
+    one = (*NAMED[:-1], "c1")
+    lines = run(here, *WAKE, *one).stdout.splitlines()
+    assert lines == ["hi", "two", "lines", "support/ada/c1 ran: end_turn"]
+    _, told = answer(here, *WAKE, *NAMED)
+    assert [data["text"] for data in told["said"]] == ["hi"]
+
+
+def test_what_a_harness_prints_goes_to_stderr_as_it_is(here: Path) -> None:
+    """So that the answer stays the only output, and JSON stays JSON."""
+    (here / "loud_agent.py").write_text(LOUD)
+    wake = ("wake", "support.db", "--harness", "loud_agent:support")
+    done = run(here, *wake, *NAMED, "--json")
+    assert json.loads(done.stdout)["ok"]
+    assert done.stderr == "imported\n\x1b[32mturn\x1b[0m\n"
+
+
+def test_one_session_tells_its_status_and_why_its_last_turn_ended(here: Path) -> None:
+    """What it waits for, too; all three options name it."""
+    (here / "asking_agent.py").write_text(ASKING)
+    _, told = answer(here, "status", "support.db", *NAMED)
+    assert (told["status"], told["stop_reason"], told["state"]) == ("idle", None, "due")
+    assert run(here, "wake", "support.db", "--harness", "asking_agent:support", *NAMED).stdout
+    _, told = answer(here, "status", "support.db", *NAMED)
+    assert (told["stop_reason"], told["state"]) == ("requires_action", "blocked")
+    first, *rest = run(here, "status", "support.db", *NAMED).stdout.splitlines()
+    assert first == "support/ada/c0: idle, stopped: requires_action."
+    assert "waits for" in rest[1]
+    assert run(here, "status", "support.db", "--id", "c0").returncode == 2
+    assert run(here, "status", "support.db", *NAMED[:-1], "none").returncode == 3
 
 
 def test_what_cannot_be_created_sent_or_woken_is_named(here: Path) -> None:

@@ -36,13 +36,41 @@ async def test_a_state_is_that_after_an_event_a_time_or_a_checkpoint(lp: limpet.
     assert await s.state_at(datetime.now(UTC) + timedelta(days=1)) == s.state
 
 
+async def test_a_text_names_a_place_as_the_command_line_does(lp: limpet.Limpet) -> None:
+    """A seq, a time, a checkpoint: for state_at, diff, fork and rewind alike."""
+    s = await orders(lp)
+    third = (await s.read())[2]
+    ref = await s.checkpoint()
+    await s.append("order.item", set={"total": -1}, actor="agent:main")
+    assert await s.state_at("3") == await s.state_at(3)
+    assert await s.state_at(third.at.isoformat()) == await s.state_at(third.at)
+    assert await s.state_at("#1") == await s.state_at(ref)
+    assert await s.diff("2", "#1") == await s.diff(2, ref)
+    assert (await s.fork("#1", id="fork")).state == await s.state_at(ref)
+    await s.rewind("#1", actor="agent:main")
+    assert s.state == await s.state_at(ref)
+
+
 async def test_a_place_that_is_not_in_the_history_is_refused(lp: limpet.Limpet) -> None:
     """Before the beginning, beyond the newest event, without a zone, or of another kind."""
     s = await orders(lp)
     long_ago = datetime(2001, 1, 1, tzinfo=UTC)
-    for when in (0, -1, 7, long_ago, long_ago.replace(tzinfo=None), True, "2", None):
+    for when in (
+        0,
+        -1,
+        7,
+        long_ago,
+        long_ago.replace(tzinfo=None),
+        True,
+        "7",
+        "soon",
+        "9" * 5_000,
+        None,
+    ):
         with pytest.raises(InvalidInput):
             await s.state_at(when)  # type: ignore[arg-type]
+    with pytest.raises(limpet.NoCheckpoint):
+        await s.rewind("#1")
     elsewhere = limpet.CheckpointRef(limpet.Key("shop", "ada", "2"), 1, 2, "00")
     with pytest.raises(InvalidInput, match="checkpoint is of shop/ada/2"):
         await s.state_at(elsewhere)

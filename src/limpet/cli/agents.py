@@ -131,7 +131,8 @@ def learnings(
         with screen.answer(told) as say:
             for each in told["learnings"]:
                 say(f"{each['id']}  {each['kind']}  {each['sessions']}×  {each['text']}", "ok")
-            say(told["memory"] or f"{agent} has no memory yet.", "ok")
+            for line in (told["memory"] or f"{agent} has no memory yet.").rstrip().split("\n"):
+                say(line, "ok")
 
 
 def setup(
@@ -219,7 +220,8 @@ def memory(
         with screen.answer({"memory": told}) as say:
             for each in told:
                 rest = each["access"] if buffer is None else _text(each["value"])
-                say(f"{each['name']}@{each['version']}  {rest}", "ok")
+                for line in f"{each['name']}@{each['version']}  {rest}".split("\n"):
+                    say(line, "ok")
 
 
 def outcomes(

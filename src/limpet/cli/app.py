@@ -2,12 +2,13 @@
 
 Each opens the store, calls one method, shows the result and exits with a code: 0 nothing is wrong,
 1 something was found, else the `exit_code` of the error (2 the request, 3 the session, 4 the
-store). A missing store is an error; only restore, copy and import create one.
+store). A missing store is an error; only create, restore, copy and import make one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from functools import partial
 from typing import Annotated, Any, Final, TypeVar
@@ -16,27 +17,39 @@ import typer
 
 import limpet
 from limpet.cli import agents, importing, life, moving, past, running, sessions
-from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on, store_url
-from limpet.cli.backlog import Backlog, backlog_of
+from limpet.cli.asked import (
+    Json,
+    MaybeId,
+    MaybeUser,
+    Url,
+    apps_of,
+    file_path,
+    key_given,
+    key_of,
+    listed,
+    named_by_options,
+    on,
+    refuse_unknown,
+    store_url,
+)
+from limpet.cli.backlog import Backlog, SessionStatus, backlog_of
 from limpet.cli.commands import Command, Commands
 from limpet.cli.objects import imported_object
 from limpet.cli.show import Screen
 from limpet.cli.stuck import Stuck
-from limpet.errors import InvalidInput, SessionNotFound
-from limpet.model import PAGE_MAX
+from limpet.errors import InvalidInput
+from limpet.model import to_us
 from limpet.session.typing.migrate import MigrationPlan
 from limpet.store.doctor import damage
 from limpet.store.open import (
     backup_store,
     restore_store,
 )
-from limpet.store.paging.cursor import check_app
 from limpet.store.protocol import Diagnosis, Report
 
 T = TypeVar("T")
 
 FOUND: Final = 1
-_APPS_SHOWN: Final = 10
 # \b keeps the line breaks. docs/cli.md describes the same codes.
 _CODES: Final = """\b
 Exit codes:
@@ -45,6 +58,7 @@ Exit codes:
   2    the request is wrong
   3    the session does not exist, or is not in the needed state
   4    the store cannot serve the request
+  70   Limpet itself failed: a bug
   74   the output could not be written
   130  interrupted
   141  the reader of the output closed the pipe
@@ -93,7 +107,7 @@ def root(
     ] = False,
 ) -> None:
     if version:
-        typer.echo(f"limpet {limpet.__version__}")
+        sys.stdout.write(f"limpet {limpet.__version__}\n")
         raise typer.Exit
 
 
@@ -160,6 +174,8 @@ def status(
     app_name: Annotated[
         str | None, typer.Option("--app", metavar="NAME", help="Only the sessions of this app.")
     ] = None,
+    user: MaybeUser = None,
+    id_: MaybeId = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=0, max=10_000, help="Show at most N.")
     ] = 50,
@@ -167,18 +183,30 @@ def status(
 ) -> None:
     """Show which sessions wait, and which are leased.
 
-    Counts all sessions and lists those that are leased, due or held back, the most urgent first.
-    Read-only; safe to run while other processes write.
+    Counts all sessions and lists those that are leased, due or held back, the most urgent first; or
+    shows one session, and why its last turn ended. Read-only; safe to run while other processes
+    write.
     """
     screen = Screen(as_json=as_json)
 
     async def run(lp: limpet.Limpet) -> Backlog:
         if app_name is not None:
-            await _refuse_unknown(lp, app_name)
+            await refuse_unknown(lp, app_name)
         return await backlog_of(lp, app_name, now=lp.now(), limit=limit)
 
+    async def run_one(lp: limpet.Limpet) -> SessionStatus:
+        with named_by_options():
+            session = await lp.get(key, tail=0, untyped=True)
+        texts = session.writer.known.texts
+        run = (session.status, session.stop_reason)
+        return SessionStatus(session.head, *run, to_us(lp.now()), texts)
+
     with screen.errors():
-        screen.status(on(url, run, looking=True))
+        if user is None and id_ is None:
+            screen.status(on(url, run, looking=True))
+        else:
+            key = key_of(app_name, user, id_)
+            screen.session_status(on(url, run_one, looking=True))
 
 
 command("list")(sessions.list_)
@@ -292,41 +320,15 @@ def migrate(
     raise typer.Exit(0 if done.ok else FOUND)
 
 
-async def _refuse_unknown(lp: limpet.Limpet, app_name: str) -> None:
-    """Raise SessionNotFound for an app without sessions: probably a misspelled name."""
-    if (await lp.list(app=check_app(app_name), limit=1)).items:
-        return
-    apps = await _apps_of(lp, typed=False)
-    here = f"this store has sessions of {_listed(apps)}" if apps else "this store has no sessions"
-    raise SessionNotFound(f"of the app {app_name!r}", f"Check --app: {here}")
-
-
 async def _check_apps(lp: limpet.Limpet, app_name: str | None, *, all_apps: bool) -> None:
     """Raise for an app without sessions, or if a registry may not be for all the apps here."""
     if app_name is not None:
-        await _refuse_unknown(lp, app_name)
-    elif not all_apps and len(apps := await _apps_of(lp)) > 1:
+        await refuse_unknown(lp, app_name)
+    elif not all_apps and len(apps := await apps_of(lp, typed=True)) > 1:
         raise InvalidInput(
-            f"this store has typed sessions of several apps: {_listed(apps)}. Choose one with "
+            f"this store has typed sessions of several apps: {listed(apps)}. Choose one with "
             "--app, or pass --all-apps if the registry is for all of them."
         )
-
-
-async def _apps_of(lp: limpet.Limpet, *, typed: bool = True) -> list[str]:
-    """The apps that have sessions, or typed ones."""
-    found: set[str] = set()
-    cursor = None
-    while True:  # oldest first, which no write changes: each session is met once
-        page = await lp.list(reverse=False, limit=PAGE_MAX, cursor=cursor)
-        found.update([h.key.app for h in page.items if h.schema_version is not None or not typed])
-        cursor = page.cursor
-        if cursor is None:
-            return sorted(found)
-
-
-def _listed(apps: list[str]) -> str:
-    more = len(apps) - _APPS_SHOWN
-    return ", ".join(apps[:_APPS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
 verbs = (moving.copy, moving.erase, moving.export, moving.mirror)

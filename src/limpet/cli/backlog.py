@@ -70,6 +70,16 @@ class Backlog(msgspec.Struct):
         return order, -head.priority, runnable_us(head) or 0
 
 
+class SessionStatus(msgspec.Struct, frozen=True):
+    """Where one session stands, and why its last turn ended."""
+
+    head: Head
+    status: str
+    stop_reason: str | None
+    now_us: int
+    texts: Texts
+
+
 def readiness(head: Head, now_us: int) -> Readiness:
     """Whether the session is leased to a worker, can be claimed now, waits for an answer, a grant
     or a person who requeues it, is held back for a retry, or has nothing to do now."""

@@ -6,21 +6,16 @@ reported here in the same form and with their own exit codes.
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, TextIO
+from collections.abc import Sequence
+from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from limpet.cli.output import safe_output
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput
-
-READER_GONE: Final = 141  # as a shell reports a process that a closed pipe ended
-OUTPUT_LOST: Final = 74  # EX_IOERR of sysexits.h
 
 
 class Commands(TyperGroup):
@@ -28,7 +23,7 @@ class Commands(TyperGroup):
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         given = list(sys.argv[1:] if args is None else args)
-        with _answering():
+        with safe_output():
             if "--json" not in given:
                 return super().main(given, *rest, **extra)
             self._main_in_json(given, *rest, **extra)
@@ -63,68 +58,3 @@ class Command(TyperCommand):
 def _is_plain_flag(option: Any) -> bool:
     """Whether it can only say one thing, however often."""
     return bool(option.is_flag and not option.secondary_opts)
-
-
-class _Lost(Exception):
-    """The output could not be written. Not an OSError, so that nobody mistakes it for a store's."""
-
-    def __init__(self, cause: OSError) -> None:
-        self.cause = cause
-
-
-class _Output:
-    """Standard output whose failures cannot be confused with those of a store."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except OSError as error:
-            raise _Lost(error) from error
-
-    def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except OSError as error:
-            raise _Lost(error) from error
-
-
-@contextmanager
-def _answering() -> Iterator[None]:
-    """Wraps all output, so that a failed write gets its own exit code."""
-    stream = sys.stdout
-    output: Any = _Output(stream)
-    sys.stdout = output
-    try:
-        try:
-            yield
-        finally:
-            output.flush()
-    except _Lost as lost:
-        _let_go(stream)
-        if lost.cause.errno == errno.EPIPE:
-            sys.exit(READER_GONE)
-        reason = lost.cause.strerror or str(lost.cause)
-        sys.stderr.write(
-            f"limpet: output.lost\n  the output could not be written: {reason}. The command ran "
-            "up to that point: free space, or write elsewhere, and run it again.\n"
-        )
-        sys.exit(OUTPUT_LOST)
-    finally:
-        sys.stdout = stream
-
-
-def _let_go(stream: TextIO) -> None:
-    """Discard buffered output, so that it does not fail again at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, stream.fileno())
-    except (OSError, ValueError):  # no file of the operating system
-        pass
-    finally:
-        os.close(nowhere)

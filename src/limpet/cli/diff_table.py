@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from rich.table import Table
-from rich.text import Text
 
+from limpet.cli.output import cell
 from limpet.model.diff.changes import Kind
 from limpet.model.diff.diff import Diff
 from limpet.model.diff.text import SIGNS, old_and_new, place
@@ -25,5 +25,5 @@ def diff_table(diff: Diff) -> Table:
         colour = _COLOURS[change.kind]
         old, new = old_and_new(change, _CELL_CHARS_MAX)
         cells = ((SIGNS[change.kind], colour), (place(change), ""), (old, "red"), (new, "green"))
-        made.add_row(*(Text(text, style=style) for text, style in cells))
+        made.add_row(*(cell(text, style) for text, style in cells))
     return made

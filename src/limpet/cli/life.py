@@ -12,10 +12,10 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 from rich.table import Table
-from rich.text import Text
 
 import limpet
 from limpet.cli.asked import Json, Url, named_by_options, store_url
+from limpet.cli.output import cell
 from limpet.cli.past import Actor, App, Id, User
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput
@@ -132,7 +132,7 @@ def resume(
         steps = [msgspec.to_builtins(step) for step in report.steps]
         told = {"ok": True, "session": key_form(key), "steps": steps, **report.figures}
         with screen.answer({**told, "warnings": list(report.warnings)}) as say:
-            for line in str(report).splitlines():
+            for line in str(report).split("\n"):
                 say(line, "warning" if line.startswith("  warning") else "ok")
 
 
@@ -200,7 +200,7 @@ def _table(told: Mapping[str, Mapping[Phase, int]]) -> Table:
     for phase in PHASES:
         table.add_column(phase, justify="right")
     for app, row in told.items():
-        table.add_row(Text(app), *[f"{row[phase]:,}" if row[phase] else "" for phase in PHASES])
+        table.add_row(cell(app), *[f"{row[phase]:,}" if row[phase] else "" for phase in PHASES])
     return table
 
 

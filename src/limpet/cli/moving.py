@@ -11,7 +11,18 @@ from typing import Annotated
 import typer
 
 import limpet
-from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on, store_url
+from limpet.cli.asked import (
+    Json,
+    MaybeId,
+    MaybeUser,
+    Url,
+    file_path,
+    key_given,
+    named_by_options,
+    on,
+    refuse_unknown,
+    store_url,
+)
 from limpet.cli.moved import (
     show_copied,
     show_erased,
@@ -21,7 +32,7 @@ from limpet.cli.moved import (
     show_mirrored,
 )
 from limpet.cli.show import Screen
-from limpet.errors import InvalidInput, SessionNotFound
+from limpet.errors import InvalidInput
 from limpet.model import is_reserved
 from limpet.session.move.transfer import Copied
 from limpet.store.open import look_at
@@ -32,12 +43,6 @@ User = Annotated[str, typer.Option("--user", metavar="NAME", help="Its user.")]
 Id = Annotated[str, typer.Option("--id", metavar="ID", help="Its id.")]
 MaybeApp = Annotated[
     str | None, typer.Option("--app", metavar="NAME", help="Only the sessions of this app.")
-]
-MaybeUser = Annotated[
-    str | None, typer.Option("--user", metavar="NAME", help="With --id: only this session.")
-]
-MaybeId = Annotated[
-    str | None, typer.Option("--id", metavar="ID", help="With --user: only this session.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _FOUND = 1
@@ -65,7 +70,7 @@ def copy(
         looking = await look_at(urls[0])
         async with limpet.Limpet(urls[0], store=looking) as lp, limpet.open(urls[1]) as other:
             if key is None and app_name is not None and not is_reserved(app_name):
-                await _refuse_unknown(lp, app_name)
+                await refuse_unknown(lp, app_name)
             with screen.progress("copying events") as progress, named_by_options():
                 if key is not None:
                     return await lp.copy(key, to=other, progress=progress)
@@ -134,6 +139,8 @@ def mirror(
             with named_by_options():
                 if key is not None:
                     return await lp.mirror(target, key)
+                if app_name is not None:
+                    await refuse_unknown(lp, app_name)
                 return await lp.mirror(target, app=app_name)
 
         show_mirrored(screen, on(url, run, looking=True), target)
@@ -217,12 +224,6 @@ def erase_user(
         asked = f"Erase everything of the user {user} of {app_name} for good?"
         _ask(asked, yes=yes, as_json=as_json)
         show_forgotten(screen, app_name, user, on(url, run))
-
-
-async def _refuse_unknown(lp: limpet.Limpet, app_name: str) -> None:
-    """Raise SessionNotFound for an app without sessions: probably a misspelled name."""
-    if not (await lp.list(app=app_name, limit=1)).items:
-        raise SessionNotFound(f"of the app {app_name!r}", "Check --app")
 
 
 def _ask(question: str, *, yes: bool, as_json: bool) -> None:

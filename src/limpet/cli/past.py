@@ -9,7 +9,7 @@ from __future__ import annotations
 import getpass
 import subprocess
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -21,7 +21,6 @@ from limpet.cli.asked import Json, Url, named_by_options, on
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput, NoCheckpoint, SessionExists
 from limpet.model.diff.policy import Conflict
-from limpet.session.history.at import When
 
 T = TypeVar("T")
 App = Annotated[str, typer.Option("--app", metavar="NAME", help="The app of the session.")]
@@ -99,7 +98,7 @@ def state(
     screen = Screen(as_json=as_json)
 
     async def run(s: Made) -> Any:
-        return await s.state_at(s.version if at is None else await _place(s, at))
+        return await s.state_at(s.version if at is None else at)
 
     with screen.errors():
         shown.show_state(screen, _with(url, (app_name, user, id_), run))
@@ -119,8 +118,7 @@ def diff(
     screen = Screen(as_json=as_json)
 
     async def run(s: Made) -> limpet.Diff:
-        last = None if after is None else await _place(s, after)
-        return await s.diff(await _place(s, before), last)
+        return await s.diff(before, after)
 
     with screen.errors():
         shown.show_diff(screen, _with(url, (app_name, user, id_), run))
@@ -210,9 +208,8 @@ def fork(
     screen = Screen(as_json=as_json)
 
     async def run(s: Made) -> Made:
-        place = None if at is None else await _place(s, at)
         try:
-            return await s.fork(place, id=new_id, user=new_user)
+            return await s.fork(at, id=new_id, user=new_user)
         except SessionExists as error:
             raise SessionExists(error.key, "Pass another --new-id, or none") from error
 
@@ -234,7 +231,7 @@ def rewind(
     screen = Screen(as_json=as_json)
 
     async def run(s: Made) -> limpet.Rewound:
-        return await s.rewind(await _place(s, place))
+        return await s.rewind(place)
 
     with screen.errors():
         shown.show_rewound(screen, _with(url, (app_name, user, id_), run, actor=_actor(actor)))
@@ -371,19 +368,6 @@ def _with(
             return await work(await lp.get(limpet.Key(*key), tail=0, actor=actor))
 
     return on(url, run, looking=actor is None)
-
-
-async def _place(s: Made, text: str) -> When:
-    """A place in the history as a person writes it."""
-    if text.isdecimal():
-        return int(text)
-    if text.startswith("#") and text[1:].isdecimal():
-        return await _checkpoint(s, int(text[1:]))
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInput(f"{text!r} is not a place in a history. {_SEQ}") from None
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
 
 
 async def _checkpoint(s: Made, number: int) -> limpet.CheckpointRef:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from rich.console import Group
-from rich.json import JSON
+from rich.console import Group, RenderableType
+from rich.highlighter import JSONHighlighter
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -15,6 +15,7 @@ from rich.tree import Tree
 import limpet
 from limpet.cli.ages import instant
 from limpet.cli.diff_table import diff_table
+from limpet.cli.output import cell, escaped
 from limpet.cli.show import Screen
 from limpet.model.diff.changes import brief
 from limpet.model.ops import show as show_path
@@ -32,26 +33,22 @@ def show_event(screen: Screen, event: limpet.Event, changed: limpet.Diff) -> Non
     told = {"ok": True, "event": event_form(event), "diff": _changes(changed)}
     head = [f"event {event.seq}  {event.type}", f"actor  {event.actor}"]
     head += [f"at     {instant(event.at_us)}", f"id     {event.id}"]
-    lines = [*head, "", _json(event.data), "", *str(changed).splitlines()]
+    data = _json(event.data) if event.data else _data(event) or "no data"
     screen.display(
         told,
-        lambda: Group(Text("\n".join(head)), "", JSON(_json(event.data)), "", diff_table(changed)),
-        lines,
+        lambda: Group(*map(cell, head), "", _colored(data), "", _diff(changed)),
+        [*head, "", *data.split("\n"), "", *str(changed).split("\n")],
     )
 
 
 def show_state(screen: Screen, state: Mapping[str, Any]) -> None:
     text = _json(state)
-    screen.display({"ok": True, "state": state}, lambda: JSON(text), [text])
+    screen.display({"ok": True, "state": state}, lambda: _colored(text), text.split("\n"))
 
 
 def show_diff(screen: Screen, changed: limpet.Diff) -> None:
     told = {"ok": True, "changes": _changes(changed)}
-    screen.display(
-        told,
-        lambda: diff_table(changed) if changed else Text("no changes", "dim"),
-        str(changed).splitlines(),
-    )
+    screen.display(told, lambda: _diff(changed), str(changed).split("\n"))
 
 
 def show_blame(screen: Screen, path: str, found: tuple[limpet.Blame, ...]) -> None:
@@ -63,7 +60,7 @@ def show_blame(screen: Screen, path: str, found: tuple[limpet.Blame, ...]) -> No
     lines = ["  ".join(row) for row in rows] or [f"no event has changed {path}."]
     screen.display(
         {"ok": True, "changes": told},
-        lambda: _table(("seq", "actor", "at", "operation"), rows) if rows else Text(lines[0]),
+        lambda: _table(("seq", "actor", "at", "operation"), rows) if rows else cell(lines[0]),
         lines,
     )
 
@@ -73,12 +70,12 @@ def show_found(screen: Screen, event: limpet.Event | None, asked: int) -> None:
     line = "the state is good now."
     if event is not None:
         line = f"first bad event: {_log_line(event)}"
-    screen.display(told, lambda: Text(line, "green" if event is None else "red"), [line])
+    screen.display(told, lambda: cell(line, "green" if event is None else "red"), [line])
 
 
 def show_lineage(screen: Screen, found: limpet.Lineage) -> None:
     told = {"ok": True, "lineage": _lineage_form(found)}
-    screen.display(told, lambda: _tree(found), str(found).splitlines())
+    screen.display(told, lambda: _tree(found), str(found).split("\n"))
 
 
 def show_fork(screen: Screen, fork: limpet.Session[Any]) -> None:
@@ -194,24 +191,24 @@ def _table(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
     for name in names:
         made.add_column(name, overflow="fold", no_wrap=name in ("seq", "at"))
     for row in rows:
-        made.add_row(*map(Text, row))
+        made.add_row(*map(cell, row))
     return made
 
 
 def _tree(found: limpet.Lineage) -> Tree:
     first, *others = (*found.above, found)
-    tree = at = Tree(Text(first.line, "bold" if first is found else "dim"))
+    tree = at = Tree(cell(first.line, "bold" if first is found else "dim"))
     for each in others:
-        at = at.add(Text(each.line, "bold" if each is found else "dim"))
+        at = at.add(cell(each.line, "bold" if each is found else "dim"))
     _grow(at, found)
     return tree
 
 
 def _grow(tree: Tree, found: limpet.Lineage) -> None:
     for merge in found.merges:
-        tree.add(Text(f"← {merge.key} up to {merge.at}, in event {merge.seq}", "cyan"))
+        tree.add(cell(f"← {merge.key} up to {merge.at}, in event {merge.seq}", "cyan"))
     for fork in found.forks:
-        _grow(tree.add(Text(fork.line)), fork)
+        _grow(tree.add(cell(fork.line)), fork)
 
 
 def _op(op: Any) -> str:
@@ -222,6 +219,16 @@ def _op(op: Any) -> str:
 def _form(op: Any) -> list[Any]:
     found: list[Any] = msgspec.to_builtins(op)
     return found
+
+
+def _diff(changed: limpet.Diff) -> RenderableType:
+    return diff_table(changed) if changed else cell("no changes", "dim")
+
+
+def _colored(json: str) -> Text:
+    text = JSONHighlighter()(escaped(json))
+    text.no_wrap = True
+    return text
 
 
 def _json(value: Any) -> str:

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
@@ -23,9 +22,9 @@ from limpet.cli.ages import moment
 from limpet.cli.asked import Json, Url, named_by_options, on
 from limpet.cli.life import acting
 from limpet.cli.objects import imported_function, imported_object
+from limpet.cli.output import Output, cell, console, one_line, output, users_code
 from limpet.cli.past import Actor, App, Id, User
 from limpet.cli.show import Screen
-from limpet.model.diff.changes import printable
 from limpet.runtime.worker import Rates
 from limpet.session.wire import event_form
 
@@ -49,6 +48,8 @@ Setup = Annotated[
 
 _FOUND: Final = 1
 _SHOW_SECONDS: Final = 1.0
+_SAID_MAX: Final = 100
+_CLEAR_LINE: Final = "\r\x1b[K"
 _PIPE_COLUMNS: Final = 10_000
 _OURS: Final = Path(limpet.__file__).parent
 _COLOURS: Final = {"success": "green", "error": "bold red", "blocked": "yellow"}
@@ -97,8 +98,9 @@ def work(
         return await worker.run()
 
     with screen.errors():
-        to_run, declare = _imported(harness, setup)
-        rates = on(url, run)
+        with users_code():
+            to_run, declare = _imported(harness, setup)
+            rates = on(url, run)
         show.last(rates)
 
 
@@ -113,25 +115,44 @@ def wake(
     setup: Setup = None,
     as_json: Json = False,
 ) -> None:
-    """Run one turn of one session, if it has anything to do."""
+    """Run one turn of one session, and print its answer.
+
+    Runs nothing if the session has nothing to do. Exits with 1 if the turn failed.
+    """
     screen = Screen(as_json=as_json)
 
-    async def run(lp: limpet.Limpet) -> Any:
+    async def run(lp: limpet.Limpet) -> tuple[limpet.Woken, list[dict[str, Any]]]:
         await _set_up(lp, declare)
         with named_by_options():
-            return await lp.wake(key, to_run, retries=retries)
+            woken = await lp.wake(key, to_run, retries=retries)
+        return woken, await _said(lp, key, woken) if woken.ran else []
 
     with screen.errors():
         key = limpet.Key(app_name, user, id_)
-        to_run, declare = _imported(harness, setup)
-        woken: limpet.Woken = on(url, run)
+        with users_code():
+            to_run, declare = _imported(harness, setup)
+            woken, said = on(url, run)
         failed = None if woken.error is None else f"{type(woken.error).__name__}: {woken.error}"
         form = {"ran": woken.ran, "reason": woken.reason, "wake_id": woken.wake_id}
-        with screen.answer({"ok": failed is None, **form, "error": failed}) as say:
+        with screen.answer({"ok": failed is None, **form, "error": failed, "said": said}) as say:
+            for data in said:
+                for line in _text_of(data).split("\n"):
+                    say(line, "ok")
             say(f"{key} {'ran' if woken.ran else 'did not run'}: {woken.reason}", "ok")
             if woken.error is not None and not as_json:
-                _show_failure(key, woken.error)
+                _show_failure(output(stderr=True), key, woken.error)
     raise typer.Exit(0 if failed is None else _FOUND)
+
+
+async def _said(lp: limpet.Limpet, key: limpet.Key, woken: limpet.Woken) -> list[dict[str, Any]]:
+    """The data of the messages of one wake, the oldest first."""
+    found = await lp.session(key).read(types=["agent.message"], limit=_SAID_MAX, reverse=True)
+    return [dict(e.data) for e in reversed(found) if e.wake_id == woken.wake_id and e.data]
+
+
+def _text_of(data: dict[str, Any]) -> str:
+    text = data.get("text")
+    return text if isinstance(text, str) else msgspec.json.encode(data).decode()
 
 
 RUNS: Final = (work, wake)
@@ -250,7 +271,7 @@ def trace(
         else:
             # In a pipe a line is never broken: it may be searched for.
             width = None if sys.stdout.isatty() else _PIPE_COLUMNS
-            Console(highlight=False, width=width).print(tree_of(found))
+            console(width=width).print(tree_of(found))
 
 
 def _imported(harness: str, setup: str | None) -> tuple[Any, Any]:
@@ -301,6 +322,7 @@ class Rate:
 
     def __init__(self, *, as_json: bool) -> None:
         self._json, self._at, self._began = as_json, 0.0, time.monotonic()
+        self._out, self._err = output(), output(stderr=True)
 
     def __call__(self, rates: Rates) -> None:
         now = time.monotonic()
@@ -310,31 +332,32 @@ class Rate:
 
     def failed(self, key: limpet.Key, error: BaseException) -> None:
         """Why a turn failed, with the lines of the harness that led there."""
-        sys.stderr.write("" if self._json else "\r\x1b[K")
-        _show_failure(key, error)
+        if not self._json and self._err.isatty():
+            self._err.control(_CLEAR_LINE)
+        _show_failure(self._err, key, error)
 
     def last(self, rates: Rates) -> None:
         """What it came to."""
         self._write(rates, rates.seconds)
         if not self._json:
-            sys.stdout.write("\n")
+            self._out.write("\n")
 
     def _write(self, rates: Rates, seconds: float) -> None:
         if self._json:
             form = {**msgspec.structs.asdict(rates), "seconds": round(seconds, 3)}
-            sys.stdout.write(msgspec.json.encode(form).decode() + "\n")
+            self._out.write(msgspec.json.encode(form).decode() + "\n")
         else:
             per_second = rates.turns / seconds if seconds else 0.0
             counts = f"{rates.turns:,} turns, {per_second:,.1f}/s, {rates.running} running"
             more = f", {rates.paused} paused, {rates.failed} failed, {rates.dead} dead"
-            sys.stdout.write(f"\r\x1b[K{counts}{more}")
-        sys.stdout.flush()
+            self._out.control(f"{_CLEAR_LINE}{counts}{more}")
+        self._out.flush()
 
 
-def _show_failure(key: limpet.Key, error: BaseException) -> None:
+def _show_failure(err: Output, key: limpet.Key, error: BaseException) -> None:
     lines = "".join(traceback.format_exception(type(error), error, harness_lines(error)))
-    sys.stderr.write(f"limpet: a turn of {key} failed\n{lines}")
-    sys.stderr.flush()
+    err.write(f"limpet: a turn of {one_line(str(key))} failed\n{lines}")
+    err.flush()
 
 
 def harness_lines(error: BaseException) -> TracebackType | None:
@@ -357,14 +380,14 @@ def tree_of(trace: limpet.Trace) -> Tree:
     nodes = {span.id: Tree(_line(span, trace)) for span in trace.spans}
     parents = {span.id: span.parent for span in trace.spans}
     root = nodes[trace.span.id]
-    root.add(Text(woken_by(trace.activation), style="cyan"))
+    root.add(cell(woken_by(trace.activation), "cyan"))
     for event in trace.events:
         data = event.data or {}
         if event.type == "span.started" and event.wake_id != data["span_id"]:
             nodes.get(parents[data["span_id"]] or "", root).add(nodes[data["span_id"]])
         elif not event.type.startswith("span."):
             beneath = nodes.get(data.get("span_id", ""), root)
-            beneath.add(Text(f"{_after(event.at_us, trace)}  {event.type}", style="dim"))
+            beneath.add(cell(f"{_after(event.at_us, trace)}  {event.type}", "dim"))
     return root
 
 
@@ -385,15 +408,16 @@ def _list(wakes: tuple[limpet.Activation, ...], *, as_json: bool) -> None:
         if as_json:
             sys.stdout.write(msgspec.json.encode(woken).decode() + "\n")
         else:
-            sys.stdout.write(f"{woken.wake_id}  {woken.result or 'open':8}  {woken_by(woken)}\n")
+            line = f"{woken.wake_id}  {woken.result or 'open':8}  {woken_by(woken)}"
+            sys.stdout.write(f"{one_line(line)}\n")
 
 
 def _line(span: limpet.Span, trace: limpet.Trace) -> Text:
     took = "…" if span.took is None else f"{span.took.total_seconds() * 1_000:,.1f} ms"
-    text = Text(f"{span.kind} {span.name}  {_after(span.started_us, trace)}  {took}  ")
+    text = cell(f"{span.kind} {span.name}  {_after(span.started_us, trace)}  {took}  ")
     text.append(span.result or "open", style=_COLOURS.get(span.result or "", "dim"))
     if span.error:
-        text.append(f"  {printable(span.error)}")
+        text.append(f"  {one_line(span.error)}")
     return text
 
 

@@ -8,16 +8,16 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 from rich.table import Table
-from rich.text import Text
 
 import limpet
 from limpet.cli.ages import moment
-from limpet.cli.asked import Json, Url, named_by_options, on
+from limpet.cli.asked import Json, Url, named_by_options, on, refuse_unknown
 from limpet.cli.life import acting
+from limpet.cli.output import cell
 from limpet.cli.past import Actor, App, Id, User
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput, SessionExists
-from limpet.model import Head
+from limpet.model import Head, is_reserved
 from limpet.session.wire import event_form, head_form, page_form
 from limpet.store.protocol import Order, Page
 
@@ -57,6 +57,8 @@ def list_(
     screen = Screen(as_json=as_json)
 
     async def run(lp: limpet.Limpet) -> Page:
+        if app_name is not None and not is_reserved(app_name):
+            await refuse_unknown(lp, app_name, deleted=deleted)
         return await lp.list(
             app=app_name,
             user=user,
@@ -97,7 +99,7 @@ def create(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Create a session."""
+    """Create a session, and the store if there is none yet."""
     screen = Screen(as_json=as_json)
 
     async def run(lp: limpet.Limpet) -> Head:
@@ -111,7 +113,7 @@ def create(
         return head
 
     with screen.errors():
-        head = on(url, run)
+        head = on(url, run, create=True)
         with screen.answer({"ok": True, **head_form(head)}) as say:
             say(f"ok: created {head.key}", "ok")
 
@@ -170,7 +172,7 @@ def _table(page: Page) -> Table:
     for name in ("app", "user", "id", "version", "phase", "updated", "labels"):
         table.add_column(name, overflow="fold", justify="right" if name == "version" else "left")
     for head in page.items:
-        table.add_row(*map(Text, _row(head)))
+        table.add_row(*map(cell, _row(head)))
     return table
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -28,10 +28,11 @@ from rich.table import Table
 from rich.text import Text
 
 from limpet.cli.ages import timed
-from limpet.cli.backlog import Backlog, Readiness, needs, readiness
+from limpet.cli.backlog import Backlog, Readiness, SessionStatus, needs, readiness
+from limpet.cli.output import cell, console, one_line, users_code
 from limpet.cli.stuck import Stuck
 from limpet.errors import BackupDamaged, InvalidInput, LimpetError
-from limpet.model import NO_TEXTS, Head, runnable_us, to_time
+from limpet.model import NO_TEXTS, Head, Texts, runnable_us, to_time
 from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan
 from limpet.session.wire import error_form, head_form, key_form, report_form
 from limpet.store.answers import Check, Diagnosis, Report, Restored, plural, size
@@ -71,8 +72,8 @@ class Screen:
 
     def __init__(self, *, as_json: bool) -> None:
         self._json = as_json
-        self._out = Console(highlight=False)
-        self._err = Console(stderr=True, highlight=False)
+        self._out = console()
+        self._err = console(stderr=True)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -108,7 +109,7 @@ class Screen:
     def foreign(self) -> Iterator[None]:
         """Wraps the user's code: its prints go to stderr, and sys.exit becomes an error."""
         try:
-            with redirect_stdout(sys.stderr):
+            with users_code():
                 yield
         except SystemExit as error:
             raise InvalidInput(
@@ -133,7 +134,7 @@ class Screen:
             self._out.print(_table(found.checks))
         else:
             for line in _lines(found.checks):
-                typer.echo(line)
+                self._line(line)
         told = f"{'ok' if well else 'not ok'}: {found.counted}"
         if not well and not counts["problem"]:
             told += "; with --strict a warning counts"
@@ -154,7 +155,10 @@ class Screen:
 
     def status(self, found: Backlog) -> None:
         if self._json:
-            shown = [_waiting(head, found) for head in found.shown]
+            texts = found.texts
+            shown = [
+                _waiting(head, found.now_us, texts.get(head.key, NO_TEXTS)) for head in found.shown
+            ]
             told = {"ok": True, "at": _time(found.now_us), "sessions": found.sessions}
             told |= {"pending": found.pending, "due": found.due, "leased": found.leased}
             told |= {"blocked": found.blocked, "dead": found.dead, "held": found.held}
@@ -168,9 +172,24 @@ class Screen:
             self._out.print(_waiting_table(found))
         else:
             for line in _waiting_lines(found):
-                typer.echo(line)
+                self._line(line)
         if found.left_off:
             self._say(f"and {found.left_off:,} more; use --limit to show more.", "skipped")
+
+    def session_status(self, found: SessionStatus) -> None:
+        head = found.head
+        waiting = _waiting(head, found.now_us, found.texts)
+        if self._json:
+            told = {"ok": True, "at": _time(found.now_us), "status": found.status}
+            self._write({**told, "stop_reason": found.stop_reason, **waiting})
+            return
+        stopped = f", stopped: {found.stop_reason}" if found.stop_reason is not None else ""
+        self._say(f"{head.key}: {found.status}{stopped}.", "ok")
+        state = readiness(head, found.now_us)
+        waits = [] if state == "idle" else _waits(head, state, found.now_us, found.texts)
+        since = f"{head.phase}, version {head.version:,}, {head.pending:,} pending"
+        for line in (since, f"{state}: {', '.join(waits)}" if waits else "nothing to do"):
+            self._line(f"  {line}")
 
     def backed_up(self, file: Path, report: Report | None, seconds: float) -> None:
         found = () if report is None else damage(report)
@@ -212,7 +231,7 @@ class Screen:
             self._out.print(_fates(plan, stuck))
         else:
             for line in _fate_lines(plan, stuck):
-                typer.echo(line)
+                self._line(line)
         for name, sessions in plan.leftovers.items():
             many = plural(sessions, "session")
             self._say(f"left over: {name}, in {many}; the class does not declare it.", "warning")
@@ -237,7 +256,7 @@ class Screen:
             self._out.print(on_terminal())
         else:
             for line in lines:
-                typer.echo(line)
+                self._line(line)
 
     def error(self, error: LimpetError) -> None:
         """Print an error with its code and message."""
@@ -255,18 +274,22 @@ class Screen:
                 told["findings"] = findings
             self._write({"ok": False, "error": told})
             return
-        self._err.print(Text(f"limpet: {code}", "bold red"))
+        self._err.print(cell(f"limpet: {code}", "bold red"))
         for line in findings[:_SHOWN_MAX]:
-            self._err.print(Text(f"  {line}"), soft_wrap=True)
-        self._err.print(Text(f"  {message}"), soft_wrap=True)
+            self._err.print(cell(f"  {line}"), soft_wrap=True)
+        for line in message.split("\n"):
+            self._err.print(cell(f"  {line}"), soft_wrap=True)
         if code in _HERE:
-            self._err.print(Text(f"  Here: {_HERE[code]}."), soft_wrap=True)
+            self._err.print(cell(f"  Here: {_HERE[code]}."), soft_wrap=True)
 
     def _say(self, line: str, severity: str) -> None:
         if self._out.is_terminal:
-            self._out.print(Text(line, _COLOURS[severity]))
+            self._out.print(cell(line, _COLOURS[severity]))
         else:
-            typer.echo(line)
+            self._line(line)
+
+    def _line(self, line: str) -> None:
+        sys.stdout.write(f"{one_line(line)}\n")
 
     def _write(self, answer: Any) -> None:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n")
@@ -307,9 +330,9 @@ def _waiting_table(found: Backlog) -> Table:
         state = readiness(head, found.now_us)
         colour = _COLOURS["problem" if state == "dead" else "ok"]
         colour = _COLOURS["warning"] if state in ("due", "blocked") else colour
-        when, *whose = _waits(head, state, found)
-        session = Text("\n").join([Text(str(head.key)), *[Text(who, "dim") for who in whose]])
-        table.add_row(Text(state, colour), session, f"{head.pending:,}", when)
+        when, *whose = _waits(head, state, found.now_us, found.texts.get(head.key, NO_TEXTS))
+        session = Text("\n").join([cell(str(head.key)), *[cell(who, "dim") for who in whose]])
+        table.add_row(cell(state, colour), session, f"{head.pending:,}", when)
     return table
 
 
@@ -318,16 +341,19 @@ def _waiting_lines(found: Backlog) -> Iterator[str]:
     states = [readiness(head, found.now_us) for head in found.shown]
     widest = max(map(len, ("leased", *states)))
     for head, state in zip(found.shown, states, strict=True):
-        waits = ", ".join((f"{head.pending:,} pending", *_waits(head, state, found)))
+        waits = ", ".join(
+            (
+                f"{head.pending:,} pending",
+                *_waits(head, state, found.now_us, found.texts.get(head.key, NO_TEXTS)),
+            )
+        )
         yield f"{state:<{widest}}  {head.key!s:<{width}}  {waits}"
 
 
-def _waits(head: Head, state: Readiness, found: Backlog) -> list[str]:
+def _waits(head: Head, state: Readiness, now_us: int, texts: Texts) -> list[str]:
     """Since when or until when a session waits, and for whom or what."""
-    now_us = found.now_us
     if state in ("blocked", "dead"):
-        asked = needs(head, state, found.texts.get(head.key, NO_TEXTS))
-        return [f"since {timed(head.updated_us, now_us)}", *asked]
+        return [f"since {timed(head.updated_us, now_us)}", *needs(head, state, texts)]
     at = timed(runnable_us(head) or 0, now_us)
     if state == "leased":
         return [f"until {at}", f"leased to {head.worker} (fence {head.fence})"]
@@ -338,10 +364,9 @@ def _waits(head: Head, state: Readiness, found: Backlog) -> list[str]:
     return [f"since {at}"]
 
 
-def _waiting(head: Head, found: Backlog) -> dict[str, Any]:
-    state = readiness(head, found.now_us)
-    asked = needs(head, state, found.texts.get(head.key, NO_TEXTS))
-    return {**head_form(head), "state": state, "needs": asked}
+def _waiting(head: Head, now_us: int, texts: Texts) -> dict[str, Any]:
+    state = readiness(head, now_us)
+    return {**head_form(head), "state": state, "needs": needs(head, state, texts)}
 
 
 def _time(at_us: int) -> str:
@@ -351,9 +376,9 @@ def _time(at_us: int) -> str:
 def _table(checks: tuple[Check, ...]) -> Table:
     table = Table.grid(padding=(0, 2))
     for check in checks:
-        table.add_row(Text(check.severity, _COLOURS[check.severity]), check.name, Text(check.found))
+        table.add_row(cell(check.severity, _COLOURS[check.severity]), check.name, cell(check.found))
         if check.advice:
-            table.add_row("", "", Text(f"→ {check.advice}", "italic"))
+            table.add_row("", "", cell(f"→ {check.advice}", "italic"))
     return table
 
 
@@ -375,9 +400,9 @@ def _fates(plan: MigrationPlan, stuck: Stuck) -> Table:
         colour = _COLOURS["ok" if outcome.ok else "problem"]
         first, *others = _listed(outcome, stuck) or [("", "")]
         count = f"{outcome.sessions:,}"
-        table.add_row(Text(outcome.fate, colour), count, *map(Text, first))
+        table.add_row(cell(outcome.fate, colour), count, *map(cell, first))
         for other in others:
-            table.add_row("", "", *map(Text, other))
+            table.add_row("", "", *map(cell, other))
     return table
 
 

@@ -48,7 +48,7 @@
     │                             (a SessionError too)
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
-        ├── SealUnavailable · QueueFull · FlushFailed
+        ├── StoreRefused · SealUnavailable · QueueFull · FlushFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
         └── ArchiveFailed · ArchiveSealed · ArchiveDamaged
@@ -158,6 +158,7 @@ from limpet.errors.store import (
     StoreOlder,
     StoreOnNetwork,
     StoreReadOnly,
+    StoreRefused,
     StoreUnopened,
     Unrecorded,
 )
@@ -384,6 +385,7 @@ __all__ = [
     "StoreOlder",
     "StoreOnNetwork",
     "StoreReadOnly",
+    "StoreRefused",
     "StoreUnopened",
     "SuspensionError",
     "SuspensionInUnsupportedContext",

@@ -116,6 +116,21 @@ class StoreFailed(StoreError):
         super().__init__(f"{where} failed: {reason}. {_OPEN[asked]}.")
 
 
+_DOCTOR: Final = "Run lp.doctor() (limpet doctor); if it finds no problem, report this as a bug"
+
+
+class StoreRefused(StoreError):
+    code = "store.refused"
+    status = 500
+
+    def __init__(self, where: str, reason: str, advice: str = _DOCTOR) -> None:
+        self.where, self.reason, self.advice = where, reason, advice
+        super().__init__(
+            f"{where} refused what it was asked: {reason}. Nothing was written, and trying again "
+            f"does not help. {advice}."
+        )
+
+
 class SealUnavailable(StoreError):
     code = "store.seal"
     retryable = True

@@ -147,6 +147,12 @@ class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def labels(self) -> FrozenDict:
+        """The labels that users gave it."""
+        return labels.own_labels(labels.labels_in(self.facts))
+
+    @property
+    def indexed_labels(self) -> FrozenDict:
+        """All by which a store finds it: the users', and those that Limpet sets itself ($dead)."""
         return labels.labels_in(self.facts)
 
     @property

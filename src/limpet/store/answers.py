@@ -5,7 +5,8 @@ What a person may print is worded here: `str` of a report is a few lines, `repr`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -142,11 +143,31 @@ class Erasure(msgspec.Struct, frozen=True):
 class Erasures(msgspec.Struct, frozen=True):
     """The certificate of a forgotten user."""
 
-    user: Erasure  # of the user as a whole: `version` counts the sessions, `link` covers them
+    # Of the user as a whole: `version` counts the sessions, `link` covers them and the logs.
+    user: Erasure
     sessions: tuple[Erasure, ...]
     names: int  # user: names of which every version was removed
     forks: tuple[Key, ...]  # of other users: they keep the state they began on
     children: tuple[Key, ...] = ()  # delegated by these sessions to other apps: they are left
+    logs: tuple[Erasure, ...] = ()  # of the user's documents and of the sessions' checkpoints
+
+    @classmethod
+    def of(
+        cls,
+        mark: bytes,
+        certificates: Sequence[Erasure],
+        sessions: Collection[bytes],
+        *,
+        at_us: int,
+        names: int,
+        forks: Sequence[Key],
+    ) -> Erasures:
+        """All that was erased, told apart by the hashes of the keys that are sessions."""
+        link = sha256(b"".join(sorted([each.link for each in certificates]))).digest()
+        mine = tuple([each for each in certificates if each.key_hash in sessions])
+        logs = tuple([each for each in certificates if each.key_hash not in sessions])
+        whole = Erasure(mark, len(mine), link, at_us, len(forks))
+        return cls(whole, mine, names, tuple(forks), logs=logs)
 
     def __str__(self) -> str:
         gone = f"{plural(len(self.sessions), 'session')}, {plural(self.names, 'user: name')} erased"

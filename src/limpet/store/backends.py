@@ -7,7 +7,8 @@ are backups and the memory store, which most processes never use.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -16,10 +17,11 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from limpet.errors import BackupRefused, ExtraMissing, InvalidURL, StoreUnopened
+from limpet.errors import Asked, BackupRefused, ExtraMissing, InvalidURL, StoreUnopened
 from limpet.store.protocol import Checked, Progress, Report, Restored, Seal, Store
 from limpet.store.sqlite.file.pace import Pace
 from limpet.store.sqlite.store import SQLiteStore
+from limpet.store.system import of_system
 from limpet.store.threads import in_thread
 
 _POSTGRES_TOOLS: Final = (
@@ -164,12 +166,16 @@ _OPTIONS: Final = {"sync": ("full", "normal"), "inline": ("on", "off")}  # the u
 async def _open_sqlite(
     url: str, seal: Seal | None, connections: int | None, check: Checked | None
 ) -> Store:
+    path = sqlite_path(url)
     how: Any = {"seal": seal, "pace": Pace(enabled=_inline(url)), "check": check}
-    return await SQLiteStore.open(sqlite_path(url), sync=_sync(url), **how)
+    with _of_system(path, "change"):
+        return await SQLiteStore.open(path, sync=_sync(url), **how)
 
 
 async def _look_sqlite(url: str) -> Store:
-    return await SQLiteStore.look(sqlite_path(url), sync=_sync(url))
+    path = sqlite_path(url)
+    with _of_system(path, "read"):
+        return await SQLiteStore.look(path, sync=_sync(url))
 
 
 async def _refuse_no_file(url: str) -> None:
@@ -201,8 +207,10 @@ async def _backup_sqlite(
 ) -> Report | None:
     from limpet.store.sqlite.file.backup import back_up_file
 
-    copy = partial(back_up_file, sqlite_path(url), target, sync=_sync(url))
-    return await in_thread(lambda: copy(verify=verify, progress=progress, checking=checking))
+    path = sqlite_path(url)
+    copy = partial(back_up_file, path, target, sync=_sync(url))
+    with _of_system(path, "read"):
+        return await in_thread(lambda: copy(verify=verify, progress=progress, checking=checking))
 
 
 def _restore_sqlite(
@@ -217,14 +225,25 @@ def _restore_sqlite(
     from limpet.store.sqlite.file.backup import restore
 
     scheme_of(url)  # refuses what is malformed
-    return restore(
-        backup,
-        sqlite_path(url),
-        replace=replace,
-        damaged=damaged,
-        progress=progress,
-        checking=checking,
-    )
+    path = sqlite_path(url)
+    with _of_system(path, "change"):
+        return restore(
+            backup,
+            path,
+            replace=replace,
+            damaged=damaged,
+            progress=progress,
+            checking=checking,
+        )
+
+
+@contextmanager
+def _of_system(path: Path, asked: Asked) -> Iterator[None]:
+    """What the operating system refuses while a file is opened or copied, as an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise of_system(error, str(path), asked) from error
 
 
 def sqlite_path(url: str) -> Path:

@@ -251,13 +251,13 @@ class Store(Protocol):
     ) -> Page:
         """One page of heads of living sessions, on an index: its cost does not grow with the rest.
 
-        Order "created" is for everything, an app, a user, and labels; order "updated" for an app
-        or a user; order "key" for an app or a user, with a prefix of the id for a user.
-        created_after, created_before, updated_after and schema_version go with each. What the
-        order goes by bounds the range that is read; the others are applied to what is met in it,
-        at most WALK_MAX heads a page: then the page is short and its cursor leads on. So it is with
-        `deleted`. Paging through order "created" meets every session that exists throughout exactly
-        once.
+        Order "created" is for everything, an app, a user, and labels (`indexed_labels` of a head);
+        order "updated" for an app or a user; order "key" for an app or a user, with a prefix of the
+        id for a user. created_after, created_before, updated_after and schema_version go with each.
+        What the order goes by bounds the range that is read; the others are applied to what is met
+        in it, at most WALK_MAX heads a page: then the page is short and its cursor leads on. So it
+        is with `deleted`. Paging through order "created" meets every session that exists throughout
+        exactly once.
 
         With `states` the page has the state of each session, from the same instant and in the same
         round trip; it ends early once STATES_BYTES_MAX of stored state were read. A damaged session

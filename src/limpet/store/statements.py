@@ -6,8 +6,14 @@ their SQL so. What varies in a statement is its own store's business.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
+
+
+def scripts(folder: Path, names: Collection[str]) -> dict[str, str]:
+    """The other files of a folder, which are run as a whole, by their names."""
+    found = [file for file in sorted(folder.glob("*.sql")) if file.stem not in names]
+    return {file.stem: file.read_text() for file in found}
 
 
 def statements(folder: Path, names: Iterable[str]) -> dict[str, str]:

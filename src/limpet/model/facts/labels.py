@@ -49,6 +49,13 @@ def labels_in(facts: Facts) -> FrozenDict:
     return found
 
 
+def own_labels(labels: FrozenDict) -> FrozenDict:
+    """Without those that Limpet itself finds sessions by, which are nobody's to read."""
+    if not any([name.startswith("$") for name in labels]):
+        return labels
+    return FrozenDict({n: value for n, value in labels.items() if not n.startswith("$")})
+
+
 def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     changes = data.get("labels", EMPTY)
     if not changes:

@@ -1,15 +1,16 @@
 """At: a place in a session's history, and the session as it was there.
 
-A place is a seq, an aware datetime (the last event recorded by then) or a CheckpointRef. The past
-does not change: what is read here stays true whatever is recorded meanwhile.
+A place is a seq, an aware datetime (the last event recorded by then) or a CheckpointRef; or the
+text of one, as people write it: "12", "2026-05-01T10:00:00Z", "#3". The past does not change: what
+is read here stays true whatever is recorded meanwhile.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from limpet.errors import CheckpointIntegrity, InvalidInput
+from limpet.errors import CheckpointIntegrity, InvalidInput, NoCheckpoint
 from limpet.model import Event, Fold, FrozenDict, Head, Key, checksum, described
 from limpet.model.facts.archive import check_present
 from limpet.model.ops import apply
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
     from limpet.session.typing.typed import Typed
     from limpet.session.typing.upgrade import Upgrade
 
-When: TypeAlias = int | datetime | CheckpointRef
+When: TypeAlias = int | datetime | CheckpointRef | str
+_PLACES: Final = (
+    "Pass a seq (12), a time with its zone (2026-05-01T10:00:00Z) or a checkpoint (its "
+    "CheckpointRef, or #3)."
+)
+_DIGITS_MAX: Final = 18
 
 
 async def head_now(writer: Writer) -> Head:
@@ -33,7 +39,27 @@ async def head_now(writer: Writer) -> Head:
     return loaded.head
 
 
-async def seq_at(writer: Writer, when: When) -> int:
+async def place_of(writer: Writer, text: str) -> int | datetime | CheckpointRef:
+    """The place that a text names. Raises InvalidInput, NoCheckpoint."""
+    from limpet.session.history.checkpoints import listed
+
+    digits = text.removeprefix("#")
+    if digits.isdecimal() and len(digits) <= _DIGITS_MAX:
+        number = int(digits)
+        if digits == text:
+            return number
+        page = await listed(writer, 1, str(number + 1))
+        if not page.items or page.items[0].number != number:
+            raise NoCheckpoint(writer.known.key, number)
+        return page.items[0].ref
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(f"{described(text)} is not a place in a history. {_PLACES}") from None
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+
+
+async def seq_at(writer: Writer, when: int | datetime | CheckpointRef) -> int:
     """The seq of the last event that belongs to a place. Raises InvalidInput."""
     head = await head_now(writer)
     key = head.key
@@ -46,10 +72,7 @@ async def seq_at(writer: Writer, when: When) -> int:
     if isinstance(when, datetime):
         return await _seq_by(writer, head, when)
     if not isinstance(when, int) or isinstance(when, bool):
-        raise InvalidInput(
-            f"{described(when)} is not a place in a history. Pass a seq, an aware datetime or a "
-            "CheckpointRef."
-        )
+        raise InvalidInput(f"{described(when)} is not a place in a history. {_PLACES}")
     if not 1 <= when <= head.version:
         raise InvalidInput(
             f"session {key} has no event {when}. Pass a seq from 1 to {head.version}."
@@ -62,6 +85,8 @@ async def fold_of(writer: Writer, when: When) -> Fold:
 
     Raises CheckpointIntegrity if the log gives another state than a checkpoint names.
     """
+    if isinstance(when, str):
+        when = await place_of(writer, when)
     seq = await seq_at(writer, when)
     fold = await writer.journal.store.fold_at(writer.known.key, seq)
     if isinstance(when, CheckpointRef) and checksum(fold.fields).hex() != when.checksum:

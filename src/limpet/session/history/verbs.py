@@ -43,7 +43,7 @@ class History(Generic[S]):
 
     async def state_at(self, when: When) -> S:
         """The session's own fields as they were: after an event (its seq), at a time, at a
-        checkpoint.
+        checkpoint. A text names one as the command line does: "12", "2026-05-01T10:00:00Z", "#3".
 
         Typed as `state` is, and brought to the version of its class if it is older; nothing is
         recorded. app: and user: names are not in it. Raises InvalidInput if there was no session

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.errors import InvalidInput, SessionArchived
 from limpet.model import described
-from limpet.model.facts import Phase, Timeouts, timeouts_data
+from limpet.model.facts import ARCHIVED, Phase, Timeouts, timeouts_data
+from limpet.model.facts.phases import TYPES, rule
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
@@ -22,6 +23,7 @@ from limpet.session.life.policy import (
     SUSPENSIONS_PER_DAY,
     Cleanup,
     Function,
+    Transition,
     policy,
 )
 
@@ -160,7 +162,7 @@ class LongLife(Door):
         /,
         *,
         actor: str | None = None,
-    ) -> None:
+    ) -> Transition:
         """Bring an archived session back into the store, in the phase it had before.
 
         Its file is proved first, and removed from the archive at the end. Interrupted, it goes on
@@ -173,6 +175,9 @@ class LongLife(Door):
         acting = check_actor(actor) or NOBODY
         session: Session[Any] = Session(self._journal, key_of(key, user, id), untyped=True)
         await unarchive_session(session, acting)
+        (event,) = await session.read(types=[TYPES["unarchive"]], limit=1, reverse=True)
+        data, effects = event.data or {}, rule(ARCHIVED, "unarchive").effects
+        return Transition(data["to"], effects, event, data["from"], "unarchive")
 
     async def sweep(self, *, limit: int = 1_000) -> Swept:
         """Act on every timeout that has passed, for at most so many sessions; what was done.

@@ -60,7 +60,7 @@ def _owned(head: Head, query: Query) -> bool:
 def _ranges(head: Head, query: Query) -> bool:
     """Whether the range that is read has it. What else is asked for is looked at on the way."""
     own_us = query.updated_after_us if query.order == "updated" else query.created_after_us
-    labeled = query.labels.items() <= head.labels.items()
+    labeled = query.labels.items() <= head.indexed_labels.items()
     return _owned(head, query) and labeled and (own_us is None or _mark(head, query) > own_us)
 
 

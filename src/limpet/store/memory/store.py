@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 
-import msgspec
+from msgspec import structs
 
 from limpet.errors import (
     InvalidInput,
@@ -322,8 +322,8 @@ class MemoryStore(Leasing, Naming):
         if log is None or key_hash(each.key) in self._erased:
             return False
         head = log.fold.head
-        taken = msgspec.structs.replace(head, key=each.key, fence=max(head.fence, fence))
-        log.fold = msgspec.structs.replace(log.fold, head=taken)
+        taken = structs.replace(head, key=each.key, fence=max(head.fence, fence))
+        log.fold = structs.replace(log.fold, head=taken)
         self._kept[each.key] = log
         return True
 
@@ -387,12 +387,13 @@ class MemoryStore(Leasing, Naming):
         names = [of for of in self._scopes if of[:2] == (app, user)]
         for of in names:
             del self._scopes[of], self._made_by[of]
-        done = tuple([each for each in certificates if each is not None])
-        mark = _user_hash(app, user)
-        link = sha256(b"".join(sorted(each.link for each in done))).digest()
-        if done or names or mark not in self._erased:
-            self._erased[mark] = Erasure(mark, len(done), link, self._clock(), len(left))
-        return Erasures(self._erased[mark], done, len(names), tuple(left))
+        done = [each for each in certificates if each is not None]
+        mark, own = _user_hash(app, user), {key_hash(k) for k in mine if not is_reserved(k.app)}
+        erased = Erasures.of(mark, done, own, at_us=self._clock(), names=len(names), forks=left)
+        if not done and not names and mark in self._erased:
+            return structs.replace(erased, user=self._erased[mark])
+        self._erased[mark] = erased.user
+        return erased
 
     async def examine(self) -> tuple[Check, ...]:
         self._check_open()

@@ -74,7 +74,7 @@ async def refuse_empty(url: str, *, ready: bool = False) -> None:
     """
     check_url(url)
     try:
-        conn = await connect_alone(url, {})
+        conn = await connect_alone(url, settings.unlimited_settings())
         try:
             check_version(conn, where(url))
             found = await schema.installed(conn)

@@ -232,7 +232,7 @@ def pooler(*, met: bool, named: bool, direct: bool) -> Check:
 async def _direct(conn: Connection, *, url: str) -> Check:
     """A lock that is taken there is not free here, if it is the same database."""
     try:
-        there = await connect_alone(url, {})
+        there = await connect_alone(url, {})  # a pooler would refuse settings
     except UNOPENED as error:
         return direct(failed=str(unopened(error, where(url))), met=False, same=True)
     try:

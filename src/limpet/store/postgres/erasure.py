@@ -9,10 +9,9 @@ it began on, and those that began on it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
 from typing import Any, Final
 
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from limpet.errors import SessionHasForks
 from limpet.model import Key, checkpoints_of, is_reserved, owner_of
@@ -145,14 +144,16 @@ async def erase_user(
     certificates = await erasing.erase_all(keys)
     names = await _remove_names(conn, app, user)
     mark = reader.user_hash(app, user)
-    whole = await reader.certificate(conn, mark)
-    if certificates or names or whole is None:
-        link = sha256(b"".join(sorted(each.link for each in certificates))).digest()
-        now_us = await conn.fetchval(SQL["now"])
-        whole = Erasure(mark, len(certificates), link, now_us, len(left))
-        await erasing.certify(whole)
+    before = await reader.certificate(conn, mark)
+    own = {reader.key_hash(key) for key in keys if not is_reserved(key.app)}
+    now_us = await conn.fetchval(SQL["now"])
+    done = Erasures.of(mark, certificates, own, at_us=now_us, names=names, forks=left)
+    if certificates or names or before is None:
+        await erasing.certify(done.user)
+    else:
+        done = replace(done, user=before)
     await ledger.enter(conn, erasing.sid, erasing.change)
-    return Erasures(whole, certificates, names, left)
+    return done
 
 
 class _Erasing:

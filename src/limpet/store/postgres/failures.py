@@ -23,8 +23,10 @@ from limpet.errors import (
     StoreFailed,
     StoreFull,
     StoreReadOnly,
+    StoreRefused,
     StoreUnopened,
 )
+from limpet.store.system import is_out_of_descriptors, of_system, reported
 
 # The line to the server broke, or was never there: what was asked may be asked again.
 BROKEN: Final = (
@@ -38,6 +40,21 @@ BROKEN: Final = (
 )
 FAILURES: Final = (*BROKEN, asyncpg.PostgresError)
 UNOPENED: Final = (*FAILURES, ValueError, OverflowError)  # the last two of a URL nobody can read
+
+_FINAL: Final = (
+    asyncpg.DataError,
+    asyncpg.SyntaxOrAccessError,
+    asyncpg.FeatureNotSupportedError,
+    asyncpg.ProgramLimitExceededError,
+    asyncpg.InvalidSchemaNameError,
+    asyncpg.NotNullViolationError,
+    asyncpg.CheckViolationError,
+)
+_OF_THE_SESSION: Final = (
+    asyncpg.InvalidCachedStatementError,
+    asyncpg.DuplicatePreparedStatementError,
+    asyncpg.DuplicateCursorError,
+)
 
 RIGHTS: Final = (
     "Let a role with CREATE on the database open it once, then GRANT USAGE ON SCHEMA limpet and "
@@ -62,6 +79,8 @@ _FEWER: Final = (
 def unopened(error: Exception, place: str) -> LimpetError:
     """Why no connection came about, and what to do."""
     match error:
+        case OSError() if is_out_of_descriptors(error):
+            return of_system(error, place, "read")
         case asyncpg.TooManyConnectionsError():
             return translate(error, place, "read")
         case asyncpg.ClientConfigurationError() if "certificate" not in str(error):
@@ -87,15 +106,26 @@ def translate(error: BaseException, place: str, asked: Asked) -> StoreError:
             return StoreBusy(place, f"no connection is free ({said(error)})", _FEWER)
         case asyncpg.DiskFullError():
             return StoreFull(place)
+        case OSError() if is_out_of_descriptors(error) and asked == "read":
+            return of_system(error, place, asked)
         case asyncpg.ReadOnlySQLTransactionError():
             return StoreReadOnly(place, _READ_ONLY)
         case asyncpg.InsufficientPrivilegeError():
             return StoreReadOnly(place, f"{said(error)}. {RIGHTS}")
         case asyncpg.UndefinedFunctionError():
             newer = "A newer release may have changed the schema: upgrade"
-            return StoreFailed(place, f"{said(error)}. {newer}", asked)
+            return StoreRefused(place, said(error), newer)
+        case asyncpg.PostgresError() if _is_final(error):
+            return StoreRefused(place, f"{type(error).__name__}: {said(error)}")
         case _:
             return StoreFailed(place, _reason(error), asked)
+
+
+def _is_final(error: asyncpg.PostgresError) -> bool:
+    """Whether the server would refuse the same again: a value, a name or a statement that it does
+    not take. A prepared statement may be lost behind a pooler, or outdated by a change of the
+    schema; it is prepared again."""
+    return isinstance(error, _FINAL) and not isinstance(error, _OF_THE_SESSION)
 
 
 def said(error: BaseException) -> str:
@@ -105,6 +135,8 @@ def said(error: BaseException) -> str:
 
 def _reason(error: BaseException) -> str:
     """Why a call came to nothing."""
+    if isinstance(error, OSError) and is_out_of_descriptors(error):
+        return reported(error)  # an earlier attempt may have been sent
     if isinstance(error, (OSError, asyncpg.CannotConnectNowError)):
         return f"the server does not answer ({said(error)})"
     if isinstance(error, BROKEN):

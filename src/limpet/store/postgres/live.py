@@ -26,7 +26,13 @@ from limpet.store.coding import Codec
 from limpet.store.live import Inbox, Packed, can_pack, pack_all
 from limpet.store.logs import POSTGRES
 from limpet.store.postgres.failures import UNOPENED
-from limpet.store.postgres.server import Connection, connect_alone, listening_url, where
+from limpet.store.postgres.server import (
+    Connection,
+    connect_alone,
+    listening_url,
+    unlimited_settings,
+    where,
+)
 from limpet.store.postgres.server.outage import Outage
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Partial
@@ -46,8 +52,8 @@ def open_channel(url: str, codec: Codec) -> ServerChannel:
     """An end of the live channel of the database that a URL names."""
     direct = listening_url(url)
     if direct is None:
-        return SendingChannel(partial(connect_alone, url, {}), where(url), codec)
-    return ServerChannel(partial(connect_alone, direct, {}), where(direct), codec)
+        return SendingChannel(partial(connect_alone, url, unlimited_settings()), where(url), codec)
+    return ServerChannel(partial(connect_alone, direct, unlimited_settings()), where(direct), codec)
 
 
 class ServerChannel:

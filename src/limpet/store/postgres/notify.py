@@ -14,7 +14,14 @@ from functools import partial
 from typing import Final
 
 from limpet.store.postgres.failures import FAILURES, UNOPENED
-from limpet.store.postgres.server import Connection, Pool, connect_alone, listening_url, where
+from limpet.store.postgres.server import (
+    Connection,
+    Pool,
+    connect_alone,
+    listening_url,
+    unlimited_settings,
+    where,
+)
 from limpet.store.postgres.server.outage import Outage
 from limpet.store.postgres.sql import SQL
 
@@ -32,7 +39,9 @@ class Notifier:
     def __init__(self, pool: Pool, url: str) -> None:
         direct = listening_url(url)
         self._pool = pool
-        self._connect = None if direct is None else partial(connect_alone, direct, {})
+        self._connect = (
+            None if direct is None else partial(connect_alone, direct, unlimited_settings())
+        )
         self._outage = Outage(where(direct or url), "listener")
         self._notifying: asyncio.Task[None] | None = None
         self._due = False  # something was committed since the last NOTIFY began

@@ -212,7 +212,7 @@ class Verification:
             self._find("event", "is not of the transaction that last wrote to its session", head)
         listed = [tuple(label) for label in await self._conn.fetch(SQL["verify_labels"], sid)]
         key = (head.key.app, head.key.user, head.created_us)
-        if listed != sorted([(*key, name, value) for name, value in head.labels.items()]):
+        if listed != sorted([(*key, name, value) for name, value in head.indexed_labels.items()]):
             self._find("label", "is not listed as the head has it", head)
 
     async def _blobs(self, sid: int, uid: str, key: Key, below: int = INT_MAX) -> None:

@@ -165,7 +165,7 @@ class _Heads:
         times = (after.version, after.link, after.updated_us, after.active_us)
         slot = after.updated_us >> UPDATE_SLOT_BITS
         stays = before.updated_us >> UPDATE_SLOT_BITS == slot
-        if before.facts is not after.facts and before.labels == after.labels:
+        if before.facts is not after.facts and before.indexed_labels == after.indexed_labels:
             facts, due = rows.facts_text(after), rows.derived(after)
             if leased:
                 turned = (*times, slot, facts, *due, *rows.lease_row(sid, after))
@@ -191,7 +191,7 @@ class _Heads:
     def _facts(self, sid: int, before: Head, after: Head) -> None:
         self._rare.append(("set_facts", (rows.facts_text(after), sid)))
         self._due(sid, before, after)
-        if before.labels != after.labels:
+        if before.indexed_labels != after.indexed_labels:
             self._rare += [("drop_label", row) for row in rows.label_rows(before, sid)]
             self._rare += [("add_label", row) for row in rows.label_rows(after, sid)]
 

@@ -18,6 +18,7 @@ from limpet.store.sqlite.file import APPLICATION_ID, CHECKPOINT_PAGES, Pace, fir
 from limpet.store.sqlite.file.filesystems import NETWORK, Room, file_system, room
 from limpet.store.sqlite.file.schema import SCHEMA
 from limpet.store.sqlite.sql import SQL
+from limpet.store.system import out_of_descriptors
 
 PAGE_BYTES: Final = 4_096
 SPACE_BYTES_MIN: Final = 64 * 2**20  # less, and less than 5 % of the disk: a problem
@@ -63,6 +64,9 @@ def _asked(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
         except apsw.NoMemError:
             raise  # says nothing about the file
         except (apsw.Error, OSError) as error:
+            short = out_of_descriptors(str(path))
+            if short is not None:
+                raise short from error  # says nothing about the file
             advice = "Keep a copy of the file and restore it from a backup."
             yield Check(name, f"cannot be read: {error}", "problem", advice)
 

@@ -8,7 +8,6 @@ thousand at a time, by the next process if this one dies. An erased session is a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
@@ -170,19 +169,21 @@ def erase_user(
         ends = [end for key in keys for end in _ends(writes, key)]
         left = [fork for fork in _forks(writes, ends) if fork not in set(keys)]
         done = [_erase(writes, key, now_us, "keep", gone) for key in keys]
-        certificates = tuple([each for each in done if each is not None])
+        certificates = [each for each in done if each is not None]
         names = int(writes.conn.execute(SQL["count_user_names"], (app, user)).get)
         writes.conn.execute(SQL["drop_user_names"], (app, user))
         mark = writes.reader.user_hash(app, user)
-        whole = writes.reader.erasure(mark)
-        if certificates or names or whole is None:
-            link = sha256(b"".join(sorted(each.link for each in certificates))).digest()
-            whole = Erasure(mark, len(certificates), link, now_us, len(left))
-            _certify(writes, whole)
+        before = writes.reader.erasure(mark)
+        own = {writes.reader.key_hash(key) for key in keys if not is_reserved(key.app)}
+        whole = Erasures.of(mark, certificates, own, at_us=now_us, names=names, forks=left)
+        if certificates or names or before is None:
+            _certify(writes, whole.user)
             writes.conn.execute(SQL["set_overwrite"])
+        else:
+            whole = msgspec.structs.replace(whole, user=before)
         writes.cache.clear()
     writes.purging = True
-    return Erasures(whole, certificates, names, tuple(left))
+    return whole
 
 
 def _require_forgotten(

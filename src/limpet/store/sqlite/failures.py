@@ -30,6 +30,7 @@ from limpet.store.coding import Damaged
 from limpet.store.sqlite.file.filesystems import is_full
 from limpet.store.sqlite.file.header import kind_of
 from limpet.store.sqlite.file.locks import being_restored
+from limpet.store.system import out_of_descriptors, reported
 
 DIRECTORY: Final = "it is a directory; name a file"
 DAMAGED_HEADER: Final = (
@@ -66,7 +67,8 @@ def translate(error: apsw.Error, where: str, asked: Asked) -> StoreError:
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreCorrupt(where, str(error))
         case apsw.CantOpenError():
-            return StoreUnopened(where, "check that the file may be read and written here")
+            reason = "check that the file may be read and written here"
+            return out_of_descriptors(where) or StoreUnopened(where, reason)
         case _:
             return StoreFailed(where, f"{type(error).__name__}: {error}", asked)
 
@@ -79,6 +81,8 @@ def write_failure(error: BaseException, where: str, asked: Asked) -> LimpetError
     failure: LimpetError = StoreFailed(where, repr(error), asked)
     if isinstance(error, apsw.Error):
         failure = translate(error, where, asked)
+    elif isinstance(error, OSError):  # whether anything was written is not known here
+        failure = StoreFailed(where, reported(error), asked)
     elif isinstance(error, (Damaged, UnicodeDecodeError)):
         failure = StoreCorrupt(where, str(error))
     failure.__cause__ = error
@@ -105,6 +109,8 @@ def unopened(error: apsw.Error, path: Path, where: str) -> StoreError:
 def unread(error: apsw.Error, path: Path, where: str, *, writable: bool) -> StoreError:
     """Why a file could not be opened to be read. `writable`: whether this user may write it."""
     locked_out = isinstance(error, (apsw.CantOpenError, apsw.ReadOnlyError))
+    if locked_out and (short := out_of_descriptors(where)) is not None:
+        return short
     if not os.access(path, os.R_OK, effective_ids=_EFFECTIVE):
         return StoreUnopened(where, "this user may not read it; ask for that right")
     if locked_out and not writable:

@@ -420,5 +420,5 @@ def lease_row(sid: int, head: Head) -> tuple[Any, ...]:
 
 
 def label_rows(head: Head, sid: int) -> list[tuple[Any, ...]]:
-    key, created_us = head.key, head.created_us
-    return [(key.app, n, value, created_us, sid, key.user) for n, value in head.labels.items()]
+    key, created_us, labels = head.key, head.created_us, head.indexed_labels
+    return [(key.app, n, value, created_us, sid, key.user) for n, value in labels.items()]

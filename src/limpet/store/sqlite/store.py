@@ -70,6 +70,7 @@ from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.reading.sessions import Sessions
 from limpet.store.sqlite.transactions import WriteConnection
 from limpet.store.sqlite.writer import Writer
+from limpet.store.system import of_system
 from limpet.store.threads import PROCESS, in_thread
 
 T = TypeVar("T")
@@ -413,6 +414,8 @@ class SQLiteStore:
                 return work(conn)
             except apsw.Error as error:
                 raise translate(error, self._database.where, "read") from error
+            except OSError as error:
+                raise of_system(error, self._database.where, "read") from error
             finally:
                 close(conn)
 
@@ -453,5 +456,7 @@ class SQLiteStore:
             raise translate(error, self._database.where, "read") from error
         except (LimpetError, MemoryError, Unready):
             raise
+        except OSError as error:
+            raise of_system(error, self._database.where, "read") from error
         except Exception as error:  # what is stored cannot be what was written
             raise StoreCorrupt(self._database.where, repr(error)) from error

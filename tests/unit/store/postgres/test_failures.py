@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import ssl
 
 import asyncpg
 import pytest
 
-from limpet.errors import InvalidURL, LimpetError, StoreBusy, StoreFailed, StoreUnopened
+from limpet.errors import (
+    Asked,
+    InvalidURL,
+    LimpetError,
+    StoreBusy,
+    StoreFailed,
+    StoreRefused,
+    StoreUnopened,
+)
 from limpet.store.postgres.connect import CONNECTIONS
 from limpet.store.postgres.failures import translate, unopened
 
@@ -104,7 +114,9 @@ def test_too_many_connections_are_not_told_as_a_lock() -> None:
         (TimeoutError(), "the server does not answer (TimeoutError)"),
         (asyncpg.CannotConnectNowError("starting up."), "the server does not answer (starting up)"),
         (asyncpg.ConnectionDoesNotExistError("closed"), "the connection to the server broke ("),
-        (asyncpg.DataError("odd"), "DataError: odd"),
+        (asyncpg.UniqueViolationError("odd"), "UniqueViolationError: odd"),
+        (asyncpg.InvalidCachedStatementError("odd"), "InvalidCachedStatementError: odd"),
+        (asyncpg.DuplicatePreparedStatementError("odd"), "DuplicatePreparedStatementError: odd"),
     ],
 )
 def test_a_line_that_breaks_is_told_as_such(error: Exception, reason: str) -> None:
@@ -112,3 +124,38 @@ def test_a_line_that_breaks_is_told_as_such(error: Exception, reason: str) -> No
     told = translate(error, PLACE, "read")
     assert isinstance(told, StoreFailed)
     assert told.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.InvalidTextRepresentationError('invalid input syntax for type bigint: "null"'),
+        asyncpg.UndefinedTableError("odd"),
+        asyncpg.UndefinedFunctionError("odd"),
+        asyncpg.NotNullViolationError("odd"),
+        asyncpg.StatementTooComplexError("odd"),
+    ],
+)
+@pytest.mark.parametrize("asked", ["read", "write"])
+def test_what_a_server_would_refuse_again_is_not_to_be_tried_again(
+    error: asyncpg.PostgresError, asked: Asked
+) -> None:
+    """No retry is promised, and nothing is called unknown."""
+    told = translate(error, PLACE, asked)
+    assert isinstance(told, StoreRefused)
+    assert not told.retryable
+    assert "unknown" not in str(told)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_lack_of_file_descriptors_is_not_blamed_on_the_server(number: int) -> None:
+    """Neither when it is opened nor later; what an earlier attempt wrote stays unknown."""
+    error = OSError(number, os.strerror(number))
+    for told in (unopened(error, PLACE), translate(error, PLACE, "read")):
+        assert isinstance(told, StoreBusy)
+        assert "no file descriptor is free" in str(told)
+        assert "ulimit -n" in str(told)
+    told = translate(error, PLACE, "write")
+    assert isinstance(told, StoreFailed)
+    assert "no file descriptor is free" in str(told)
+    assert "unknown" in str(told)

@@ -9,6 +9,7 @@ from limpet.store.postgres.server.settings import (
     Connection,
     Pool,
     check_version,
+    unlimited_settings,
 )
 from limpet.store.postgres.server.writer import WriteConnection
 
@@ -24,5 +25,6 @@ __all__ = [
     "is_pooled",
     "listening_url",
     "open_pool",
+    "unlimited_settings",
     "where",
 ]

@@ -15,9 +15,8 @@ from typing import Any, Final
 import asyncpg
 
 from limpet.store.postgres.server import settings
-from limpet.store.postgres.server.address import driver_url, is_pooled, options
+from limpet.store.postgres.server.address import driver_url, is_pooled
 from limpet.store.postgres.server.settings import Connection
-from limpet.store.postgres.sql import SQL
 
 # What a pooler takes when a connection is made, and keeps for the client.
 _AT_START: Final = ("application_name", "client_encoding")
@@ -95,7 +94,7 @@ async def ready(conn: Connection, url: str, wanted: Mapping[str, str]) -> None:
         conn.local = local_settings(url, wanted)
         conn.leave_jit_alone()
     else:
-        await settings.be_durable(conn, url)
+        await conn.execute(settings.adjusting(url))
 
 
 async def connect(url: str, wanted: Mapping[str, str], **more: Any) -> Connection:
@@ -115,6 +114,4 @@ def local_settings(url: str, wanted: Mapping[str, str]) -> str:
     named = [name for name in wanted if name not in (*_AT_START, *_OF_BEGIN)]
     found = ["SET LOCAL jit = off;"]  # as the driver has it for its own queries
     found += [f"SET LOCAL {name} = '{wanted[name]}';" for name in named]
-    if "synchronous_commit" not in options(url):
-        found.append(SQL["durable_locally"] + ";")
-    return "".join(found)
+    return "".join([*found, settings.adjusting(url, locally=True)])

@@ -110,7 +110,7 @@ def secret_crc(secret: bytes) -> bytes:
 
 async def _migrate_unhurried(url: str) -> None:
     """Migrate on a connection without a time limit: a migration takes as long as it takes."""
-    conn = await connect(url, settings.connection_settings(0) | {"statement_timeout": "0"})
+    conn = await connect(url, settings.unlimited_settings())
     try:
         await migrate(conn, where(url))
     finally:

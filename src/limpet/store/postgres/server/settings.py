@@ -48,16 +48,25 @@ def connection_settings(lock_seconds: float) -> dict[str, str]:
         "client_encoding": ENCODING,  # in place of what the URL says: others lack letters
         # In place of the default of the role or the database: after a lock the newest rows count.
         "default_transaction_isolation": "read committed",
+        "array_nulls": "on",  # columns of a batch are arrays, and some of their values are null
+        "exit_on_error": "off",  # a statement that is refused does not cost the connection
     }
 
 
-async def be_durable(conn: Connection, url: str) -> None:
-    """Have acknowledged commits on disk, unless the URL itself asks for less.
+def unlimited_settings() -> dict[str, str]:
+    """The same for a connection that listens, looks or migrates: it takes as long as it takes."""
+    return connection_settings(0) | {"statement_timeout": "0"}
 
-    The default of the role or the database may be less, and does not count.
-    """
-    if "synchronous_commit" not in options(url):
-        await conn.execute(SQL["durable"])
+
+def adjusting(url: str, *, locally: bool = False) -> str:
+    """SQL that sets what depends on the defaults of the role and the database: limits on idleness
+    that are too short to work under, and commits that are not on disk when they are acknowledged,
+    unless the URL itself asks for those. `locally` is for one transaction."""
+    patient = SQL["patient_locally"] if locally else SQL["patient"]
+    if "synchronous_commit" in options(url):
+        return f"{patient};"
+    durable = SQL["durable_locally"] if locally else SQL["durable"]
+    return f"{patient};{durable};"
 
 
 def check_version(conn: Connection, place: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from limpet.store.statements import statements
+from limpet.store.statements import scripts, statements
 
 STATEMENTS: Final = (
     "queries",
@@ -27,8 +27,9 @@ STATEMENTS: Final = (
 )
 _FOLDER: Final = Path(__file__).parent
 SQL: Final = statements(_FOLDER, STATEMENTS)
+_SCRIPTS: Final = scripts(_FOLDER, STATEMENTS)
 
 
 def script(name: str) -> str:
-    """The text of one file."""
-    return (_FOLDER / f"{name}.sql").read_text()
+    """The text of one file, which was read with the others: opening a store needs no more files."""
+    return _SCRIPTS[name]

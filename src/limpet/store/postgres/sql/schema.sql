@@ -6,6 +6,23 @@ SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('sync
 -- The same for one transaction, where the next one may be another process's of the server.
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
 
+-- name: patient
+-- Limits of the role or the database that are too short to work under; longer ones stay. The last
+-- is unknown before PostgreSQL 17, the second before 14.
+SELECT set_config(l.name, l.value, false) FROM (VALUES
+    ('idle_in_transaction_session_timeout', interval '1 minute', '1min'),
+    ('idle_session_timeout', interval '1 minute', '1min'),
+    ('transaction_timeout', interval '1 hour', '0')) l (name, least, value)
+WHERE current_setting(l.name, true)::interval > interval '0' AND current_setting(l.name, true)::interval < l.least
+
+-- name: patient_locally
+-- The same for one transaction. How long sessions may rest between transactions is the pooler's to
+-- know.
+SELECT set_config(l.name, l.value, true) FROM (VALUES
+    ('idle_in_transaction_session_timeout', interval '1 minute', '1min'),
+    ('transaction_timeout', interval '1 hour', '0')) l (name, least, value)
+WHERE current_setting(l.name, true)::interval > interval '0' AND current_setting(l.name, true)::interval < l.least
+
 -- name: lock_migration
 -- One process at a time migrates; the number only has to be ours.
 SELECT pg_advisory_xact_lock(1279872336)

@@ -354,7 +354,7 @@ class Batch:
         facts: tuple[Any, ...] = _AS_BEFORE
         deadline = deadline_us(after) if moves_with_activity(after.facts) else None
         if after.facts is not before.facts and after.facts != before.facts:
-            relabel = True if after.labels != before.labels else None
+            relabel = True if after.indexed_labels != before.indexed_labels else None
             text = msgspec.json.encode(after.facts).decode()
             facts = (text, due_us(after.facts), after.priority, relabel)
             deadline = deadline_us(after)

@@ -38,6 +38,7 @@ from limpet.store.sqlite.file.locks import first_bytes, locked, part_beside, ref
 from limpet.store.sqlite.file.schema import SCHEMA, schema_of
 from limpet.store.sqlite.reading.feed import begin_after, last_position
 from limpet.store.sqlite.verify import verify_copy
+from limpet.store.system import is_out_of_descriptors, of_system
 
 _PAGES_PER_STEP: Final = 1_000
 _EPOCH_BITS: Final = 20  # below the milliseconds of the clock: positions between two restores
@@ -84,8 +85,9 @@ def back_up(
     if target.exists():
         raise BackupRefused(str(target), _TAKEN)
     source, began = database.connect(), time.monotonic()
-    part = part_beside(target)
+    part: Path | None = None
     try:
+        part = part_beside(target)
         source.execute("BEGIN")
         source.execute("SELECT 1 FROM meta").fetchone()  # the copy is of this instant
         _make(part, database.path)
@@ -96,9 +98,9 @@ def back_up(
     except apsw.Error as error:
         raise translate(error, str(target), "change") from error
     except OSError as error:
-        raise BackupRefused(str(target), _unwritten(error)) from error
+        raise _unwritten(error, target) from error
     finally:
-        part.unlink(missing_ok=True)
+        _remove(part)
         close(source)
     _tell_copied(_BACKED_UP, database.path, target, began, report)
     return report
@@ -143,8 +145,9 @@ def restore(
         raise BackupRefused(str(target), _EXISTS)
     backup = followed(backup)
     source, began = _open_backup(backup), time.monotonic()
-    part = part_beside(target)
+    part: Path | None = None
     try:
+        part = part_beside(target)
         _refuse_foreign(target)
         _make(part, target if target.exists() else backup)
         report = _copy(source, part, progress, checking, verify=True)
@@ -159,9 +162,9 @@ def restore(
     except apsw.Error as error:
         raise translate(error, str(target), "change") from error
     except OSError as error:
-        raise BackupRefused(str(target), _unwritten(error)) from error
+        raise _unwritten(error, target) from error
     finally:
-        part.unlink(missing_ok=True)
+        _remove(part)
         close(source)
     _tell_copied(_RESTORED, target, backup, began, report)
     if aside is not None:
@@ -188,7 +191,7 @@ def _refuse_place(target: Path) -> None:
         if not may_write(target.parent):
             raise BackupRefused(str(target), _NOT_WRITTEN)
     except OSError as error:
-        raise BackupRefused(str(target), _unwritten(error)) from error
+        raise _unwritten(error, target) from error
 
 
 def _refuse_damaged(backup: Path, report: Report) -> None:
@@ -218,9 +221,21 @@ def _refuse_foreign(target: Path) -> None:
         raise StoreForeign(str(target), _NOT_OURS)
 
 
-def _unwritten(error: OSError) -> str:
+def _unwritten(error: OSError, target: Path) -> StoreError:
+    if is_out_of_descriptors(error):
+        return of_system(error, str(target), "change")
     what = error.strerror or str(error)
-    return f"cannot be written: {what}. Check the path, its permissions and the space on its disk"
+    reason = f"cannot be written: {what}. Check the path, its permissions and the space on its disk"
+    return BackupRefused(str(target), reason)
+
+
+def _remove(part: Path | None) -> None:
+    """What is left of a copy that failed. What cannot be removed is cleared by the next one."""
+    if part is None:
+        return
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        with suppress(OSError):
+            part.with_name(part.name + suffix).unlink(missing_ok=True)
 
 
 def _open_backup(backup: Path) -> apsw.Connection:
@@ -263,6 +278,8 @@ def _refuse_unreadable(backup: Path) -> None:
     except IsADirectoryError as error:
         raise BackupRefused(str(backup), "is a directory; name the file of a backup") from error
     except OSError as error:
+        if is_out_of_descriptors(error):
+            raise of_system(error, str(backup), "read") from error
         what = f"cannot be read: {error.strerror}. Give this user the right to read it"
         raise BackupRefused(str(backup), what) from error
     if beside:

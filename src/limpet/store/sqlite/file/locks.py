@@ -21,6 +21,8 @@ from typing import Final
 
 import apsw
 
+from limpet.store.system import out_of_descriptors
+
 # The byte of the -shm file on which SQLite holds a shared lock in every process that has the
 # database open. It is another file than the database: what unlocks the one leaves the other.
 _OPEN_BYTE: Final = 128
@@ -109,7 +111,8 @@ def _file(path: Path, how: int) -> Iterator[apsw.VFSFile]:
         name, flags = str(path.absolute()), [apsw.SQLITE_OPEN_MAIN_DB | how, 0]
         file = apsw.VFSFile("", name, flags)
     except apsw.CantOpenError as error:
-        raise _os_error(errno.EACCES, path) from error
+        short = out_of_descriptors(str(path)) is not None
+        raise _os_error(errno.EMFILE if short else errno.EACCES, path) from error
     try:
         yield file
     finally:

@@ -16,7 +16,7 @@ from typing import Final
 
 from limpet.model import EVENT_OVERHEAD_BYTES
 from limpet.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS, TOMBSTONE_COLUMNS
-from limpet.store.statements import statements
+from limpet.store.statements import scripts, statements
 
 _FILES: Final = (
     "queries",
@@ -40,11 +40,12 @@ _PARTS: Final = {
 }
 _FOLDER: Final = Path(__file__).parent
 _TEXTS: Final = statements(_FOLDER, _FILES)
+_SCRIPTS: Final = scripts(_FOLDER, _FILES)
 
 
 def script(name: str) -> str:
-    """The text of one file."""
-    return (_FOLDER / f"{name}.sql").read_text()
+    """The text of one file, which was read with the others: opening a store needs no more files."""
+    return _SCRIPTS[name]
 
 
 @lru_cache(maxsize=256)

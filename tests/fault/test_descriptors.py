@@ -1,0 +1,125 @@
+"""A process that has run out of file descriptors: the error says so, and nothing is half done."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import limpet
+from limpet.store.open import backup_store, look_at, restore_store
+
+LIMIT = 512
+ENOUGH = 9  # more than any of these opens at once
+KEY = ("shop", "ada", "one")
+
+
+@contextmanager
+def descriptors(left: int) -> Iterator[None]:
+    """Only so many files can be opened in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(LIMIT, hard), hard))
+    held: list[int] = []
+    try:
+        try:
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            pass
+        for _ in range(left):
+            os.close(held.pop())
+        yield
+    finally:
+        for each in held:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+async def file(tmp_path: Path) -> Path:
+    async with limpet.open(f"sqlite:///{tmp_path}/a.db") as lp:
+        await (await lp.create(*KEY)).append("user.message", {"text": "hi"}, actor="user:ada")
+        await lp.backup(tmp_path / "good.db")
+    return tmp_path / "a.db"
+
+
+@pytest.fixture
+async def lp(file: Path) -> AsyncIterator[limpet.Limpet]:
+    """A store that was opened while there were enough."""
+    async with limpet.open(f"sqlite:///{file}") as found:
+        await found.get(*KEY)
+        yield found
+
+
+async def opened(file: Path) -> None:
+    async with limpet.open(f"sqlite:///{file}") as lp:
+        await lp.session(*KEY).append("user.message", {"text": "hi"}, actor="user:ada")
+
+
+async def made(file: Path) -> None:
+    async with limpet.open(f"sqlite:///{file.with_name('new.db')}") as lp:
+        await lp.get_or_create(*KEY)
+
+
+async def looked_at(file: Path) -> None:
+    url = f"sqlite:///{file}"
+    async with limpet.Limpet(url, store=await look_at(url)) as lp:
+        assert (await lp.doctor()).report.ok
+
+
+async def backed_up(file: Path) -> None:
+    target = file.with_name("copy.db")
+    target.unlink(missing_ok=True)
+    await backup_store(f"sqlite:///{file}", target, verify=True)
+
+
+async def restored(file: Path) -> None:
+    url = f"sqlite:///{file.with_name('back.db')}"
+    restore_store(file.with_name("good.db"), url, replace=True, damaged=False)
+
+
+@pytest.mark.parametrize("work", [opened, made, looked_at, backed_up, restored])
+async def test_a_lack_of_descriptors_is_told_as_such(
+    file: Path, work: Callable[[Path], Awaitable[None]]
+) -> None:
+    """Never as a missing right, never raw; a retry helps once there are some again."""
+    await work(file)  # what is imported when it is first used has been
+    for left in range(ENOUGH):
+        with descriptors(left):
+            try:
+                await work(file)
+            except limpet.StoreBusy as error:
+                found = error
+            else:
+                continue
+        assert found.retryable
+        assert "no file descriptor is free (Too many open files)" in str(found)
+        assert "ulimit -n" in str(found)
+    await work(file)
+    assert [each.name for each in file.parent.iterdir() if ".part" in each.name] == []
+
+
+async def test_an_open_store_without_descriptors_blames_no_file(
+    lp: limpet.Limpet, file: Path
+) -> None:
+    """The doctor does not send anybody to a backup for it; writing and reading go on."""
+    s = lp.session(*KEY, actor="user:ada")
+    await s.append("user.message", {"text": "hi"})
+    assert (await lp.doctor()).report.ok
+    with descriptors(0):
+        await s.append("user.message", {"text": "still"})
+        assert (await lp.get(*KEY)).version == 4
+        for call in (lp.doctor, lp.verify, lambda: lp.backup(file.with_name("copy.db"))):
+            with pytest.raises(limpet.StoreBusy, match="no file descriptor is free"):
+                await call()
+    for left in range(1, ENOUGH):
+        with descriptors(left):
+            try:
+                checks = (await lp.doctor()).checks
+            except limpet.StoreBusy:
+                continue
+        assert [check for check in checks if check.severity == "problem"] == []
