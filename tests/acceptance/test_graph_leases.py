@@ -182,6 +182,96 @@ async def test_a_run_that_took_its_signal_is_held_until_it_ends(cp: Any) -> None
     assert (await graph.invoke(resume_invocation="i")).log == ["gate"]
 
 
+async def test_a_retry_after_the_signalled_run_completed_runs_nothing(cp: Any) -> None:
+    """A second worker found the run in use and tried again later: it would plan and pay twice."""
+    gate, plans = Gate(), 0
+    gate.broken = False
+
+    async def plan(s: Log) -> dict[str, Any]:
+        nonlocal plans
+        plans += 1
+        await suspend("approval")
+        return {}
+
+    graph = line(Log, plan=plan, pay=gate).with_checkpointer(cp).compile()
+    await graph.invoke(invocation_id="i")
+    running = asyncio.ensure_future(graph.invoke(resume_invocation="i", signal_payload={}))
+    await asyncio.wait_for(gate.inside.wait(), 60)
+    with pytest.raises(limpet.CheckpointInUse) as info:
+        await graph.invoke(resume_invocation="i")
+    assert info.value.retryable
+    gate.open.set()
+    assert (await running).log == ["gate"]
+    for initial in (None, Log(), {}):
+        with pytest.raises(limpet.SuspensionRecordInvalid, match="has completed") as late:
+            await graph.invoke(initial, resume_invocation="i")
+        assert not late.value.retryable
+    assert (plans, gate.runs) == (1, 1)
+    turn = await graph.invoke(Log(log=["again"]), resume_invocation="i")
+    assert isinstance(turn, Suspended)  # something new begins a new turn
+    assert (plans, turn.state.log) == (2, ["gate", "again"])
+
+
+async def test_a_late_resume_does_not_answer_the_next_signal(cp: Any) -> None:
+    """The run took its signal and waits for another one: only who knows of that delivers it."""
+
+    def asks(name: str) -> Any:
+        async def node(s: Log) -> dict[str, Any]:
+            await suspend(name)
+            return {}
+
+        return node
+
+    graph = line(Log, one=asks("manager"), two=asks("board"), pay=says("paid")).with_checkpointer(
+        cp
+    )
+    compiled = graph.compile()
+    await compiled.invoke(invocation_id="i")
+    with pytest.raises(limpet.SuspensionRecordInvalid, match="waits for 'manager', not for 'b"):
+        await compiled.invoke(resume_invocation="i", signal_id="board")
+    await compiled.invoke(resume_invocation="i", signal_id="manager")
+    before = await cp.load("i")
+    with pytest.raises(limpet.SuspensionRecordInvalid, match="its next one, 'board'"):
+        await compiled.invoke(resume_invocation="i")
+    again: dict[str, Any] = {"signal_payload": {"log": ["twice"]}, "signal_id": "manager"}
+    with pytest.raises(limpet.SuspensionRecordInvalid, match="waits for 'board'"):
+        await compiled.invoke(resume_invocation="i", **again)
+    assert await cp.load("i") == before
+    final = await compiled.invoke(resume_invocation="i", signal_id="board")
+    assert final.log == ["paid"]
+
+
+async def test_a_signal_that_met_another_is_not_delivered_to_the_next_gate() -> None:
+    """It found the run suspended, and took the lease after another had moved the run on."""
+
+    class Slow(InMemoryCheckpointer):
+        first: Any = None
+
+        async def hold(self, invocation_id: str, /) -> bool:
+            if self.first is not None:
+                other, self.first = self.first, None
+                await other()
+            return await super().hold(invocation_id)
+
+    async def asks(s: Log) -> dict[str, Any]:
+        await suspend("manager" if not s.log else "board", mark_node_completed=len(s.log) > 1)
+        return {}
+
+    cp = Slow()
+    graph = line(Log, ask=asks, pay=says("paid")).with_checkpointer(cp).compile()
+    await graph.invoke(invocation_id="i")
+
+    async def faster() -> None:
+        await graph.invoke(resume_invocation="i", signal_payload={"log": ["yes"]})
+
+    cp.first = faster
+    with pytest.raises(limpet.SuspensionRecordInvalid, match="resumed already"):
+        await graph.invoke(resume_invocation="i", signal_payload={"log": ["yes", "no"]})
+    record = await cp.load("i")
+    assert record is not None
+    assert (record.status, record.state) == ("suspended", {"log": ["yes"]})
+
+
 async def test_a_resume_that_is_refused_holds_nothing(cp: Any) -> None:
     """A record of another session or graph can be resumed by the right one at once."""
     gate = Gate()

@@ -96,13 +96,24 @@ class ChatHarness(Generic[S]):
         return await self._alone(session_id, run)
 
     async def resume(
-        self, session_id: str, pending: str, payload: Mapping[str, Any] | None = None
+        self,
+        session_id: str,
+        pending: str,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        signal_id: str | None = None,
     ) -> ChatReply:
-        """Deliver the signal that a suspended session waits for."""
+        """Deliver the signal that a suspended session waits for.
+
+        With `signal_id` it is refused if the session waits for another one.
+        """
 
         async def run() -> ChatReply:
             outcome = await self.harness.handle(
-                session_id=session_id, resume_invocation=pending, signal_payload=payload or {}
+                session_id=session_id,
+                resume_invocation=pending,
+                signal_payload=payload or {},
+                signal_id=signal_id,
             )
             return self._reply(outcome)
 

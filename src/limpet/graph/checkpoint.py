@@ -90,6 +90,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     graph: str = ""  # identifies the graph's nodes: a record is resumed by the graph it is of
     revision: int = 1
     suspension: dict[str, Any] | None = None  # of a suspended invocation
+    signals: int = 0  # that it has taken: each continued it once
     resumed_as: str | None = None  # of a resumed one: the invocation that goes on in its place
 
     @property
@@ -111,7 +112,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
             "graph": self.graph,
             "revision": self.revision,
         }
-        for name in ("schema_version", "session_id", "suspension", "resumed_as"):
+        for name in ("schema_version", "session_id", "suspension", "signals", "resumed_as"):
             if value := getattr(self, name):
                 made[name] = value
         if self.cursor is not None:

@@ -31,6 +31,7 @@ class CompiledGraph(GraphPlan[S]):
         invocation_id: str | None = None,
         resume_invocation: str | None = None,
         signal_payload: Mapping[str, Any] | None = None,
+        signal_id: str | None = None,
         observers: Iterable[Observer] | None = None,
         metadata: Mapping[str, Any] | None = None,
         steps_max: int | None = None,
@@ -43,6 +44,10 @@ class CompiledGraph(GraphPlan[S]):
         `signal_payload`. A resumed invocation has a new id, unless it was suspended, and keeps its
         correlation id.
 
+        `signal_id` names the signal that is delivered: an invocation that waits for another one
+        refuses it. An invocation that took its signal and has completed refuses every late resume
+        with SuspensionRecordInvalid, unless `initial` sets a field: that begins a new turn.
+
         `steps_max` replaces the step limits that this graph and those inside it were compiled with.
         A run that stopped at its limit can be resumed: each call counts from zero.
         """
@@ -53,6 +58,7 @@ class CompiledGraph(GraphPlan[S]):
             invocation_id=invocation_id,
             resume_invocation=resume_invocation,
             signal_payload=signal_payload,
+            signal_id=signal_id,
             observers=observers,
             metadata=metadata,
             steps_max=steps_max,

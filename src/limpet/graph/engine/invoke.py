@@ -22,6 +22,7 @@ from limpet.graph.engine.resume import (
     Start,
     check_no_session,
     check_session,
+    check_signal,
     check_unused,
     id_taken,
     start_of,
@@ -34,6 +35,7 @@ from limpet.graph.suspend import SuspendSignal
 from limpet.model import described
 
 _LOG: Final = logging.getLogger("limpet.graph")
+_IDS: Final = ("session_id", "correlation_id", "invocation_id", "resume_invocation", "signal_id")
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,27 +47,34 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     invocation_id: str | None = None
     resume_invocation: str | None = None
     signal_payload: Mapping[str, Any] | None = None
+    signal_id: str | None = None
     observers: Iterable[Observer] | None = None
     metadata: Mapping[str, Any] | None = None
     steps_max: int | None = None
 
     def check(self) -> None:
         """Refuse ids that are not text, and a signal for nobody."""
-        for name in ("session_id", "correlation_id", "invocation_id", "resume_invocation"):
+        for name in _IDS:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise GraphMisused(
                     f"{name} is {described(value)}. Pass a text that is not empty, or leave it out."
                 )
-        if self.signal_payload is not None and self.resume_invocation is None:
-            raise GraphMisused(
-                "signal_payload was given without resume_invocation. Pass the id of the invocation "
-                "that is suspended."
-            )
+        for name in ("signal_payload", "signal_id"):
+            if getattr(self, name) is not None and self.resume_invocation is None:
+                raise GraphMisused(
+                    f"{name} was given without resume_invocation. Pass the id of the invocation "
+                    "that is suspended."
+                )
         if self.metadata is not None and not isinstance(self.metadata, Mapping):
             raise GraphMisused(f"metadata is {described(self.metadata)}. Pass a dict.")
         if self.steps_max is not None:
             checked_steps(self.steps_max, GraphMisused)
+
+    @property
+    def is_signal(self) -> bool:
+        """True if the caller delivers a signal, with a payload or only by its name."""
+        return self.signal_payload is not None or self.signal_id is not None
 
     def watchers(self) -> tuple[Observer, ...]:
         """The observers of this invocation alone."""
@@ -93,9 +102,10 @@ async def invoke(graph: GraphPlan[Any], call: Call, ran: Ran) -> Any:
     watchers = call.watchers()
     if call.resume_invocation is None:
         return await _invoke(graph, call, ran, watchers, None, None)
-    hold, signal = Hold(graph.checkpointer), call.signal_payload is not None
+    hold, signal = Hold(graph.checkpointer), call.is_signal
     try:
         record = await hold.resume(call.resume_invocation, signal=signal)
+        check_signal(record, call.signal_id, call.initial, signal=signal)
         check_session(record, call.session_id, signal=signal)
         return await _invoke(graph, call, ran, watchers, hold, record)
     finally:
@@ -149,7 +159,7 @@ async def _run(
         run.binding = Binding(graph.session, run.session_id)
         ran.found_session = await run.binding.load()
         if ran.found_session and record is not None:
-            check_no_session(record, signal=call.signal_payload is not None)
+            check_no_session(record, signal=call.is_signal)
     elif run.session_id is not None:
         _warn_once(graph)
     start = _start(scope, call, record)
@@ -209,6 +219,7 @@ async def _track(
     unfinished = None if record is None or record.status == "completed" else record
     if unfinished is not None:
         tracker.positions = list(unfinished.completed_positions)
+        tracker.signals = unfinished.signals + (unfinished.status == "suspended")
     tracker.ending = ending_of(run, checkpointer)
     if unfinished is not None and unfinished.status == "suspended":
         if not await tracker.claim(unfinished.revision):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+from pydantic import BaseModel
 
 from limpet.errors import (
     CheckpointLoadFailed,
@@ -69,6 +70,41 @@ def id_taken(invocation_id: str) -> GraphMisused:
         f"there is an invocation {invocation_id!r} already. Resume it with resume_invocation, or "
         "choose another id."
     )
+
+
+def check_signal(
+    record: CheckpointRecord, signal_id: str | None, initial: Any, *, signal: bool
+) -> None:
+    """Refuse a resume whose signal was taken already: its caller came late, or tries again.
+
+    A suspended invocation keeps its id. So a caller that found it in use and tries again may find
+    that it has completed since, or that it waits for its next signal. Nothing is run for it: a new
+    turn needs something new, and a next signal is answered by a caller who knows of it.
+    """
+    if record.status == "completed" and record.signals and not _sets_anything(initial):
+        reason = (
+            "it has taken its signal and has completed; to begin a new turn from it, pass an "
+            "initial state that sets a field"
+        )
+        raise SuspensionRecordInvalid(record.invocation_id, reason)
+    if record.status != "suspended":
+        return
+    awaited = ((record.suspension or {}).get("descriptor") or {}).get("signal_id")
+    if signal_id is not None and signal_id != awaited:
+        reason = f"it waits for {awaited!r}, not for {signal_id!r}"
+        raise SuspensionRecordInvalid(record.invocation_id, reason)
+    if record.signals and not signal:
+        reason = (
+            f"it has taken a signal already, and waits for its next one, {awaited!r}; to deliver "
+            "that one, pass signal_payload, {} if it carries nothing"
+        )
+        raise SuspensionRecordInvalid(record.invocation_id, reason)
+
+
+def _sets_anything(initial: Any) -> bool:
+    """True if an initial state has a field that its caller set."""
+    given = initial.model_fields_set if isinstance(initial, BaseModel) else initial
+    return bool(given)
 
 
 def check_session(record: CheckpointRecord, session_id: str | None, *, signal: bool) -> None:

@@ -114,6 +114,7 @@ class Tracker:
         self.positions: list[Position] = []
         self.revision, self.status = 0, "running"
         self.suspension: dict[str, Any] | None = None
+        self.signals = 0  # that the invocation has taken
         self._ops: list[PlainOp] = []
         self._whole = True  # the next save is of the whole record
         self._failed: Exception | None = None
@@ -361,6 +362,7 @@ class Tracker:
             graph=self._graph,
             revision=self.revision,
             suspension=self.suspension,
+            signals=self.signals,
         )
 
     def _unsaved(self, error: Exception, result: Any = None) -> CheckpointSaveFailed:
