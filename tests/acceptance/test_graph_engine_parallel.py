@@ -207,6 +207,140 @@ async def test_instance_middleware_stands_around_each_instance() -> None:
     assert sorted(tries) == [1, 2, 2, 3]
 
 
+class Noted(State):
+    x: int = 0
+    out: str = ""
+    note: str = ""
+
+
+class Notes(State):
+    xs: list[int] = []
+    outs: Annotated[list[str | None], append] = []
+    notes: Annotated[list[Any], append] = []
+    flat: Annotated[list[Any], concat_flatten] = []
+    after: int = 0
+
+
+def degrading(degraded: Any, node: Any = None, **how: Any) -> GraphBuilder[Notes]:
+    """A fan-out over instances that fail at 2, and give this update then."""
+
+    async def work(s: Noted) -> dict[str, Any]:
+        if s.x == 2:
+            raise ConnectionError("down")
+        return {"out": f"out {s.x}", "note": f"note {s.x}"}
+
+    given: dict[str, Any] = {
+        "subgraph": line(Noted, work=work).compile(),
+        "items_field": "xs",
+        "item_field": "x",
+        "collect_field": "out",
+        "target_field": "outs",
+        "extra_outputs": {"notes": "note"},
+        "concurrency": 1,
+        "instance_middleware": [FailureIsolationMiddleware(degraded_update=degraded)],
+    }
+    builder = GraphBuilder(Notes).add_fan_out_node("each", **given | how)
+    builder.add_node("last", node or gives(after=1)).add_edge("last", END)
+    return builder.add_edge("each", "last").set_entry("each")
+
+
+@pytest.mark.parametrize(
+    ("degraded", "outs", "notes"),
+    [
+        ({"out": "degraded"}, ["out 1", "degraded", "out 3"], ["note 1", None, "note 3"]),
+        (lambda s: {"note": "why"}, ["out 1", None, "out 3"], ["note 1", "why", "note 3"]),
+        (lambda s: {"x": 7, "other": 1}, ["out 1", None, "out 3"], ["note 1", None, "note 3"]),
+    ],
+)
+async def test_a_field_that_a_degraded_instance_lacks_is_null_at_its_place(
+    checkpointer: Any, degraded: Any, outs: Any, notes: Any
+) -> None:
+    """Also after the run has been resumed, from a record that has the degraded instance."""
+    broken = True
+
+    async def last(s: Notes) -> dict[str, Any]:
+        if broken:
+            raise RuntimeError("down")
+        return {}
+
+    final = await degrading(degraded).compile().invoke(Notes(xs=[1, 2, 3]))
+    assert (final.outs, final.notes) == (outs, notes)
+
+    async def work(s: Noted) -> dict[str, Any]:
+        if s.x == 2:
+            raise ConnectionError("down")
+        if s.x == 3 and broken:
+            raise asyncio.CancelledError
+        return {"out": f"out {s.x}", "note": f"note {s.x}"}
+
+    subgraph = line(Noted, work=work).compile()
+    graph = degrading(degraded, subgraph=subgraph).with_checkpointer(checkpointer).compile()
+    with pytest.raises(asyncio.CancelledError):
+        await graph.invoke(Notes(xs=[1, 2, 3]), invocation_id="i")
+    record = await checkpointer.load("i")
+    assert record.fan_out_progress.slots["1"].done
+    broken = False
+    final = await graph.invoke(resume_invocation="i")
+    assert (final.outs, final.notes) == (outs, notes)
+
+
+async def test_a_null_of_a_degraded_instance_is_refused_by_a_reducer_that_takes_lists() -> None:
+    """The isolation covers the instance, not what is made of its result."""
+    how = {"target_field": "flat", "extra_outputs": {}}
+    with pytest.raises(limpet.ReducerError, match="concat_flatten") as info:
+        await degrading(lambda s: {"note": "why"}, **how).compile().invoke(Notes(xs=[2]))
+    assert (info.value.node, info.value.field) == ("each", "flat")
+
+
+async def test_a_degraded_branch_leaves_what_it_does_not_have_as_it_was() -> None:
+    """Its update has fields of the inner state, and goes through the branch's outputs."""
+
+    class Board(State):
+        alpha: str = "before"
+        beta: str = "before"
+
+    async def fails(s: Noted) -> dict[str, Any]:
+        raise ConnectionError("down")
+
+    branch = Branch(
+        subgraph=line(Noted, work=fails).compile(),
+        outputs={"alpha": "out", "beta": "note"},
+        middleware=(FailureIsolationMiddleware(degraded_update={"note": "degraded"}),),
+    )
+    builder = GraphBuilder(Board).add_parallel_branches_node("one", branches={"only": branch})
+    final = await builder.add_edge("one", END).set_entry("one").compile().invoke()
+    assert (final.alpha, final.beta) == ("before", "degraded")
+
+
+@pytest.mark.parametrize("how", ["continue", "restart"])
+async def test_an_instance_that_had_begun_goes_on_or_starts_again_as_asked(
+    checkpointer: Any, how: Any
+) -> None:
+    """One that was done is not run again in either case."""
+    runs: list[tuple[int, str]] = []
+    broken = True
+
+    def step(name: str) -> Any:
+        async def node(s: One) -> dict[str, Any]:
+            runs.append((s.x, name))
+            if broken and (s.x, name) == (2, "b"):
+                raise RuntimeError("down")
+            return {"y": s.y + s.x}
+
+        return node
+
+    inner = line(One, a=step("a"), b=step("b")).compile()
+    builder = fan_out(inner, concurrency=1, resume_instances=how)
+    graph = builder.with_checkpointer(checkpointer).compile()
+    with pytest.raises(limpet.NodeException):
+        await graph.invoke(Many(xs=[1, 2, 3]), invocation_id="i")
+    broken = False
+    runs.clear()
+    assert (await graph.invoke(resume_invocation="i")).ys == [2, 4, 6]
+    again = [(2, "a")] if how == "restart" else []
+    assert runs == [*again, (2, "b"), (3, "a"), (3, "b")]
+
+
 async def test_events_of_instances_have_their_index() -> None:
     """An observer can tell them apart."""
     heard = Heard()
@@ -687,7 +821,8 @@ async def test_inner_graphs_do_not_save_the_session() -> None:
         .set_entry("sub"),
     ]
     for builder in graphs:
-        graph: Any = builder.with_session_store(store).compile()
+        kind = Many if builder is graphs[0] else Desk
+        graph: Any = builder.with_session_store(store, session_state=kind).compile()
         initial = {"xs": [1]} if graph.plan.name == "Many" else None
         with pytest.raises(limpet.GraphRunError) as info:
             await graph.invoke(initial, session_id="s")

@@ -183,7 +183,7 @@ async def test_a_save_of_the_start_that_is_under_way_is_waited_for() -> None:
         graph = (
             line(Log, waits=waits)
             .with_checkpointer(checkpointer)
-            .with_session_store(store)
+            .with_session_store(store, session_state=Log)
             .compile()
         )
         result = await asyncio.gather(
@@ -609,7 +609,7 @@ async def test_a_record_of_another_session_is_refused(checkpointer: Any) -> None
     """A failed run and a completed one: neither goes on in the session of somebody else."""
     made = nodes("a", "b", broken="b")
     builder = line(Log, **made).with_checkpointer(checkpointer)
-    graph = builder.with_session_store(InMemorySessionStore()).compile()
+    graph = builder.with_session_store(InMemorySessionStore(), session_state=Log).compile()
     with pytest.raises(limpet.NodeException):
         await graph.invoke(invocation_id="i", session_id="ada")
     for last in ("i", "j"):
@@ -627,7 +627,7 @@ async def test_a_run_without_a_session_does_not_replace_the_state_of_one(
     made = nodes("a", "b", broken="b")
     store = InMemorySessionStore()
     builder = line(Log, **made).with_checkpointer(checkpointer)
-    graph = builder.with_session_store(store).compile()
+    graph = builder.with_session_store(store, session_state=Log).compile()
     with pytest.raises(limpet.NodeException):
         await graph.invoke(invocation_id="i")
     await store.save("ada", SessionRecord(session_id="ada", state={"log": ["history"]}))
@@ -902,7 +902,12 @@ async def test_a_resumed_run_loads_the_session_but_starts_from_the_checkpoint() 
     """The session is saved at the end with the state of the run."""
     store, checkpointer = InMemorySessionStore(), CheckedCheckpointer()
     made = nodes("a", "b", broken="b")
-    graph = line(Log, **made).with_checkpointer(checkpointer).with_session_store(store).compile()
+    graph = (
+        line(Log, **made)
+        .with_checkpointer(checkpointer)
+        .with_session_store(store, session_state=Log)
+        .compile()
+    )
     with pytest.raises(limpet.NodeException):
         await graph.invoke(Log(log=["mine"]), invocation_id="i", session_id="s")
     assert await store.load("s") is None

@@ -703,7 +703,7 @@ async def test_a_signal_for_nothing_that_waits_is_refused(checkpointer: Any) -> 
 async def test_a_signal_in_the_name_of_another_session_is_refused(checkpointer: Any) -> None:
     """The run would read one customer's state and replace another's."""
     store = InMemorySessionStore()
-    graph = shop(checkpointer).with_session_store(store).compile()
+    graph = shop(checkpointer).with_session_store(store, session_state=Order).compile()
     await store.save("bob", SessionRecord(session_id="bob", state={"item": "his own"}))
     await graph.invoke(Order(item="secret"), session_id="ada", invocation_id="i")
     before = await checkpointer.load("i")
@@ -808,7 +808,7 @@ async def test_of_two_signals_that_found_it_suspended_one_continues_the_run() ->
 async def test_the_session_is_saved_with_the_suspended_run() -> None:
     """A worker that resumes it elsewhere sees both; at the end the session is saved again."""
     store, checkpointer = InMemorySessionStore(), CheckedCheckpointer()
-    graph = shop(checkpointer).with_session_store(store).compile()
+    graph = shop(checkpointer).with_session_store(store, session_state=Order).compile()
     await graph.invoke(invocation_id="i", session_id="s")
     saved = await store.load("s")
     assert saved is not None
@@ -824,7 +824,11 @@ async def test_the_session_is_saved_with_the_suspended_run() -> None:
 async def test_without_auto_save_the_suspension_saves_no_session() -> None:
     """Only explicit saves reach the store."""
     store = InMemorySessionStore()
-    graph = shop(InMemoryCheckpointer()).with_session_store(store, auto_save=False).compile()
+    graph = (
+        shop(InMemoryCheckpointer())
+        .with_session_store(store, session_state=Order, auto_save=False)
+        .compile()
+    )
     await graph.invoke(invocation_id="i", session_id="s")
     assert await store.load("s") is None
 
@@ -860,14 +864,20 @@ async def test_where_both_live_together_they_are_saved_in_one_commit() -> None:
     """The checkpointer gets the record and the session in one call."""
     store = InMemorySessionStore()
     checkpointer = Joint(store)
-    graph = shop(checkpointer).with_session_store(store, conflicts="raise").compile()
+    graph = (
+        shop(checkpointer)
+        .with_session_store(store, session_state=Order, conflicts="raise")
+        .compile()
+    )
     await graph.invoke(invocation_id="i", session_id="s")
     assert checkpointer.joint == 1
     final = await graph.invoke(
         resume_invocation="i", signal_payload={"approved": True}, session_id="s"
     )
     assert final.log == ["pick", "ship"]
-    elsewhere = shop(Joint(InMemorySessionStore())).with_session_store(store).compile()
+    elsewhere = (
+        shop(Joint(InMemorySessionStore())).with_session_store(store, session_state=Order).compile()
+    )
     await elsewhere.invoke(session_id="t")
     assert elsewhere.checkpointer.joint == 0  # type: ignore[union-attr]
 
@@ -877,7 +887,7 @@ async def test_a_suspension_that_cannot_be_saved_leaves_a_run_to_resume() -> Non
     store = InMemorySessionStore()
     checkpointer = Joint(store)
     checkpointer.fails = True
-    graph = shop(checkpointer).with_session_store(store).compile()
+    graph = shop(checkpointer).with_session_store(store, session_state=Order).compile()
     with pytest.raises(limpet.SuspensionPersistenceFailed) as info:
         await graph.invoke(invocation_id="i", session_id="s")
     assert info.value.category == "suspension_persistence_failed"
@@ -896,7 +906,7 @@ async def test_a_session_store_that_fails_at_the_suspension_keeps_the_run() -> N
             raise OSError("disk")
 
     checkpointer = InMemoryCheckpointer()
-    graph = shop(checkpointer).with_session_store(Broken()).compile()
+    graph = shop(checkpointer).with_session_store(Broken(), session_state=Order).compile()
     with pytest.raises(limpet.SuspensionPersistenceFailed):
         await graph.invoke(invocation_id="i", session_id="s")
     record = await checkpointer.load("i")

@@ -32,8 +32,9 @@
     │   │                         MultipleOutgoingEdges · ConflictingReducers
     │   │                         MappingReferencesUndeclaredField · ConflictingProjectionForms
     │   │                         ReducerConfigurationInvalid · FanOutFieldNotList
-    │   │                         FanOutCountModeAmbiguous · ParallelBranchesNoBranches
-    │   │                         ParallelBranchesInvalidBranchSpec  (all: an InvalidInput too)
+    │   │                         FanOutCountModeAmbiguous · FanOutDegradedUpdate
+    │   │                         ParallelBranchesNoBranches · ParallelBranchesInvalidBranchSpec
+    │   │                         (all: an InvalidInput too)
     │   ├── GraphMisused          (an InvalidInput too)
     │   ├── GraphRunError         NodeException · EdgeException · ReducerError · RoutingError
     │   │                         StateValidationError · FanOutEmpty · ParallelBranchesBranchFailed
@@ -168,6 +169,7 @@ if TYPE_CHECKING:
         DanglingEdge,
         EdgeException,
         FanOutCountModeAmbiguous,
+        FanOutDegradedUpdate,
         FanOutEmpty,
         FanOutFieldNotList,
         GraphError,
@@ -278,6 +280,7 @@ __all__ = [
     "EventTooLarge",
     "ExtraMissing",
     "FanOutCountModeAmbiguous",
+    "FanOutDegradedUpdate",
     "FanOutEmpty",
     "FanOutFieldNotList",
     "FieldAccessDenied",

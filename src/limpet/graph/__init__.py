@@ -5,7 +5,7 @@
         .add_node("respond", respond)
         .add_edge("respond", END)
         .set_entry("respond")
-        .with_session_store(SQLiteSessionStore("chat.db"))
+        .with_session_store(SQLiteSessionStore("chat.db"), session_state=Chat)
         .compile()
     )
     final = await graph.invoke(Chat(messages=[…]), session_id="ada")

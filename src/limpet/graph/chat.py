@@ -77,6 +77,12 @@ class ChatHarness(Generic[S]):
                 "of the field that has the messages."
             )
         self.harness = Harness(graph, buckets=buckets)
+        session = graph.session
+        if session is not None and session.on_load == "replace" and session.loads(messages_field):
+            raise GraphMisused(
+                f"sessions of this graph replace {messages_field!r} when they are loaded, so a "
+                'message that is sent would be lost. Build the graph with on_load="merge".'
+            )
         self._field, self._make = messages_field, make_message or _user_message
         self._sorry = {**_SORRY, **(error_replies or {})}
         self._turns, self._locks = Turns(), None

@@ -12,6 +12,7 @@ from limpet.graph import (
     Branch,
     DeclaredSameName,
     ExplicitMapping,
+    FailureIsolationMiddleware,
     GraphBuilder,
     InMemorySessionStore,
     Reducer,
@@ -129,6 +130,44 @@ CASES: list[tuple[str, str, Any]] = [
         "multiple_outgoing_edges",
         lambda: builder().add_conditional_edge("a", lambda s: END),
     ),
+    (
+        "island without an edge",
+        "unreachable_node",
+        lambda: builder().add_node("b", node),
+    ),
+    (
+        "island, and an edge to nowhere",
+        "unreachable_node",
+        lambda: line(Outer, a=node).add_node("b", node).add_edge("b", "z"),
+    ),
+    (
+        "two edges, one to nowhere",
+        "multiple_outgoing_edges",
+        lambda: builder().add_edge("a", "z"),
+    ),
+    (
+        "no entry, and an edge to nowhere",
+        "no_declared_entry",
+        lambda: GraphBuilder(Outer).add_node("a", node).add_edge("a", "z"),
+    ),
+    (
+        "input from nowhere, and an edge to nowhere",
+        "mapping_references_undeclared_field",
+        lambda: (
+            GraphBuilder(Outer)
+            .add_subgraph_node("s", inner, inputs={"x": "zs"})
+            .add_edge("s", "z")
+            .set_entry("s")
+        ),
+    ),
+    (
+        "degraded without what is collected",
+        "fan_out_degraded_update_missing_collect_field",
+        lambda: fan_out(instance_middleware=[FailureIsolationMiddleware(degraded_update={"x": 1})]),
+    ),
+    ("no such way to resume", "graph_invalid", lambda: fan_out(resume_instances="again")),
+    ("sessions of nobody knows what", "graph_invalid", lambda: _sessions(session_state=None)),
+    ("no such way to load", "graph_invalid", lambda: _sessions(on_load="fold")),
     ("two reducers", "conflicting_reducers", lambda: line(Two, a=node)),
     ("append on a number", "reducer_configuration_invalid", lambda: line(Wrong, a=node)),
     ("merge on a list", "reducer_configuration_invalid", lambda: line(WrongToo, a=node)),
@@ -219,7 +258,7 @@ CASES: list[tuple[str, str, Any]] = [
     ("a State of typed sessions", "graph_invalid", lambda: GraphBuilder(limpet.State)),  # type: ignore[type-var]
     ("not compiled", "graph_invalid", lambda: builder().add_subgraph_node("b", builder())),  # type: ignore[arg-type]
     ("not a checkpointer", "graph_invalid", lambda: builder().with_checkpointer(3)),  # type: ignore[arg-type]
-    ("not a store", "graph_invalid", lambda: builder().with_session_store(3)),  # type: ignore[arg-type]
+    ("not a store", "graph_invalid", lambda: builder().with_session_store(3, session_state=Outer)),  # type: ignore[arg-type]
     ("no such conflicts", "graph_invalid", lambda: _sessions(conflicts="ask")),
     ("no such policy", "graph_invalid", lambda: fan_out(error_policy="ignore")),
     (
@@ -257,7 +296,8 @@ def _plain(state: Any) -> dict[str, Any]:
 
 
 def _sessions(**how: Any) -> GraphBuilder[Outer]:
-    return builder().with_session_store(InMemorySessionStore(), **how)
+    given = {"session_state": Outer} | how
+    return builder().with_session_store(InMemorySessionStore(), **given)
 
 
 @pytest.mark.parametrize(("what", "category", "declare"), CASES, ids=[c[0] for c in CASES])

@@ -22,6 +22,7 @@ from limpet.graph.engine.run import Middleware, chained, run_graph, together
 from limpet.graph.project import Crossing
 from limpet.graph.state import Contributions, StatePlan
 from limpet.graph.suspend import SuspendSignal, unwrapped
+from limpet.model import described
 
 if TYPE_CHECKING:
     from limpet.graph.engine.compiled import CompiledGraph
@@ -158,9 +159,13 @@ class BranchesStep:
                 inner.frame = tracker.enter_slot(
                     scope.frame, name, graph.plan, begin, node, inner.rest
                 )
-            return crossing.leave(await run_graph(inner, begin, node))
+            final: Mapping[str, Any] = (await run_graph(inner, begin, node)).__dict__
+            return final
 
-        return await chained(branch.middleware, once)(start)
+        result = await chained(branch.middleware, once)(start)
+        if not isinstance(result, Mapping):
+            raise TypeError(f"middleware of a branch returned {described(result)}, not a dict")
+        return crossing.project(result)
 
     def _stored(self, update: Mapping[str, Any]) -> Slot:
         fields = self.plan.fields
