@@ -19,6 +19,7 @@ from limpet.graph import (
     State,
     append,
     concat_flatten,
+    current_invocation_id,
     current_session_id,
     merge,
     save_session,
@@ -350,6 +351,154 @@ async def test_events_of_instances_have_their_index() -> None:
     inner = [e for e in heard.events if e.node_name == "multiply" and e.phase == "completed"]
     assert sorted((e.fan_out_index, e.post_state.y) for e in inner) == [(0, 50), (1, 60)]
     assert {e.namespace for e in inner} == {("each", "multiply")}
+
+
+@pytest.mark.parametrize("kind", ["instance", "branch", "node"])
+async def test_inner_nodes_say_which_attempt_of_what_is_around_them_they_are_in(kind: str) -> None:
+    """Unless they are retried themselves: the innermost retry counts."""
+    tries = 0
+
+    async def flaky(s: One) -> dict[str, Any]:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise ConnectionError("not yet")
+        return {}
+
+    async def sleep(seconds: float) -> None:
+        pass
+
+    def retry(times: int) -> RetryMiddleware:
+        return RetryMiddleware(max_attempts=times, sleep=sleep)
+
+    inner = (
+        GraphBuilder(One)
+        .add_node("plain", gives())
+        .add_node("retried", gives(), middleware=[retry(2)])
+        .add_node("flaky", flaky)
+        .add_edge("plain", "retried")
+        .add_edge("retried", "flaky")
+        .add_edge("flaky", END)
+        .set_entry("plain")
+        .compile()
+    )
+    if kind == "branch":
+        branch = Branch(subgraph=inner, outputs={"total": "x"}, middleware=(retry(3),))
+        builder: Any = GraphBuilder(Many).add_parallel_branches_node("b", branches={"x": branch})
+        builder.add_edge("b", END).set_entry("b")
+    elif kind == "instance":
+        builder = fan_out(inner, instance_middleware=[retry(3)])
+    else:
+        builder = GraphBuilder(Many).add_subgraph_node(
+            "s", inner, outputs={"total": "x"}, middleware=[retry(3)]
+        )
+        builder.add_edge("s", END).set_entry("s")
+    heard = Heard()
+    graph = builder.compile()
+    await graph.invoke(Many(xs=[1]), observers=[heard])
+    await graph.drain()
+    found: dict[str, list[int]] = {}
+    for event in [event for event in heard.events if event.phase == "started"]:
+        found.setdefault(event.node_name, []).append(event.attempt_index)
+    assert (found["plain"], found["retried"], found["flaky"]) == ([0, 1, 2], [0] * 3, [0, 1, 2])
+
+
+async def test_events_inside_fan_outs_and_branches_have_their_whole_lineage() -> None:
+    """An index alone would be the same in each of the outer instances."""
+
+    class Mid(State):
+        xs: list[int] = []
+        ys: list[int] = []
+
+    leaf = line(One, leaf=multiply).compile()
+    deep = (
+        GraphBuilder(One)
+        .add_parallel_branches_node("fork", branches={"left": Branch(subgraph=leaf, outputs={})})
+        .add_edge("fork", END)
+        .set_entry("fork")
+        .compile()
+    )
+    mid = (
+        GraphBuilder(Mid)
+        .add_fan_out_node(
+            "inner",
+            subgraph=deep,
+            items_field="xs",
+            item_field="x",
+            collect_field="y",
+            target_field="ys",
+        )
+        .add_edge("inner", END)
+        .set_entry("inner")
+        .compile()
+    )
+
+    class Top(State):
+        lists: list[list[int]] = []
+        all: list[list[int]] = []
+
+    graph = (
+        GraphBuilder(Top)
+        .add_fan_out_node(
+            "outer",
+            subgraph=mid,
+            items_field="lists",
+            item_field="xs",
+            collect_field="ys",
+            target_field="all",
+        )
+        .add_edge("outer", END)
+        .set_entry("outer")
+        .compile()
+    )
+    heard = Heard()
+    await graph.invoke(Top(lists=[[1, 2], [3, 4]]), observers=[heard])
+    await graph.drain()
+    chains: dict[str, set[Any]] = {}
+    for event in heard.events:
+        lineage = (event.fan_out_index_chain, event.branch_name_chain, event.fan_out_index)
+        chains.setdefault(event.node_name, set()).add(lineage)
+    pairs = [(a, b) for a in (0, 1) for b in (0, 1)]
+    assert chains["outer"] == {((), (), None)}
+    assert chains["inner"] == {((at,), (None,), at) for at in (0, 1)}
+    assert chains["fork"] == {(pair, (None, None), pair[1]) for pair in pairs}
+    assert chains["leaf"] == {((*pair, None), (None, None, "left"), pair[1]) for pair in pairs}
+
+
+async def test_a_drain_for_one_invocation_covers_its_instances_and_branches() -> None:
+    """Whoever emits: everything before the call is delivered when it returns."""
+    heard: list[tuple[str, str]] = []
+
+    async def observer(event: Any) -> None:
+        await asyncio.sleep(0)
+        heard.append((event.node_name, event.phase))
+
+    async def waits(s: Many) -> dict[str, Any]:
+        drained = await graph.drain_events_for(current_invocation_id() or "")
+        assert drained.undelivered_count == 0
+        assert sorted(set(heard)) == [
+            ("each", "completed"),
+            ("each", "started"),
+            ("multiply", "completed"),
+            ("multiply", "started"),
+            ("waits", "started"),
+        ]
+        return {}
+
+    builder = GraphBuilder(Many).add_fan_out_node(
+        "each",
+        subgraph=line(One, multiply=multiply).compile(),
+        items_field="xs",
+        item_field="x",
+        collect_field="y",
+        target_field="ys",
+    )
+    builder.add_node("waits", waits).add_edge("each", "waits").add_edge("waits", END)
+    graph: Any = builder.set_entry("each").compile()
+    graph.attach_observer(observer)
+    await graph.invoke(Many(xs=[1, 2, 3]))
+    await graph.drain()
+    assert len(heard) == 10
 
 
 async def test_cancelling_a_fan_out_ends_every_instance() -> None:

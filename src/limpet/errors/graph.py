@@ -176,6 +176,11 @@ class GraphRunError(GraphError):
         self.node, self.recoverable_state = node, recoverable_state
         super().__init__(message)
 
+    @property
+    def node_name(self) -> str:
+        """The node that failed, as events name it."""
+        return self.node
+
 
 class NodeException(GraphRunError):
     code, category = "graph.node_failed", "node_exception"

@@ -49,6 +49,7 @@ from limpet.graph.context import (
     current_session_id,
     save_session,
 )
+from limpet.graph.descriptor import SuspensionDescriptor
 from limpet.graph.engine.branches import Branch
 from limpet.graph.engine.compiled import CompiledGraph
 from limpet.graph.engine.nodes import END
@@ -72,7 +73,7 @@ from limpet.graph.sessions import (
     SessionSummary,
 )
 from limpet.graph.state import Message, State
-from limpet.graph.suspend import Suspended, SuspensionDescriptor, suspend
+from limpet.graph.suspend import Suspended, suspend
 from limpet.model.state.reducers import (
     Reducer,
     Replace,

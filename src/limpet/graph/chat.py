@@ -15,12 +15,12 @@ import msgspec
 
 from limpet.errors import GraphMisused
 from limpet.graph.checkpoint import CheckpointFilter
+from limpet.graph.descriptor import SuspensionDescriptor
 from limpet.graph.engine.compiled import CompiledGraph
 from limpet.graph.harness import Bucket, Harness, Outcome, category_of
 from limpet.graph.observe import raised
 from limpet.graph.sessions import SessionLocks
 from limpet.graph.state import Message, State
-from limpet.graph.suspend import SuspensionDescriptor
 from limpet.graph.turns import Turns
 
 S = TypeVar("S", bound=State)

@@ -32,11 +32,12 @@ _WHERE: Final = "a checkpoint"
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One completed node: its name and its number within the invocation."""
+    """One completed node: its name and its number within the invocation, from 0."""
 
     node: str
     step: int
     parents: tuple[str, ...] = ()  # the nodes around it, the outermost first
+    attempt_index: int = 0
     fan_out_index: int | None = None
     branch_name: str | None = None
 
@@ -415,6 +416,8 @@ def document_of(part: Position | Frame | Slot) -> Document:
         made: Document = {"node": part.node, "step": part.step}
         if part.parents:
             made["parents"] = list(part.parents)
+        if part.attempt_index:
+            made["attempt_index"] = part.attempt_index
         if part.fan_out_index is not None:
             made["fan_out_index"] = part.fan_out_index
         if part.branch_name is not None:

@@ -23,10 +23,11 @@ from limpet.errors import (
     SuspensionRecordInvalid,
     SuspensionResumePayloadInvalid,
 )
+from limpet.graph.descriptor import SuspensionDescriptor
 from limpet.graph.engine.compiled import CompiledGraph
 from limpet.graph.engine.invoke import Call, Ran, invoke
 from limpet.graph.state import State
-from limpet.graph.suspend import Suspended, SuspensionDescriptor
+from limpet.graph.suspend import Suspended
 
 S = TypeVar("S", bound=State)
 Mode: TypeAlias = Literal["sessioned", "stateless"]

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from limpet.errors import GraphError, GraphInvalid
 from limpet.graph.binding import SessionConfig
 from limpet.graph.checkpoint import ChangeCheckpointer, Checkpointer
-from limpet.graph.observe import Delivery, Observer, Tracer
+from limpet.graph.observe import Delivery, Tracer, Watcher
 from limpet.graph.state import State, StatePlan
 from limpet.model import described
 from limpet.model.state.labels import LabelRegistry
@@ -41,7 +41,7 @@ class GraphPlan(Generic[S]):
         self.changes = checkpointer if isinstance(checkpointer, ChangeCheckpointer) else None
         self.session, self.tracer = session, tracer
         self.steps_max = checked_steps(steps_max, GraphInvalid)
-        self.observers: tuple[Observer, ...] = ()
+        self.observers: tuple[Watcher, ...] = ()
         self.deliveries: set[Delivery] = set()
         self.warned = False  # of a session id without a session store
 

@@ -23,7 +23,7 @@ from limpet.errors.graph import said
 from limpet.graph.checkpoint import Progress, Slot
 from limpet.graph.context import Scope
 from limpet.graph.engine.nodes import Edge
-from limpet.graph.engine.run import Middleware, chained, run_graph, together
+from limpet.graph.engine.run import Middleware, attempt_of, chained, run_graph, together
 from limpet.graph.plan import GraphPlan
 from limpet.graph.project import Crossing
 from limpet.graph.suspend import SuspendSignal, unwrapped
@@ -59,6 +59,7 @@ class FanOutStep:
     """A node that runs its subgraph for each item."""
 
     kind = "fan_out"
+    counts = True
     fn = None
 
     def __init__(
@@ -163,7 +164,12 @@ class FanOutStep:
             more = {} if how.item_field is None else {how.item_field: item}
             start, node = self.crossing.enter(state, **more), graph.entry
 
+        tries, around = 0, inner.base
+
         async def once(begin: Any) -> dict[str, Any]:
+            nonlocal tries
+            inner.base = attempt_of(how.instance_middleware, tries, around)
+            tries += 1
             if run.tracker is not None and scope.frame is not None:  # each attempt begins again
                 inner.frame = run.tracker.enter_slot(
                     scope.frame, str(at), graph.plan, begin, node, inner.rest
@@ -236,7 +242,7 @@ class _Work:
             instance = self._step.instance(self._scope, self._state, item, at, found)
             return await unwrapped(instance)
         except SuspendSignal as signal:
-            signal.slots.insert(0, str(at))
+            signal.leave("fan_out_index", at)
             raise
         except FATAL:
             raise

@@ -29,7 +29,7 @@ from limpet.graph.engine.resume import (
 )
 from limpet.graph.engine.run import run_graph
 from limpet.graph.engine.track import LiveFrame, Tracker
-from limpet.graph.observe import Observer, checked_observer
+from limpet.graph.observe import Observer, Watcher, watcher
 from limpet.graph.plan import GraphPlan, checked_steps
 from limpet.graph.suspend import SuspendSignal
 from limpet.model import described
@@ -76,13 +76,13 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         """True if the caller delivers a signal, with a payload or only by its name."""
         return self.signal_payload is not None or self.signal_id is not None
 
-    def watchers(self) -> tuple[Observer, ...]:
+    def watchers(self) -> tuple[Watcher, ...]:
         """The observers of this invocation alone."""
         if self.observers is None:
             return ()
         if not isinstance(self.observers, Iterable):
             raise GraphMisused(f"observers is {described(self.observers)}. Pass a list of them.")
-        return tuple([checked_observer(observer) for observer in self.observers])
+        return tuple([watcher(observer) for observer in self.observers])
 
 
 class Ran:
@@ -116,7 +116,7 @@ async def _invoke(
     graph: GraphPlan[Any],
     call: Call,
     ran: Ran,
-    watchers: tuple[Observer, ...],
+    watchers: tuple[Watcher, ...],
     hold: Hold | None,
     record: CheckpointRecord | None,
 ) -> Any:
@@ -126,8 +126,10 @@ async def _invoke(
     scope = Scope(run, graph)
     token = CURRENT.set(scope)
     try:
-        with run.span("invocation", graph.name):
+        with run.span("invocation", graph.name):  # which sees a suspension as its parts do
             return await _run(scope, call, ran, hold, record)
+    except SuspendSignal as signal:
+        return signal.outcome  # as `_run` saved it
     finally:
         run.ended = True  # tasks that nodes left behind still see it
         CURRENT.reset(token)
@@ -170,7 +172,8 @@ async def _run(
     try:
         final = await run_graph(scope, start.state, start.node)
     except SuspendSignal as signal:
-        return await suspended(scope, signal)
+        signal.outcome = await suspended(scope, signal)
+        raise
     except BaseException as error:
         await leave_record(run, error)
         raise
