@@ -15,6 +15,7 @@ from limpet.graph import (
     GraphBuilder,
     InMemoryCheckpointer,
     InMemorySessionStore,
+    LimpetCheckpointer,
     RetryMiddleware,
     State,
     append,
@@ -206,6 +207,46 @@ async def test_instance_middleware_stands_around_each_instance() -> None:
     final = await graph.invoke(Many(xs=[1, 2, 3]))
     assert final.ys == [1, -1, 3]
     assert sorted(tries) == [1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["changes", "whole", "store"])
+async def test_steps_inside_a_fan_out_may_be_saved_some_at_a_time(kind: str) -> None:
+    """What was held back when the run stopped runs again, and counts once; all else is saved."""
+    runs: list[int] = []
+    broken = True
+
+    async def node(s: One) -> dict[str, Any]:
+        runs.append(s.x)
+        if broken and s.x == 7:
+            raise RuntimeError("down")
+        return {"y": s.x}
+
+    async with limpet.open("memory://") as lp:
+        checkpointer: Any = CheckedCheckpointer() if kind == "changes" else PlainCheckpointer()
+        if kind == "store":
+            checkpointer = LimpetCheckpointer(lp, "jobs", flush_every=5)
+        checkpointer.flush_every = 5
+        builder = fan_out(line(One, node=node).compile(), concurrency=1)
+        graph = builder.with_checkpointer(checkpointer).compile()
+        with pytest.raises(limpet.NodeException):
+            await graph.invoke(Many(xs=list(range(10))), invocation_id="i")
+        record = await checkpointer.load("i")
+        done = [key for key, slot in record.fan_out_progress.slots.items() if slot.done]
+        assert sorted(done) == ["0", "1", "2", "3", "4"]
+        broken = False
+        runs.clear()
+        final = await graph.invoke(resume_invocation="i", correlation_id="c")
+        assert (final.ys, runs) == (list(range(10)), [5, 6, 7, 8, 9])
+        (last,) = [item for item in await checkpointer.list() if item.status == "completed"]
+        assert (await checkpointer.load(last.invocation_id)).state["ys"] == final.ys
+
+
+@pytest.mark.arguments
+@pytest.mark.parametrize("wrong", [0, -1, True, "5", None])
+def test_a_commit_has_a_number_of_steps(wrong: Any) -> None:
+    """Anything else is refused when the checkpointer is made."""
+    with pytest.raises(limpet.InvalidInput, match="flush_every"):
+        InMemoryCheckpointer(flush_every=wrong)
 
 
 class Noted(State):

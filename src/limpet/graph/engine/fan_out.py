@@ -172,7 +172,7 @@ class FanOutStep:
             tries += 1
             if run.tracker is not None and scope.frame is not None:  # each attempt begins again
                 inner.frame = run.tracker.enter_slot(
-                    scope.frame, str(at), graph.plan, begin, node, inner.rest
+                    scope.frame, str(at), graph.plan, begin, node, inner.rest, batched=True
                 )
             held = (await run_graph(inner, begin, node)).__dict__
             return {name: held[name] for name in self._collected}
@@ -233,7 +233,7 @@ class _Work:
                 slot = result
                 if not isinstance(result, Slot):
                     slot = Slot(done=True, result=self._step.stored(result))
-                await tracker.completed_slot(frame, str(at), slot)
+                await tracker.completed_slot(frame, str(at), slot, batched=True)
 
     async def _one(self, at: int) -> Any:
         item = None if self._items is None else self._items[at]

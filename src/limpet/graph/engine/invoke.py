@@ -140,13 +140,16 @@ async def _ids(
 ) -> tuple[str, str]:
     """The ids of the invocation and of its correlation: one id serves as both, if none is given.
 
-    A suspended invocation keeps its own. An id of the caller's must be new: its record would take
-    the place of another's, which may be paused.
+    A suspended invocation keeps its own. One that goes on from another has a new one, not the
+    caller's: that is for invocations that begin. An id of the caller's must be new: its record
+    would take the place of another's, which may be paused.
     """
     correlation_id = call.correlation_id if record is None else record.correlation_id
     given = call.invocation_id
     if record is not None and record.status == "suspended":
         given = record.invocation_id
+    elif record is not None and record.status != "completed":
+        given = None
     elif given is not None and given != call.resume_invocation and graph.checkpointer is not None:
         await check_unused(graph.checkpointer, given)
     id = given or str(uuid4())
