@@ -62,6 +62,7 @@ from limpet.graph.middleware import (
     full_jitter,
 )
 from limpet.graph.observe import Drained, NodeEvent, Span, Tracer
+from limpet.graph.plan import CompileWarning
 from limpet.graph.project import DeclaredSameName, ExplicitMapping, FieldNameMatching, Projection
 from limpet.graph.sessions import (
     InMemorySessionStore,
@@ -113,6 +114,7 @@ __all__ = [
     "CheckpointSummary",
     "Checkpointer",
     "ClaimingCheckpointer",
+    "CompileWarning",
     "CompiledGraph",
     "DeclaredSameName",
     "Drained",

@@ -15,13 +15,15 @@ Declaring collects; `compile` checks everything and raises the first error it fi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from limpet.errors import GraphInvalid
 from limpet.graph.binding import Conflicts, OnLoad, SessionConfig
 from limpet.graph.checkpoint import Checkpointer
 from limpet.graph.engine import make
+from limpet.graph.engine.check import round_trips
 from limpet.graph.engine.compiled import CompiledGraph
 from limpet.graph.engine.make import (
     Branch,
@@ -41,6 +43,7 @@ from limpet.model import GRAPH_STEPS_MAX, described
 from limpet.model.state.labels import LabelRegistry
 
 S = TypeVar("S", bound=State)
+_LOG: Final = logging.getLogger("limpet.graph")
 
 
 class GraphBuilder(Generic[S]):
@@ -279,6 +282,10 @@ class GraphBuilder(Generic[S]):
         """
         steps = make.steps_of(self._nodes, self._edges, self._entry, tuple(self._middleware))
         self._migrations.check(self._plan.version)
+        warnings = round_trips(steps, self._plan)
+        for found in warnings:
+            about = (found.category, found.node, found.field, found.reducer)
+            _LOG.warning("graph compiled: category=%s node=%s field=%s reducer=%s", *about)
         assert self._entry is not None  # as checked
         return CompiledGraph(
             self._name,
@@ -290,6 +297,7 @@ class GraphBuilder(Generic[S]):
             session=self._session_config(),
             tracer=self._tracer,
             steps_max=steps_max,
+            warnings=warnings,
         )
 
     def _session_config(self) -> SessionConfig | None:

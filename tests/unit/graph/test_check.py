@@ -19,6 +19,7 @@ from limpet.graph import (
     State,
     append,
     bounded_append,
+    concat_flatten,
     dedupe_append,
     merge,
     merge_by_key,
@@ -336,3 +337,77 @@ def test_a_builder_can_be_compiled_twice() -> None:
     with pytest.raises(limpet.UnreachableNode):
         second.compile()
     assert list(first.steps) == ["a"]
+
+
+class Grown(State):
+    log: Annotated[list[str], append] = []
+    recent: Annotated[list[str], bounded_append(2)] = []
+    flat: Annotated[list[str], concat_flatten] = []
+    facts: Annotated[dict[str, int], merge] = {}
+    plain: list[str] = []
+
+
+class Part(State):
+    x: int = 0
+    log: list[str] = []
+    other: list[str] = []
+    facts: dict[str, int] = {}
+    plain: list[str] = []
+
+
+part = line(Part, only=node).compile()
+
+
+def grown(kind: str, **how: Any) -> Any:
+    made: Any = GraphBuilder(Grown)
+    if kind == "subgraph":
+        made.add_subgraph_node("n", part, **how)
+    elif kind == "branch":
+        made.add_parallel_branches_node("n", branches={"b": Branch(subgraph=part, **how)})
+    else:
+        made.add_fan_out_node("n", subgraph=part, count=2, **how)
+    return made.add_edge("n", END).set_entry("n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "fields"),
+    [
+        ("subgraph", {"inputs": {"log": "log"}}, ["log"]),  # the default brings it back
+        ("subgraph", {"inputs": {"log": "log"}, "outputs": {}}, []),
+        ("subgraph", {"inputs": {"log": "log"}, "outputs": {"recent": "log"}}, []),
+        ("subgraph", {"inputs": {"log": "recent"}, "outputs": {"recent": "log"}}, ["recent"]),
+        ("subgraph", {"inputs": {"log": "log"}, "outputs": {"log": "other"}}, []),
+        ("subgraph", {"inputs": {"facts": "facts", "plain": "plain"}}, []),  # no harm there
+        (
+            "subgraph",
+            {"projection": DeclaredSameName(in_fields=["log"], out_fields=["log"])},
+            ["log"],
+        ),
+        ("subgraph", {"projection": DeclaredSameName(in_fields=["log"], out_fields=[])}, []),
+        ("branch", {"inputs": {"log": "log"}, "outputs": {"log": "log"}}, ["log"]),
+        (
+            "fan_out",
+            {"inputs": {"log": "flat"}, "collect_field": "log", "target_field": "flat"},
+            ["flat"],
+        ),
+        (
+            "fan_out",
+            {
+                "inputs": {"log": "log"},
+                "collect_field": "x",
+                "target_field": "plain",
+                "extra_outputs": {"log": "log"},
+            },
+            ["log"],
+        ),
+        ("fan_out", {"collect_field": "log", "target_field": "flat"}, []),
+    ],
+)
+def test_a_value_that_comes_back_to_be_added_again_is_warned_of(
+    kind: str, how: Any, fields: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The graph compiles: it may be meant."""
+    graph = grown(kind, **how).compile()
+    assert [found.field for found in graph.warnings] == fields
+    assert {found.category for found in graph.warnings} <= {"projection_reducer_round_trip"}
+    assert len(caplog.records) == len(fields)

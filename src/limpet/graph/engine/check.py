@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from limpet.errors import (
@@ -17,14 +17,18 @@ from limpet.errors import (
     ParallelBranchesNoBranches,
     UnreachableNode,
 )
-from limpet.graph.engine.branches import Branch
-from limpet.graph.engine.fan_out import FanOut
-from limpet.graph.engine.nodes import Edge
+from limpet.graph.engine.branches import Branch, BranchesStep
+from limpet.graph.engine.fan_out import FanOut, FanOutStep
+from limpet.graph.engine.nodes import Edge, SubgraphStep
+from limpet.graph.plan import CompileWarning
 from limpet.graph.project import check_names
 from limpet.graph.state import StatePlan
 from limpet.model import described
+from limpet.model.state.reducers import Append, BoundedAppend, ConcatFlatten, MergeAll
 
 _POLICIES: Final = ("fail_fast", "collect")
+# Reducers that change a field when the value that it has is merged into it again.
+_GROWING: Final = (Append, BoundedAppend, ConcatFlatten, MergeAll)
 
 
 def check_edges(nodes: Iterable[str], edges: Iterable[Edge], entry: str | None) -> dict[str, Edge]:
@@ -165,3 +169,35 @@ def _branch(node: str, name: str, given: Any) -> Branch:
     if branch.subgraph is not None and not hasattr(branch.subgraph, "steps"):
         raise ParallelBranchesInvalidBranchSpec(node, name, "has a subgraph that is not compiled")
     return branch
+
+
+def round_trips(steps: Mapping[str, Any], plan: StatePlan[Any]) -> tuple[CompileWarning, ...]:
+    """The fields whose value goes into a graph inside and comes back, to be added once more."""
+    found = []
+    for name, step in steps.items():
+        for inward, outward in _ways(step):
+            for inner, outer in inward.items():
+                reducer = plan.fields[outer].reducer
+                if outward.get(outer) == inner and isinstance(reducer, _GROWING):
+                    found.append(
+                        CompileWarning(
+                            category="projection_reducer_round_trip",
+                            node=name,
+                            field=outer,
+                            reducer=reducer.name,
+                        )
+                    )
+    return tuple(dict.fromkeys(found))
+
+
+def _ways(step: Any) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
+    """What goes into each graph inside a step, and what comes out: inner ← outer, outer ← inner."""
+    if isinstance(step, FanOutStep):
+        how = step.how
+        yield step.crossing.inward, {how.target_field: how.collect_field, **how.extra_outputs}
+    elif isinstance(step, BranchesStep):
+        for _, crossing in step.branches.values():
+            if crossing is not None:
+                yield crossing.inward, crossing.outward
+    elif isinstance(step, SubgraphStep):
+        yield step.crossing.inward, step.crossing.outward
