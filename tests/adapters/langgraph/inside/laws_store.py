@@ -62,7 +62,7 @@ async def test_it_answers_as_their_store_does(store: LimpetStore) -> None:
 STRANGE = (
     "line\nbreak",
     " padded ",
-    "\ttab\x00nul\x7f",
+    "\ttab\x01control\x7f",
     "x" * 300,
     "%2F%!%~u0041",
     "%!bang",
