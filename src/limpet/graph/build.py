@@ -284,8 +284,8 @@ class GraphBuilder(Generic[S]):
         self._migrations.check(self._plan.version)
         warnings = round_trips(steps, self._plan)
         for found in warnings:
-            about = (found.category, found.node, found.field, found.reducer)
-            _LOG.warning("graph compiled: category=%s node=%s field=%s reducer=%s", *about)
+            about = (found.node, found.field, found.reducer)
+            _LOG.warning("projection round trip: node=%s field=%s reducer=%s", *about)
         assert self._entry is not None  # as checked
         return CompiledGraph(
             self._name,
