@@ -744,7 +744,7 @@ async def test_what_a_drain_left_is_not_delivered_later() -> None:
     assert (left.timeout_reached, left.undelivered_count) == (True, 4)
     slow = False
     await graph.invoke(invocation_id="second")
-    drained = await graph.drain()
+    drained = await graph.drain(timeout=60)
     assert (drained.timeout_reached, drained.undelivered_count) == (False, 0)
     phases = [(name, phase) for name in "ab" for phase in ("started", "completed")]
     assert found == [("second", *one) for one in phases]
