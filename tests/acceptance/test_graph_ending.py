@@ -54,7 +54,9 @@ class Nodes:
         builder = GraphBuilder(Chat).add_node("first", self.first).add_node("second", self.second)
         builder.add_edge("first", "second").add_edge("second", END).set_entry("first")
         builder.with_checkpointer(checkpointer)
-        return (builder if store is None else builder.with_session_store(store)).compile()
+        return (
+            builder if store is None else builder.with_session_store(store, session_state=Chat)
+        ).compile()
 
 
 class Dying(InMemorySessionStore):

@@ -528,14 +528,14 @@ async def test_each_attempt_is_announced_and_ended_once_in_order() -> None:
     graph.attach_observer(attached)
     final = await graph.invoke(observers=[heard, lambda event: order.append("invocation")])
     drained = await graph.drain()
-    assert (drained.undelivered, drained.timed_out) == (0, False)
+    assert (drained.undelivered_count, drained.timeout_reached) == (0, False)
     assert heard.phases == [(name, phase) for name in "ab" for phase in ("started", "completed")]
     assert order == ["graph", "invocation"] * 4
     assert attached.phases == heard.phases
     first, last = heard.events[1], heard.events[-1]
     assert (first.pre_state, first.post_state.n, first.error) == (Count(), 1, None)
     assert last.post_state == final
-    assert [event.step for event in heard.events] == [1, 1, 2, 2]
+    assert [event.step for event in heard.events] == [0, 0, 1, 1]
 
 
 async def test_an_edge_that_fails_ends_the_attempt_with_its_error() -> None:
@@ -557,13 +557,19 @@ async def test_an_edge_that_fails_ends_the_attempt_with_its_error() -> None:
 
 
 async def test_events_of_a_subgraph_have_their_namespace_and_parents() -> None:
-    """Observers of the outer graph hear of inner nodes, before those of the inner graph."""
+    """Observers of the outer graph hear of inner nodes, before those of the inner graph.
+
+    The node that is a subgraph has no events and no number of its own."""
     inner = line(Inner, shout=shout).compile()
     graph = (
         GraphBuilder(Outer)
+        .add_node("before", gives())
         .add_subgraph_node("sub", inner, inputs={"text": "topic"})
-        .add_edge("sub", END)
-        .set_entry("sub")
+        .add_node("after", gives())
+        .add_edge("before", "sub")
+        .add_edge("sub", "after")
+        .add_edge("after", END)
+        .set_entry("before")
         .compile()
     )
     order: list[tuple[str, str]] = []
@@ -574,11 +580,12 @@ async def test_events_of_a_subgraph_have_their_namespace_and_parents() -> None:
     await graph.invoke(start, observers=[heard])
     await graph.drain()
     assert order == [
-        ("outer", "sub"),
+        *[("outer", "before")] * 2,
         *[("outer", "shout"), ("inner", "shout")] * 2,
-        ("outer", "sub"),
+        *[("outer", "after")] * 2,
     ]
-    inside = heard.events[1]
+    assert [event.step for event in heard.events] == [0, 0, 1, 1, 2, 2]
+    inside = heard.events[2]
     assert inside.namespace == ("sub", "shout")
     assert inside.parent_states == (start,)
     assert inside.pre_state == Inner(text="t")
@@ -613,7 +620,7 @@ async def test_an_observer_whose_own_task_was_cancelled_harms_nobody() -> None:
     graph = line(Count, up=up).compile()
     await graph.invoke(observers=[broken, heard])
     drained = await graph.drain()
-    assert (drained.undelivered, len(heard.events)) == (0, 2)
+    assert (drained.undelivered_count, len(heard.events)) == (0, 2)
 
 
 async def test_an_observer_that_tries_to_suspend_harms_nobody() -> None:
@@ -646,10 +653,10 @@ async def test_the_run_does_not_wait_for_observers_and_drain_has_a_bound() -> No
     graph = line(Count, a=up, b=up).compile()
     assert (await graph.invoke(observers=[slow])).n == 2
     drained = await graph.drain(timeout=0.0)
-    assert drained.timed_out
-    assert drained.undelivered == 4
+    assert drained.timeout_reached
+    assert drained.undelivered_count == 4
     go.set()
-    assert not (await graph.drain()).timed_out
+    assert not (await graph.drain()).timeout_reached
 
 
 async def test_observers_know_the_session_of_the_invocation() -> None:
@@ -665,6 +672,170 @@ async def test_observers_know_the_session_of_the_invocation() -> None:
     )
     await graph.drain()
     assert sorted(found, key=str) == [("s1", "i1")] * 2 + [("s2", "i2")] * 2
+
+
+async def test_an_event_names_the_session_of_its_invocation() -> None:
+    """Also where it is read later, outside of the invocation; None without a session."""
+    heard = Heard()
+    graph = line(Count, up=up).compile()
+    graph.attach_observer(heard)
+    await graph.invoke(session_id="s1")
+    await graph.invoke()
+    await graph.drain()
+    assert [event.session_id for event in heard.events] == ["s1", "s1", None, None]
+
+
+async def test_an_event_of_a_failure_has_the_error_that_is_raised() -> None:
+    """With its category, of each attempt, and no state after."""
+
+    async def fails(s: Count) -> dict[str, Any]:
+        raise ConnectionError("down")
+
+    heard = Heard()
+    retry = RetryMiddleware(max_attempts=2, backoff=lambda attempt: 0)
+    graph = line(Count, fails=fails).add_middleware(retry).compile()
+    with pytest.raises(limpet.NodeException) as info:
+        await graph.invoke(Count(n=1), observers=[heard])
+    assert (info.value.node_name, info.value.recoverable_state) == ("fails", Count(n=1))
+    await graph.drain()
+    ends = [event for event in heard.events if event.phase == "completed"]
+    found: list[Any] = [event.error for event in ends]
+    assert [error.category for error in found] == ["node_exception"] * 2
+    assert all(isinstance(error.__cause__, ConnectionError) for error in found)
+    assert found[1] is info.value
+    assert [(event.attempt_index, event.post_state) for event in ends] == [(0, None), (1, None)]
+
+
+async def test_an_observer_gets_the_phases_that_it_asked_for() -> None:
+    """All of them by default; a wrong set is refused when it is attached."""
+    graph = line(Count, a=up, b=up).compile()
+    heard = {name: Heard() for name in ("all", "started", "completed", "suspended")}
+    graph.attach_observer(heard["all"])
+    for phase in ("started", "completed", "suspended"):
+        graph.attach_observer(heard[phase], phases={phase})  # type: ignore[arg-type]
+    await graph.invoke()
+    await graph.drain()
+    assert len(heard["all"].events) == 4
+    assert heard["started"].phases == [("a", "started"), ("b", "started")]
+    assert heard["completed"].phases == [("a", "completed"), ("b", "completed")]
+    assert heard["suspended"].phases == []
+    for wrong in (set(), {"started", "ended"}, "started", 3):
+        with pytest.raises(limpet.GraphMisused, match="'started', 'completed'"):
+            graph.attach_observer(Heard(), phases=wrong)  # type: ignore[arg-type]
+    graph.detach_observer(heard["started"])
+    await graph.invoke()
+    await graph.drain()
+    assert (len(heard["all"].events), len(heard["started"].events)) == (8, 2)
+
+
+async def test_what_a_drain_left_is_not_delivered_later() -> None:
+    """The next invocation hears its own events only, and drains cleanly."""
+    slow, found = True, []
+
+    async def observer(event: Any) -> None:
+        if slow:
+            await asyncio.Event().wait()
+        found.append((current_invocation_id(), event.node_name, event.phase))
+
+    graph = line(Count, a=up, b=up).compile()
+    graph.attach_observer(observer)
+    await graph.invoke(invocation_id="first")
+    left = await graph.drain(timeout=0.0)
+    assert (left.timeout_reached, left.undelivered_count) == (True, 4)
+    slow = False
+    await graph.invoke(invocation_id="second")
+    drained = await graph.drain(timeout=60)
+    assert (drained.timeout_reached, drained.undelivered_count) == (False, 0)
+    phases = [(name, phase) for name in "ab" for phase in ("started", "completed")]
+    assert found == [("second", *one) for one in phases]
+
+
+async def test_events_that_come_after_a_drain_was_given_up_are_delivered() -> None:
+    """A run that goes on has lost what was queued, not its observers."""
+    stuck, heard = asyncio.Event(), Heard()
+
+    async def busy(event: Any) -> None:
+        if event.node_name == "a":
+            stuck.set()
+            await asyncio.Event().wait()
+
+    async def gives_up(s: Count) -> dict[str, Any]:
+        await stuck.wait()
+        assert (await graph.drain(timeout=0.0)).undelivered_count == 3
+        return {}
+
+    graph = line(Count, a=up, b=gives_up).compile()
+    await graph.invoke(observers=[busy, heard])
+    assert not (await graph.drain()).timeout_reached
+    assert heard.phases == [("b", "completed")]
+
+
+async def test_a_node_waits_for_the_events_of_its_invocation_up_to_then() -> None:
+    """Its own end is not among them, and events of another invocation do not hold it up."""
+    gate, found = asyncio.Event(), []
+    counts: dict[str, list[tuple[str, str]]] = {}
+
+    async def observer(event: Any) -> None:
+        if current_invocation_id() == "other":
+            await gate.wait()
+        else:
+            await asyncio.sleep(0)
+        found.append((current_invocation_id(), event.node_name, event.phase))
+
+    async def waits(s: Count) -> dict[str, Any]:
+        id = current_invocation_id() or ""
+        if id != "other":
+            drained = await graph.drain_events_for(id, timeout=60)
+            assert (drained.timeout_reached, drained.undelivered_count) == (False, 0)
+        counts[id] = [(name, phase) for by, name, phase in found if by == id]
+        return {}
+
+    graph = line(Count, a=up, b=waits).compile()
+    graph.attach_observer(observer)
+    await graph.invoke(invocation_id="other")
+    await graph.invoke(invocation_id="one")
+    assert counts["one"] == [("a", "started"), ("a", "completed"), ("b", "started")]
+    late = await graph.drain_events_for("other", timeout=0.0)
+    assert (late.timeout_reached, late.undelivered_count) == (True, 4)
+    gate.set()
+    assert not (await graph.drain()).timeout_reached  # nothing was cancelled: all is delivered
+    assert len(found) == 8
+    again = await graph.drain_events_for("other")
+    assert (again.timeout_reached, again.undelivered_count) == (False, 0)
+
+
+async def test_an_observer_does_not_wait_for_itself() -> None:
+    """It would never end; it is refused, and logged as any failure of an observer is."""
+    refused: list[BaseException] = []
+
+    async def observer(event: Any) -> None:
+        for call in (graph.drain(), graph.drain_events_for("i")):
+            try:
+                await call
+            except limpet.GraphMisused as error:
+                refused.append(error)
+
+    graph = line(Count, a=up).compile()
+    await graph.invoke(observers=[observer], invocation_id="i")
+    assert not (await graph.drain()).timeout_reached
+    assert len(refused) == 4
+
+
+async def test_a_waiting_node_learns_what_a_drain_dropped() -> None:
+    """The drain of all gave up; who waits for one invocation gets the count."""
+    stuck = asyncio.Event()
+
+    async def busy(event: Any) -> None:
+        stuck.set()
+        await asyncio.Event().wait()
+
+    graph = line(Count, a=up).compile()
+    await graph.invoke(observers=[busy], invocation_id="i")
+    waiting = asyncio.ensure_future(graph.drain_events_for("i"))
+    await stuck.wait()
+    await graph.drain(timeout=0.0)
+    drained = await waiting
+    assert (drained.timeout_reached, drained.undelivered_count) == (False, 2)
 
 
 async def test_a_detached_observer_hears_nothing_more() -> None:

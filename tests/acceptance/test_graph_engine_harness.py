@@ -43,7 +43,7 @@ async def reply(s: Talk) -> dict[str, Any]:
 def talk(store: Any = None, **nodes: Any) -> GraphBuilder[Talk]:
     return (
         line(Talk, **(nodes or {"reply": reply}))
-        .with_session_store(store or InMemorySessionStore())
+        .with_session_store(store or InMemorySessionStore(), session_state=Talk)
         .with_checkpointer(InMemoryCheckpointer())
     )
 
@@ -326,7 +326,11 @@ def test_a_chat_needs_a_list_of_messages() -> None:
         lines: list[Message] = []
         n: int = 0
 
-    graph = line(Bare, a=gives()).with_session_store(InMemorySessionStore()).compile()
+    graph = (
+        line(Bare, a=gives())
+        .with_session_store(InMemorySessionStore(), session_state=Bare)
+        .compile()
+    )
     for name in ("messages", "n"):
         with pytest.raises(limpet.GraphMisused, match="messages_field"):
             ChatHarness(graph, messages_field=name)

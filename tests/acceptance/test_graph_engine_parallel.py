@@ -15,10 +15,12 @@ from limpet.graph import (
     GraphBuilder,
     InMemoryCheckpointer,
     InMemorySessionStore,
+    LimpetCheckpointer,
     RetryMiddleware,
     State,
     append,
     concat_flatten,
+    current_invocation_id,
     current_session_id,
     merge,
     save_session,
@@ -207,6 +209,180 @@ async def test_instance_middleware_stands_around_each_instance() -> None:
     assert sorted(tries) == [1, 2, 2, 3]
 
 
+@pytest.mark.parametrize("kind", ["changes", "whole", "store"])
+async def test_steps_inside_a_fan_out_may_be_saved_some_at_a_time(kind: str) -> None:
+    """What was held back when the run stopped runs again, and counts once; all else is saved."""
+    runs: list[int] = []
+    broken = True
+
+    async def node(s: One) -> dict[str, Any]:
+        runs.append(s.x)
+        if broken and s.x == 7:
+            raise RuntimeError("down")
+        return {"y": s.x}
+
+    async with limpet.open("memory://") as lp:
+        checkpointer: Any = CheckedCheckpointer() if kind == "changes" else PlainCheckpointer()
+        if kind == "store":
+            checkpointer = LimpetCheckpointer(lp, "jobs", flush_every=5)
+        checkpointer.flush_every = 5
+        builder = fan_out(line(One, node=node).compile(), concurrency=1)
+        graph = builder.with_checkpointer(checkpointer).compile()
+        with pytest.raises(limpet.NodeException):
+            await graph.invoke(Many(xs=list(range(10))), invocation_id="i")
+        record = await checkpointer.load("i")
+        done = [key for key, slot in record.fan_out_progress.slots.items() if slot.done]
+        assert sorted(done) == ["0", "1", "2", "3", "4"]
+        broken = False
+        runs.clear()
+        final = await graph.invoke(resume_invocation="i", correlation_id="c")
+        assert (final.ys, runs) == (list(range(10)), [5, 6, 7, 8, 9])
+        (last,) = [item for item in await checkpointer.list() if item.status == "completed"]
+        assert (await checkpointer.load(last.invocation_id)).state["ys"] == final.ys
+
+
+@pytest.mark.arguments
+@pytest.mark.parametrize("wrong", [0, -1, True, "5", None])
+def test_a_commit_has_a_number_of_steps(wrong: Any) -> None:
+    """Anything else is refused when the checkpointer is made."""
+    with pytest.raises(limpet.InvalidInput, match="flush_every"):
+        InMemoryCheckpointer(flush_every=wrong)
+
+
+class Noted(State):
+    x: int = 0
+    out: str = ""
+    note: str = ""
+
+
+class Notes(State):
+    xs: list[int] = []
+    outs: Annotated[list[str | None], append] = []
+    notes: Annotated[list[Any], append] = []
+    flat: Annotated[list[Any], concat_flatten] = []
+    after: int = 0
+
+
+def degrading(degraded: Any, node: Any = None, **how: Any) -> GraphBuilder[Notes]:
+    """A fan-out over instances that fail at 2, and give this update then."""
+
+    async def work(s: Noted) -> dict[str, Any]:
+        if s.x == 2:
+            raise ConnectionError("down")
+        return {"out": f"out {s.x}", "note": f"note {s.x}"}
+
+    given: dict[str, Any] = {
+        "subgraph": line(Noted, work=work).compile(),
+        "items_field": "xs",
+        "item_field": "x",
+        "collect_field": "out",
+        "target_field": "outs",
+        "extra_outputs": {"notes": "note"},
+        "concurrency": 1,
+        "instance_middleware": [FailureIsolationMiddleware(degraded_update=degraded)],
+    }
+    builder = GraphBuilder(Notes).add_fan_out_node("each", **given | how)
+    builder.add_node("last", node or gives(after=1)).add_edge("last", END)
+    return builder.add_edge("each", "last").set_entry("each")
+
+
+@pytest.mark.parametrize(
+    ("degraded", "outs", "notes"),
+    [
+        ({"out": "degraded"}, ["out 1", "degraded", "out 3"], ["note 1", None, "note 3"]),
+        (lambda s: {"note": "why"}, ["out 1", None, "out 3"], ["note 1", "why", "note 3"]),
+        (lambda s: {"x": 7, "other": 1}, ["out 1", None, "out 3"], ["note 1", None, "note 3"]),
+    ],
+)
+async def test_a_field_that_a_degraded_instance_lacks_is_null_at_its_place(
+    checkpointer: Any, degraded: Any, outs: Any, notes: Any
+) -> None:
+    """Also after the run has been resumed, from a record that has the degraded instance."""
+    broken = True
+
+    async def last(s: Notes) -> dict[str, Any]:
+        if broken:
+            raise RuntimeError("down")
+        return {}
+
+    final = await degrading(degraded).compile().invoke(Notes(xs=[1, 2, 3]))
+    assert (final.outs, final.notes) == (outs, notes)
+
+    async def work(s: Noted) -> dict[str, Any]:
+        if s.x == 2:
+            raise ConnectionError("down")
+        if s.x == 3 and broken:
+            raise asyncio.CancelledError
+        return {"out": f"out {s.x}", "note": f"note {s.x}"}
+
+    subgraph = line(Noted, work=work).compile()
+    graph = degrading(degraded, subgraph=subgraph).with_checkpointer(checkpointer).compile()
+    with pytest.raises(asyncio.CancelledError):
+        await graph.invoke(Notes(xs=[1, 2, 3]), invocation_id="i")
+    record = await checkpointer.load("i")
+    assert record.fan_out_progress.slots["1"].done
+    broken = False
+    final = await graph.invoke(resume_invocation="i")
+    assert (final.outs, final.notes) == (outs, notes)
+
+
+async def test_a_null_of_a_degraded_instance_is_refused_by_a_reducer_that_takes_lists() -> None:
+    """The isolation covers the instance, not what is made of its result."""
+    how = {"target_field": "flat", "extra_outputs": {}}
+    with pytest.raises(limpet.ReducerError, match="concat_flatten") as info:
+        await degrading(lambda s: {"note": "why"}, **how).compile().invoke(Notes(xs=[2]))
+    assert (info.value.node, info.value.field) == ("each", "flat")
+
+
+async def test_a_degraded_branch_leaves_what_it_does_not_have_as_it_was() -> None:
+    """Its update has fields of the inner state, and goes through the branch's outputs."""
+
+    class Board(State):
+        alpha: str = "before"
+        beta: str = "before"
+
+    async def fails(s: Noted) -> dict[str, Any]:
+        raise ConnectionError("down")
+
+    branch = Branch(
+        subgraph=line(Noted, work=fails).compile(),
+        outputs={"alpha": "out", "beta": "note"},
+        middleware=(FailureIsolationMiddleware(degraded_update={"note": "degraded"}),),
+    )
+    builder = GraphBuilder(Board).add_parallel_branches_node("one", branches={"only": branch})
+    final = await builder.add_edge("one", END).set_entry("one").compile().invoke()
+    assert (final.alpha, final.beta) == ("before", "degraded")
+
+
+@pytest.mark.parametrize("how", ["continue", "restart"])
+async def test_an_instance_that_had_begun_goes_on_or_starts_again_as_asked(
+    checkpointer: Any, how: Any
+) -> None:
+    """One that was done is not run again in either case."""
+    runs: list[tuple[int, str]] = []
+    broken = True
+
+    def step(name: str) -> Any:
+        async def node(s: One) -> dict[str, Any]:
+            runs.append((s.x, name))
+            if broken and (s.x, name) == (2, "b"):
+                raise RuntimeError("down")
+            return {"y": s.y + s.x}
+
+        return node
+
+    inner = line(One, a=step("a"), b=step("b")).compile()
+    builder = fan_out(inner, concurrency=1, resume_instances=how)
+    graph = builder.with_checkpointer(checkpointer).compile()
+    with pytest.raises(limpet.NodeException):
+        await graph.invoke(Many(xs=[1, 2, 3]), invocation_id="i")
+    broken = False
+    runs.clear()
+    assert (await graph.invoke(resume_invocation="i")).ys == [2, 4, 6]
+    again = [(2, "a")] if how == "restart" else []
+    assert runs == [*again, (2, "b"), (3, "a"), (3, "b")]
+
+
 async def test_events_of_instances_have_their_index() -> None:
     """An observer can tell them apart."""
     heard = Heard()
@@ -216,6 +392,154 @@ async def test_events_of_instances_have_their_index() -> None:
     inner = [e for e in heard.events if e.node_name == "multiply" and e.phase == "completed"]
     assert sorted((e.fan_out_index, e.post_state.y) for e in inner) == [(0, 50), (1, 60)]
     assert {e.namespace for e in inner} == {("each", "multiply")}
+
+
+@pytest.mark.parametrize("kind", ["instance", "branch", "node"])
+async def test_inner_nodes_say_which_attempt_of_what_is_around_them_they_are_in(kind: str) -> None:
+    """Unless they are retried themselves: the innermost retry counts."""
+    tries = 0
+
+    async def flaky(s: One) -> dict[str, Any]:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise ConnectionError("not yet")
+        return {}
+
+    async def sleep(seconds: float) -> None:
+        pass
+
+    def retry(times: int) -> RetryMiddleware:
+        return RetryMiddleware(max_attempts=times, sleep=sleep)
+
+    inner = (
+        GraphBuilder(One)
+        .add_node("plain", gives())
+        .add_node("retried", gives(), middleware=[retry(2)])
+        .add_node("flaky", flaky)
+        .add_edge("plain", "retried")
+        .add_edge("retried", "flaky")
+        .add_edge("flaky", END)
+        .set_entry("plain")
+        .compile()
+    )
+    if kind == "branch":
+        branch = Branch(subgraph=inner, outputs={"total": "x"}, middleware=(retry(3),))
+        builder: Any = GraphBuilder(Many).add_parallel_branches_node("b", branches={"x": branch})
+        builder.add_edge("b", END).set_entry("b")
+    elif kind == "instance":
+        builder = fan_out(inner, instance_middleware=[retry(3)])
+    else:
+        builder = GraphBuilder(Many).add_subgraph_node(
+            "s", inner, outputs={"total": "x"}, middleware=[retry(3)]
+        )
+        builder.add_edge("s", END).set_entry("s")
+    heard = Heard()
+    graph = builder.compile()
+    await graph.invoke(Many(xs=[1]), observers=[heard])
+    await graph.drain()
+    found: dict[str, list[int]] = {}
+    for event in [event for event in heard.events if event.phase == "started"]:
+        found.setdefault(event.node_name, []).append(event.attempt_index)
+    assert (found["plain"], found["retried"], found["flaky"]) == ([0, 1, 2], [0] * 3, [0, 1, 2])
+
+
+async def test_events_inside_fan_outs_and_branches_have_their_whole_lineage() -> None:
+    """An index alone would be the same in each of the outer instances."""
+
+    class Mid(State):
+        xs: list[int] = []
+        ys: list[int] = []
+
+    leaf = line(One, leaf=multiply).compile()
+    deep = (
+        GraphBuilder(One)
+        .add_parallel_branches_node("fork", branches={"left": Branch(subgraph=leaf, outputs={})})
+        .add_edge("fork", END)
+        .set_entry("fork")
+        .compile()
+    )
+    mid = (
+        GraphBuilder(Mid)
+        .add_fan_out_node(
+            "inner",
+            subgraph=deep,
+            items_field="xs",
+            item_field="x",
+            collect_field="y",
+            target_field="ys",
+        )
+        .add_edge("inner", END)
+        .set_entry("inner")
+        .compile()
+    )
+
+    class Top(State):
+        lists: list[list[int]] = []
+        all: list[list[int]] = []
+
+    graph = (
+        GraphBuilder(Top)
+        .add_fan_out_node(
+            "outer",
+            subgraph=mid,
+            items_field="lists",
+            item_field="xs",
+            collect_field="ys",
+            target_field="all",
+        )
+        .add_edge("outer", END)
+        .set_entry("outer")
+        .compile()
+    )
+    heard = Heard()
+    await graph.invoke(Top(lists=[[1, 2], [3, 4]]), observers=[heard])
+    await graph.drain()
+    chains: dict[str, set[Any]] = {}
+    for event in heard.events:
+        lineage = (event.fan_out_index_chain, event.branch_name_chain, event.fan_out_index)
+        chains.setdefault(event.node_name, set()).add(lineage)
+    pairs = [(a, b) for a in (0, 1) for b in (0, 1)]
+    assert chains["outer"] == {((), (), None)}
+    assert chains["inner"] == {((at,), (None,), at) for at in (0, 1)}
+    assert chains["fork"] == {(pair, (None, None), pair[1]) for pair in pairs}
+    assert chains["leaf"] == {((*pair, None), (None, None, "left"), pair[1]) for pair in pairs}
+
+
+async def test_a_drain_for_one_invocation_covers_its_instances_and_branches() -> None:
+    """Whoever emits: everything before the call is delivered when it returns."""
+    heard: list[tuple[str, str]] = []
+
+    async def observer(event: Any) -> None:
+        await asyncio.sleep(0)
+        heard.append((event.node_name, event.phase))
+
+    async def waits(s: Many) -> dict[str, Any]:
+        drained = await graph.drain_events_for(current_invocation_id() or "")
+        assert drained.undelivered_count == 0
+        assert sorted(set(heard)) == [
+            ("each", "completed"),
+            ("each", "started"),
+            ("multiply", "completed"),
+            ("multiply", "started"),
+            ("waits", "started"),
+        ]
+        return {}
+
+    builder = GraphBuilder(Many).add_fan_out_node(
+        "each",
+        subgraph=line(One, multiply=multiply).compile(),
+        items_field="xs",
+        item_field="x",
+        collect_field="y",
+        target_field="ys",
+    )
+    builder.add_node("waits", waits).add_edge("each", "waits").add_edge("waits", END)
+    graph: Any = builder.set_entry("each").compile()
+    graph.attach_observer(observer)
+    await graph.invoke(Many(xs=[1, 2, 3]))
+    await graph.drain()
+    assert len(heard) == 10
 
 
 async def test_cancelling_a_fan_out_ends_every_instance() -> None:
@@ -687,7 +1011,8 @@ async def test_inner_graphs_do_not_save_the_session() -> None:
         .set_entry("sub"),
     ]
     for builder in graphs:
-        graph: Any = builder.with_session_store(store).compile()
+        kind = Many if builder is graphs[0] else Desk
+        graph: Any = builder.with_session_store(store, session_state=kind).compile()
         initial = {"xs": [1]} if graph.plan.name == "Many" else None
         with pytest.raises(limpet.GraphRunError) as info:
             await graph.invoke(initial, session_id="s")

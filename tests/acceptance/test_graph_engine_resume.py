@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -183,7 +184,7 @@ async def test_a_save_of_the_start_that_is_under_way_is_waited_for() -> None:
         graph = (
             line(Log, waits=waits)
             .with_checkpointer(checkpointer)
-            .with_session_store(store)
+            .with_session_store(store, session_state=Log)
             .compile()
         )
         result = await asyncio.gather(
@@ -443,9 +444,10 @@ async def test_what_a_skipped_node_had_inside_is_not_given_to_another(checkpoint
     with pytest.raises(limpet.NodeException):
         await graph.invoke(invocation_id="i")
     skip = True
-    final = await graph.invoke(resume_invocation="i", invocation_id="j")
+    final = await graph.invoke(resume_invocation="i")
     assert final.log == ["skipped", "x", "y"]
-    assert (await checkpointer.load("j")).state["log"] == final.log
+    (last,) = [item for item in await checkpointer.list() if item.status == "completed"]
+    assert (await checkpointer.load(last.invocation_id)).state["log"] == final.log
 
 
 async def test_a_cancelled_run_can_be_resumed(checkpointer: Any) -> None:
@@ -609,13 +611,13 @@ async def test_a_record_of_another_session_is_refused(checkpointer: Any) -> None
     """A failed run and a completed one: neither goes on in the session of somebody else."""
     made = nodes("a", "b", broken="b")
     builder = line(Log, **made).with_checkpointer(checkpointer)
-    graph = builder.with_session_store(InMemorySessionStore()).compile()
+    graph = builder.with_session_store(InMemorySessionStore(), session_state=Log).compile()
     with pytest.raises(limpet.NodeException):
         await graph.invoke(invocation_id="i", session_id="ada")
     for last in ("i", "j"):
         with pytest.raises(limpet.CheckpointRecordInvalid, match="another session"):
             await graph.invoke(resume_invocation=last, session_id="bob")
-        await graph.invoke(resume_invocation=last, invocation_id=f"{last}2", session_id="ada")
+        await graph.invoke(resume_invocation=last, session_id="ada")
         if last == "i":
             await graph.invoke(invocation_id="j", session_id="ada")
 
@@ -627,7 +629,7 @@ async def test_a_run_without_a_session_does_not_replace_the_state_of_one(
     made = nodes("a", "b", broken="b")
     store = InMemorySessionStore()
     builder = line(Log, **made).with_checkpointer(checkpointer)
-    graph = builder.with_session_store(store).compile()
+    graph = builder.with_session_store(store, session_state=Log).compile()
     with pytest.raises(limpet.NodeException):
         await graph.invoke(invocation_id="i")
     await store.save("ada", SessionRecord(session_id="ada", state={"log": ["history"]}))
@@ -640,7 +642,7 @@ async def test_a_run_without_a_session_does_not_replace_the_state_of_one(
 
 
 async def test_an_id_that_an_invocation_has_already_is_refused(checkpointer: Any) -> None:
-    """Its record would be lost. Resuming it under its own id is what the caller may mean."""
+    """Its record would be lost."""
     made = nodes("a", "b", broken="b")
     graph = line(Log, **made).with_checkpointer(checkpointer).compile()
     with pytest.raises(limpet.NodeException):
@@ -649,7 +651,30 @@ async def test_an_id_that_an_invocation_has_already_is_refused(checkpointer: Any
     with pytest.raises(limpet.GraphMisused, match="already"):
         await graph.invoke(invocation_id="i")
     assert await checkpointer.load("i") == before
-    assert (await graph.invoke(resume_invocation="i", invocation_id="i")).log == ["a", "b"]
+
+
+@pytest.mark.parametrize("asked", ["i", "j"])
+async def test_a_resumed_run_has_an_id_of_its_own_whichever_the_caller_passes(
+    checkpointer: Any, asked: str
+) -> None:
+    """An id of the caller's is for an invocation that begins; the correlation stays the same."""
+    ids: list[str | None] = []
+
+    async def b(s: Log) -> dict[str, Any]:
+        ids.append(current_invocation_id())
+        if len(ids) == 1:
+            raise RuntimeError("down")
+        return {"log": ["b"]}
+
+    graph = line(Log, a=nodes("a")["a"], b=b).with_checkpointer(checkpointer).compile()
+    with pytest.raises(limpet.NodeException):
+        await graph.invoke(invocation_id="i", correlation_id="c")
+    assert (await graph.invoke(resume_invocation="i", invocation_id=asked)).log == ["a", "b"]
+    assert ids[0] == "i"
+    assert UUID(ids[1]).version == 4
+    record = await checkpointer.load(ids[1])
+    assert (record.correlation_id, record.status) == ("c", "completed")
+    assert await checkpointer.load("j") is None
 
 
 @pytest.mark.parametrize("how", ["begin", "resume"])
@@ -673,7 +698,7 @@ async def test_of_two_runs_that_start_under_one_id_at_once_one_runs(how: str) ->
     if how == "resume":
         with pytest.raises(limpet.NodeException):
             await graph.invoke(invocation_id="i")
-        call["resume_invocation"] = "i"
+        call = {"resume_invocation": "i"}
     checkpointer.racing, runs = True, last.runs
     results = await asyncio.gather(
         *[graph.invoke(**call) for _ in range(2)], return_exceptions=True
@@ -683,6 +708,9 @@ async def test_of_two_runs_that_start_under_one_id_at_once_one_runs(how: str) ->
     assert (first.runs, last.runs - runs) == (1, 1)
     found = await checkpointer.load("i")
     assert found is not None
+    if how == "resume":
+        found = await checkpointer.load(found.resumed_as or "")
+        assert found is not None
     assert (found.status, found.state["log"]) == ("completed", ["a", "b"])
 
 
@@ -712,15 +740,81 @@ async def test_of_two_processes_that_start_one_invocation_one_runs_it(tmp_path: 
 
 
 async def test_a_record_whose_state_does_not_fit_runs_nothing() -> None:
-    """It is a validation error at the entry."""
+    """The record is invalid for this graph, and the error names the field."""
     checkpointer, made = PlainCheckpointer(), nodes("a")
     graph = line(Log, **made).with_checkpointer(checkpointer).compile()
     await checkpointer.save(
         CheckpointRecord(invocation_id="i", correlation_id="c", state={"n": "many"})
     )
-    with pytest.raises(limpet.StateValidationError):
+    with pytest.raises(limpet.CheckpointRecordInvalid, match=r"does not fit Log \(n\)") as info:
+        await graph.invoke(resume_invocation="i")
+    assert isinstance(info.value.__cause__, limpet.StateValidationError)
+    assert made["a"].runs == 0
+
+
+async def test_a_state_inside_that_does_not_fit_runs_nothing(checkpointer: Any) -> None:
+    """It is found at the entry, not when the run comes to its graph."""
+    made = nodes("a")
+
+    class Inner(State):
+        n: int = 0
+
+    fails = Breaks("y", times=1)
+    old = line(Inner, x=gives(n=1), y=fails).compile()
+    builder = GraphBuilder(Log).add_node("a", made["a"]).add_subgraph_node("in", old)
+    builder.add_edge("a", "in").add_edge("in", END).set_entry("a")
+    with pytest.raises(limpet.NodeException):
+        await builder.with_checkpointer(checkpointer).compile().invoke(invocation_id="i")
+
+    class Narrow(State):
+        n: Literal[2] = 2
+
+    new = line(Narrow, x=gives(), y=gives()).compile()
+    builder = GraphBuilder(Log).add_node("a", made["a"]).add_subgraph_node("in", new)
+    builder.add_edge("a", "in").add_edge("in", END).set_entry("a")
+    with pytest.raises(limpet.CheckpointRecordInvalid, match=r"does not fit Narrow \(n\)"):
+        await builder.with_checkpointer(checkpointer).compile().invoke(resume_invocation="i")
+    assert made["a"].runs == 1
+
+
+@pytest.mark.parametrize(
+    "stored", [b"{", b"\xff", b"[]", b'{"invocation_id": 3}', b'{"status": "gone"}']
+)
+async def test_a_record_that_cannot_be_read_is_invalid(stored: bytes) -> None:
+    """The checkpointer works, and what it has is not a record."""
+    checkpointer, made = PlainCheckpointer(), nodes("a")
+    checkpointer.stored["i"] = stored
+    graph = line(Log, **made).with_checkpointer(checkpointer).compile()
+    with pytest.raises(limpet.CheckpointRecordInvalid, match="cannot be read"):
         await graph.invoke(resume_invocation="i")
     assert made["a"].runs == 0
+
+
+async def test_a_record_that_another_program_wrote_over_is_invalid() -> None:
+    """Also in a store of ours: it is not reported as a store that is down."""
+    async with limpet.open("memory://") as lp:
+        await lp.create("jobs", "invocations", "i", state={"completed_positions": 3})
+        graph = line(Log, **nodes("a")).with_checkpointer(LimpetCheckpointer(lp, "jobs")).compile()
+        with pytest.raises(limpet.CheckpointRecordInvalid, match="not a record"):
+            await graph.invoke(resume_invocation="i")
+
+
+async def test_a_record_that_is_gone_while_its_invocation_runs_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Somebody deleted it; a checkpointer that can writes it again, whole."""
+    checkpointer = InMemoryCheckpointer()
+
+    async def deletes(s: Log) -> dict[str, Any]:
+        await checkpointer.delete("i")
+        return {}
+
+    graph = line(Log, a=nodes("a")["a"], b=deletes, c=nodes("c")["c"])
+    await graph.with_checkpointer(checkpointer).compile().invoke(invocation_id="i")
+    assert "checkpoint missing: invocation=i" in caplog.text
+    record = await checkpointer.load("i")
+    assert record is not None
+    assert (record.status, record.state["log"]) == ("completed", ["a", "c"])
 
 
 async def test_a_checkpointer_that_fails_to_load_runs_nothing() -> None:
@@ -884,6 +978,153 @@ async def test_a_migration_that_cannot_be_made_runs_nothing(
     assert await checkpointer.load("i") == before
 
 
+async def test_what_a_migration_gives_must_fit_the_class(checkpointer: Any) -> None:
+    """The migration did its work: the record is invalid, it is not a failure of the migration."""
+    old, new = old_and_new(checkpointer)
+    with pytest.raises(limpet.NodeException):
+        await old.compile().invoke(invocation_id="i")
+    before = await checkpointer.load("i")
+    new.with_state_migration("v1", "v2", lambda fields: fields)
+    with pytest.raises(limpet.CheckpointRecordInvalid, match=r"does not fit V2 \(name\)"):
+        await new.compile().invoke(resume_invocation="i")
+    assert await checkpointer.load("i") == before
+
+
+class Inner1(State):
+    schema_version: ClassVar[str] = "v1"
+    name: str = ""
+    out: list[str] = []
+
+
+class Inner2(State):
+    schema_version: ClassVar[str] = "v2"
+    first: str = ""
+    out: list[str] = []
+
+
+class Own(State):
+    schema_version: ClassVar[str] = "a"
+    label: str = ""
+
+
+class Own2(State):
+    schema_version: ClassVar[str] = "b"
+    text: str = ""
+
+
+class Top1(State):
+    schema_version: ClassVar[str] = "v1"
+    name: str = "top"
+    names: list[str] = ["x", "y"]
+    outs: list[list[str]] = []
+
+
+class Top2(State):
+    schema_version: ClassVar[str] = "v2"
+    first: str = ""
+    names: list[str] = []
+    outs: list[list[str]] = []
+
+
+@pytest.mark.parametrize("kind", ["subgraph", "fan_out"])
+async def test_states_of_inner_graphs_are_migrated_too(checkpointer: Any, kind: str) -> None:
+    """With the graph around them, or by their own migrations, at every depth."""
+
+    def graph(top: Any, inner: Any, deep: Any, stop: Any, field: str) -> Any:
+        name = next(iter(deep.model_fields))
+        sub = line(deep, keep=gives(**{name: "kept"}), stop=stop)
+        if deep is Own2:
+            sub.with_state_migration("a", "b", lambda fields: {"text": fields["label"]})
+
+        async def end(s: Any) -> dict[str, Any]:
+            return {"out": [getattr(s, field)]}
+
+        middle = GraphBuilder(inner).add_node("begin", gives(**{field: "inner"}))
+        middle.add_subgraph_node("deep", sub.compile(), outputs={}).add_node("end", end)
+        middle.add_edge("begin", "deep").add_edge("deep", "end").add_edge("end", END)
+        compiled = middle.set_entry("begin").compile()
+        builder: Any = GraphBuilder(top, name="g")
+        if kind == "subgraph":
+            builder.add_subgraph_node("in", compiled, outputs={"names": "out"})
+        else:
+            builder.add_fan_out_node(
+                "in", subgraph=compiled, count=2, collect_field="out", target_field="outs"
+            )
+        return builder.add_edge("in", END).set_entry("in").with_checkpointer(checkpointer)
+
+    calls: list[dict[str, Any]] = []
+
+    def rename(fields: dict[str, Any]) -> dict[str, Any]:
+        calls.append(dict(fields))
+        return {("first" if n == "name" else n): value for n, value in fields.items()}
+
+    with pytest.raises(limpet.NodeException):
+        await (
+            graph(Top1, Inner1, Own, Breaks("s", times=9), "name")
+            .compile()
+            .invoke(invocation_id="i")
+        )
+    seen: list[str] = []
+
+    async def look(s: Own2) -> dict[str, Any]:
+        seen.append(s.text)
+        return {}
+
+    new = graph(Top2, Inner2, Own2, look, "first").with_state_migration("v1", "v2", rename)
+    final = await new.compile().invoke(resume_invocation="i")
+    assert final.first == "top"
+    assert (final.names if kind == "subgraph" else final.outs[0]) == ["inner"]
+    assert set(seen) == {"kept"}  # by the migrations of the innermost graph
+    stopped = {"subgraph": 1, "fan_out": 2}[kind]
+    assert len(calls) == 1 + stopped
+
+
+async def test_every_entry_of_a_record_without_a_cursor_is_migrated() -> None:
+    """The state of the graph inside, and those of the graphs around it."""
+    checkpointer, calls = PlainCheckpointer(), 0
+    await checkpointer.save(
+        CheckpointRecord(
+            invocation_id="i",
+            correlation_id="c",
+            state={"name": "inner"},
+            parent_states=({"name": "outer"},),
+            schema_version="v1",
+            completed_positions=(Position(node="x", step=1, parents=("in",)),),
+        )
+    )
+
+    def rename(fields: dict[str, Any]) -> dict[str, Any]:
+        nonlocal calls
+        calls += 1
+        return {"first": fields["name"]}
+
+    inner = line(Inner2, x=gives()).compile()
+    builder = GraphBuilder(Top2).add_subgraph_node("in", inner, outputs={"names": "out"})
+    builder.add_edge("in", END).set_entry("in").with_checkpointer(checkpointer)
+    graph = builder.with_state_migration("v1", "v2", rename).compile()
+    final = await graph.invoke(resume_invocation="i")
+    assert (final.first, final.names, calls) == ("outer", [], 2)
+
+
+async def test_records_have_the_version_of_the_class_that_the_graph_declares() -> None:
+    """An instance of a subclass is taken, and its own version is not."""
+
+    class Later(V1):
+        schema_version: ClassVar[str] = "v9"
+
+    class More(V1):
+        extra: int = 0
+
+    checkpointer = CheckedCheckpointer()
+    graph = line(V1, a=gives(name="Ada")).with_checkpointer(checkpointer).compile()
+    final = await graph.invoke(Later(name="Eve"))
+    assert (type(final), final.name) == (V1, "Ada")
+    await graph.invoke(More(name="Eve"))
+    assert {record.schema_version for record in checkpointer.saves} == {"v1"}
+    with pytest.raises(limpet.StateValidationError, match="extra"):
+        await graph.invoke(More(extra=3))
+
+
 def test_ambiguous_checkpoint_migrations_are_found_when_compiling() -> None:
     """A duplicate when it is registered, two shortest paths when the graph is compiled."""
     _, new = old_and_new(PlainCheckpointer())
@@ -902,7 +1143,12 @@ async def test_a_resumed_run_loads_the_session_but_starts_from_the_checkpoint() 
     """The session is saved at the end with the state of the run."""
     store, checkpointer = InMemorySessionStore(), CheckedCheckpointer()
     made = nodes("a", "b", broken="b")
-    graph = line(Log, **made).with_checkpointer(checkpointer).with_session_store(store).compile()
+    graph = (
+        line(Log, **made)
+        .with_checkpointer(checkpointer)
+        .with_session_store(store, session_state=Log)
+        .compile()
+    )
     with pytest.raises(limpet.NodeException):
         await graph.invoke(Log(log=["mine"]), invocation_id="i", session_id="s")
     assert await store.load("s") is None

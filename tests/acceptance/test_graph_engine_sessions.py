@@ -9,6 +9,7 @@ import pytest
 
 import limpet
 from limpet.graph import (
+    ChatHarness,
     DeclaredSameName,
     ExplicitMapping,
     FieldNameMatching,
@@ -41,7 +42,59 @@ async def answer(s: Chat) -> dict[str, Any]:
 
 
 def chat(store: Any, **how: Any) -> GraphBuilder[Chat]:
-    return line(Chat, answer=answer).with_session_store(store, **how)
+    return line(Chat, answer=answer).with_session_store(store, **{"session_state": Chat, **how})
+
+
+def test_what_a_session_keeps_is_chosen_and_never_guessed() -> None:
+    """A scratch field that was stored by accident would come back in every later invocation."""
+    builder = line(Chat, answer=answer)
+    with pytest.raises(limpet.GraphInvalid, match=r"Pass session_state=Chat to keep all of Chat"):
+        builder.with_session_store(InMemorySessionStore())
+    with pytest.raises(limpet.GraphInvalid, match="projection"):
+        builder.with_session_store(
+            InMemorySessionStore(), session_state=Chat, projection=ExplicitMapping({"a": "b"})
+        )
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("on_load", ["merge", "replace"])
+async def test_a_loaded_session_is_the_base_or_replaces_what_was_given(
+    on_load: Any, whole: bool
+) -> None:
+    """By default what the caller set is folded in; with replace the stored fields count."""
+
+    class Kept(State):
+        messages: Annotated[list[str], append] = []
+        mood: str = ""
+
+    seen: list[Chat] = []
+
+    async def look(s: Chat) -> dict[str, Any]:
+        seen.append(s)
+        return {}
+
+    store = InMemorySessionStore()
+    stored = {"messages": ["old"], "mood": "calm"} | ({"scratch": 7} if whole else {})
+    await store.save("s", SessionRecord(session_id="s", state=stored))
+    kept: Any = Chat if whole else Kept
+    builder = line(Chat, look=look)
+    builder.with_session_store(store, session_state=kept, on_load=on_load)
+    given = Chat(messages=["new"], mood="glad", scratch=3)
+    await builder.compile().invoke(given, session_id="s")
+    if on_load == "merge":
+        assert seen == [Chat(messages=["old", "new"], mood="glad", scratch=3)]
+    else:  # of a projected session, fields that it does not keep come from the caller
+        assert seen == [Chat(messages=["old"], mood="calm", scratch=7 if whole else 3)]
+    await builder.compile().invoke(given, session_id="new")
+    assert seen[-1] == given
+
+
+def test_a_chat_needs_sessions_that_take_the_message() -> None:
+    """With replace, the message that was sent would be lost."""
+    builder = line(Chat, answer=answer)
+    builder.with_session_store(InMemorySessionStore(), session_state=Chat, on_load="replace")
+    with pytest.raises(limpet.GraphMisused, match='on_load="merge"'):
+        ChatHarness(builder.compile())
 
 
 class Tiny:
@@ -166,7 +219,11 @@ async def test_a_failed_run_saves_nothing() -> None:
     async def fails(s: Chat) -> dict[str, Any]:
         raise RuntimeError("down")
 
-    graph = line(Chat, answer=answer, fails=fails).with_session_store(store).compile()
+    graph = (
+        line(Chat, answer=answer, fails=fails)
+        .with_session_store(store, session_state=Chat)
+        .compile()
+    )
     with pytest.raises(limpet.NodeException):
         await graph.invoke(Chat(messages=["two"]), session_id="s")
     assert await store.load("s") == before
@@ -181,7 +238,7 @@ async def test_a_cancelled_run_saves_nothing() -> None:
         await asyncio.Event().wait()
         return {}
 
-    graph = line(Chat, wait=wait).with_session_store(store).compile()
+    graph = line(Chat, wait=wait).with_session_store(store, session_state=Chat).compile()
     task = asyncio.ensure_future(graph.invoke(session_id="s"))
     await inside.wait()
     task.cancel()
@@ -203,7 +260,9 @@ async def test_a_node_saves_progress_with_its_pending_update() -> None:
     async def fails(s: Chat) -> dict[str, Any]:
         raise RuntimeError("down")
 
-    graph = line(Chat, saves=saves, fails=fails).with_session_store(store).compile()
+    graph = (
+        line(Chat, saves=saves, fails=fails).with_session_store(store, session_state=Chat).compile()
+    )
     with pytest.raises(limpet.NodeException):
         await graph.invoke(Chat(messages=["one"]), session_id="s")
     saved = await store.load("s")
@@ -221,7 +280,11 @@ async def test_a_wrong_pending_update_saves_nothing() -> None:
             await save_session({"what": 1})
         return {}
 
-    graph = line(Chat, saves=saves).with_session_store(store, auto_save=False).compile()
+    graph = (
+        line(Chat, saves=saves)
+        .with_session_store(store, session_state=Chat, auto_save=False)
+        .compile()
+    )
     await graph.invoke(session_id="s")
     assert await store.load("s") is None
 
@@ -240,7 +303,12 @@ async def test_a_task_that_outlives_its_run_cannot_save_over_the_end() -> None:
         left.append(asyncio.create_task(late(suspend("late"))))
         return {"messages": ["end"]}
 
-    await line(Chat, node=node).with_session_store(store).compile().invoke(session_id="s")
+    await (
+        line(Chat, node=node)
+        .with_session_store(store, session_state=Chat)
+        .compile()
+        .invoke(session_id="s")
+    )
     ended.set()
     saved, suspended = await asyncio.gather(*left, return_exceptions=True)
     assert isinstance(saved, limpet.GraphMisused)
@@ -272,7 +340,11 @@ async def test_a_save_under_way_at_the_end_of_its_run_takes_effect_before_it(
         return {"messages": ["end"]}
 
     store = Slow()
-    graph = line(Chat, node=node).with_session_store(store, conflicts=conflicts).compile()
+    graph = (
+        line(Chat, node=node)
+        .with_session_store(store, session_state=Chat, conflicts=conflicts)
+        .compile()
+    )
     await graph.invoke(session_id="s")
     await asyncio.gather(*left)
     found = await store.load("s")
@@ -290,7 +362,7 @@ async def test_saving_without_a_session_does_nothing() -> None:
 
     await save_session()
     await line(Chat, saves=saves).compile().invoke(session_id="s")
-    await line(Chat, saves=saves).with_session_store(store).compile().invoke()
+    await line(Chat, saves=saves).with_session_store(store, session_state=Chat).compile().invoke()
     assert store.calls == []
 
 
@@ -305,7 +377,9 @@ async def _race(store: Any, **how: Any) -> Any:
         await both.wait()
         return {}
 
-    graph = line(Chat, meet=meet).with_session_store(store, **how).compile()
+    graph = (
+        line(Chat, meet=meet).with_session_store(store, **{"session_state": Chat, **how}).compile()
+    )
     await chat(store).compile().invoke(Chat(messages=["base"]), session_id="s")
     return await asyncio.gather(
         *[graph.invoke(Chat(messages=[word]), session_id="s") for word in ("left", "right")],
@@ -348,7 +422,11 @@ async def test_saves_of_one_invocation_do_not_conflict_with_each_other() -> None
         await save_session()
         return {}
 
-    graph = line(Chat, saves=saves).with_session_store(store, conflicts="raise").compile()
+    graph = (
+        line(Chat, saves=saves)
+        .with_session_store(store, session_state=Chat, conflicts="raise")
+        .compile()
+    )
     for _ in range(2):
         await graph.invoke(session_id="s")
     saved = await store.load("s")
@@ -373,13 +451,22 @@ async def test_conflicts_are_not_overlooked_where_a_store_has_no_versions() -> N
         await save_session()
         return {"messages": ["a"]}
 
-    graph = line(Chat, saves=saves).with_session_store(store, conflicts="raise").compile()
+    graph = (
+        line(Chat, saves=saves)
+        .with_session_store(store, session_state=Chat, conflicts="raise")
+        .compile()
+    )
     with pytest.raises(limpet.SessionSaveFailed, match="no version") as info:
         await graph.invoke(session_id="s")
     assert info.value.result.messages == ["a"]
     with pytest.raises(limpet.SessionLoadFailed, match="no version"):
         await graph.invoke(session_id="s")
-    assert await line(Chat, a=gives()).with_session_store(store).compile().invoke(session_id="s")
+    assert (
+        await line(Chat, a=gives())
+        .with_session_store(store, session_state=Chat)
+        .compile()
+        .invoke(session_id="s")
+    )
 
 
 # --- stores that fail -----------------------------------------------------------------------------
@@ -417,7 +504,9 @@ async def test_a_store_that_fails_on_load_runs_nothing(load: Any) -> None:
         ran.append(1)
         return {}
 
-    graph = line(Chat, node=node).with_session_store(Faulty(load=load)).compile()
+    graph = (
+        line(Chat, node=node).with_session_store(Faulty(load=load), session_state=Chat).compile()
+    )
     with pytest.raises(limpet.SessionLoadFailed) as info:
         await graph.invoke(session_id="s")
     assert info.value.category == "session_load_failed"
@@ -452,10 +541,18 @@ async def test_a_failed_save_in_a_node_is_raised_there() -> None:
         return {}
 
     store = Faulty(save=OSError("full"))
-    graph = line(Chat, a=careful).with_session_store(store, auto_save=False).compile()
+    graph = (
+        line(Chat, a=careful)
+        .with_session_store(store, session_state=Chat, auto_save=False)
+        .compile()
+    )
     await graph.invoke(session_id="s")
     assert len(seen) == 1
-    graph = line(Chat, a=careless).with_session_store(store, auto_save=False).compile()
+    graph = (
+        line(Chat, a=careless)
+        .with_session_store(store, session_state=Chat, auto_save=False)
+        .compile()
+    )
     with pytest.raises(limpet.NodeException) as info:
         await graph.invoke(session_id="s")
     assert isinstance(info.value.__cause__, limpet.SessionSaveFailed)

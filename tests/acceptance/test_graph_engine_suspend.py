@@ -156,7 +156,7 @@ async def test_a_suspended_run_is_resumed_without_a_payload_too(checkpointer: An
 
 
 async def test_observers_hear_suspended_instead_of_completed() -> None:
-    """Every attempt that was open ends with it, also the one of the node around."""
+    """Once, with the descriptor; the subgraph around it has no events of its own."""
     graph = (
         GraphBuilder(Order)
         .add_subgraph_node("sub", line(Order, ask=ask).compile())
@@ -168,12 +168,9 @@ async def test_observers_hear_suspended_instead_of_completed() -> None:
     heard = Heard()
     await graph.invoke(observers=[heard])
     await graph.drain()
-    assert heard.phases == [
-        ("sub", "started"),
-        ("ask", "started"),
-        ("ask", "suspended"),
-        ("sub", "suspended"),
-    ]
+    assert heard.phases == [("ask", "started"), ("ask", "suspended")]
+    wanted = SuspensionDescriptor("approval", {"item": "book"})
+    assert [event.descriptor for event in heard.events] == [None, wanted]
 
 
 async def test_neither_except_nor_middleware_catches_a_suspension() -> None:
@@ -228,7 +225,7 @@ async def test_a_suspension_in_a_subgraph_continues_there(checkpointer: Any) -> 
         .compile()
     )
     outcome = await graph.invoke(invocation_id="i")
-    assert (outcome.node_name, outcome.namespace) == ("waits", ("sub", "waits"))
+    assert (outcome.node_name, outcome.namespace) == ("sub", ("sub", "waits"))
     assert outcome.state == Order(log=["pick"])
     final = await graph.invoke(resume_invocation="i", signal_payload={"answer": "42"})
     assert final.log == ["pick", "42"]
@@ -258,7 +255,8 @@ async def test_a_suspension_in_a_fan_out_suspends_the_whole_node(checkpointer: A
         if s.x == 1 and s.ok is None:
             for _ in range(20):
                 await asyncio.sleep(0)
-            await suspend("ok?", mark_node_completed=False)
+            wanted = SuspensionDescriptor("ok?", {"kind": "review"})
+            await suspend(wanted, mark_node_completed=False)
         if s.x == 2 and runs.count(("a", 2)) == 1 and ("again", 0) not in runs:
             await asyncio.Event().wait()  # cancelled with the others
         return {"out": [f"{s.x} {s.ok}"]}
@@ -278,9 +276,15 @@ async def test_a_suspension_in_a_fan_out_suspends_the_whole_node(checkpointer: A
         .with_checkpointer(checkpointer)
         .compile()
     )
-    outcome = await graph.invoke(Batch(xs=[0, 1, 2]), invocation_id="i")
+    heard = Heard()
+    outcome = await graph.invoke(Batch(xs=[0, 1, 2]), invocation_id="i", observers=[heard])
     assert isinstance(outcome, Suspended)
-    assert outcome.namespace == ("each", "b")
+    assert (outcome.node_name, outcome.namespace) == ("each", ("each", "b"))
+    assert outcome.descriptor == SuspensionDescriptor("ok?", {"fan_out_index": 1, "kind": "review"})
+    await graph.drain()
+    outer = [event for event in heard.events if event.node_name == "each"]
+    assert [event.phase for event in outer] == ["started", "suspended"]
+    assert outer[1].descriptor == outcome.descriptor
     runs.append(("again", 0))
     final = await graph.invoke(resume_invocation="i", signal_payload={"ok": True})
     assert final.outs == ["0 None", "1 True", "2 None"]
@@ -314,7 +318,10 @@ async def test_a_suspension_in_a_branch_suspends_the_whole_node(
         .with_checkpointer(checkpointer)
         .compile()
     )
-    assert isinstance(await graph.invoke(invocation_id="i"), Suspended)
+    outcome = await graph.invoke(invocation_id="i")
+    assert isinstance(outcome, Suspended)
+    assert outcome.node_name == "both"
+    assert outcome.descriptor == SuspensionDescriptor("ok?", {"branch_name": "asks"})
     final = await graph.invoke(resume_invocation="i", signal_payload={"approved": True})
     assert final == Order(approved=True, log=["done"] + ([] if completed else ["asked"]))
     assert runs == ["done", "asks"] + ([] if completed else ["asks"])
@@ -703,7 +710,7 @@ async def test_a_signal_for_nothing_that_waits_is_refused(checkpointer: Any) -> 
 async def test_a_signal_in_the_name_of_another_session_is_refused(checkpointer: Any) -> None:
     """The run would read one customer's state and replace another's."""
     store = InMemorySessionStore()
-    graph = shop(checkpointer).with_session_store(store).compile()
+    graph = shop(checkpointer).with_session_store(store, session_state=Order).compile()
     await store.save("bob", SessionRecord(session_id="bob", state={"item": "his own"}))
     await graph.invoke(Order(item="secret"), session_id="ada", invocation_id="i")
     before = await checkpointer.load("i")
@@ -808,7 +815,7 @@ async def test_of_two_signals_that_found_it_suspended_one_continues_the_run() ->
 async def test_the_session_is_saved_with_the_suspended_run() -> None:
     """A worker that resumes it elsewhere sees both; at the end the session is saved again."""
     store, checkpointer = InMemorySessionStore(), CheckedCheckpointer()
-    graph = shop(checkpointer).with_session_store(store).compile()
+    graph = shop(checkpointer).with_session_store(store, session_state=Order).compile()
     await graph.invoke(invocation_id="i", session_id="s")
     saved = await store.load("s")
     assert saved is not None
@@ -824,7 +831,11 @@ async def test_the_session_is_saved_with_the_suspended_run() -> None:
 async def test_without_auto_save_the_suspension_saves_no_session() -> None:
     """Only explicit saves reach the store."""
     store = InMemorySessionStore()
-    graph = shop(InMemoryCheckpointer()).with_session_store(store, auto_save=False).compile()
+    graph = (
+        shop(InMemoryCheckpointer())
+        .with_session_store(store, session_state=Order, auto_save=False)
+        .compile()
+    )
     await graph.invoke(invocation_id="i", session_id="s")
     assert await store.load("s") is None
 
@@ -860,14 +871,20 @@ async def test_where_both_live_together_they_are_saved_in_one_commit() -> None:
     """The checkpointer gets the record and the session in one call."""
     store = InMemorySessionStore()
     checkpointer = Joint(store)
-    graph = shop(checkpointer).with_session_store(store, conflicts="raise").compile()
+    graph = (
+        shop(checkpointer)
+        .with_session_store(store, session_state=Order, conflicts="raise")
+        .compile()
+    )
     await graph.invoke(invocation_id="i", session_id="s")
     assert checkpointer.joint == 1
     final = await graph.invoke(
         resume_invocation="i", signal_payload={"approved": True}, session_id="s"
     )
     assert final.log == ["pick", "ship"]
-    elsewhere = shop(Joint(InMemorySessionStore())).with_session_store(store).compile()
+    elsewhere = (
+        shop(Joint(InMemorySessionStore())).with_session_store(store, session_state=Order).compile()
+    )
     await elsewhere.invoke(session_id="t")
     assert elsewhere.checkpointer.joint == 0  # type: ignore[union-attr]
 
@@ -877,7 +894,7 @@ async def test_a_suspension_that_cannot_be_saved_leaves_a_run_to_resume() -> Non
     store = InMemorySessionStore()
     checkpointer = Joint(store)
     checkpointer.fails = True
-    graph = shop(checkpointer).with_session_store(store).compile()
+    graph = shop(checkpointer).with_session_store(store, session_state=Order).compile()
     with pytest.raises(limpet.SuspensionPersistenceFailed) as info:
         await graph.invoke(invocation_id="i", session_id="s")
     assert info.value.category == "suspension_persistence_failed"
@@ -896,7 +913,7 @@ async def test_a_session_store_that_fails_at_the_suspension_keeps_the_run() -> N
             raise OSError("disk")
 
     checkpointer = InMemoryCheckpointer()
-    graph = shop(checkpointer).with_session_store(Broken()).compile()
+    graph = shop(checkpointer).with_session_store(Broken(), session_state=Order).compile()
     with pytest.raises(limpet.SuspensionPersistenceFailed):
         await graph.invoke(invocation_id="i", session_id="s")
     record = await checkpointer.load("i")

@@ -74,7 +74,9 @@ async def test_a_suspended_run_saves_its_session_there_too(folder_store: Any) ->
 
     builder = GraphBuilder(laws.Chat).add_node("ask", ask).add_node("reply", laws.reply)
     builder.add_edge("ask", "reply").add_edge("reply", laws.END).set_entry("ask")
-    builder.with_session_store(folder_store).with_checkpointer(InMemoryCheckpointer())
+    builder.with_session_store(folder_store, session_state=laws.Chat).with_checkpointer(
+        InMemoryCheckpointer()
+    )
     graph = builder.compile()
     outcome = await graph.invoke(laws.Chat(messages=["hello"]), session_id="s")
     assert isinstance(outcome, Suspended)

@@ -71,6 +71,13 @@ async def failed(checkpointer: Any, gate: Gate) -> Any:
     return graph
 
 
+async def heir(cp: Any, id: str = "i") -> str:
+    """The id of the run that goes on in place of this one."""
+    found = await cp.load(id)
+    assert found.resumed_as is not None
+    return str(found.resumed_as)
+
+
 @pytest.fixture(params=graph_stores.KINDS)
 def place(request: pytest.FixtureRequest) -> graph_stores.Place:
     return graph_stores.place(request)
@@ -87,9 +94,10 @@ async def test_a_run_that_is_being_resumed_cannot_be_resumed_again(cp: Any) -> N
     assert isinstance(cp, LeasingCheckpointer)
     gate = Gate()
     graph = await failed(cp, gate)
-    running = asyncio.ensure_future(graph.invoke(resume_invocation="i", invocation_id="j"))
+    running = asyncio.ensure_future(graph.invoke(resume_invocation="i"))
     await asyncio.wait_for(gate.inside.wait(), 60)
-    for id in ("i", "j"):
+    j = await heir(cp)
+    for id in ("i", j):
         for named in (None, id):
             with pytest.raises(limpet.CheckpointInUse, match="another caller") as info:
                 await graph.invoke(resume_invocation=id, invocation_id=named)
@@ -98,7 +106,7 @@ async def test_a_run_that_is_being_resumed_cannot_be_resumed_again(cp: Any) -> N
     assert (await running).log == ["first", "gate", "last"]
     assert gate.runs == 1
     found = await cp.load("i")
-    assert (found.status, found.resumed_as, found.state) == ("resumed", "j", {"log": ["first"]})
+    assert (found.status, found.resumed_as, found.state) == ("resumed", j, {"log": ["first"]})
     assert [item.invocation_id for item in await cp.list(CheckpointFilter(status="running"))] == []
 
 
@@ -120,12 +128,13 @@ async def test_what_was_resumed_and_has_ended_is_not_run_again(cp: Any) -> None:
     gate = Gate()
     graph = await failed(cp, gate)
     gate.open.set()
-    await graph.invoke(resume_invocation="i", invocation_id="j")
-    with pytest.raises(limpet.CheckpointSuperseded, match="as 'j', which is completed") as info:
+    await graph.invoke(resume_invocation="i")
+    j = await heir(cp)
+    with pytest.raises(limpet.CheckpointSuperseded, match=f"as '{j}', which is completed") as info:
         await graph.invoke(resume_invocation="i")
-    assert (info.value.invocation_id, info.value.resumed_as) == ("i", "j")
+    assert (info.value.invocation_id, info.value.resumed_as) == ("i", j)
     assert gate.runs == 1
-    assert len((await graph.invoke(resume_invocation="j")).log) == 6
+    assert len((await graph.invoke(resume_invocation=j)).log) == 6
 
 
 async def test_a_resumed_run_that_failed_goes_on_where_it_failed(cp: Any) -> None:
@@ -153,10 +162,11 @@ async def test_a_run_that_waits_for_a_signal_is_not_continued_by_a_late_resume(c
     gate.open.set()
     with pytest.raises(limpet.NodeException):
         await graph.invoke(invocation_id="i")
-    assert isinstance(await graph.invoke(resume_invocation="i", invocation_id="j"), Suspended)
-    with pytest.raises(limpet.CheckpointSuperseded, match="as 'j', which is suspended"):
+    assert isinstance(await graph.invoke(resume_invocation="i"), Suspended)
+    j = await heir(cp)
+    with pytest.raises(limpet.CheckpointSuperseded, match=f"as '{j}', which is suspended"):
         await graph.invoke(resume_invocation="i")
-    final = await graph.invoke(resume_invocation="j", signal_payload={"log": ["signal"]})
+    final = await graph.invoke(resume_invocation=j, signal_payload={"log": ["signal"]})
     assert final.log == ["signal"]
 
 
@@ -182,6 +192,96 @@ async def test_a_run_that_took_its_signal_is_held_until_it_ends(cp: Any) -> None
     assert (await graph.invoke(resume_invocation="i")).log == ["gate"]
 
 
+async def test_a_retry_after_the_signalled_run_completed_runs_nothing(cp: Any) -> None:
+    """A second worker found the run in use and tried again later: it would plan and pay twice."""
+    gate, plans = Gate(), 0
+    gate.broken = False
+
+    async def plan(s: Log) -> dict[str, Any]:
+        nonlocal plans
+        plans += 1
+        await suspend("approval")
+        return {}
+
+    graph = line(Log, plan=plan, pay=gate).with_checkpointer(cp).compile()
+    await graph.invoke(invocation_id="i")
+    running = asyncio.ensure_future(graph.invoke(resume_invocation="i", signal_payload={}))
+    await asyncio.wait_for(gate.inside.wait(), 60)
+    with pytest.raises(limpet.CheckpointInUse) as info:
+        await graph.invoke(resume_invocation="i")
+    assert info.value.retryable
+    gate.open.set()
+    assert (await running).log == ["gate"]
+    for initial in (None, Log(), {}):
+        with pytest.raises(limpet.SuspensionRecordInvalid, match="has completed") as late:
+            await graph.invoke(initial, resume_invocation="i")
+        assert not late.value.retryable
+    assert (plans, gate.runs) == (1, 1)
+    turn = await graph.invoke(Log(log=["again"]), resume_invocation="i")
+    assert isinstance(turn, Suspended)  # something new begins a new turn
+    assert (plans, turn.state.log) == (2, ["gate", "again"])
+
+
+async def test_a_late_resume_does_not_answer_the_next_signal(cp: Any) -> None:
+    """The run took its signal and waits for another one: only who knows of that delivers it."""
+
+    def asks(name: str) -> Any:
+        async def node(s: Log) -> dict[str, Any]:
+            await suspend(name)
+            return {}
+
+        return node
+
+    graph = line(Log, one=asks("manager"), two=asks("board"), pay=says("paid")).with_checkpointer(
+        cp
+    )
+    compiled = graph.compile()
+    await compiled.invoke(invocation_id="i")
+    with pytest.raises(limpet.SuspensionRecordInvalid, match="waits for 'manager', not for 'b"):
+        await compiled.invoke(resume_invocation="i", signal_id="board")
+    await compiled.invoke(resume_invocation="i", signal_id="manager")
+    before = await cp.load("i")
+    with pytest.raises(limpet.SuspensionRecordInvalid, match="its next one, 'board'"):
+        await compiled.invoke(resume_invocation="i")
+    again: dict[str, Any] = {"signal_payload": {"log": ["twice"]}, "signal_id": "manager"}
+    with pytest.raises(limpet.SuspensionRecordInvalid, match="waits for 'board'"):
+        await compiled.invoke(resume_invocation="i", **again)
+    assert await cp.load("i") == before
+    final = await compiled.invoke(resume_invocation="i", signal_id="board")
+    assert final.log == ["paid"]
+
+
+async def test_a_signal_that_met_another_is_not_delivered_to_the_next_gate() -> None:
+    """It found the run suspended, and took the lease after another had moved the run on."""
+
+    class Slow(InMemoryCheckpointer):
+        first: Any = None
+
+        async def hold(self, invocation_id: str, /) -> bool:
+            if self.first is not None:
+                other, self.first = self.first, None
+                await other()
+            return await super().hold(invocation_id)
+
+    async def asks(s: Log) -> dict[str, Any]:
+        await suspend("manager" if not s.log else "board", mark_node_completed=len(s.log) > 1)
+        return {}
+
+    cp = Slow()
+    graph = line(Log, ask=asks, pay=says("paid")).with_checkpointer(cp).compile()
+    await graph.invoke(invocation_id="i")
+
+    async def faster() -> None:
+        await graph.invoke(resume_invocation="i", signal_payload={"log": ["yes"]})
+
+    cp.first = faster
+    with pytest.raises(limpet.SuspensionRecordInvalid, match="resumed already"):
+        await graph.invoke(resume_invocation="i", signal_payload={"log": ["yes", "no"]})
+    record = await cp.load("i")
+    assert record is not None
+    assert (record.status, record.state) == ("suspended", {"log": ["yes"]})
+
+
 async def test_a_resume_that_is_refused_holds_nothing(cp: Any) -> None:
     """A record of another session or graph can be resumed by the right one at once."""
     gate = Gate()
@@ -194,28 +294,13 @@ async def test_a_resume_that_is_refused_holds_nothing(cp: Any) -> None:
     assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "last"]
 
 
-async def test_a_run_cannot_go_on_under_the_id_of_one_before_it(cp: Any) -> None:
-    """Two records that point to each other could never be resumed."""
-    gate, last = Gate(), Gate()
-    graph = graph_of(cp, gate, last=last).compile()
-    gate.open.set()
-    last.open.set()
-    for call in ({"invocation_id": "i"}, {"resume_invocation": "i", "invocation_id": "j"}):
-        with pytest.raises(limpet.NodeException):
-            await graph.invoke(**call)
-    with pytest.raises(limpet.GraphMisused, match="invocation 'i' already"):
-        await graph.invoke(resume_invocation="i", invocation_id="i")
-    assert [(await cp.load(id)).resumed_as for id in "ij"] == ["j", None]
-    assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "gate"]
-
-
 async def test_what_was_resumed_is_not_run_again_when_its_end_was_deleted(cp: Any) -> None:
     """That nothing is left of the run that went on does not mean that it did nothing."""
     gate = Gate()
     graph = await failed(cp, gate)
     gate.open.set()
-    await graph.invoke(resume_invocation="i", invocation_id="j")
-    await cp.delete("j")
+    await graph.invoke(resume_invocation="i")
+    await cp.delete(await heir(cp))
     with pytest.raises(limpet.CheckpointSuperseded, match=r"deleted\. Start a new invocation"):
         await graph.invoke(resume_invocation="i")
     assert gate.runs == 1
@@ -232,13 +317,14 @@ async def test_resumed_invocations_are_forgotten_like_completed_ones(kind: str) 
         gate.open.set()
         last.open.set()
         graph = graph_of(cp, gate, last=last).compile()
-        for call in ({"invocation_id": "i"}, {"resume_invocation": "i", "invocation_id": "j"}):
+        for call in ({"invocation_id": "i"}, {"resume_invocation": "i"}):
             with pytest.raises(limpet.NodeException):
                 await graph.invoke(**call)
         for id in "abc":
             await graph.invoke(invocation_id=id)
-        assert [item.invocation_id for item in await cp.list()] in (["b", "c", "i", "j"], [*"ijbc"])
-        await graph.invoke(resume_invocation="i", invocation_id="k")
+        kept = {item.invocation_id for item in await cp.list()}
+        assert kept == {"b", "c", "i", await heir(cp)}
+        await graph.invoke(resume_invocation="i")
         for id in "de":
             await graph.invoke(invocation_id=id)
         assert [item.invocation_id for item in await cp.list()] == ["d", "e"]
@@ -292,23 +378,25 @@ async def test_the_lease_of_a_process_that_died_ends(world: Any) -> None:
     stuck.broken = False
     await failed(dead, gate)
     dying = graph_of(dead, says("gate"), last=stuck).compile()
-    lost = asyncio.ensure_future(dying.invoke(resume_invocation="i", invocation_id="j"))
+    lost = asyncio.ensure_future(dying.invoke(resume_invocation="i"))
     await asyncio.wait_for(stuck.inside.wait(), 60)  # and never comes back
+    j = await heir(alive)
     graph = graph_of(alive, gate, last=says("last")).compile()
     clock.advance(timedelta(seconds=29))
-    for id in ("i", "j"):
+    for id in ("i", j):
         with pytest.raises(limpet.CheckpointInUse):
             await graph.invoke(resume_invocation=id)
     clock.advance(timedelta(seconds=2))
-    final = await graph.invoke(resume_invocation="i", invocation_id="k")
+    final = await graph.invoke(resume_invocation="i")
     assert final.log == ["first", "gate", "last"]
     assert gate.runs == 0  # what the dead one had saved is not done again
-    assert [(await alive.load(id)).resumed_as for id in "ijk"] == ["j", "k", None]
+    k = await heir(alive, j)
+    assert (await heir(alive), (await alive.load(k)).resumed_as) == (j, None)
     stuck.open.set()
     with pytest.raises(limpet.CheckpointSaveFailed, match="SessionFenced"):
         await lost
-    assert (await alive.load("k")).state["log"] == ["first", "gate", "last"]
-    assert (await alive.load("j")).state["log"] == ["first", "gate"]
+    assert (await alive.load(k)).state["log"] == ["first", "gate", "last"]
+    assert (await alive.load(j)).state["log"] == ["first", "gate"]
 
 
 async def test_a_lease_that_lapsed_is_not_taken_from_a_run_of_the_same_process(world: Any) -> None:
@@ -316,11 +404,11 @@ async def test_a_lease_that_lapsed_is_not_taken_from_a_run_of_the_same_process(w
     clock, cp, _ = world
     gate = Gate()
     graph = await failed(cp, gate)
-    running = asyncio.ensure_future(graph.invoke(resume_invocation="i", invocation_id="j"))
+    running = asyncio.ensure_future(graph.invoke(resume_invocation="i"))
     await asyncio.wait_for(gate.inside.wait(), 60)
     clock.advance(timedelta(seconds=31))
     with pytest.raises(limpet.CheckpointInUse):
-        await graph.invoke(resume_invocation="i", invocation_id="k")
+        await graph.invoke(resume_invocation="i")
     gate.open.set()
     with pytest.raises(limpet.CheckpointSaveFailed, match="SessionFenced"):
         await running
@@ -342,8 +430,9 @@ async def test_a_run_that_lost_its_lease_saves_nothing_more(postgres_store_url: 
         losing, alive = LimpetCheckpointer(lp, "jobs"), LimpetCheckpointer(other, "jobs")
         await failed(losing, gate)
         dying = graph_of(losing, says("gate"), last=stuck).compile()
-        lost = asyncio.ensure_future(dying.invoke(resume_invocation="i", invocation_id="j"))
+        lost = asyncio.ensure_future(dying.invoke(resume_invocation="i"))
         await asyncio.wait_for(stuck.inside.wait(), 60)
+        j = await heir(alive)
         graph = graph_of(alive, gate, last=says("last")).compile()
         with pytest.raises(limpet.CheckpointInUse):
             await graph.invoke(resume_invocation="i")
@@ -352,7 +441,7 @@ async def test_a_run_that_lost_its_lease_saves_nothing_more(postgres_store_url: 
         stuck.open.set()
         with pytest.raises(limpet.CheckpointSaveFailed, match="SessionFenced"):
             await lost
-        assert (gate.runs, (await alive.load("j")).state["log"]) == (0, ["first", "gate"])
+        assert (gate.runs, (await alive.load(j)).state["log"]) == (0, ["first", "gate"])
 
 
 async def test_a_pointer_is_never_saved_without_its_record(world: Any) -> None:
@@ -363,20 +452,17 @@ async def test_a_pointer_is_never_saved_without_its_record(world: Any) -> None:
     put = dead.documents.put
 
     def dies(c: Any, id: str, *rest: Any) -> Any:
-        if id == "j":
+        if id != "i":
             raise RuntimeError("died")
         return put(c, id, *rest)
 
     dead.documents.put = dies
     gate.open.set()
+    graph = graph_of(dead, gate, last=says("last")).compile()
     with pytest.raises(limpet.CheckpointSaveFailed):
-        await (
-            graph_of(dead, gate, last=says("last"))
-            .compile()
-            .invoke(resume_invocation="i", invocation_id="j")
-        )
+        await graph.invoke(resume_invocation="i")
     assert (await alive.load("i")).status == "running"
-    assert await alive.load("j") is None
+    assert len(await alive.list()) == 1
     graph = graph_of(alive, gate, last=says("last")).compile()
     assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "last"]
 

@@ -67,10 +67,15 @@ async def reply(state: Chat) -> dict[str, Any]:
     return {"messages": [f"you said {heard}"], "facts": {"last": heard}, "draft": "scratch"}
 
 
+def kept(cls: type[State], how: dict[str, Any]) -> dict[str, Any]:
+    """How a graph keeps its sessions: the whole state, unless a test says otherwise."""
+    return {"session_state": cls} | how
+
+
 def chat(store: Any = None, node: Any = reply, cls: type[State] = Chat, **how: Any) -> GraphBuilder:
     """A graph of one node, bound to a store if one is given."""
     builder = GraphBuilder(cls).add_node("reply", node).add_edge("reply", END).set_entry("reply")
-    return builder if store is None else builder.with_session_store(store, **how)
+    return builder if store is None else builder.with_session_store(store, **kept(cls, how))
 
 
 @pytest.fixture(params=KINDS)
@@ -208,7 +213,7 @@ async def test_005_without_auto_save_nothing_is_saved_at_the_end(store: Any) -> 
 def two_nodes(store: Any, first: Any, second: Any, **how: Any) -> Any:
     builder = GraphBuilder(Chat).add_node("first", first).add_node("second", second)
     builder.add_edge("first", "second").add_edge("second", END).set_entry("first")
-    return builder.with_session_store(store, **how).compile()
+    return builder.with_session_store(store, **kept(Chat, how)).compile()
 
 
 async def test_006_a_save_in_the_middle_survives_a_crash_before_the_end(store: Any) -> None:
@@ -449,7 +454,7 @@ async def test_010_a_subgraph_sees_only_what_is_projected_into_it(store: Any) ->
     record = SessionRecord(session_id="s", state={"messages": ["kept"]})
     await store.save("s", record)
     builder = GraphBuilder(Outer).add_subgraph_node("sub", inner_graph()).add_edge("sub", END)
-    graph = builder.set_entry("sub").with_session_store(store).compile()
+    graph = builder.set_entry("sub").with_session_store(store, session_state=Outer).compile()
     result = await graph.invoke(Outer(), session_id="s")
     assert (result.seen, result.messages) == ([""], ["kept", "from inside"])
     assert (await stored(store))["messages"] == ["kept", "from inside"]
@@ -463,7 +468,12 @@ async def test_010_a_subgraph_does_not_save_sessions(store: Any) -> None:
         return {}
 
     builder = GraphBuilder(Outer).add_subgraph_node("sub", inner_graph(saving))
-    graph = builder.add_edge("sub", END).set_entry("sub").with_session_store(store).compile()
+    graph = (
+        builder.add_edge("sub", END)
+        .set_entry("sub")
+        .with_session_store(store, session_state=Outer)
+        .compile()
+    )
     with pytest.raises(NodeException, match=r"save_session|outermost"):
         await graph.invoke(Outer(), session_id="s")
     assert await store.list() == ()
@@ -480,7 +490,12 @@ async def test_011_instances_of_a_fan_out_see_only_their_items(store: Any) -> No
         collect_field="seen",
         target_field="seen",
     )
-    graph = builder.add_edge("each", END).set_entry("each").with_session_store(store).compile()
+    graph = (
+        builder.add_edge("each", END)
+        .set_entry("each")
+        .with_session_store(store, session_state=Outer)
+        .compile()
+    )
     result = await graph.invoke(Outer(items=["a", "b"]), session_id="s")
     assert (result.seen, result.messages) == ([["a"], ["b"]], ["kept"])
 
@@ -493,7 +508,12 @@ async def test_011_branches_see_only_what_is_projected_into_them(store: Any) -> 
         for name in ("left", "right")
     }
     builder = GraphBuilder(Forked).add_parallel_branches_node("both", branches=sides)
-    graph = builder.add_edge("both", END).set_entry("both").with_session_store(store).compile()
+    graph = (
+        builder.add_edge("both", END)
+        .set_entry("both")
+        .with_session_store(store, session_state=Forked)
+        .compile()
+    )
     result = await graph.invoke(Forked(left="a", right="b"), session_id="s")
     assert (result.seen, result.messages) == (["a", "b"], ["kept"])
 

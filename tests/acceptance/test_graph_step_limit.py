@@ -133,7 +133,9 @@ async def test_instances_of_a_fan_out_count_for_themselves() -> None:
 
 async def test_a_harness_does_not_advise_to_try_again() -> None:
     """The next try would run as long, and cost as much."""
-    graph = loop().with_session_store(InMemorySessionStore()).compile(steps_max=2)
+    graph = (
+        loop().with_session_store(InMemorySessionStore(), session_state=Rounds).compile(steps_max=2)
+    )
     outcome = await Harness(graph).handle({}, session_id="s")
     assert (outcome.kind, outcome.category) == ("errored", "step_limit_reached")
     assert outcome.bucket == "user_correctable"

@@ -18,6 +18,7 @@ from limpet.graph import (
     InMemoryCheckpointer,
     RetryMiddleware,
     State,
+    SuspensionDescriptor,
     append,
     suspend,
 )
@@ -194,16 +195,61 @@ async def test_to_suspend_is_not_an_error(spans: Spans) -> None:
     """The spans around say that they wait, and for what."""
 
     async def ask(state: Work) -> dict[str, Any]:
-        await suspend("approval")
+        kind = {"kind": "review", "urgent": True, "by": {"team": "finance"}, "pool": ["a", "b"]}
+        await suspend(SuspensionDescriptor("approval", {**kind, "none": None}))
         return {}
 
     graph = one(ask, spans).with_checkpointer(InMemoryCheckpointer()).compile()
     await graph.invoke(Work())
+    assert all(span.status.status_code is trace.StatusCode.OK for span in spans.all())
+    assert all(span.attributes["limpet.outcome"] == "suspended" for span in spans.all())
     node = spans.named("node node")
-    assert node.status.status_code is trace.StatusCode.UNSET
-    assert node.attributes["limpet.graph.suspended"] is True
-    assert node.attributes["limpet.graph.signal_id"] == "approval"
-    assert all(span.status.status_code is trace.StatusCode.UNSET for span in spans.all())
+    found = {n: v for n, v in node.attributes.items() if n.startswith("limpet.suspension.")}
+    assert found == {
+        "limpet.suspension.signal_id": "approval",
+        "limpet.suspension.metadata.kind": "review",
+        "limpet.suspension.metadata.urgent": True,
+        "limpet.suspension.metadata.by.team": "finance",
+        "limpet.suspension.metadata.pool": '["a","b"]',
+    }
+    assert not [n for n in spans.all()[0].attributes if n.startswith("limpet.suspension.")]
+    (done,) = await finished(graph, spans)
+    assert done.status.status_code is trace.StatusCode.OK
+
+
+async def finished(graph: Any, spans: Spans) -> list[Any]:
+    """The root span of the run that took the signal."""
+    id = spans.all()[0].attributes["limpet.invocation_id"]
+    spans.exporter.clear()
+    await graph.invoke(resume_invocation=id, signal_payload={})
+    return [span for span in spans.all() if span.parent is None]
+
+
+async def test_a_completed_run_has_a_root_span_that_is_ok(spans: Spans) -> None:
+    """Whether it is bound to a session or not; a run that failed is in error."""
+    graph = one(work, spans).compile()
+    await graph.invoke(Work(), session_id="s")
+    await graph.invoke(Work())
+    roots = [span for span in spans.all() if span.parent is None]
+    assert [span.status.status_code for span in roots] == [trace.StatusCode.OK] * 2
+    assert "limpet.outcome" not in roots[0].attributes
+
+
+async def test_our_spans_name_the_session_without_the_help_of_a_processor() -> None:
+    """The tracer alone gives every span its ids, the root and all inside it."""
+    exporter, provider = InMemorySpanExporter(), otel.TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    builder = GraphBuilder(Work).add_subgraph_node("sub", inner()).add_edge("sub", END)
+    builder.set_entry("sub").with_tracer(OpenTelemetryTracer(provider))
+    graph = builder.compile()
+    await graph.invoke(Work(), session_id="s")
+    bound = exporter.get_finished_spans()
+    assert len(bound) == 4
+    assert [span.attributes.get("limpet.session_id") for span in bound] == ["s"] * 4
+    exporter.clear()
+    await graph.invoke(Work())
+    assert all("limpet.session_id" not in span.attributes for span in exporter.get_finished_spans())
+    provider.shutdown()
 
 
 @pytest.mark.filterwarnings("ignore:.*LoggingHandler.*:DeprecationWarning")

@@ -137,17 +137,19 @@ async def _without_crash(spec: list[Any]) -> Work:
 async def _with_crashes(world: World, spec: list[Any]) -> Work:
     graph = built(world, spec, "g").with_checkpointer(CheckedCheckpointer()).compile()
     resume: str | None = None
+    signal: dict[str, Any] | None = None
     for turn in range(200):
-        call, note = Call(resume_invocation=resume, invocation_id=f"i{turn}"), Ran()
+        call = Call(resume_invocation=resume, invocation_id=f"i{turn}", signal_payload=signal)
+        note = Ran()
         try:
             result = await invoke(graph, call, note)
         except limpet.GraphRunError:
-            resume = note.invocation_id
+            resume, signal = note.invocation_id, None
             continue
         if not isinstance(result, Suspended):
             final: Work = result
             return final
-        resume = result.invocation_id
+        resume, signal = result.invocation_id, {}
     raise AssertionError("it never ended")
 
 

@@ -104,7 +104,7 @@ def graph_of(checkpointer: Any, store: Any) -> Any:
         concurrency=1,
     ).add_edge("each", "finish")
     builder.add_node("finish", finish).add_edge("finish", END)
-    builder.with_session_store(store)  # not touched without a session id
+    builder.with_session_store(store, session_state=Work)  # not touched without a session id
     return builder.with_checkpointer(checkpointer).compile()
 
 

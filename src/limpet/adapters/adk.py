@@ -234,14 +234,16 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
             restored = await log.restored(handle, whole, rewound) if rewound else {}
             is_last = handle.head.pending and event.author != "user" and event.is_final_response()
             more = await log.processed(handle, whole, version) if is_last else []
-            events = await log.recorded(handle, whole, more, version)
+            updated = ours.later(session.last_update_time, event.timestamp)
+            events = await log.recorded(handle, whole, more, version, updated=updated)
             repeated = [event for event in events if event.repeated]
             if not repeated or events[0].seq == version + 1:
                 _Mark(handle.head.uid, events[-1].seq).put(session)
             repeat: Event | None = None
             if events[0].repeated:
                 repeat = Event.model_validate(json.loads(await log.text_in(handle, events[0])))
-            return _Recorded(restored, events[-1].at_us / 1e6, repeat)
+                updated = ours.later(session.last_update_time, repeat.timestamp)
+            return _Recorded(restored, updated, repeat)
 
     async def _delete(self, lp: Limpet, key: Key) -> None:
         self._handles(lp).handles.pop(key, None)
@@ -312,7 +314,7 @@ def _session(head: limpet.Head, state: Mapping[str, Any], events: list[Event]) -
         user_id=key.user,
         state=ours.adk_state(state),
         events=events,
-        last_update_time=head.updated_us / 1e6,
+        last_update_time=ours.updated_at(state, head.updated_us / 1e6),
     )
     _Mark(head.uid, head.version).put(session)
     return session

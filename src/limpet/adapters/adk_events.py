@@ -23,6 +23,7 @@ WHOLE: Final = "adk"  # the ADK event, as JSON text
 AS_BLOB: Final = "adk_blob"  # the Ref of the same: it is too large for an event
 OTHER: Final = "adk.event"  # says nothing that our vocabulary has a word for
 TEMP: Final = "temp:"
+UPDATED: Final = "%updated"  # in state: the time of the last update. No key of ADK's is kept so
 _SHARED: Final = ("app:", "user:")
 _CUT_CHARS: Final = 16_384  # of a text that describes what cannot be held itself
 _INT_MAX: Final = 2**63 - 1
@@ -56,7 +57,19 @@ def adk_name(name: str) -> str:
 
 def adk_state(values: Mapping[str, Any]) -> dict[str, Any]:
     """State as ADK shows it: a plain dict that its owner may change."""
-    return {adk_name(name): copy.deepcopy(value) for name, value in values.items()}
+    return {adk_name(n): copy.deepcopy(value) for n, value in values.items() if n != UPDATED}
+
+
+def updated_at(values: Mapping[str, Any], recorded: float) -> float:
+    """The time of the last update as ADK has it; when it was recorded, if nothing says so."""
+    found = values.get(UPDATED)
+    return float(found) if isinstance(found, (int, float)) else recorded
+
+
+def later(before: float, timestamp: Any) -> float:
+    """The time of the last update after an event: its own, unless time would run backwards."""
+    known = isinstance(timestamp, (int, float)) and math.isfinite(timestamp)
+    return max(before, float(timestamp)) if known else before
 
 
 def stored_state(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,12 +84,13 @@ def drafts_of(
     cut: bool = False,
     blob: Any = None,
     shared: bool = True,
+    updated: float | None = None,
 ) -> list[Draft]:
     """The drafts that record an ADK event, given in its JSON form without temp: keys.
 
     The first holds it, or the Ref of the `blob` that does. With `cut`, it is described without the
     numbers that plain values cannot hold, and without long texts. Without `shared`, its changes to
-    app: and user: names are not made.
+    app: and user: names are not made. `updated` is the time of the last update from now on.
     """
     whole = {WHOLE: text_of(event)} if blob is None else {AS_BLOB: blob}
     changes = {
@@ -84,6 +98,8 @@ def drafts_of(
         for name, value in delta_of(event).items()
         if shared or not name.startswith(_SHARED)
     }
+    if updated is not None:
+        changes[UPDATED] = updated
     (kind, data), *more = _said(_cut(event) if cut or blob is not None else event)
     common: dict[str, Any] = {"actor": _actor(event, user)}
     common["invocation_id"] = _fit(event.get("invocation_id"))

@@ -176,7 +176,8 @@ async def _settle(session: limpet.Session[Any], state: Mapping[str, Any], count:
     wanted = ours.stored_state(
         {n: v for n, v in state.items() if not n.startswith(("app:", "user:"))}
     )
-    own = {n: v for n, v in session.values.items() if not n.startswith(("app:", "user:"))}
+    shared = ("app:", "user:", ours.UPDATED)
+    own = {n: v for n, v in session.values.items() if not n.startswith(shared)}
     changed = {n: v for n, v in wanted.items() if n not in own or own[n] != v}
     gone = [name for name in own if name not in wanted]
     if changed or gone:

@@ -36,12 +36,13 @@ async def recorded(
     version: int,
     *,
     shared: bool = True,
+    updated: float | None = None,
 ) -> tuple[limpet.Event, ...]:
     """Record an ADK event in the form that can hold it. A form that cannot is refused before
     anything is written."""
     how: dict[str, Any] = {"shared": shared}
     while True:
-        drafts = [*ours.drafts_of(whole, handle.key.user, **how), *more]
+        drafts = [*ours.drafts_of(whole, handle.key.user, updated=updated, **how), *more]
         try:
             return await _commit(handle, drafts, version)
         except InvalidValue:

@@ -33,8 +33,9 @@
     │   │                         MultipleOutgoingEdges · ConflictingReducers
     │   │                         MappingReferencesUndeclaredField · ConflictingProjectionForms
     │   │                         ReducerConfigurationInvalid · FanOutFieldNotList
-    │   │                         FanOutCountModeAmbiguous · ParallelBranchesNoBranches
-    │   │                         ParallelBranchesInvalidBranchSpec  (all: an InvalidInput too)
+    │   │                         FanOutCountModeAmbiguous · FanOutDegradedUpdate
+    │   │                         ParallelBranchesNoBranches · ParallelBranchesInvalidBranchSpec
+    │   │                         (all: an InvalidInput too)
     │   ├── GraphMisused          (an InvalidInput too)
     │   ├── GraphRunError         NodeException · EdgeException · ReducerError · RoutingError
     │   │                         StateValidationError · FanOutEmpty · ParallelBranchesBranchFailed
@@ -170,6 +171,7 @@ if TYPE_CHECKING:
         DanglingEdge,
         EdgeException,
         FanOutCountModeAmbiguous,
+        FanOutDegradedUpdate,
         FanOutEmpty,
         FanOutFieldNotList,
         GraphError,
@@ -282,6 +284,7 @@ __all__ = [
     "EventTooLarge",
     "ExtraMissing",
     "FanOutCountModeAmbiguous",
+    "FanOutDegradedUpdate",
     "FanOutEmpty",
     "FanOutFieldNotList",
     "FieldAccessDenied",

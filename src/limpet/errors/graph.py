@@ -132,6 +132,18 @@ class FanOutCountModeAmbiguous(GraphInvalid):
         )
 
 
+class FanOutDegradedUpdate(GraphInvalid):
+    code = "graph.fan_out_degraded"
+    category = "fan_out_degraded_update_missing_collect_field"
+
+    def __init__(self, node: str, field: str) -> None:
+        self.node, self.field = node, field
+        super().__init__(
+            f"fan-out node {node!r} collects {field!r}, and a degraded update around its instances "
+            "does not have it. Add the field to degraded_update."
+        )
+
+
 class ParallelBranchesNoBranches(GraphInvalid):
     code, category = "graph.no_branches", "parallel_branches_no_branches"
 
@@ -163,6 +175,11 @@ class GraphRunError(GraphError):
     def __init__(self, message: str, node: str = "", recoverable_state: Any = None) -> None:
         self.node, self.recoverable_state = node, recoverable_state
         super().__init__(message)
+
+    @property
+    def node_name(self) -> str:
+        """The node that failed, as events name it."""
+        return self.node
 
 
 class NodeException(GraphRunError):

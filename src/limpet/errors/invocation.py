@@ -132,8 +132,8 @@ class SuspensionRecordInvalid(SuspensionError):
     def __init__(self, invocation_id: str, reason: str) -> None:
         self.invocation_id, self.reason = invocation_id, reason
         super().__init__(
-            f"invocation {invocation_id!r} is not waiting for a signal: {reason}. Send each "
-            "signal once, to an invocation that is suspended."
+            f"invocation {invocation_id!r} was not resumed, because {reason}. Send each signal "
+            "once, to an invocation that is suspended."
         )
 
 

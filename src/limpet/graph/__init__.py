@@ -5,7 +5,7 @@
         .add_node("respond", respond)
         .add_edge("respond", END)
         .set_entry("respond")
-        .with_session_store(SQLiteSessionStore("chat.db"))
+        .with_session_store(SQLiteSessionStore("chat.db"), session_state=Chat)
         .compile()
     )
     final = await graph.invoke(Chat(messages=[…]), session_id="ada")
@@ -49,6 +49,7 @@ from limpet.graph.context import (
     current_session_id,
     save_session,
 )
+from limpet.graph.descriptor import SuspensionDescriptor
 from limpet.graph.engine.branches import Branch
 from limpet.graph.engine.compiled import CompiledGraph
 from limpet.graph.engine.nodes import END
@@ -61,6 +62,7 @@ from limpet.graph.middleware import (
     full_jitter,
 )
 from limpet.graph.observe import Drained, NodeEvent, Span, Tracer
+from limpet.graph.plan import CompileWarning
 from limpet.graph.project import DeclaredSameName, ExplicitMapping, FieldNameMatching, Projection
 from limpet.graph.sessions import (
     InMemorySessionStore,
@@ -72,7 +74,7 @@ from limpet.graph.sessions import (
     SessionSummary,
 )
 from limpet.graph.state import Message, State
-from limpet.graph.suspend import Suspended, SuspensionDescriptor, suspend
+from limpet.graph.suspend import Suspended, suspend
 from limpet.model.state.reducers import (
     Reducer,
     Replace,
@@ -112,6 +114,7 @@ __all__ = [
     "CheckpointSummary",
     "Checkpointer",
     "ClaimingCheckpointer",
+    "CompileWarning",
     "CompiledGraph",
     "DeclaredSameName",
     "Drained",

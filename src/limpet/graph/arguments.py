@@ -61,6 +61,13 @@ def keep_of(keep: int | None) -> int | None:
     return keep
 
 
+def checked_flush(flush_every: int) -> int:
+    """How many steps inside a fan-out one commit has."""
+    if type(flush_every) is not int or flush_every < 1:
+        raise InvalidInput(f"flush_every is a number of steps from 1, not {flush_every!r}.")
+    return flush_every
+
+
 def exact(value: Any, where: str) -> Any:
     """A plain copy of a JSON value. Raises InvalidValue for what JSON would change, such as NaN."""
     trip = round_trip(value, _decode)

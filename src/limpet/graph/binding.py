@@ -2,7 +2,8 @@
 
 The loaded state is the base. Of the caller's initial state only fields that were set explicitly are
 folded in, through the reducers: a new message is added to the history, and defaults replace
-nothing. With a SessionState only its fields are stored; all others belong to one invocation.
+nothing. With on_load="replace" nothing is folded in: what is stored replaces what was given. Only
+the fields of the session's own State class are stored; all others belong to one invocation.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from limpet.graph.state import StatePlan
 from limpet.model.state.labels import LabelRegistry
 
 Conflicts: TypeAlias = Literal["overwrite", "raise"]
+OnLoad: TypeAlias = Literal["merge", "replace"]
 
 
 class SessionConfig:
@@ -39,8 +41,10 @@ class SessionConfig:
         *,
         auto_save: bool,
         conflicts: Conflicts,
+        on_load: OnLoad = "merge",
     ) -> None:
         self.store, self.auto_save, self.conflicts = store, auto_save, conflicts
+        self.on_load = on_load
         self.plan, self.session, self.migrations = plan, session, migrations
         self.inward: dict[str, str] = {}  # field of the state ← field of the session
         self.outward: dict[str, str] = {}  # field of the session ← field of the state
@@ -52,6 +56,10 @@ class SessionConfig:
     def stored(self) -> StatePlan[Any]:
         """The class whose fields are stored."""
         return self.plan if self.session is None else self.session
+
+    def loads(self, name: str) -> bool:
+        """True if a session gives this field of the state its value."""
+        return self.session is None or name in self.inward
 
     def _map(self, session: StatePlan[Any], projection: Projection) -> None:
         state, kept = self.plan.fields, session.fields
@@ -106,10 +114,13 @@ class Binding:
         held, config, plan = self._held, self._config, self._config.plan
         if held is None:
             return initial
+        replaces = config.on_load == "replace"
         if config.session is None:
-            return plan.fold_in(held, initial)
+            return held if replaces else plan.fold_in(held, initial)
         values = {name: getattr(held, of) for name, of in config.inward.items()}
         base = plan.overlay(initial, values, f"the state of session {self.session_id!r}")
+        if replaces:
+            return base
         outward = [name for name in values if name in initial.model_fields_set]
         return plan.apply(base, {n: getattr(initial, n) for n in outward}, "the initial state")
 

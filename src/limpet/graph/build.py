@@ -15,13 +15,15 @@ Declaring collects; `compile` checks everything and raises the first error it fi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from limpet.errors import GraphInvalid
-from limpet.graph.binding import Conflicts, SessionConfig
+from limpet.graph.binding import Conflicts, OnLoad, SessionConfig
 from limpet.graph.checkpoint import Checkpointer
 from limpet.graph.engine import make
+from limpet.graph.engine.check import round_trips
 from limpet.graph.engine.compiled import CompiledGraph
 from limpet.graph.engine.make import (
     Branch,
@@ -31,6 +33,7 @@ from limpet.graph.engine.make import (
     FanOut,
     Middleware,
     OnEmpty,
+    ResumeInstances,
 )
 from limpet.graph.observe import Tracer
 from limpet.graph.project import Projection, projection_of
@@ -40,6 +43,7 @@ from limpet.model import GRAPH_STEPS_MAX, described
 from limpet.model.state.labels import LabelRegistry
 
 S = TypeVar("S", bound=State)
+_LOG: Final = logging.getLogger("limpet.graph")
 
 
 class GraphBuilder(Generic[S]):
@@ -106,12 +110,14 @@ class GraphBuilder(Generic[S]):
         errors_field: str | None = None,
         count_field: str | None = None,
         instance_middleware: Iterable[Middleware] = (),
+        resume_instances: ResumeInstances = "continue",
         middleware: Iterable[Middleware] = (),
     ) -> Self:
         """Add a node that runs a subgraph for each item of a list, or `count` times.
 
         Each instance gets its item in `item_field`; its `collect_field` is gathered, in the order
-        of the items, into `target_field`.
+        of the items, into `target_field`. An instance that had begun when its run stopped goes on
+        at its own node; with resume_instances="restart" it starts again at its entry.
         """
         how = FanOut(
             collect_field=collect_field,
@@ -126,6 +132,7 @@ class GraphBuilder(Generic[S]):
             count_field=count_field,
             extra_outputs=dict(extra_outputs or {}),
             instance_middleware=make.layers_of(name, instance_middleware),
+            resume_instances=resume_instances,
         )
         made = make.fan_out(name, self._plan, subgraph, how, inputs)
         return self._add(name, middleware, made)
@@ -209,23 +216,38 @@ class GraphBuilder(Generic[S]):
         session_state: type[State] | None = None,
         projection: Projection | None = None,
         conflicts: Conflicts = "overwrite",
+        on_load: OnLoad = "merge",
     ) -> Self:
         """Load a session before an invocation that names one, and save it afterwards.
 
-        With `session_state` only the fields of that class are stored; `projection` says which field
-        of the state each of them is, the same name by default. With conflicts="raise" a save is
-        refused if another invocation has saved the session since it was loaded.
+        Only the fields of `session_state` are stored: all others belong to one invocation.
+        `projection` says which field of the state each of them is, the same name by default. To
+        store the whole state, pass the graph's own State class; there is no default, because a
+        scratch field that was stored by accident comes back in every later invocation.
+
+        The stored fields are the base of an invocation, and those that its caller set explicitly
+        are folded into them; with on_load="replace" the stored ones count. With conflicts="raise"
+        a save is refused if another invocation has saved the session since it was loaded.
         """
         if not all(callable(getattr(store, verb, None)) for verb in ("load", "save")):
             raise GraphInvalid(
                 f"{described(store)} is not a session store. Pass an object with the coroutines "
                 "load, save, delete and list."
             )
-        if projection is not None and session_state is None:
+        if session_state is None:
+            name = self._plan.name
             raise GraphInvalid(
-                "projection was given without session_state: the whole state is stored then. Pass "
-                "the class whose fields are stored, or leave both out."
+                "with_session_store does not say which fields a session keeps. Pass "
+                f"session_state={name} to keep all of {name}, or a State class with the fields "
+                "to keep."
             )
+        if projection is not None and session_state is self._plan.of:
+            raise GraphInvalid(
+                "projection was given, and session_state is the graph's own State class: the whole "
+                "state is stored then. Pass a class with the fields to keep, or no projection."
+            )
+        if on_load not in ("merge", "replace"):
+            raise GraphInvalid(f"on_load is {on_load!r}. Pass 'merge' or 'replace'.")
         if conflicts not in ("overwrite", "raise"):
             raise GraphInvalid(f"conflicts is {conflicts!r}. Pass 'overwrite' or 'raise'.")
         self._session = {
@@ -234,6 +256,7 @@ class GraphBuilder(Generic[S]):
             "session_state": session_state,
             "projection": projection,
             "conflicts": conflicts,
+            "on_load": on_load,
         }
         return self
 
@@ -259,6 +282,10 @@ class GraphBuilder(Generic[S]):
         """
         steps = make.steps_of(self._nodes, self._edges, self._entry, tuple(self._middleware))
         self._migrations.check(self._plan.version)
+        warnings = round_trips(steps, self._plan)
+        for found in warnings:
+            about = (found.node, found.field, found.reducer)
+            _LOG.warning("projection round trip: node=%s field=%s reducer=%s", *about)
         assert self._entry is not None  # as checked
         return CompiledGraph(
             self._name,
@@ -270,6 +297,7 @@ class GraphBuilder(Generic[S]):
             session=self._session_config(),
             tracer=self._tracer,
             steps_max=steps_max,
+            warnings=warnings,
         )
 
     def _session_config(self) -> SessionConfig | None:
@@ -280,9 +308,10 @@ class GraphBuilder(Generic[S]):
         return SessionConfig(
             given["store"],
             self._plan,
-            None if kept is None else plan_of(kept),
+            None if kept is self._plan.of else plan_of(kept),
             projection_of("session", given["projection"]),
             self._session_migrations,
             auto_save=given["auto_save"],
             conflicts=given["conflicts"],
+            on_load=given["on_load"],
         )

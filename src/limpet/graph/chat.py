@@ -15,12 +15,12 @@ import msgspec
 
 from limpet.errors import GraphMisused
 from limpet.graph.checkpoint import CheckpointFilter
+from limpet.graph.descriptor import SuspensionDescriptor
 from limpet.graph.engine.compiled import CompiledGraph
 from limpet.graph.harness import Bucket, Harness, Outcome, category_of
 from limpet.graph.observe import raised
 from limpet.graph.sessions import SessionLocks
 from limpet.graph.state import Message, State
-from limpet.graph.suspend import SuspensionDescriptor
 from limpet.graph.turns import Turns
 
 S = TypeVar("S", bound=State)
@@ -77,6 +77,12 @@ class ChatHarness(Generic[S]):
                 "of the field that has the messages."
             )
         self.harness = Harness(graph, buckets=buckets)
+        session = graph.session
+        if session is not None and session.on_load == "replace" and session.loads(messages_field):
+            raise GraphMisused(
+                f"sessions of this graph replace {messages_field!r} when they are loaded, so a "
+                'message that is sent would be lost. Build the graph with on_load="merge".'
+            )
         self._field, self._make = messages_field, make_message or _user_message
         self._sorry = {**_SORRY, **(error_replies or {})}
         self._turns, self._locks = Turns(), None
@@ -96,13 +102,24 @@ class ChatHarness(Generic[S]):
         return await self._alone(session_id, run)
 
     async def resume(
-        self, session_id: str, pending: str, payload: Mapping[str, Any] | None = None
+        self,
+        session_id: str,
+        pending: str,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        signal_id: str | None = None,
     ) -> ChatReply:
-        """Deliver the signal that a suspended session waits for."""
+        """Deliver the signal that a suspended session waits for.
+
+        With `signal_id` it is refused if the session waits for another one.
+        """
 
         async def run() -> ChatReply:
             outcome = await self.harness.handle(
-                session_id=session_id, resume_invocation=pending, signal_payload=payload or {}
+                session_id=session_id,
+                resume_invocation=pending,
+                signal_payload=payload or {},
+                signal_id=signal_id,
             )
             return self._reply(outcome)
 

@@ -12,13 +12,14 @@ enough, and `record.to_bytes()` gives it something to store.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from limpet.graph.arguments import exact, filter_of, invocation_key, keep_of
+from limpet.graph.arguments import checked_flush, exact, filter_of, invocation_key, keep_of
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore, page_of
 from limpet.model import PlainOp, freeze, thaw
 from limpet.model.ops import Add, Merge, Set, apply
@@ -29,14 +30,16 @@ Status: TypeAlias = Literal["running", "suspended", "completed", "resumed"]
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _WHERE: Final = "a checkpoint"
+_LOG: Final = logging.getLogger("limpet.graph")
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One completed node: its name and its number within the invocation."""
+    """One completed node: its name and its number within the invocation, from 0."""
 
     node: str
     step: int
     parents: tuple[str, ...] = ()  # the nodes around it, the outermost first
+    attempt_index: int = 0
     fan_out_index: int | None = None
     branch_name: str | None = None
 
@@ -47,6 +50,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     node: str | None
     state: dict[str, Any]
     progress: Progress | None = None
+    schema_version: str | None = None  # of its state, if it is not that of the record
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +94,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     graph: str = ""  # identifies the graph's nodes: a record is resumed by the graph it is of
     revision: int = 1
     suspension: dict[str, Any] | None = None  # of a suspended invocation
+    signals: int = 0  # that it has taken: each continued it once
     resumed_as: str | None = None  # of a resumed one: the invocation that goes on in its place
 
     @property
@@ -111,7 +116,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
             "graph": self.graph,
             "revision": self.revision,
         }
-        for name in ("schema_version", "session_id", "suspension", "resumed_as"):
+        for name in ("schema_version", "session_id", "suspension", "signals", "resumed_as"):
             if value := getattr(self, name):
                 made[name] = value
         if self.cursor is not None:
@@ -171,7 +176,12 @@ class CheckpointFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Checkpointer(Protocol):
-    """Keeps the newest record of each invocation."""
+    """Keeps the newest record of each invocation.
+
+    One with an attribute `flush_every` gets the steps inside the instances of a fan-out so many at
+    a time. Every other step is saved at once, and with it those that were held back; if the run
+    stops before, they run again, and count once.
+    """
 
     async def save(self, record: CheckpointRecord, /) -> None:
         """Replace the record of its invocation, all or nothing, durable on return.
@@ -289,10 +299,12 @@ class InMemoryCheckpointer:
     """A checkpointer for tests and experiments: everything ends with the process.
 
     With `keep` it forgets the completed invocations that were saved longest ago beyond that many,
-    among them those that were resumed as one that has completed.
+    among them those that were resumed as one that has completed. With `flush_every` steps inside
+    the instances of a fan-out are saved so many at a time.
     """
 
-    def __init__(self, *, keep: int | None = None) -> None:
+    def __init__(self, *, keep: int | None = None, flush_every: int = 1) -> None:
+        self.flush_every = checked_flush(flush_every)
         self._kept: dict[str, _Kept] = {}  # the invocation saved last is last
         self._held: set[str] = set()
         self._keep = keep_of(keep)
@@ -311,6 +323,7 @@ class InMemoryCheckpointer:
     ) -> None:
         """Apply the changes; if the record is gone, save the whole one."""
         if (kept := self._kept.get(invocation_id)) is None:
+            warn_missing(invocation_id)
             await self.save(whole())
         else:
             self._put(invocation_id, apply(kept.document, _plain(ops)))
@@ -389,6 +402,17 @@ class InMemoryCheckpointer:
                 del self._kept[name]
 
 
+def flush_every_of(checkpointer: Checkpointer) -> int:
+    """How many steps inside the instances of a fan-out this checkpointer saves at a time."""
+    found = getattr(checkpointer, "flush_every", 1)
+    return found if type(found) is int and found > 0 else 1
+
+
+def warn_missing(invocation_id: str) -> None:
+    """The record of an invocation is gone while it runs."""
+    _LOG.warning("checkpoint missing: invocation=%s", invocation_id)
+
+
 def is_over(invocation_id: str, documents: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether an invocation has completed, or the one that went on in its place has, or is gone."""
     found = documents.get(invocation_id)
@@ -414,6 +438,8 @@ def document_of(part: Position | Frame | Slot) -> Document:
         made: Document = {"node": part.node, "step": part.step}
         if part.parents:
             made["parents"] = list(part.parents)
+        if part.attempt_index:
+            made["attempt_index"] = part.attempt_index
         if part.fan_out_index is not None:
             made["fan_out_index"] = part.fan_out_index
         if part.branch_name is not None:
@@ -422,11 +448,13 @@ def document_of(part: Position | Frame | Slot) -> Document:
     if isinstance(part, Slot):
         frames = [document_of(frame) for frame in part.frames]
         return {"done": part.done, "result": part.result, "error": part.error, "frames": frames}
-    if part.progress is None:
-        return {"node": part.node, "state": part.state}
-    slots = {key: document_of(slot) for key, slot in part.progress.slots.items()}
-    progress = {"total": part.progress.total, "slots": slots}
-    return {"node": part.node, "state": part.state, "progress": progress}
+    made = {"node": part.node, "state": part.state}
+    if part.schema_version is not None:
+        made["schema_version"] = part.schema_version
+    if part.progress is not None:
+        slots = {key: document_of(slot) for key, slot in part.progress.slots.items()}
+        made["progress"] = {"total": part.progress.total, "slots": slots}
+    return made
 
 
 def _plain(ops: Iterable[PlainOp]) -> tuple[PlainOp, ...]:

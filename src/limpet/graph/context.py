@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from limpet.errors import GraphMisused
 from limpet.graph.binding import Binding
-from limpet.graph.checkpoint import Frame, Progress
+from limpet.graph.checkpoint import Frame, Position, Progress
+from limpet.graph.descriptor import SuspensionDescriptor
 from limpet.graph.engine.track import LiveFrame, RunIds, Tracker
-from limpet.graph.observe import Delivery, NodeEvent, Observer, Phase, Span, SpanKind, Tracer
+from limpet.graph.observe import Delivery, NodeEvent, Phase, Span, SpanKind, Tracer, Watcher
 from limpet.graph.plan import GraphPlan
 
 
@@ -47,7 +48,7 @@ class Invocation(RunIds):
         super().__init__(invocation_id, correlation_id, session_id)
         self.metadata: Mapping[str, Any] = MappingProxyType(dict(metadata or {}))
         self.step, self.ended = 0, False
-        self.observers: tuple[Observer, ...] = ()
+        self.observers: tuple[Watcher, ...] = ()
         self.delivery: Delivery | None = None
         self.deliveries: set[Delivery] = set()  # of the graph that was invoked
         self.tracer: Tracer | None = None
@@ -88,13 +89,17 @@ class Scope:
 
     __slots__ = (
         "attempt",
+        "base",
         "body",
         "branch_name",
+        "branch_names",
         "collecting",
         "fan_out_index",
+        "fan_out_indexes",
         "frame",
         "graph",
         "node",
+        "number",
         "observers",
         "outer",
         "parents",
@@ -116,14 +121,20 @@ class Scope:
         collecting: bool = False,
     ) -> None:
         self.run, self.graph, self.outer = run, graph, outer
-        self.node, self.state, self.attempt, self.body = "", None, 0, True
+        self.node, self.state, self.number, self.body = "", None, 0, True
+        # Which attempt of what is around it this graph belongs to: its nodes say so, unless they
+        # are retried themselves.
+        self.base: int = 0 if outer is None else outer.attempt
+        self.attempt: int = self.base
         self.frame: LiveFrame | None = None
         self.rest: tuple[tuple[Frame, ...], Progress | None] | None = None
         if outer is None:
             self.parents: tuple[str, ...] = ()
             self.parents_states: tuple[Any, ...] = ()
-            self.observers: tuple[Observer, ...] = graph.observers
+            self.observers: tuple[Watcher, ...] = graph.observers
             self.fan_out_index, self.branch_name = fan_out_index, branch_name
+            self.fan_out_indexes: tuple[int | None, ...] = ()
+            self.branch_names: tuple[str | None, ...] = ()
             self.collecting = collecting
         else:
             self.parents = (*outer.parents, outer.node)
@@ -131,6 +142,8 @@ class Scope:
             self.observers = outer.observers + graph.observers
             self.fan_out_index = outer.fan_out_index if fan_out_index is None else fan_out_index
             self.branch_name = outer.branch_name if branch_name is None else branch_name
+            self.fan_out_indexes = (*outer.fan_out_indexes, fan_out_index)
+            self.branch_names = (*outer.branch_names, branch_name)
             self.collecting = collecting or outer.collecting
         self.watched = bool(self.observers or run.observers)
 
@@ -139,25 +152,37 @@ class Scope:
         rest, self.rest = self.rest, None
         return rest
 
+    def position(self) -> Position:
+        """Where the current node stands in the run."""
+        return Position(
+            node=self.node,
+            step=self.number,
+            parents=self.parents,
+            attempt_index=self.attempt,
+            fan_out_index=self.fan_out_index,
+            branch_name=self.branch_name,
+        )
+
     def emit(
         self,
         phase: Phase,
-        step: int,
         pre_state: Any,
         post_state: Any = None,
         error: BaseException | None = None,
+        descriptor: SuspensionDescriptor | None = None,
     ) -> None:
-        """Tell the observers about a phase of the current node."""
-        if not self.watched:
-            return
+        """Tell the observers of this phase about the current node."""
         run = self.run
+        watching = [w.observer for w in (*self.observers, *run.observers) if phase in w.phases]
+        if not watching:
+            return
         if run.delivery is None:
-            run.delivery = Delivery(run.deliveries)
+            run.delivery = Delivery(run.invocation_id, run.deliveries)
         event = NodeEvent(
             phase=phase,
             node_name=self.node,
             namespace=(*self.parents, self.node),
-            step=step,
+            step=self.number,
             pre_state=pre_state,
             post_state=post_state,
             error=error,
@@ -165,8 +190,12 @@ class Scope:
             attempt_index=self.attempt,
             fan_out_index=self.fan_out_index,
             branch_name=self.branch_name,
+            fan_out_index_chain=self.fan_out_indexes,
+            branch_name_chain=self.branch_names,
+            session_id=run.session_id,
+            descriptor=descriptor,
         )
-        run.delivery.put(event, self.observers + run.observers)
+        run.delivery.put(event, watching)
 
 
 CURRENT: Final[ContextVar[Scope | None]] = ContextVar("limpet_graph", default=None)

@@ -23,10 +23,11 @@ from limpet.errors import (
     SuspensionRecordInvalid,
     SuspensionResumePayloadInvalid,
 )
+from limpet.graph.descriptor import SuspensionDescriptor
 from limpet.graph.engine.compiled import CompiledGraph
 from limpet.graph.engine.invoke import Call, Ran, invoke
 from limpet.graph.state import State
-from limpet.graph.suspend import Suspended, SuspensionDescriptor
+from limpet.graph.suspend import Suspended
 
 S = TypeVar("S", bound=State)
 Mode: TypeAlias = Literal["sessioned", "stateless"]
@@ -97,13 +98,15 @@ class Harness(Generic[S]):
         session_id: str | None = None,
         resume_invocation: str | None = None,
         signal_payload: Mapping[str, Any] | None = None,
+        signal_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Outcome[S]:
         """Run one request. Errors of the run become outcomes; misuse of the harness is raised.
 
-        With `resume_invocation` the request is a signal for that invocation.
+        With `resume_invocation` the request is a signal for that invocation; with `signal_id` it
+        is refused if that waits for another signal.
         """
-        self._check(session_id, resume_invocation, signal_payload)
+        self._check(session_id, resume_invocation, signal_payload, signal_id)
         signal = None
         if resume_invocation is not None:
             signal = {} if signal_payload is None else signal_payload
@@ -114,6 +117,7 @@ class Harness(Generic[S]):
                 session_id=session_id,
                 resume_invocation=resume_invocation,
                 signal_payload=signal,
+                signal_id=signal_id,
                 metadata=metadata,
             )
             result = await invoke(self.graph, call, ran)
@@ -168,14 +172,17 @@ class Harness(Generic[S]):
         if self.mode == "sessioned" and (not isinstance(session_id, str) or not session_id.strip()):
             raise GraphMisused("a sessioned harness needs a session id. Pass a text.")
 
-    def _check(self, session_id: object, resume_invocation: object, payload: object) -> None:
+    def _check(
+        self, session_id: object, resume_invocation: object, payload: object, signal_id: object
+    ) -> None:
         if self.mode == "stateless" and session_id is not None:
             raise GraphMisused(
                 "a stateless harness was given a session id. Leave it out, or make the harness "
                 "sessioned."
             )
         self.check_id(session_id)
-        if payload is not None and resume_invocation is None:
+        signal = payload is not None or signal_id is not None
+        if signal and resume_invocation is None:
             raise GraphMisused(
                 "a signal was given without the invocation that waits for it. Pass "
                 "resume_invocation."

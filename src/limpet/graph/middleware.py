@@ -135,7 +135,9 @@ class TimingMiddleware:
 class FailureIsolationMiddleware:
     """Gives a degraded update when a node fails, and lets the run go on.
 
-    `degraded_update` is the update, or a function of the state that returns it. `catch` limits it
+    `degraded_update` is the update, or a function of the state that returns it. Around an instance
+    or a branch it has fields of the inner state: an instance is null where it lacks a field that
+    is collected, and a branch leaves such a field of the outer state as it is. `catch` limits it
     to these error categories, of the error or of one of its causes; `predicate(error)` to errors
     for which it is true. Put it outside of a RetryMiddleware.
     """
@@ -151,7 +153,7 @@ class FailureIsolationMiddleware:
     ) -> None:
         if isinstance(catch, str):
             raise GraphInvalid("catch takes several categories. Pass a list of them.")
-        self._degraded, self._event_name = degraded_update, event_name
+        self.degraded_update, self._event_name = degraded_update, event_name
         self._catch = None if catch is None else frozenset(catch)
         self._predicate, self._on_caught = predicate, on_caught
 
@@ -173,7 +175,8 @@ class FailureIsolationMiddleware:
                 type(error).__name__,
             )
             await _called(self._on_caught, error)
-            return self._degraded(state) if callable(self._degraded) else self._degraded
+            degraded = self.degraded_update
+            return degraded(state) if callable(degraded) else degraded
 
 
 def _categories(error: BaseException | None) -> set[str]:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
+import msgspec
+
 from limpet.errors import ExtraMissing
 from limpet.graph.logs import identity
 from limpet.graph.observe import Span
@@ -53,8 +55,10 @@ class OpenTelemetryTracer:
             try:
                 yield
             except BaseException as error:
-                _ended(own, error)
+                _ended(own, span, error)
                 raise
+            if span.kind == "invocation":
+                own.set_status(trace.StatusCode.OK)
 
 
 class IdentitySpanProcessor(SpanProcessor):  # type: ignore[misc, unused-ignore]  # untyped if absent
@@ -85,11 +89,16 @@ def _attributes(span: Span) -> dict[str, str | int]:
     return {_PREFIX + name: value for name, value in found.items() if value is not None}
 
 
-def _ended(span: trace.Span, error: BaseException) -> None:
-    """Say how a part ended that did not end well. To suspend is not an error."""
+def _ended(span: trace.Span, part: Span, error: BaseException) -> None:
+    """Say how a part ended that did not complete. To suspend is not an error."""
     if isinstance(error, SuspendSignal):
-        span.set_attribute(_PREFIX + "graph.suspended", True)
-        span.set_attribute(_PREFIX + "graph.signal_id", error.descriptor.signal_id)
+        span.set_status(trace.StatusCode.OK)
+        span.set_attribute(_PREFIX + "outcome", "suspended")
+        if part.kind == "node":
+            waits = error.descriptor
+            span.set_attribute(_PREFIX + "suspension.signal_id", waits.signal_id)
+            for name, value in _flat(waits.metadata, _PREFIX + "suspension.metadata"):
+                span.set_attribute(name, value)
     elif isinstance(error, CancelledError):
         span.set_attribute(_PREFIX + "graph.cancelled", True)
     else:
@@ -98,3 +107,14 @@ def _ended(span: trace.Span, error: BaseException) -> None:
             span.set_attribute(_PREFIX + "error.category", category)
         span.record_exception(error)
         span.set_status(trace.Status(trace.StatusCode.ERROR, type(error).__name__))
+
+
+def _flat(value: Any, name: str) -> Iterator[tuple[str, str | bool | int | float]]:
+    """JSON data as attributes: dicts by dotted names, lists as JSON, nothing for null."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}")
+    elif isinstance(value, (str, bool, int, float)):
+        yield name, value
+    elif value is not None:
+        yield name, msgspec.json.encode(value).decode()

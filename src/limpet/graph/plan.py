@@ -6,17 +6,32 @@ It stands below whatever runs it. `CompiledGraph` is a plan with the verbs of a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
 
 from limpet.errors import GraphError, GraphInvalid
 from limpet.graph.binding import SessionConfig
 from limpet.graph.checkpoint import ChangeCheckpointer, Checkpointer
-from limpet.graph.observe import Delivery, Observer, Tracer
+from limpet.graph.observe import Delivery, Tracer, Watcher
 from limpet.graph.state import State, StatePlan
 from limpet.model import described
 from limpet.model.state.labels import LabelRegistry
 
 S = TypeVar("S", bound=State)
+
+
+class CompileWarning(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a graph may do, and that is rarely meant.
+
+    `projection_reducer_round_trip`: a value goes into an inner graph and comes back into the same
+    field, whose reducer adds it a second time.
+    """
+
+    category: Literal["projection_reducer_round_trip"]
+    node: str
+    field: str
+    reducer: str
 
 
 class GraphPlan(Generic[S]):
@@ -34,6 +49,7 @@ class GraphPlan(Generic[S]):
         session: SessionConfig | None = None,
         tracer: Tracer | None = None,
         steps_max: int,
+        warnings: tuple[CompileWarning, ...] = (),
     ) -> None:
         self.name, self.plan, self.entry = name, plan, entry
         self.steps: dict[str, Any] = dict(steps)
@@ -41,8 +57,9 @@ class GraphPlan(Generic[S]):
         self.changes = checkpointer if isinstance(checkpointer, ChangeCheckpointer) else None
         self.session, self.tracer = session, tracer
         self.steps_max = checked_steps(steps_max, GraphInvalid)
-        self.observers: tuple[Observer, ...] = ()
+        self.observers: tuple[Watcher, ...] = ()
         self.deliveries: set[Delivery] = set()
+        self.warnings = warnings  # what the compiler found; each was logged, too
         self.warned = False  # of a session id without a session store
 
     @property

@@ -113,8 +113,11 @@ class Crossing:
 
     def leave(self, final: Any) -> dict[str, Any]:
         """The outer update that a final inner state gives."""
-        held = final.__dict__
-        return {outer: held[name] for outer, name in self.outward.items()}
+        return self.project(final.__dict__)
+
+    def project(self, inner: Mapping[str, Any]) -> dict[str, Any]:
+        """The outer update that these inner values give; what they lack is left as it is."""
+        return {outer: inner[name] for outer, name in self.outward.items() if name in inner}
 
 
 def projection_of(

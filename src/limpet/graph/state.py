@@ -112,10 +112,7 @@ class FieldPlan:
         if type(update) is Replace:
             return self.replace(update.value)
         if self.takes is not None:
-            if not isinstance(update, CONTAINERS["list" if self.reducer.nests else self._held()]):
-                raise TypeError(
-                    f"{self.reducer.name} takes {self._words()}, not {described(update)}"
-                )
+            self._check_shape(update)  # before validation: what a reducer takes is its own matter
             update = self.takes(update)
         return self.fold(self.reducer, old, update)
 
@@ -139,11 +136,20 @@ class FieldPlan:
             return Replace(self.load(plain["replace"]))
         return self.update.validator.validate_json(_encode(plain["update"]))
 
-    def _held(self) -> str:
-        return self.reducer.holds
-
-    def _words(self) -> str:
-        return "a list" if self.reducer.nests else f"a {self.reducer.holds}"
+    def _check_shape(self, update: Any) -> None:
+        """Refuse what the reducer does not take, as it was given. Raises TypeError."""
+        holds, name = self.reducer.holds, self.reducer.name
+        if not self.reducer.nests:
+            if not isinstance(update, CONTAINERS[holds]):
+                raise TypeError(f"{name} takes a {holds}, not {described(update)}")
+            return
+        if not isinstance(update, (list, tuple)):
+            raise TypeError(f"{name} takes a list, not {described(update)}")
+        for at, part in enumerate(update):
+            if not isinstance(part, CONTAINERS[holds]):
+                raise TypeError(
+                    f"{name} takes a list of {holds}s, and item {at} is {described(part)}"
+                )
 
     def _check(self, of: type[BaseModel], annotation: Any) -> None:
         if self.reducer.holds == "any":
@@ -191,10 +197,15 @@ class StatePlan(Generic[S]):
     def made(self, given: Any, where: str) -> S:
         """A state from a State or a dict, validated. Raises StateValidationError."""
         if isinstance(given, BaseModel):
-            if type(given) is not self.of:
+            if not isinstance(given, self.of):
                 reason = f"it is a {type(given).__name__}, not a {self.name}"
                 raise StateValidationError(where, (), reason)
             values, names = dict(given.__dict__), set(given.model_fields_set)
+            if type(given) is not self.of:  # of a subclass: what this class declares
+                if more := sorted(names - self.fields.keys()):
+                    reason = f"{self.name} does not declare them, only {type(given).__name__} does"
+                    raise StateValidationError(where, tuple(more), reason)
+                values = {name: values[name] for name in self.fields}
         elif isinstance(given, Mapping):
             values = names = given  # type: ignore[assignment]  # names are its keys
         else:

@@ -8,30 +8,27 @@ it and the invocation, which is saved with its session and returns `Suspended`. 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import msgspec
 
 from limpet.errors import GraphMisused, SuspensionInUnsupportedContext
 from limpet.graph.arguments import exact
+from limpet.graph.checkpoint import Position
 from limpet.graph.context import CURRENT
+from limpet.graph.descriptor import SuspensionDescriptor
 from limpet.graph.engine.track import LiveFrame
 from limpet.model import described
 
 T = TypeVar("T")
 
 
-class SuspensionDescriptor(msgspec.Struct, frozen=True):
-    """What a suspended invocation waits for. `metadata` is plain JSON data."""
-
-    signal_id: str
-    metadata: dict[str, Any] = {}
-
-
 class Suspended(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of an invocation that waits for a signal.
 
-    `state` is the state of the outermost graph, `namespace` the path to the node that suspended.
+    `state` is the state of the outermost graph and `node_name` the node of it that suspended;
+    `namespace` is the path from there to the node that called `suspend`. Inside a fan-out or
+    branches the descriptor's metadata has `fan_out_index` or `branch_name`, of the innermost one.
     """
 
     invocation_id: str
@@ -54,11 +51,20 @@ class SuspendSignal(BaseException):
         node_name: str,
         namespace: tuple[str, ...],
         frame: LiveFrame | None,
+        position: Position,
     ) -> None:
         super().__init__(descriptor.signal_id)
         self.descriptor, self.completed = descriptor, completed
         self.node_name, self.namespace, self.frame = node_name, namespace, frame
+        self.position = position  # of the node, if the suspension completes it
         self.slots: list[str] = []  # the instances and branches around the node
+        self.outcome: Suspended | None = None  # once it is saved
+
+    def leave(self, kind: Literal["fan_out_index", "branch_name"], value: int | str) -> None:
+        """Leave an instance or a branch: the descriptor says which one. The innermost counts."""
+        self.slots.insert(0, str(value))
+        metadata = {kind: value, **self.descriptor.metadata}
+        self.descriptor = SuspensionDescriptor(self.descriptor.signal_id, metadata)
 
     def document(self) -> dict[str, Any]:
         """What a record keeps of it."""
@@ -97,6 +103,7 @@ async def suspend(
         node_name=scope.node,
         namespace=(*scope.parents, scope.node),
         frame=scope.frame or (None if scope.outer is None else scope.outer.frame),
+        position=scope.position(),
     )
 
 

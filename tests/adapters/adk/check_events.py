@@ -264,6 +264,23 @@ async def test_staleness_is_not_a_matter_of_clocks(
     assert found.last_update_time == session.last_update_time
 
 
+async def test_the_time_of_the_last_update_is_that_of_the_event(
+    service: LimpetSessionService, session: Session
+) -> None:
+    """Also for who reads or lists the session; an older event does not turn it back."""
+    begun = session.last_update_time
+    for timestamp, expected in ((begun + 10, begun + 10), (begun + 5, begun + 10)):
+        await service.append_event(session, said("x", timestamp=timestamp))
+        listed = (await service.list_sessions(app_name=session.app_name)).sessions
+        times = [session.last_update_time, (await got(service)).last_update_time]
+        times += [each.last_update_time for each in listed if each.id == session.id]
+        assert times == [pytest.approx(expected, abs=1e-6)] * 3
+    assert session.state == (await got(service)).state
+    assert not [name for name in session.state if "updated" in name]
+    await service.append_event(session, said("odd", timestamp=float("inf")))
+    assert (await got(service)).last_update_time == pytest.approx(begun + 10, abs=1e-6)
+
+
 async def test_a_session_made_by_hand_is_held_against_the_log(
     service: LimpetSessionService, session: Session
 ) -> None:

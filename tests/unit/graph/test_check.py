@@ -12,12 +12,14 @@ from limpet.graph import (
     Branch,
     DeclaredSameName,
     ExplicitMapping,
+    FailureIsolationMiddleware,
     GraphBuilder,
     InMemorySessionStore,
     Reducer,
     State,
     append,
     bounded_append,
+    concat_flatten,
     dedupe_append,
     merge,
     merge_by_key,
@@ -129,6 +131,44 @@ CASES: list[tuple[str, str, Any]] = [
         "multiple_outgoing_edges",
         lambda: builder().add_conditional_edge("a", lambda s: END),
     ),
+    (
+        "island without an edge",
+        "unreachable_node",
+        lambda: builder().add_node("b", node),
+    ),
+    (
+        "island, and an edge to nowhere",
+        "unreachable_node",
+        lambda: line(Outer, a=node).add_node("b", node).add_edge("b", "z"),
+    ),
+    (
+        "two edges, one to nowhere",
+        "multiple_outgoing_edges",
+        lambda: builder().add_edge("a", "z"),
+    ),
+    (
+        "no entry, and an edge to nowhere",
+        "no_declared_entry",
+        lambda: GraphBuilder(Outer).add_node("a", node).add_edge("a", "z"),
+    ),
+    (
+        "input from nowhere, and an edge to nowhere",
+        "mapping_references_undeclared_field",
+        lambda: (
+            GraphBuilder(Outer)
+            .add_subgraph_node("s", inner, inputs={"x": "zs"})
+            .add_edge("s", "z")
+            .set_entry("s")
+        ),
+    ),
+    (
+        "degraded without what is collected",
+        "fan_out_degraded_update_missing_collect_field",
+        lambda: fan_out(instance_middleware=[FailureIsolationMiddleware(degraded_update={"x": 1})]),
+    ),
+    ("no such way to resume", "graph_invalid", lambda: fan_out(resume_instances="again")),
+    ("sessions of nobody knows what", "graph_invalid", lambda: _sessions(session_state=None)),
+    ("no such way to load", "graph_invalid", lambda: _sessions(on_load="fold")),
     ("two reducers", "conflicting_reducers", lambda: line(Two, a=node)),
     ("append on a number", "reducer_configuration_invalid", lambda: line(Wrong, a=node)),
     ("merge on a list", "reducer_configuration_invalid", lambda: line(WrongToo, a=node)),
@@ -219,7 +259,7 @@ CASES: list[tuple[str, str, Any]] = [
     ("a State of typed sessions", "graph_invalid", lambda: GraphBuilder(limpet.State)),  # type: ignore[type-var]
     ("not compiled", "graph_invalid", lambda: builder().add_subgraph_node("b", builder())),  # type: ignore[arg-type]
     ("not a checkpointer", "graph_invalid", lambda: builder().with_checkpointer(3)),  # type: ignore[arg-type]
-    ("not a store", "graph_invalid", lambda: builder().with_session_store(3)),  # type: ignore[arg-type]
+    ("not a store", "graph_invalid", lambda: builder().with_session_store(3, session_state=Outer)),  # type: ignore[arg-type]
     ("no such conflicts", "graph_invalid", lambda: _sessions(conflicts="ask")),
     ("no such policy", "graph_invalid", lambda: fan_out(error_policy="ignore")),
     (
@@ -257,7 +297,8 @@ def _plain(state: Any) -> dict[str, Any]:
 
 
 def _sessions(**how: Any) -> GraphBuilder[Outer]:
-    return builder().with_session_store(InMemorySessionStore(), **how)
+    given = {"session_state": Outer} | how
+    return builder().with_session_store(InMemorySessionStore(), **given)
 
 
 @pytest.mark.parametrize(("what", "category", "declare"), CASES, ids=[c[0] for c in CASES])
@@ -296,3 +337,77 @@ def test_a_builder_can_be_compiled_twice() -> None:
     with pytest.raises(limpet.UnreachableNode):
         second.compile()
     assert list(first.steps) == ["a"]
+
+
+class Grown(State):
+    log: Annotated[list[str], append] = []
+    recent: Annotated[list[str], bounded_append(2)] = []
+    flat: Annotated[list[str], concat_flatten] = []
+    facts: Annotated[dict[str, int], merge] = {}
+    plain: list[str] = []
+
+
+class Part(State):
+    x: int = 0
+    log: list[str] = []
+    other: list[str] = []
+    facts: dict[str, int] = {}
+    plain: list[str] = []
+
+
+part = line(Part, only=node).compile()
+
+
+def grown(kind: str, **how: Any) -> Any:
+    made: Any = GraphBuilder(Grown)
+    if kind == "subgraph":
+        made.add_subgraph_node("n", part, **how)
+    elif kind == "branch":
+        made.add_parallel_branches_node("n", branches={"b": Branch(subgraph=part, **how)})
+    else:
+        made.add_fan_out_node("n", subgraph=part, count=2, **how)
+    return made.add_edge("n", END).set_entry("n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "fields"),
+    [
+        ("subgraph", {"inputs": {"log": "log"}}, ["log"]),  # the default brings it back
+        ("subgraph", {"inputs": {"log": "log"}, "outputs": {}}, []),
+        ("subgraph", {"inputs": {"log": "log"}, "outputs": {"recent": "log"}}, []),
+        ("subgraph", {"inputs": {"log": "recent"}, "outputs": {"recent": "log"}}, ["recent"]),
+        ("subgraph", {"inputs": {"log": "log"}, "outputs": {"log": "other"}}, []),
+        ("subgraph", {"inputs": {"facts": "facts", "plain": "plain"}}, []),  # no harm there
+        (
+            "subgraph",
+            {"projection": DeclaredSameName(in_fields=["log"], out_fields=["log"])},
+            ["log"],
+        ),
+        ("subgraph", {"projection": DeclaredSameName(in_fields=["log"], out_fields=[])}, []),
+        ("branch", {"inputs": {"log": "log"}, "outputs": {"log": "log"}}, ["log"]),
+        (
+            "fan_out",
+            {"inputs": {"log": "flat"}, "collect_field": "log", "target_field": "flat"},
+            ["flat"],
+        ),
+        (
+            "fan_out",
+            {
+                "inputs": {"log": "log"},
+                "collect_field": "x",
+                "target_field": "plain",
+                "extra_outputs": {"log": "log"},
+            },
+            ["log"],
+        ),
+        ("fan_out", {"collect_field": "log", "target_field": "flat"}, []),
+    ],
+)
+def test_a_value_that_comes_back_to_be_added_again_is_warned_of(
+    kind: str, how: Any, fields: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The graph compiles: it may be meant."""
+    graph = grown(kind, **how).compile()
+    assert [found.field for found in graph.warnings] == fields
+    assert {found.category for found in graph.warnings} <= {"projection_reducer_round_trip"}
+    assert len(caplog.records) == len(fields)

@@ -33,6 +33,6 @@ async def test_a_session_id_without_a_store_is_warned_about_once(
 
 async def test_a_session_with_a_store_is_not_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     """It is saved."""
-    graph = builder().with_session_store(InMemorySessionStore()).compile()
+    graph = builder().with_session_store(InMemorySessionStore(), session_state=Chat).compile()
     await graph.invoke(Chat(), session_id="ada")
     assert caplog.messages == []

@@ -46,10 +46,14 @@ class Board(State):
     flat: Annotated[list[int], concat_flatten] = []
     facts: Annotated[dict[str, int], merge] = {}
     all: Annotated[dict[str, int], merge_all] = {}
-    recent: Annotated[list[int], bounded_append(3)] = []
+    recent: Annotated[list[int], bounded_append(max_len=3)] = []
     unique: Annotated[list[Task], dedupe_append("id")] = []
     distinct: Annotated[list[int], dedupe_append()] = []
-    tasks: Annotated[list[Task], merge_by_key("id")] = []
+    tasks: Annotated[list[Task], merge_by_key(key="id")] = []
+    told: Annotated[list[Task], dedupe_append(key=lambda task: task.title.lower())] = []
+    named: Annotated[list[Task], merge_by_key(lambda task: task.title.lower())] = []
+    bare: Annotated[list, concat_flatten] = []  # type: ignore[type-arg]  # of anything
+    loose: Annotated[dict, merge_all] = {}  # type: ignore[type-arg]  # of anything
     few: Annotated[list[int], append, MaxLen(3)] = []
     pair: Annotated[tuple[int, ...], append] = ()
 
@@ -71,7 +75,27 @@ PLAN = plan_of(Board)
         (
             "tasks",
             [[Task(id=1, title="a")], [Task(id=1, done=True), Task(id=2)]],
-            [Task(id=1, title="a", done=True), Task(id=2)],
+            [Task(id=1, done=True), Task(id=2)],  # whole: nothing of the old one is kept
+        ),
+        (
+            "tasks",
+            [Replace([Task(id=1), Task(id=1, title="b"), Task(id=2)]), [Task(id=1, title="c")]],
+            [Task(id=1), Task(id=1, title="c"), Task(id=2)],  # the last of those that it has
+        ),
+        (
+            "tasks",
+            [[Task(id=1)], [Task(id=3), Task(id=2), Task(id=1, title="x"), Task(id=3, done=True)]],
+            [Task(id=1, title="x"), Task(id=3, done=True), Task(id=2)],
+        ),
+        (
+            "told",
+            [[Task(id=1, title="a")], [Task(id=2, title="A"), Task(id=3, title="b")]],
+            [Task(id=1, title="a"), Task(id=3, title="b")],  # the first wins
+        ),
+        (
+            "named",
+            [[Task(id=1, title="a")], [Task(id=2, title="A"), Task(id=3, title="b")]],
+            [Task(id=2, title="A"), Task(id=3, title="b")],
         ),
         ("words", [["a"], Replace(["z"])], ["z"]),
         ("pair", [[1], (2, 3)], (1, 2, 3)),
@@ -93,7 +117,12 @@ def test_a_reducer_folds_updates_in(field: str, updates: list[Any], expected: An
         ({"words": "abc"}, limpet.ReducerError, None),
         ({"words": None}, limpet.ReducerError, None),
         ({"facts": [1]}, limpet.ReducerError, None),
-        ({"flat": [1]}, limpet.StateValidationError, ("flat.0",)),
+        ({"flat": [1]}, limpet.ReducerError, None),
+        ({"flat": [["many"]]}, limpet.StateValidationError, ("flat.0.0",)),
+        ({"bare": [["a"], "not a list"]}, limpet.ReducerError, None),
+        ({"bare": [["a"], None]}, limpet.ReducerError, None),
+        ({"loose": [{"a": 1}, ["b"]]}, limpet.ReducerError, None),
+        ({"told": [Task(id=1), 7]}, limpet.StateValidationError, ("told.1",)),
         ({"tasks": [{"title": "no key"}]}, limpet.StateValidationError, ("tasks.0.id",)),
         ({"words": [1]}, limpet.StateValidationError, ("words.0",)),
         ({"n": "many"}, limpet.StateValidationError, ("n",)),

@@ -8,7 +8,9 @@ content, unless somebody has put it again in the meantime.
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -34,6 +36,7 @@ from limpet.errors import DocumentConflict, InvalidInput
 Namespace = tuple[str, ...]
 _ACTOR: Final = "langgraph"
 _PAGE: Final = 200
+_NAME_CHARS_MAX: Final = 256  # of a document
 _MINUTE: Final = 60.0
 # A read that refreshes a TTL writes. It does so only once this part of the time is over.
 _REFRESH_PART: Final = 1 / 16
@@ -118,7 +121,7 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
         if kept:
             async with self._lp.commit() as c:
                 for name, op in kept.items():
-                    c.put(documents, name, _content(op, before[name], now))
+                    c.put(documents, name, _content(name, op, before[name], now))
         for name, op in puts.items():
             if op.value is None:
                 await documents.purge(name)
@@ -137,7 +140,9 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
         found: list[Document] = []
         for prefix in _prefixes(op.namespace_prefix):
             async for document in _all(documents, prefix):
-                if _is_live(document, now) and _meets(document.value["value"], op.filter):
+                if not _is_live(document, now) or not _meets(document.value["value"], op.filter):
+                    continue
+                if prefix != _LONG or _is_below(_parts(document)[0], op.namespace_prefix):
                     found.append(document)
         found.sort(key=lambda document: document.value["updated"], reverse=True)
         page = found[op.offset : op.offset + op.limit]
@@ -150,8 +155,10 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
         found: set[Namespace] = set()
         now = self._now()
         async for document in _all(self._documents(), ""):
-            namespace, _ = _parts(document.name)
-            if _is_live(document, now) and _matches(namespace, op.match_conditions or ()):
+            if not _is_live(document, now):
+                continue
+            namespace, _ = _parts(document)
+            if _matches(namespace, op.match_conditions or ()):
                 found.add(namespace[: op.max_depth])
         return sorted(found)[op.offset : op.offset + op.limit]
 
@@ -175,7 +182,7 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
         return self._lp.documents(self.collection, actor=_ACTOR)
 
 
-def _content(op: PutOp, before: Document | None, now: float) -> dict[str, Any]:
+def _content(name: str, op: PutOp, before: Document | None, now: float) -> dict[str, Any]:
     created = now
     if before is not None and _is_live(before, now):
         created = before.value["created"]
@@ -183,7 +190,10 @@ def _content(op: PutOp, before: Document | None, now: float) -> dict[str, Any]:
         raise InvalidInput(f"ttl is {op.ttl!r}. Pass a number of minutes, or None.")
     expires = None if op.ttl is None else now + op.ttl * _MINUTE
     times = {"created": created, "updated": now, "ttl": op.ttl, "expires": expires}
-    return {"value": dict(op.value or {}), **times}
+    content = {"value": dict(op.value or {}), **times}
+    if name.startswith(_LONG):
+        content["name"] = _whole(op.namespace, op.key)
+    return content
 
 
 async def _all(documents: Documents, prefix: str) -> AsyncIterator[Document]:
@@ -208,7 +218,7 @@ def _is_live(document: Document, now: float) -> bool:
 
 
 def _item(cls: type[Any], document: Document) -> Any:
-    namespace, key = _parts(document.name)
+    namespace, key = _parts(document)
     kept = document.value
     return cls(
         value=copy.deepcopy(kept["value"]),
@@ -222,29 +232,71 @@ def _item(cls: type[Any], document: Document) -> Any:
 # --- names --------------------------------------------------------------------------------------
 
 
+# A label or a key may be any text. What the name of a document cannot have is escaped. A name that
+# would be too long is a digest, and the whole name stands in the document.
+_UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_FIRST: Final = re.compile(r"\A\s")
+_LAST: Final = re.compile(r"\s\Z")
+_ESCAPED: Final = re.compile(r"%u([0-9A-F]{4})|%([0-9A-F]{2})")
+_KEY_ESCAPED: Final = "%!"  # what an escaped key begins with; others are kept as they are
+_LONG: Final = "%~"  # what the digest of a long name begins with; no label gives that
+
+
 def _name(namespace: Namespace, key: str) -> str:
+    """The name of an item's document."""
+    whole = _whole(namespace, key)
+    if len(whole) <= _NAME_CHARS_MAX:
+        return whole
+    return _LONG + hashlib.sha256(whole.encode()).hexdigest()
+
+
+def _whole(namespace: Namespace, key: str) -> str:
+    if key.startswith(_KEY_ESCAPED) or _UNFIT.search(key) or _LAST.search(key):
+        escaped = _UNFIT.sub(_mark, key.replace("%", "%25"))
+        key = _KEY_ESCAPED + _LAST.sub(_mark, escaped)
     return f"{_joined(namespace)}/{key}"
 
 
 def _prefixes(namespace: Namespace) -> tuple[str, ...]:
-    """What the names of items in a namespace, and below it, begin with."""
+    """What the names of items in a namespace, and below it, begin with; or may begin with."""
+    if not namespace:
+        return ("",)
     joined = _joined(namespace)
-    return (f"{joined}/", f"{joined}.") if namespace else ("",)
+    own = (f"{joined}/", f"{joined}.") if len(joined) < _NAME_CHARS_MAX else ()
+    return (*own, _LONG)
 
 
 def _joined(namespace: Namespace) -> str:
     """The labels, each told apart from the next: a batch may hold labels with any character."""
     labels = [label.replace("%", "%25").replace(".", "%2E") for label in namespace]
-    return ".".join([label.replace("/", "%2F") for label in labels])
+    joined = ".".join([label.replace("/", "%2F") for label in labels])
+    return _FIRST.sub(_mark, _UNFIT.sub(_mark, joined))
 
 
-def _parts(name: str) -> tuple[Namespace, str]:
-    joined, _, key = name.partition("/")
-    labels = [label.replace("%2F", "/").replace("%2E", ".") for label in joined.split(".")]
-    return tuple([label.replace("%25", "%") for label in labels]) if joined else (), key
+def _mark(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"%{code:02X}" if code < 256 else f"%u{code:04X}"
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1] or found[2], 16)), text)
+
+
+def _parts(document: Document) -> tuple[Namespace, str]:
+    """The namespace and the key of an item that is there."""
+    is_long = document.name.startswith(_LONG)
+    whole: str = document.value["name"] if is_long else document.name
+    joined, _, key = whole.partition("/")
+    if key.startswith(_KEY_ESCAPED):
+        key = _unescaped(key.removeprefix(_KEY_ESCAPED))
+    return tuple([_unescaped(label) for label in joined.split(".")]) if joined else (), key
 
 
 # --- filters ------------------------------------------------------------------------------------
+
+
+def _is_below(namespace: Namespace, prefix: Namespace) -> bool:
+    return namespace[: len(prefix)] == tuple(prefix)
 
 
 def _matches(namespace: Namespace, conditions: Iterable[MatchCondition]) -> bool:

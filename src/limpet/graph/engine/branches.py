@@ -18,10 +18,11 @@ from limpet.graph.checkpoint import Slot
 from limpet.graph.context import CURRENT, Scope
 from limpet.graph.engine.fan_out import FATAL, ErrorPolicy, described_error
 from limpet.graph.engine.nodes import Edge
-from limpet.graph.engine.run import Middleware, chained, run_graph, together
+from limpet.graph.engine.run import Middleware, attempt_of, chained, run_graph, together
 from limpet.graph.project import Crossing
 from limpet.graph.state import Contributions, StatePlan
 from limpet.graph.suspend import SuspendSignal, unwrapped
+from limpet.model import described
 
 if TYPE_CHECKING:
     from limpet.graph.engine.compiled import CompiledGraph
@@ -45,6 +46,7 @@ class BranchesStep:
     """A node that runs its branches."""
 
     kind = "branches"
+    counts = True
     fn = None
 
     def __init__(
@@ -87,7 +89,7 @@ class BranchesStep:
         try:
             result: Any = await unwrapped(self._update(scope, state, name, found))
         except SuspendSignal as signal:
-            signal.slots.insert(0, name)
+            signal.leave("branch_name", name)
             raise
         except FATAL:
             raise
@@ -127,7 +129,7 @@ class BranchesStep:
         call = branch.call
         if branch.middleware:
             inner.body = False
-            call = _in_body(inner, call)
+            call = _in_body(inner, call, branch.middleware)
         try:
             update = await chained(branch.middleware, call)(state)
         finally:
@@ -152,15 +154,24 @@ class BranchesStep:
         else:
             start, node = crossing.enter(state), graph.entry
 
+        tries, around = 0, inner.base
+
         async def once(begin: Any) -> Mapping[str, Any]:
+            nonlocal tries
+            inner.base = attempt_of(branch.middleware, tries, around)
+            tries += 1
             if tracker is not None and scope.frame is not None:  # each attempt begins again
                 name = inner.branch_name or ""
                 inner.frame = tracker.enter_slot(
                     scope.frame, name, graph.plan, begin, node, inner.rest
                 )
-            return crossing.leave(await run_graph(inner, begin, node))
+            final: Mapping[str, Any] = (await run_graph(inner, begin, node)).__dict__
+            return final
 
-        return await chained(branch.middleware, once)(start)
+        result = await chained(branch.middleware, once)(start)
+        if not isinstance(result, Mapping):
+            raise TypeError(f"middleware of a branch returned {described(result)}, not a dict")
+        return crossing.project(result)
 
     def _stored(self, update: Mapping[str, Any]) -> Slot:
         fields = self.plan.fields
@@ -176,10 +187,16 @@ class BranchesStep:
 
 
 def _in_body(
-    scope: Scope, call: Callable[[Any], Awaitable[Mapping[str, Any]]]
+    scope: Scope,
+    call: Callable[[Any], Awaitable[Mapping[str, Any]]],
+    middleware: tuple[Middleware, ...],
 ) -> Callable[[Any], Awaitable[Mapping[str, Any]]]:
+    tries = 0
+
     async def body(state: Any) -> Mapping[str, Any]:
-        scope.body = True
+        nonlocal tries
+        scope.body, scope.attempt = True, attempt_of(middleware, tries, scope.base)
+        tries += 1
         try:
             return await call(state)
         finally:

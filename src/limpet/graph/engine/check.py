@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from limpet.errors import (
     DanglingEdge,
     FanOutCountModeAmbiguous,
+    FanOutDegradedUpdate,
     FanOutFieldNotList,
     GraphInvalid,
     MultipleOutgoingEdges,
@@ -16,18 +17,26 @@ from limpet.errors import (
     ParallelBranchesNoBranches,
     UnreachableNode,
 )
-from limpet.graph.engine.branches import Branch
-from limpet.graph.engine.fan_out import FanOut
-from limpet.graph.engine.nodes import Edge
+from limpet.graph.engine.branches import Branch, BranchesStep
+from limpet.graph.engine.fan_out import FanOut, FanOutStep
+from limpet.graph.engine.nodes import Edge, SubgraphStep
+from limpet.graph.plan import CompileWarning
 from limpet.graph.project import check_names
 from limpet.graph.state import StatePlan
 from limpet.model import described
+from limpet.model.state.reducers import Append, BoundedAppend, ConcatFlatten, MergeAll
 
 _POLICIES: Final = ("fail_fast", "collect")
+# Reducers that change a field when the value that it has is merged into it again.
+_GROWING: Final = (Append, BoundedAppend, ConcatFlatten, MergeAll)
 
 
-def check_shape(nodes: Iterable[str], edges: Iterable[Edge], entry: str | None) -> dict[str, Edge]:
-    """The edge of each node, if every node can be reached and left."""
+def check_edges(nodes: Iterable[str], edges: Iterable[Edge], entry: str | None) -> dict[str, Edge]:
+    """The edge that leaves each node, if there is an entry and no node has two.
+
+    Of several mistakes an edge that leads nowhere is reported last, by `check_ways`: it is often
+    what another mistake left behind, such as a node that nothing leads to.
+    """
     names = set(nodes)
     if entry is None:
         raise NoDeclaredEntry("set_entry was not called")
@@ -35,34 +44,43 @@ def check_shape(nodes: Iterable[str], edges: Iterable[Edge], entry: str | None) 
         raise NoDeclaredEntry(f"{entry!r} is not a node of this graph")
     found: dict[str, Edge] = {}
     for edge in edges:
+        if found.setdefault(edge.source, edge) is not edge:
+            raise MultipleOutgoingEdges(edge.source)
+    return found
+
+
+def check_ways(nodes: Iterable[str], edges: Mapping[str, Edge], entry: str) -> None:
+    """Refuse a node that cannot be reached or left, and an edge that leads nowhere."""
+    names = set(nodes)
+    reached = _reached(names, edges, entry)
+    for name in nodes:
+        if name not in reached:
+            raise UnreachableNode(name)
+    for edge in edges.values():
         if edge.source not in names:
             raise DanglingEdge(edge.source, "starts at a node that does not exist")
         for target in (edge.target, *(edge.drawn or ())):
             if target is not None and target not in names:
                 raise DanglingEdge(edge.source, f"leads to {target!r}, which does not exist")
-        if found.setdefault(edge.source, edge) is not edge:
-            raise MultipleOutgoingEdges(edge.source)
     for name in nodes:
-        if name not in found:
+        if name not in edges:
             raise DanglingEdge(name, "is missing")
-    _check_reachable(names, found, entry)
-    return found
 
 
-def _check_reachable(names: set[str], edges: Mapping[str, Edge], entry: str) -> None:
-    """A function may choose any node, unless its targets are declared."""
+def _reached(names: set[str], edges: Mapping[str, Edge], entry: str) -> set[str]:
+    """The nodes that a run may come to. A function may choose any, unless it declares targets."""
     reached, waiting = {entry}, [entry]
     while waiting:
-        edge = edges[waiting.pop()]
+        edge = edges.get(waiting.pop())
+        if edge is None:
+            continue
         targets: Iterable[str | None] = (edge.target,)
         if edge.fn is not None:
             targets = names if edge.drawn is None else edge.drawn
-        new = {target for target in targets if target is not None} - reached
+        new = {target for target in targets if target in names} - reached
         reached |= new
         waiting += new
-    for name in edges:
-        if name not in reached:
-            raise UnreachableNode(name)
+    return reached
 
 
 def check_fan_out(node: str, how: FanOut, inner: StatePlan[Any], outer: StatePlan[Any]) -> None:
@@ -79,6 +97,14 @@ def check_fan_out(node: str, how: FanOut, inner: StatePlan[Any], outer: StatePla
         if not outer.fields[name].holds_list:
             raise FanOutFieldNotList(node, name)
     _check_settings(node, how)
+    if how.resume_instances not in ("continue", "restart"):
+        raise GraphInvalid(
+            f"{node!r} has resume_instances={how.resume_instances!r}. Pass 'continue' or 'restart'."
+        )
+    for layer in how.instance_middleware:
+        degraded = getattr(layer, "degraded_update", None)
+        if isinstance(degraded, Mapping) and how.collect_field not in degraded:
+            raise FanOutDegradedUpdate(node, how.collect_field)
 
 
 def _check_mode(node: str, how: FanOut) -> None:
@@ -143,3 +169,35 @@ def _branch(node: str, name: str, given: Any) -> Branch:
     if branch.subgraph is not None and not hasattr(branch.subgraph, "steps"):
         raise ParallelBranchesInvalidBranchSpec(node, name, "has a subgraph that is not compiled")
     return branch
+
+
+def round_trips(steps: Mapping[str, Any], plan: StatePlan[Any]) -> tuple[CompileWarning, ...]:
+    """The fields whose value goes into a graph inside and comes back, to be added once more."""
+    found = []
+    for name, step in steps.items():
+        for inward, outward in _ways(step):
+            for inner, outer in inward.items():
+                reducer = plan.fields[outer].reducer
+                if outward.get(outer) == inner and isinstance(reducer, _GROWING):
+                    found.append(
+                        CompileWarning(
+                            category="projection_reducer_round_trip",
+                            node=name,
+                            field=outer,
+                            reducer=reducer.name,
+                        )
+                    )
+    return tuple(dict.fromkeys(found))
+
+
+def _ways(step: Any) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
+    """What goes into each graph inside a step, and what comes out: inner ← outer, outer ← inner."""
+    if isinstance(step, FanOutStep):
+        how = step.how
+        yield step.crossing.inward, {how.target_field: how.collect_field, **how.extra_outputs}
+    elif isinstance(step, BranchesStep):
+        for _, crossing in step.branches.values():
+            if crossing is not None:
+                yield crossing.inward, crossing.outward
+    elif isinstance(step, SubgraphStep):
+        yield step.crossing.inward, step.crossing.outward

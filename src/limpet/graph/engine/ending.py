@@ -23,7 +23,6 @@ from limpet.graph.checkpoint import (
     Checkpointer,
     CheckpointRecord,
     JointCheckpointer,
-    Position,
 )
 from limpet.graph.context import Invocation, Scope
 from limpet.graph.engine.track import Ending, Tracker
@@ -104,9 +103,7 @@ async def suspended(scope: Scope, signal: SuspendSignal) -> Suspended:
     await _close(run)
     state = scope.frame.state
     if signal.completed:
-        tracker.positions.append(
-            Position(node=signal.node_name, step=run.step, parents=signal.namespace[:-1])
-        )
+        tracker.positions.append(signal.position)
     await tracker.settled()
     record = tracker.suspended(signal.document(), signal.frame)
     try:
@@ -124,7 +121,7 @@ async def suspended(scope: Scope, signal: SuspendSignal) -> Suspended:
         session_id=run.session_id,
         descriptor=signal.descriptor,
         state=state,
-        node_name=signal.node_name,
+        node_name=signal.namespace[0],
         namespace=signal.namespace,
     )
 

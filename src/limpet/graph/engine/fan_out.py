@@ -23,13 +23,16 @@ from limpet.errors.graph import said
 from limpet.graph.checkpoint import Progress, Slot
 from limpet.graph.context import Scope
 from limpet.graph.engine.nodes import Edge
-from limpet.graph.engine.run import Middleware, chained, run_graph, together
+from limpet.graph.engine.run import Middleware, attempt_of, chained, run_graph, together
 from limpet.graph.plan import GraphPlan
 from limpet.graph.project import Crossing
 from limpet.graph.suspend import SuspendSignal, unwrapped
+from limpet.model import described
 
 ErrorPolicy: TypeAlias = Literal["fail_fast", "collect"]
 OnEmpty: TypeAlias = Literal["raise", "noop"]
+# What a resumed run does with an instance that had begun and was not done.
+ResumeInstances: TypeAlias = Literal["continue", "restart"]
 # Never collected as the failure of one instance: the whole run cannot go on.
 FATAL = (CheckpointError, SuspensionError)
 
@@ -49,12 +52,14 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True):
     count_field: str | None = None
     extra_outputs: Mapping[str, str] = {}  # outer field → inner field
     instance_middleware: tuple[Middleware, ...] = ()
+    resume_instances: ResumeInstances = "continue"
 
 
 class FanOutStep:
     """A node that runs its subgraph for each item."""
 
     kind = "fan_out"
+    counts = True
     fn = None
 
     def __init__(
@@ -83,7 +88,7 @@ class FanOutStep:
         tracker, frame = scope.run.tracker, scope.frame
         if tracker is not None and frame is not None:
             tracker.begin(frame, total, progress)
-        work = _Work(self, scope, state, items, total, progress)
+        work = _Work(self, scope, state, items, total, self._found(scope, progress))
         concurrency = self._concurrency(state, total)
         try:
             await together([work.some() for _ in range(min(concurrency, work.left))])
@@ -93,6 +98,19 @@ class FanOutStep:
             reason = said(error)
             raise NodeException(self.name, reason, state) from error
         return self._update(work.results)
+
+    def _found(self, scope: Scope, progress: Progress | None) -> Mapping[str, Slot]:
+        """What a resumed run found of the instances.
+
+        Those that are to restart are left out, unless the invocation has taken a signal: what it
+        brought stands in the state of one of them.
+        """
+        if progress is None:
+            return {}
+        taken = scope.run.tracker is not None and scope.run.tracker.signals
+        if self.how.resume_instances == "continue" or taken:
+            return progress.slots
+        return {key: slot for key, slot in progress.slots.items() if slot.done}
 
     def _items(self, state: Any) -> tuple[Any, int]:
         how = self.how
@@ -120,10 +138,12 @@ class FanOutStep:
 
     def _update(self, results: list[Slot | dict[str, Any]]) -> dict[str, Any]:
         how = self.how
+        # Of a degraded instance a field may be missing: it is null at its place, so that the lists
+        # of one fan-out stay aligned.
         good = [result for result in results if isinstance(result, dict)]
-        update: dict[str, Any] = {how.target_field: [r[how.collect_field] for r in good]}
+        update: dict[str, Any] = {how.target_field: [r.get(how.collect_field) for r in good]}
         for outer, inner in how.extra_outputs.items():
-            update[outer] = [result[inner] for result in good]
+            update[outer] = [result.get(inner) for result in good]
         if how.count_field is not None:
             update[how.count_field] = len(results)
         if how.errors_field is not None:
@@ -144,10 +164,15 @@ class FanOutStep:
             more = {} if how.item_field is None else {how.item_field: item}
             start, node = self.crossing.enter(state, **more), graph.entry
 
+        tries, around = 0, inner.base
+
         async def once(begin: Any) -> dict[str, Any]:
+            nonlocal tries
+            inner.base = attempt_of(how.instance_middleware, tries, around)
+            tries += 1
             if run.tracker is not None and scope.frame is not None:  # each attempt begins again
                 inner.frame = run.tracker.enter_slot(
-                    scope.frame, str(at), graph.plan, begin, node, inner.rest
+                    scope.frame, str(at), graph.plan, begin, node, inner.rest, batched=True
                 )
             held = (await run_graph(inner, begin, node)).__dict__
             return {name: held[name] for name in self._collected}
@@ -155,18 +180,22 @@ class FanOutStep:
         if not how.instance_middleware and run.tracer is None:
             return await once(start)
         with run.span("fan_out_instance", self.name, inner):
-            return dict(await chained(how.instance_middleware, once)(start))
+            result = await chained(how.instance_middleware, once)(start)
+        if not isinstance(result, Mapping):
+            raise TypeError(f"middleware of an instance returned {described(result)}, not a dict")
+        return {name: result[name] for name in self._collected if name in result}
 
     def stored(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """The stored form of an instance's result."""
-        return {name: self.graph.plan.fields[name].dump(value) for name, value in result.items()}
+        fields = self.graph.plan.fields
+        return {n: None if v is None else fields[n].dump(v) for n, v in result.items()}
 
     def loaded(self, slot: Slot) -> Slot | dict[str, Any]:
         """The result of a stored instance; the slot itself if it failed."""
         if slot.result is None:
             return slot
         fields = self.graph.plan.fields
-        return {name: fields[name].load(value) for name, value in slot.result.items()}
+        return {n: None if v is None else fields[n].load(v) for n, v in slot.result.items()}
 
 
 class _Work:
@@ -179,11 +208,11 @@ class _Work:
         state: Any,
         items: Any,
         total: int,
-        progress: Progress | None,
+        found: Mapping[str, Slot],
     ) -> None:
         self._step, self._scope, self._state, self._items = step, scope, state, items
         self.results: list[Any] = [None] * total
-        self._found = {} if progress is None else progress.slots
+        self._found = found
         todo = []
         for at in range(total):
             slot = self._found.get(str(at))
@@ -204,7 +233,7 @@ class _Work:
                 slot = result
                 if not isinstance(result, Slot):
                     slot = Slot(done=True, result=self._step.stored(result))
-                await tracker.completed_slot(frame, str(at), slot)
+                await tracker.completed_slot(frame, str(at), slot, batched=True)
 
     async def _one(self, at: int) -> Any:
         item = None if self._items is None else self._items[at]
@@ -213,7 +242,7 @@ class _Work:
             instance = self._step.instance(self._scope, self._state, item, at, found)
             return await unwrapped(instance)
         except SuspendSignal as signal:
-            signal.slots.insert(0, str(at))
+            signal.leave("fan_out_index", at)
             raise
         except FATAL:
             raise

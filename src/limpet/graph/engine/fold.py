@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from limpet.model import Path, PlainOp, canonical
@@ -72,41 +71,36 @@ def _dedupe(reducer: DedupeAppend, old: Any, update: Any) -> Any:
 
 
 def _merge_by_key(reducer: MergeByKey, old: Any, update: Any) -> Any:
-    places: dict[Any, int] = {}
-    for at, item in enumerate(old):
-        places.setdefault(_mark(reducer, item), at)
+    """An item takes the place of the last one with its key, whole; one with a new key is added."""
+    places = {_mark(reducer, item): at for at, item in enumerate(old)}
     made = list(old)
     for item in update:
         at = places.setdefault(_known(reducer, item), len(made))
         if at == len(made):
             made.append(item)
         else:
-            made[at] = _merged(made[at], item)
+            made[at] = item
     return made if type(old) is list else tuple(made)
-
-
-def _merged(old: Any, item: Any) -> Any:
-    if isinstance(old, dict) and isinstance(item, dict):
-        return {**old, **item}
-    if isinstance(old, BaseModel) and isinstance(item, BaseModel):
-        given = {name: getattr(item, name) for name in item.model_fields_set}
-        return old.model_copy(update=given)
-    raise TypeError(f"cannot merge {type(item).__name__} into {type(old).__name__}")
 
 
 def _mark(reducer: Keyed, item: Any) -> Any:
     """A comparable form of an item's key; None if it has none. 1, 1.0 and True differ."""
-    value = item
-    for step in reducer.key.split(".") if reducer.key is not None else ():
-        value = value.get(step) if isinstance(value, dict) else getattr(value, step, None)
-        if value is None:
-            return None
+    value, key = item, reducer.key
+    if callable(key):
+        value = key(item)
+    elif key is not None:
+        for step in key.split("."):
+            value = value.get(step) if isinstance(value, dict) else getattr(value, step, None)
+            if value is None:
+                break
+    if value is None and key is not None:
+        return None
     return value if type(value) is str else canonical(to_jsonable_python(value))
 
 
 def _known(reducer: Keyed, item: Any) -> Any:
     if (mark := _mark(reducer, item)) is None:
-        raise ValueError(f"an item has no key {reducer.key!r}")
+        raise ValueError(f"an item has no key {reducer.key_name}")
     return mark
 
 

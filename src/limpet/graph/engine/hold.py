@@ -43,6 +43,8 @@ class Hold:
             await self._take(record)
             seen, record = record, await load_record(self._all, record.invocation_id, signal=signal)
             if record.revision != seen.revision:  # another had it until now, and has run it
+                if seen.status == "suspended":  # what it waits for now is not what it waited for
+                    raise _taken(record.invocation_id)
                 raise CheckpointInUse(record.invocation_id)
             if record.resumed_as is None:
                 return record
@@ -87,7 +89,10 @@ class Hold:
         if taken:
             self._id = record.invocation_id
         elif record.status == "suspended":
-            reason = "it has been resumed already"
-            raise SuspensionRecordInvalid(record.invocation_id, reason)
+            raise _taken(record.invocation_id)
         else:
             raise CheckpointInUse(record.invocation_id)
+
+
+def _taken(invocation_id: str) -> SuspensionRecordInvalid:
+    return SuspensionRecordInvalid(invocation_id, "it has been resumed already")

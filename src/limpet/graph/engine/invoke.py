@@ -22,18 +22,20 @@ from limpet.graph.engine.resume import (
     Start,
     check_no_session,
     check_session,
+    check_signal,
     check_unused,
     id_taken,
     start_of,
 )
 from limpet.graph.engine.run import run_graph
 from limpet.graph.engine.track import LiveFrame, Tracker
-from limpet.graph.observe import Observer, checked_observer
+from limpet.graph.observe import Observer, Watcher, watcher
 from limpet.graph.plan import GraphPlan, checked_steps
 from limpet.graph.suspend import SuspendSignal
 from limpet.model import described
 
 _LOG: Final = logging.getLogger("limpet.graph")
+_IDS: Final = ("session_id", "correlation_id", "invocation_id", "resume_invocation", "signal_id")
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,35 +47,42 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     invocation_id: str | None = None
     resume_invocation: str | None = None
     signal_payload: Mapping[str, Any] | None = None
+    signal_id: str | None = None
     observers: Iterable[Observer] | None = None
     metadata: Mapping[str, Any] | None = None
     steps_max: int | None = None
 
     def check(self) -> None:
         """Refuse ids that are not text, and a signal for nobody."""
-        for name in ("session_id", "correlation_id", "invocation_id", "resume_invocation"):
+        for name in _IDS:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise GraphMisused(
                     f"{name} is {described(value)}. Pass a text that is not empty, or leave it out."
                 )
-        if self.signal_payload is not None and self.resume_invocation is None:
-            raise GraphMisused(
-                "signal_payload was given without resume_invocation. Pass the id of the invocation "
-                "that is suspended."
-            )
+        for name in ("signal_payload", "signal_id"):
+            if getattr(self, name) is not None and self.resume_invocation is None:
+                raise GraphMisused(
+                    f"{name} was given without resume_invocation. Pass the id of the invocation "
+                    "that is suspended."
+                )
         if self.metadata is not None and not isinstance(self.metadata, Mapping):
             raise GraphMisused(f"metadata is {described(self.metadata)}. Pass a dict.")
         if self.steps_max is not None:
             checked_steps(self.steps_max, GraphMisused)
 
-    def watchers(self) -> tuple[Observer, ...]:
+    @property
+    def is_signal(self) -> bool:
+        """True if the caller delivers a signal, with a payload or only by its name."""
+        return self.signal_payload is not None or self.signal_id is not None
+
+    def watchers(self) -> tuple[Watcher, ...]:
         """The observers of this invocation alone."""
         if self.observers is None:
             return ()
         if not isinstance(self.observers, Iterable):
             raise GraphMisused(f"observers is {described(self.observers)}. Pass a list of them.")
-        return tuple([checked_observer(observer) for observer in self.observers])
+        return tuple([watcher(observer) for observer in self.observers])
 
 
 class Ran:
@@ -93,9 +102,10 @@ async def invoke(graph: GraphPlan[Any], call: Call, ran: Ran) -> Any:
     watchers = call.watchers()
     if call.resume_invocation is None:
         return await _invoke(graph, call, ran, watchers, None, None)
-    hold, signal = Hold(graph.checkpointer), call.signal_payload is not None
+    hold, signal = Hold(graph.checkpointer), call.is_signal
     try:
         record = await hold.resume(call.resume_invocation, signal=signal)
+        check_signal(record, call.signal_id, call.initial, signal=signal)
         check_session(record, call.session_id, signal=signal)
         return await _invoke(graph, call, ran, watchers, hold, record)
     finally:
@@ -106,7 +116,7 @@ async def _invoke(
     graph: GraphPlan[Any],
     call: Call,
     ran: Ran,
-    watchers: tuple[Observer, ...],
+    watchers: tuple[Watcher, ...],
     hold: Hold | None,
     record: CheckpointRecord | None,
 ) -> Any:
@@ -116,8 +126,10 @@ async def _invoke(
     scope = Scope(run, graph)
     token = CURRENT.set(scope)
     try:
-        with run.span("invocation", graph.name):
+        with run.span("invocation", graph.name):  # which sees a suspension as its parts do
             return await _run(scope, call, ran, hold, record)
+    except SuspendSignal as signal:
+        return signal.outcome  # as `_run` saved it
     finally:
         run.ended = True  # tasks that nodes left behind still see it
         CURRENT.reset(token)
@@ -128,13 +140,16 @@ async def _ids(
 ) -> tuple[str, str]:
     """The ids of the invocation and of its correlation: one id serves as both, if none is given.
 
-    A suspended invocation keeps its own. An id of the caller's must be new: its record would take
-    the place of another's, which may be paused.
+    A suspended invocation keeps its own. One that goes on from another has a new one, not the
+    caller's: that is for invocations that begin. An id of the caller's must be new: its record
+    would take the place of another's, which may be paused.
     """
     correlation_id = call.correlation_id if record is None else record.correlation_id
     given = call.invocation_id
     if record is not None and record.status == "suspended":
         given = record.invocation_id
+    elif record is not None and record.status != "completed":
+        given = None
     elif given is not None and given != call.resume_invocation and graph.checkpointer is not None:
         await check_unused(graph.checkpointer, given)
     id = given or str(uuid4())
@@ -149,7 +164,7 @@ async def _run(
         run.binding = Binding(graph.session, run.session_id)
         ran.found_session = await run.binding.load()
         if ran.found_session and record is not None:
-            check_no_session(record, signal=call.signal_payload is not None)
+            check_no_session(record, signal=call.is_signal)
     elif run.session_id is not None:
         _warn_once(graph)
     start = _start(scope, call, record)
@@ -160,7 +175,8 @@ async def _run(
     try:
         final = await run_graph(scope, start.state, start.node)
     except SuspendSignal as signal:
-        return await suspended(scope, signal)
+        signal.outcome = await suspended(scope, signal)
+        raise
     except BaseException as error:
         await leave_record(run, error)
         raise
@@ -209,6 +225,7 @@ async def _track(
     unfinished = None if record is None or record.status == "completed" else record
     if unfinished is not None:
         tracker.positions = list(unfinished.completed_positions)
+        tracker.signals = unfinished.signals + (unfinished.status == "suspended")
     tracker.ending = ending_of(run, checkpointer)
     if unfinished is not None and unfinished.status == "suspended":
         if not await tracker.claim(unfinished.revision):

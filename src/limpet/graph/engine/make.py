@@ -12,8 +12,20 @@ from typing import Any, TypeAlias
 
 from limpet.errors import DanglingEdge, GraphInvalid
 from limpet.graph.engine.branches import Branch, BranchesStep
-from limpet.graph.engine.check import check_branches, check_fan_out, check_policy, check_shape
-from limpet.graph.engine.fan_out import ErrorPolicy, FanOut, FanOutStep, OnEmpty
+from limpet.graph.engine.check import (
+    check_branches,
+    check_edges,
+    check_fan_out,
+    check_policy,
+    check_ways,
+)
+from limpet.graph.engine.fan_out import (
+    ErrorPolicy,
+    FanOut,
+    FanOutStep,
+    OnEmpty,
+    ResumeInstances,
+)
 from limpet.graph.engine.nodes import END, Edge, End, FunctionStep, SubgraphStep
 from limpet.graph.engine.run import Middleware
 from limpet.graph.project import Crossing, ExplicitMapping, Projection, check_names, projection_of
@@ -29,6 +41,7 @@ __all__ = [
     "Maker",
     "Middleware",
     "OnEmpty",
+    "ResumeInstances",
     "branches",
     "choice",
     "edge",
@@ -124,11 +137,13 @@ def steps_of(
     outer: tuple[Middleware, ...],
 ) -> dict[str, Any]:
     """The steps of a graph, each with its edge and the middleware around it."""
-    leaving, names = check_shape(nodes, edges, entry), frozenset(nodes)
+    leaving, names = check_edges(nodes, edges, entry), frozenset(nodes)
     steps = {}
     for name, (layers, make) in nodes.items():
-        found = leaving[name]
+        found = leaving.get(name) or Edge(name)
         steps[name] = make(outer + layers, Edge(name, found.target, found.fn, names, found.drawn))
+    assert entry is not None  # as checked
+    check_ways(nodes, leaving, entry)
     return steps
 
 

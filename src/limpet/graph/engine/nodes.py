@@ -66,6 +66,7 @@ class FunctionStep:
     """A node that is an async function of the state."""
 
     kind = "function"
+    counts = True
 
     def __init__(
         self,
@@ -87,6 +88,7 @@ class SubgraphStep:
     """A node that is another graph."""
 
     kind = "subgraph"
+    counts = False
     fn = None
 
     def __init__(

@@ -7,24 +7,33 @@ place of what its state had.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from json import JSONDecodeError
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
+from pydantic import BaseModel
 
 from limpet.errors import (
     CheckpointLoadFailed,
     CheckpointNotFound,
     CheckpointRecordInvalid,
     GraphMisused,
+    SessionCorrupt,
     StateValidationError,
     SuspensionRecordInvalid,
     SuspensionResumePayloadInvalid,
 )
 from limpet.errors.graph import said
 from limpet.graph.checkpoint import Checkpointer, CheckpointRecord, Frame, Progress, Slot
+from limpet.graph.engine.track import own_version
 from limpet.graph.plan import GraphPlan
+from limpet.graph.state import StatePlan
 from limpet.model import described
+
+# What a checkpointer raises that has a record and cannot read it, not for one that is down.
+_UNREADABLE: Final = (msgspec.MsgspecError, JSONDecodeError, UnicodeDecodeError, SessionCorrupt)
 
 
 class Start(NamedTuple):
@@ -71,6 +80,41 @@ def id_taken(invocation_id: str) -> GraphMisused:
     )
 
 
+def check_signal(
+    record: CheckpointRecord, signal_id: str | None, initial: Any, *, signal: bool
+) -> None:
+    """Refuse a resume whose signal was taken already: its caller came late, or tries again.
+
+    A suspended invocation keeps its id. So a caller that found it in use and tries again may find
+    that it has completed since, or that it waits for its next signal. Nothing is run for it: a new
+    turn needs something new, and a next signal is answered by a caller who knows of it.
+    """
+    if record.status == "completed" and record.signals and not _sets_anything(initial):
+        reason = (
+            "it has taken its signal and has completed; to begin a new turn from it, pass an "
+            "initial state that sets a field"
+        )
+        raise SuspensionRecordInvalid(record.invocation_id, reason)
+    if record.status != "suspended":
+        return
+    awaited = ((record.suspension or {}).get("descriptor") or {}).get("signal_id")
+    if signal_id is not None and signal_id != awaited:
+        reason = f"it waits for {awaited!r}, not for {signal_id!r}"
+        raise SuspensionRecordInvalid(record.invocation_id, reason)
+    if record.signals and not signal:
+        reason = (
+            f"it has taken a signal already, and waits for its next one, {awaited!r}; to deliver "
+            "that one, pass signal_payload, {} if it carries nothing"
+        )
+        raise SuspensionRecordInvalid(record.invocation_id, reason)
+
+
+def _sets_anything(initial: Any) -> bool:
+    """True if an initial state has a field that its caller set."""
+    given = initial.model_fields_set if isinstance(initial, BaseModel) else initial
+    return bool(given)
+
+
 def check_session(record: CheckpointRecord, session_id: str | None, *, signal: bool) -> None:
     """Refuse to resume an invocation of one session in another, whose state it would replace."""
     if session_id is not None and record.session_id not in (None, session_id):
@@ -89,11 +133,10 @@ def start_of(graph: GraphPlan[Any], record: CheckpointRecord, initial: Any, payl
     if record.graph and record.graph != graph.name:
         reason = f"it belongs to the graph {record.graph!r}, and this is {graph.name!r}"
         raise CheckpointRecordInvalid(record.invocation_id, reason)
-    record = _migrated(graph, record)
+    record = _Upgrade(graph, record).record()
     frames = _cursor(graph, record)
-    where = f"the state of invocation {record.invocation_id!r}"
     if record.status == "completed":
-        base = graph.plan.load(frames[0].state, where)
+        base = _read(graph.plan, frames[0].state, record.invocation_id)
         if initial is not None:
             base = graph.plan.fold_in(base, graph.plan.made(initial, "the initial state"))
         return Start(base, graph.entry)
@@ -101,7 +144,8 @@ def start_of(graph: GraphPlan[Any], record: CheckpointRecord, initial: Any, payl
     if record.status == "suspended":
         frames = _signalled(graph, frames, record, payload)
     root = frames[0]
-    return Start(graph.plan.load(root.state, where), root.node, (frames[1:], root.progress))
+    state = _read(graph.plan, root.state, record.invocation_id)
+    return Start(state, root.node, (frames[1:], root.progress))
 
 
 def _refused(record: CheckpointRecord, reason: str, *, signal: bool) -> Exception:
@@ -112,30 +156,101 @@ def _refused(record: CheckpointRecord, reason: str, *, signal: bool) -> Exceptio
 async def _loaded(checkpointer: Checkpointer, invocation_id: str) -> Any:
     try:
         return await checkpointer.load(invocation_id)
+    except CheckpointRecordInvalid:
+        raise
+    except _UNREADABLE as error:
+        reason = f"what is stored cannot be read ({said(error)})"
+        raise CheckpointRecordInvalid(invocation_id, reason) from error
     except Exception as error:
         raise CheckpointLoadFailed(invocation_id, said(error)) from error
 
 
+# --- states of another version --------------------------------------------------------------------
+
+
+class _Upgrade:
+    """Brings every state of a record to the version of the graph that it is a state of."""
+
+    def __init__(self, root: GraphPlan[Any], record: CheckpointRecord) -> None:
+        self._root, self._record = root, record
+
+    def record(self) -> CheckpointRecord:
+        """The record, before anything else reads it. Raises MigrationError, and for a state that
+        does not fit its class CheckpointRecordInvalid."""
+        root, record = self._root, self._record
+        if record.cursor:
+            return replace(record, cursor=self._frames(root, record.cursor))
+        states, at = [], _graphs(root, record)
+        for state in (*record.parent_states, record.state):
+            graph = next(at, None)
+            states.append(state if graph is None else self._state(graph, state, None))
+        return replace(record, parent_states=tuple(states[:-1]), state=states[-1])
+
+    def _frames(self, graph: GraphPlan[Any] | None, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        made = []
+        for frame in frames:
+            if graph is None:  # this graph does not have it, as is checked later
+                made.append(frame)
+                continue
+            state = self._state(graph, frame.state, frame.schema_version)
+            version = own_version(graph.plan, self._root.plan)
+            progress = self._progress(graph, frame)
+            made.append(replace(frame, state=state, schema_version=version, progress=progress))
+            graph = graph.inside(frame.node or "")
+        return tuple(made)
+
+    def _progress(self, graph: GraphPlan[Any], frame: Frame) -> Progress | None:
+        """The instances and branches that had begun; what those that are done gave is a result."""
+        if frame.progress is None or frame.node not in graph.steps:
+            return frame.progress
+        slots = dict(frame.progress.slots)
+        for key, slot in slots.items():
+            if slot.frames:
+                inner = graph.branch_graph(frame.node, key)
+                slots[key] = replace(slot, frames=self._frames(inner, slot.frames))
+        return replace(frame.progress, slots=slots)
+
+    def _state(
+        self, graph: GraphPlan[Any], state: dict[str, Any], version: str | None
+    ) -> dict[str, Any]:
+        """The state in the version of this graph. `version` is its own, if not the record's.
+
+        A graph inside another is migrated by its own migrations, if they lead there, and else
+        with the graphs around it, if it shares their version.
+        """
+        root, wanted = self._root, graph.plan.version
+        stored = self._record.schema_version if version is None else version
+        if stored != wanted:
+            registry = root.migrations
+            if graph is not root and graph.migrations.reaches(stored, wanted):
+                registry = graph.migrations
+            elif graph is not root and version is None and wanted != root.plan.version:
+                return state  # its class has versions of its own, and did not change
+            state = registry.migrate(dict(state), stored, wanted)
+        _read(graph.plan, state, self._record.invocation_id)
+        return state
+
+
+def _graphs(root: GraphPlan[Any], record: CheckpointRecord) -> Iterator[GraphPlan[Any] | None]:
+    """The graphs of a record without a cursor, the outermost first."""
+    at: GraphPlan[Any] | None = root
+    yield at
+    for name in record.completed_positions[-1].parents if record.completed_positions else ():
+        at = None if at is None else at.inside(name)
+        yield at
+
+
+def _read(plan: StatePlan[Any], state: Mapping[str, Any], invocation_id: str) -> Any:
+    """The state of a record. Raises CheckpointRecordInvalid if it does not fit its class."""
+    try:
+        return plan.load(state, f"the state of invocation {invocation_id!r}")
+    except StateValidationError as error:
+        fields = ", ".join(error.fields) or "as a whole"
+        reason = f"its state does not fit {plan.name} ({fields}): {error.reason}"
+        raise CheckpointRecordInvalid(invocation_id, reason) from error
+
+
 # --- where it stood -------------------------------------------------------------------------------
-
-
-def _migrated(graph: GraphPlan[Any], record: CheckpointRecord) -> CheckpointRecord:
-    """The record with its outermost state in the graph's version, before anything reads it."""
-    wanted = graph.plan.version
-    if record.schema_version == wanted:
-        return record
-
-    def migrate(state: dict[str, Any]) -> dict[str, Any]:
-        return graph.migrations.migrate(dict(state), record.schema_version, wanted)
-
-    replace = msgspec.structs.replace
-    if record.cursor:
-        root, *inside = record.cursor
-        return replace(record, cursor=(replace(root, state=migrate(root.state)), *inside))
-    if record.parent_states:
-        root_state, *states = record.parent_states
-        return replace(record, parent_states=(migrate(root_state), *states))
-    return replace(record, state=migrate(record.state))
 
 
 def _cursor(graph: GraphPlan[Any], record: CheckpointRecord) -> tuple[Frame, ...]:
@@ -155,7 +270,7 @@ def _cursor(graph: GraphPlan[Any], record: CheckpointRecord) -> tuple[Frame, ...
             return tuple(frames)
     if at is None or last.node not in at.steps:
         raise CheckpointRecordInvalid(record.invocation_id, f"this graph has no node {last.node!r}")
-    state = at.plan.load(states[len(frames)], f"the state of invocation {record.invocation_id!r}")
+    state = _read(at.plan, states[len(frames)], record.invocation_id)
     frames.append(Frame(node=at.steps[last.node].next(state), state=states[len(frames)]))
     return tuple(frames)
 
@@ -223,8 +338,8 @@ def _into(
         else:
             slot = Slot(frames=_into(inner, slot.frames, slots[1:], values, completed=completed))
         held = {**progress.slots, slots[0]: slot}
-        progress = msgspec.structs.replace(progress, slots=held)
-        return (*frames[:-1], msgspec.structs.replace(last, progress=progress))
+        progress = replace(progress, slots=held)
+        return (*frames[:-1], replace(last, progress=progress))
     return (*frames[:-1], _overlaid(graph, last, values, next=None if completed else last.node))
 
 
@@ -236,4 +351,4 @@ def _overlaid(
     state = plan.load(frame.state, "the suspended state")
     state = plan.overlay(state, values, "the signal payload") if values else state
     target = next if next is not None else graph.steps[frame.node or ""].next(state)
-    return msgspec.structs.replace(frame, state=plan.dump(state), node=target)
+    return replace(frame, state=plan.dump(state), node=target)

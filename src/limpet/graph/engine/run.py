@@ -18,7 +18,6 @@ from limpet.errors import (
     SuspensionError,
 )
 from limpet.errors.graph import said
-from limpet.graph.checkpoint import Position
 from limpet.graph.context import CURRENT, Scope
 from limpet.graph.engine.track import Tracker
 from limpet.graph.suspend import SuspendSignal, unwrap, unwrapped
@@ -35,6 +34,8 @@ class Step(Protocol):
     name: str
     fn: Callable[[Any], Awaitable[Mapping[str, Any]]] | None  # of a function node
     middleware: tuple[Middleware, ...]
+    # A step of its own, with a number and events. A subgraph is not: its inner nodes are.
+    counts: bool
 
     def run(self, scope: Scope, state: Any, /) -> Awaitable[Any]:
         """The node's update."""
@@ -58,10 +59,12 @@ async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
                 raise StepLimitReached(node, limit, state)
             left -= 1
             step = steps[node]
-            scope.node, scope.state, scope.attempt = node, state, 0
-            run.step = number = run.step + 1
-            if not number % _BREATHE:
-                await asyncio.sleep(0)
+            scope.node, scope.state, scope.attempt = node, state, scope.base
+            scope.number = run.step
+            if step.counts:
+                run.step += 1
+                if not run.step % _BREATHE:
+                    await asyncio.sleep(0)
             if unseen and step.fn is not None and not step.middleware:
                 try:
                     try:
@@ -76,28 +79,29 @@ async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
                 target = step.next(state)
                 if tracker is not None:
                     scope.rest = None
-                    if _completed(scope, tracker, number, state, update, target):
+                    if _completed(scope, tracker, state, update, target):
                         await tracker.save(state if scope.outer is None else None)
                 node = target
             else:
-                state, node = await _advance(scope, step, state, number)
+                state, node = await _advance(scope, step, state)
         return state
     finally:
         CURRENT.reset(token)
 
 
-async def _advance(scope: Scope, step: Step, state: Any, number: int) -> tuple[Any, str | None]:
+async def _advance(scope: Scope, step: Step, state: Any) -> tuple[Any, str | None]:
     """One step with all that may watch it."""
-    attempts = _Attempts(scope, step, number)
+    attempts = _Attempts(scope, step, state)
     scope.body = False  # until the node itself runs
     try:
         call = chained(step.middleware, attempts)(state)
         update = await (unwrapped(call) if step.middleware else call)
     except Exception as error:
-        attempts.end(error=error)
-        if passes(step, error):
+        raised = attempts.raised(error)
+        attempts.end(error=raised)
+        if raised is error:
             raise
-        raise failure(step, error, state) from error
+        raise raised from error
     except BaseException as error:
         attempts.end(error=error)
         raise
@@ -110,55 +114,54 @@ async def _advance(scope: Scope, step: Step, state: Any, number: int) -> tuple[A
     attempts.end(post=new)
     scope.body, scope.rest = True, None
     tracker = scope.run.tracker
-    if tracker is not None and _completed(scope, tracker, number, new, update, target):
+    if tracker is not None and _completed(scope, tracker, new, update, target):
         await tracker.save(new if scope.outer is None else None)
     return new, target
 
 
-def _completed(
-    scope: Scope, tracker: Tracker, number: int, new: Any, update: Any, target: str | None
-) -> bool:
+def _completed(scope: Scope, tracker: Tracker, new: Any, update: Any, target: str | None) -> bool:
     """Note the step. Whether it is to be saved now."""
     if scope.frame is None:
         return False
-    position = Position(
-        node=scope.node,
-        step=number,
-        parents=scope.parents,
-        fan_out_index=scope.fan_out_index,
-        branch_name=scope.branch_name,
-    )
-    return tracker.completed(scope.frame, new, update, target, position)
+    return tracker.completed(scope.frame, new, update, target, scope.position())
 
 
 class _Attempts:
-    """The attempts of one node: each is announced when it starts and once when it ends."""
+    """The attempts of one node: each is announced when it starts and once when it ends.
 
-    __slots__ = ("_count", "_number", "_open", "_pre", "_scope", "_step")
+    Nothing is announced of a subgraph: its inner nodes have events of their own.
+    """
 
-    def __init__(self, scope: Scope, step: Step, number: int) -> None:
-        self._scope, self._step, self._number = scope, step, number
+    __slots__ = ("_count", "_failed", "_open", "_pre", "_scope", "_state", "_step", "_tells")
+
+    def __init__(self, scope: Scope, step: Step, state: Any) -> None:
+        self._scope, self._step, self._state = scope, step, state
         self._count, self._open, self._pre = 0, False, None
+        self._tells = scope.watched and step.counts
+        self._failed: NodeException | None = None
 
     async def __call__(self, state: Any) -> Any:
         """Run the node once. A success stays open until its edge has been evaluated."""
         scope, step, tracer = self._scope, self._step, self._scope.run.tracer
         self.end()
-        scope.attempt, self._pre, self._open = self._count, state, True
+        scope.attempt = attempt_of(step.middleware, self._count, scope.base)
+        self._pre, self._open = state, True
         self._count += 1
-        scope.emit("started", self._number, state)
+        if self._tells:
+            scope.emit("started", state)
         wrapped, scope.body = scope.body, step.fn is not None
         try:
             if tracer is None:
                 return await unwrapped(step.run(scope, state))
             with scope.run.span("node", step.name, scope):
                 return await unwrapped(step.run(scope, state))
-        except SuspendSignal:
+        except SuspendSignal as signal:
             self._open = False
-            scope.emit("suspended", self._number, state)
+            if self._tells:
+                scope.emit("suspended", state, descriptor=signal.descriptor)
             raise
         except BaseException as error:
-            self.end(error=error)
+            self.end(error=self.raised(error))
             raise
         finally:
             scope.body = wrapped
@@ -167,7 +170,27 @@ class _Attempts:
         """Announce the end of the attempt that is open, if there is one."""
         if self._open:
             self._open = False
-            self._scope.emit("completed", self._number, self._pre, post, error)
+            if self._tells:
+                self._scope.emit("completed", self._pre, post, error)
+
+    def raised(self, error: BaseException) -> BaseException:
+        """The error as it leaves the node, with its category: events have the one that is raised"""
+        if not isinstance(error, Exception) or passes(self._step, error):
+            return error
+        if self._failed is None or self._failed.__cause__ is not error:
+            self._failed = failure(self._step, error, self._state)
+            self._failed.__cause__ = error
+        return self._failed
+
+
+def attempt_of(middleware: tuple[Middleware, ...], count: int, base: int) -> int:
+    """Which attempt this is, from 0: that of the innermost retry around it.
+
+    `count` is how often the middleware has called what it stands around; unless it retries, the
+    attempt is that of what is around it, `base`.
+    """
+    retries = count > 0 or any(hasattr(layer, "max_attempts") for layer in middleware)
+    return count if retries else base
 
 
 def chained(middleware: tuple[Middleware, ...], inner: Next) -> Next:

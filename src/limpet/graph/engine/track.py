@@ -27,6 +27,7 @@ from limpet.graph.checkpoint import (
     Slot,
     Status,
     document_of,
+    flush_every_of,
 )
 from limpet.graph.state import StatePlan
 from limpet.model import Path, PlainOp
@@ -54,10 +55,14 @@ class RunIds:
 class Box:
     """A stack of frames: the invocation's own, or that of one instance or branch."""
 
-    __slots__ = ("frames", "key", "owner", "path", "stored")
+    __slots__ = ("batched", "frames", "key", "owner", "path", "stored")
 
-    def __init__(self, owner: LiveFrame | None = None, key: str = "", *, stored: bool) -> None:
+    def __init__(
+        self, owner: LiveFrame | None = None, key: str = "", *, stored: bool, batched: bool = False
+    ) -> None:
         self.owner, self.key, self.stored = owner, key, stored
+        # Inside an instance of a fan-out: the checkpointer may want several steps in one commit.
+        self.batched: bool = batched or (owner is not None and owner.box.batched)
         self.frames: list[LiveFrame] = []
         self.path: Path = ("cursor",)
         if owner is not None:
@@ -76,12 +81,31 @@ class LiveProgress:
 class LiveFrame:
     """A graph under way: its state and its next node, where they stand in the document."""
 
-    __slots__ = ("at", "box", "node", "path", "plan", "progress", "rest", "state", "stored")
+    __slots__ = (
+        "at",
+        "box",
+        "node",
+        "path",
+        "plan",
+        "progress",
+        "rest",
+        "state",
+        "stored",
+        "version",
+    )
 
     def __init__(
-        self, box: Box, plan: StatePlan[Any], state: Any, node: str | None, *, stored: bool
+        self,
+        box: Box,
+        plan: StatePlan[Any],
+        state: Any,
+        node: str | None,
+        *,
+        stored: bool,
+        version: str | None = None,
     ) -> None:
         self.box, self.plan, self.state, self.node, self.stored = box, plan, state, node, stored
+        self.version = version  # of the state, if it is not that of the record
         self.at = len(box.frames)
         self.path: Path = (*box.path, self.at)
         self.progress: LiveProgress | None = None
@@ -94,7 +118,8 @@ class LiveFrame:
         progress = self.rest[1]
         if self.progress is not None and self.progress.stored:
             progress = _progress(self.progress)
-        return Frame(node=self.node, state=self.plan.dump(self.state), progress=progress)
+        state = self.plan.dump(self.state)
+        return Frame(node=self.node, state=state, progress=progress, schema_version=self.version)
 
 
 class Tracker:
@@ -114,6 +139,8 @@ class Tracker:
         self.positions: list[Position] = []
         self.revision, self.status = 0, "running"
         self.suspension: dict[str, Any] | None = None
+        self.signals = 0  # that the invocation has taken
+        self._inside, self._flush_every = 0, flush_every_of(checkpointer)
         self._ops: list[PlainOp] = []
         self._whole = True  # the next save is of the whole record
         self._failed: Exception | None = None
@@ -140,7 +167,8 @@ class Tracker:
         if rest is None:
             self._drop(outer)
         outer.rest = ((), None)
-        frame = LiveFrame(outer.box, plan, state, node, stored=rest is not None)
+        version = own_version(plan, self._plan)
+        frame = LiveFrame(outer.box, plan, state, node, stored=rest is not None, version=version)
         frame.rest = rest or ((), None)
         return frame
 
@@ -160,15 +188,18 @@ class Tracker:
         state: Any,
         node: str | None,
         rest: tuple[tuple[Frame, ...], Progress | None] | None = None,
+        *,
+        batched: bool = False,
     ) -> LiveFrame:
         """Begin one instance or branch, with a stack of its own."""
         assert owner.progress is not None
         before = owner.progress.slots.get(key)
         if rest is None and before is not None and (isinstance(before, Slot) or before.stored):
             self._ops.append(Delete((*owner.path, "progress", "slots", key)))
-        box = Box(owner, key, stored=rest is not None)
+        box = Box(owner, key, stored=rest is not None, batched=batched)
         owner.progress.slots[key] = box
-        frame = LiveFrame(box, plan, state, node, stored=rest is not None)
+        version = own_version(plan, self._plan)
+        frame = LiveFrame(box, plan, state, node, stored=rest is not None, version=version)
         frame.rest = rest or ((), None)
         return frame
 
@@ -201,9 +232,13 @@ class Tracker:
         if target is None and not last:
             return False
         self._store(frame.box)
+        if frame.box.batched and self._held_back():
+            return False
         return not last or self.ending != "with session"
 
-    async def completed_slot(self, owner: LiveFrame, key: str, slot: Slot) -> None:
+    async def completed_slot(
+        self, owner: LiveFrame, key: str, slot: Slot, *, batched: bool = False
+    ) -> None:
         """An instance or branch is done."""
         assert owner.progress is not None
         owner.progress.slots[key] = slot
@@ -211,7 +246,14 @@ class Tracker:
         self._store_progress(owner)
         path = (*owner.path, "progress", "slots", key)
         self._ops.append(Set(path, document_of(slot)))
-        await self.save()
+        if not (batched or owner.box.batched) or not self._held_back():
+            await self.save()
+
+    def _held_back(self) -> bool:
+        """True for a step inside a fan-out that is saved with a later one, as its checkpointer
+        asks. If the run stops before, that step runs again."""
+        self._inside += 1
+        return self._inside % self._flush_every != 0
 
     # --- beginning and ending -------------------------------------------------------------------
 
@@ -361,6 +403,7 @@ class Tracker:
             graph=self._graph,
             revision=self.revision,
             suspension=self.suspension,
+            signals=self.signals,
         )
 
     def _unsaved(self, error: Exception, result: Any = None) -> CheckpointSaveFailed:
@@ -389,7 +432,8 @@ class Tracker:
             if not frame.stored:
                 frame.stored = True
                 if self._takes_ops:
-                    bare = Frame(node=frame.node, state=frame.plan.dump(frame.state))
+                    state = frame.plan.dump(frame.state)
+                    bare = Frame(node=frame.node, state=state, schema_version=frame.version)
                     self._ops.append(Add(box.path, [document_of(bare)]))
 
     def _store_progress(self, owner: LiveFrame) -> None:
@@ -398,6 +442,11 @@ class Tracker:
             empty = {"total": progress.total, "slots": {}}
             self._ops.append(Set((*owner.path, "progress"), empty))
             progress.stored = True
+
+
+def own_version(plan: StatePlan[Any], root: StatePlan[Any]) -> str | None:
+    """The version of the states of a graph, if it is not that of the graph that was invoked."""
+    return None if plan.version == root.version else plan.version
 
 
 def _progress(live: LiveProgress) -> Progress:

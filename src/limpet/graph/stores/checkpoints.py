@@ -24,8 +24,14 @@ from limpet.errors import (
     SessionNotFound,
     SessionWriteConflict,
 )
-from limpet.graph.arguments import filter_of, invocation_key
-from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary, matches
+from limpet.graph.arguments import checked_flush, filter_of, invocation_key
+from limpet.graph.checkpoint import (
+    CheckpointFilter,
+    CheckpointRecord,
+    CheckpointSummary,
+    matches,
+    warn_missing,
+)
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore
 from limpet.graph.stores.documents import RACES, Documents, Handle, Moved
 from limpet.graph.stores.leases import LEASE_SECONDS, Leases
@@ -54,8 +60,15 @@ class StoredCheckpoints:
     """A checkpointer whose records are sessions of one app and user of a Limpet."""
 
     def __init__(
-        self, source: Source, app: str, user: str, keep: int | None, lease_seconds: float
+        self,
+        source: Source,
+        app: str,
+        user: str,
+        keep: int | None,
+        lease_seconds: float,
+        flush_every: int,
     ) -> None:
+        self.flush_every = checked_flush(flush_every)
         self.documents = Documents(source, app, user)
         self._leases = Leases(lease_seconds=lease_seconds)
         self._retention = Retention(self.documents, keep)
@@ -89,7 +102,11 @@ class StoredCheckpoints:
         whole_now = status == "suspended" or invocation_id in self._whole  # which has a label
         if session is None or whole_now or len(ops) > OPS_PER_EVENT_MAX:
             return await self.save(whole())
-        await session.append(STEPPED, ops=ops)
+        try:
+            await session.append(STEPPED, ops=ops)
+        except (SessionNotFound, SessionDeleted):
+            warn_missing(invocation_id)
+            raise  # another process deleted it: the run stops
         if status != "running":
             await self._settle(invocation_id, status)
         return None
@@ -292,15 +309,17 @@ class LimpetCheckpointer(StoredCheckpoints):
         *,
         keep: int | None = None,
         lease_seconds: float = LEASE_SECONDS,
+        flush_every: int = 1,
     ) -> None:
-        super().__init__(Opened(lp), app, user, keep, lease_seconds)
+        super().__init__(Opened(lp), app, user, keep, lease_seconds, flush_every)
 
 
 class SQLiteCheckpointer(StoredCheckpoints):
     """Records in a SQLite file, which is made and opened at the first use.
 
     With `keep` only so many completed invocations stay; by default all do. A resumed run that dies
-    can be resumed again after `lease_seconds`.
+    can be resumed again after `lease_seconds`. With `flush_every` a commit has so many steps inside
+    the instances of a fan-out: fewer commits, and after a crash what was not saved runs again.
     """
 
     def __init__(
@@ -311,8 +330,11 @@ class SQLiteCheckpointer(StoredCheckpoints):
         user: str = "invocations",
         keep: int | None = None,
         lease_seconds: float = LEASE_SECONDS,
+        flush_every: int = 1,
     ) -> None:
-        super().__init__(shared(sqlite_url(path), self), app, user, keep, lease_seconds)
+        super().__init__(
+            shared(sqlite_url(path), self), app, user, keep, lease_seconds, flush_every
+        )
 
 
 class PostgresCheckpointer(StoredCheckpoints):
@@ -326,5 +348,8 @@ class PostgresCheckpointer(StoredCheckpoints):
         user: str = "invocations",
         keep: int | None = None,
         lease_seconds: float = LEASE_SECONDS,
+        flush_every: int = 1,
     ) -> None:
-        super().__init__(shared(postgres_url(dsn), self), app, user, keep, lease_seconds)
+        super().__init__(
+            shared(postgres_url(dsn), self), app, user, keep, lease_seconds, flush_every
+        )

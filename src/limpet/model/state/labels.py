@@ -108,6 +108,10 @@ class LabelRegistry:
             if source != target and len(ways := self._shortest(source, target)) > 1:
                 raise self._ambiguous(source, target, ways)
 
+    def reaches(self, source: str, target: str) -> bool:
+        """True if registered steps lead from one version to the other."""
+        return source == target or bool(self._shortest(source, target))
+
     def path(self, source: str, target: str) -> LabelWay:
         """The steps of the one shortest path; empty if the versions are the same text.
 

@@ -72,6 +72,11 @@ def _check_fit(reducer: Reducer, form: Form, where: str) -> None:
     if reducer.holds == "dict" and not isinstance(form, DictForm):
         raise InvalidSchema(f"{where} is {form.words}, and {reducer.name} needs a dict")
     key = reducer.key if isinstance(reducer, Keyed) else None
+    if callable(key):
+        raise InvalidSchema(
+            f"{where} has the reducer {reducer.name}, whose key is a function; name a field or a "
+            "dotted path"
+        )
     if key is not None and isinstance(form, ItemsForm) and not _has(form.item, key.split(".")):
         raise InvalidSchema(f"{where} is {form.words}, which has no key {key!r}")
 

@@ -11,7 +11,7 @@ the field's version is guarded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
@@ -26,6 +26,7 @@ from limpet.model.values import ABSENT, described
 CHANGED_ITEMS_MAX: Final = 256
 
 Holder: TypeAlias = Literal["any", "list", "dict"]
+KeyOf: TypeAlias = str | Callable[[Any], Any]  # a name or a dotted path, or a function of the item
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -184,10 +185,19 @@ class Item(dict[str, Any]):
 
 
 class Keyed(Reducer, frozen=True):
-    """A reducer that identifies items by a key: a name in each item, or a dotted path of names."""
+    """A reducer that identifies items by a key: a name in each item, or a dotted path of names.
+
+    On the state of a graph the key may also be a function of the item. A typed session refuses
+    one: what it stores must mean the same to every program that reads it.
+    """
 
     holds: ClassVar[Holder] = "list"
-    key: str | None
+    key: KeyOf | None
+
+    @property
+    def key_name(self) -> str:
+        """The key as errors show it."""
+        return getattr(self.key, "__name__", "a function") if callable(self.key) else repr(self.key)
 
     def marks(self, items: Iterable[Any]) -> list[Any]:
         """A comparable form of each item's key; None if it has no key.
@@ -197,6 +207,7 @@ class Keyed(Reducer, frozen=True):
         """
         if self.key is None:
             return list(map(canonical, items))
+        assert isinstance(self.key, str)  # as the declaration of a typed session checks
         values: list[Any] = list(items)
         for step in self.key.split("."):
             values = [v.get(step) if isinstance(v, dict) else None for v in values]
@@ -216,7 +227,7 @@ class DedupeAppend(Keyed, frozen=True):
 
     @property
     def name(self) -> str:
-        return f"dedupe_append({self.key!r})"
+        return f"dedupe_append({self.key_name})"
 
     def fold(self, old: Any, update: Any, field: str = "field") -> Any:
         return [*_list(old, field), *self._new(old, update, field)]
@@ -244,14 +255,14 @@ class MergeByKey(Keyed, frozen=True):
 
     Items merge as dicts do: the update's names win, and names that only the old item has stay.
     Defaults that were not given explicitly count only for new items. If several old items have the
-    key, the first is used.
+    key, the first is used. The state of a graph has rules of its own: see `graph.engine.fold`.
     """
 
-    key: str
+    key: KeyOf
 
     @property
     def name(self) -> str:
-        return f"merge_by_key({self.key!r})"
+        return f"merge_by_key({self.key_name})"
 
     def fold(self, old: Any, update: Any, field: str = "field") -> Any:
         held = _list(old, field)
@@ -300,21 +311,23 @@ concat_flatten: Final = ConcatFlatten()
 merge_all: Final = MergeAll()
 
 
-def bounded_append(n: int) -> BoundedAppend:
-    """Append, then keep the newest `n` items."""
-    if type(n) is not int or n < 1:
-        raise ReducerConfigurationInvalid(f"bounded_append takes a number of at least 1, not {n!r}")
-    return BoundedAppend(n)
+def bounded_append(max_len: int) -> BoundedAppend:
+    """Append, then keep the newest `max_len` items."""
+    if type(max_len) is not int or max_len < 1:
+        raise ReducerConfigurationInvalid(
+            f"bounded_append takes a number of at least 1, not {max_len!r}"
+        )
+    return BoundedAppend(max_len)
 
 
-def dedupe_append(key: str | None = None) -> DedupeAppend:
+def dedupe_append(key: KeyOf | None = None) -> DedupeAppend:
     """Append only items whose `key` is new; without a key, only items that are new."""
     if key is not None:
         _check_key("dedupe_append", key)
     return DedupeAppend(key)
 
 
-def merge_by_key(key: str) -> MergeByKey:
+def merge_by_key(key: KeyOf) -> MergeByKey:
     """Merge items into those of the same `key`, and append the others."""
     _check_key("merge_by_key", key)
     return MergeByKey(key)
@@ -324,8 +337,8 @@ FACTORIES: Final = (bounded_append, dedupe_append, merge_by_key)
 
 
 def _check_key(reducer: str, key: object) -> None:
-    if not isinstance(key, str) or not all(key.split(".")):
-        reason = f"{reducer} takes the name of a field or a dotted path, not {key!r}"
+    if not callable(key) and (not isinstance(key, str) or not all(key.split("."))):
+        reason = f"{reducer} takes the name of a field, a dotted path or a function, not {key!r}"
         raise ReducerConfigurationInvalid(reason)
 
 

@@ -59,6 +59,52 @@ async def test_it_answers_as_their_store_does(store: LimpetStore) -> None:
         assert await store.alist_namespaces(**how) == await theirs.alist_namespaces(**how)
 
 
+STRANGE = (
+    "line\nbreak",
+    " padded ",
+    "\ttab\x01control\x7f",
+    "x" * 300,
+    "%2F%!%~u0041",
+    "%!bang",
+    "%~tilde",
+    "a/b",
+    "\u3000wide\u3000",
+    "half \ud800 pair",
+    "n\n" * 200,
+)
+
+
+@pytest.mark.parametrize("text", STRANGE)
+async def test_labels_and_keys_are_any_text(store: LimpetStore, text: str) -> None:
+    """Of any length and with any character: they are found, searched and listed as they are."""
+    theirs = InMemoryStore()
+    items = [
+        ((text,), "key"),
+        ((text, "below"), text),
+        (("above", text), text),
+        (("above",), text),
+        (("other",), "key"),
+    ]
+    for namespace, key in items:
+        value = {"of": [*map(repr, namespace), repr(key)]}
+        for each in (store, theirs):
+            await each.abatch([PutOp(namespace, key, value)])
+    for namespace, key in items:
+        found = await store.aget(namespace, key)
+        assert found is not None
+        assert (found.namespace, found.key) == (namespace, key)
+        assert found.value == {"of": [*map(repr, namespace), repr(key)]}
+    for prefix in ((), (text,), ("above",), ("above", text), (text, "below"), ("other",)):
+        ours = {(item.namespace, item.key) for item in await store.asearch(prefix)}
+        assert ours == {(item.namespace, item.key) for item in await theirs.asearch(prefix)}
+    for how in ({}, {"prefix": (text,)}, {"suffix": (text,)}, {"max_depth": 1}):
+        assert await store.alist_namespaces(**how) == await theirs.alist_namespaces(**how)
+    for namespace, key in items:
+        await store.adelete(namespace, key)
+        assert await store.aget(namespace, key) is None
+    assert await store.asearch(()) == []
+
+
 async def test_a_search_gives_the_last_updated_first_and_pages(store: LimpetStore) -> None:
     """Offset and limit go through the items once, by the time of their last put."""
     for number in range(7):
