@@ -32,8 +32,8 @@ def change(url: str, statement: str = "", *, seq: int = 3) -> None:
         if statement:
             conn.execute(statement)
             return
-        asked = "SELECT pos, flags, body, crc FROM events WHERE type = 'note.made' AND seq = ?"
-        ((pos, flags, body, crc),) = conn.execute(asked, (seq,))
+        asked = "SELECT pos, body, crc FROM events WHERE type = 'note.made' AND seq = ?"
+        ((pos, body, crc),) = conn.execute(asked, (seq,))
         mixed = crc32(body) ^ crc
         other = body.replace(TRUE, FALSE)
         assert other != body

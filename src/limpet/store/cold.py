@@ -4,11 +4,14 @@ A segment holds what the chain needs of each event, column by column, since colu
 Digests and links are not in it: they are computed again from the link before it, and the link after
 it stands beside it. So a segment that was changed shows, and its bytes are few. The bytes pass the
 codec, as those of events do.
+
+An input that is pending keeps its row, where it is marked when it is processed: the segment has all
+of it but the body. Whoever opens a segment puts such rows into it (`filled`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Final, TypeAlias
 
@@ -23,6 +26,7 @@ BYTES_MAX: Final = 1 << 20  # of bodies in one segment, or one event that is lar
 ID_BYTES: Final = 20  # about what the hash of an id takes, by which a repeat is recognised
 EVENTS_MIN: Final = 256  # a smaller segment is joined with what comes next
 
+_NO_ROW: Final = "was pending, and its row is not there"
 Stored: TypeAlias = tuple[int, bytes, int]  # the flags, the body and the checksum of a segment
 # What bytes raise that are none of ours; StopIteration, if there are too few salts.
 _UNREADABLE: Final = (msgspec.MsgspecError, LookupError, TypeError, ValueError, StopIteration)
@@ -96,6 +100,45 @@ def encode(found: Sequence[Cold]) -> bytes:
             {at: r.digest for at, r in enumerate(records) if r.raw is None},
         )
     )
+
+
+def trimmed(found: list[Cold]) -> list[Cold]:
+    """The events up to the last that is not pending: a segment ends with one that it holds."""
+    while found and is_pending(found[-1]):
+        found = found[:-1]
+    return found
+
+
+def is_pending(each: Cold) -> bool:
+    return each.record.event.processed == 0
+
+
+def hollowed(found: Sequence[Cold]) -> list[Cold]:
+    """The same as a segment holds them: without the bodies of those that are pending."""
+    return [_hollow(each) if is_pending(each) else each for each in found]
+
+
+def _hollow(each: Cold) -> Cold:
+    record = each.record
+    return Cold(ChainedEvent(record.event, None, b"", record.digest), each.adopted)
+
+
+def lacks(found: Sequence[Cold]) -> bool:
+    """Whether a segment has events whose rows are kept, or bodies that were removed."""
+    return any([each.record.raw is None for each in found])
+
+
+def filled(found: Sequence[Cold], kept: Mapping[int, Cold]) -> list[Cold]:
+    """The events of a segment with the rows that are kept beside it. One that was pending and has
+    no row is lost, not removed."""
+    done = []
+    for each in found:
+        row, event = kept.get(each.record.event.seq), each.record.event
+        if row is None and each.record.raw is None and is_pending(each):
+            lost = msgspec.structs.replace(event, removed=False, damage=_NO_ROW)
+            row = Cold(ChainedEvent(lost, None, b"", each.record.digest), each.adopted)
+        done.append(each if row is None else row)
+    return done
 
 
 def opened(

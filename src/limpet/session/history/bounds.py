@@ -112,7 +112,6 @@ class Bounds:
             head = (await self._journal.store.load(key, tail=0, scopes=False)).head
             now_us = self._journal.now_us()
             seq, _ = await compact_one(self._journal, head, limits, now_us)
-            # Where inputs are pending less was moved: it is tried again after so many more events.
             self._tops[key] = _Top(head.uid, seq, now_us)
         except GONE:
             pass  # it ended meanwhile

@@ -30,6 +30,7 @@ class Log:
         "cold",
         "fold",
         "forks",
+        "hot",
         "ids",
         "parent",
         "pins",
@@ -46,6 +47,7 @@ class Log:
         self.blobs: dict[str, tuple[Blob, list[bytes]]] = {}  # by hash: what it is, and its chunks
         self.pins: dict[int, Fold] = {}
         self.cold = 0  # up to here the feed no longer has its events
+        self.hot: frozenset[int] = frozenset()  # but these, which were pending
         self.forks: list[Log] = []  # logs that begin on a state of this one, living ones
 
     @property
@@ -65,6 +67,10 @@ class Log:
 
     def has(self, seq: int) -> bool:
         return 1 <= seq <= self.fold.head.version
+
+    def is_hot(self, seq: int) -> bool:
+        """Whether the feed has it."""
+        return seq > self.cold or seq in self.hot
 
     def is_pending(self, seq: int) -> bool:
         """Whether it is an own input that no later event has processed."""

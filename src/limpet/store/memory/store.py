@@ -240,7 +240,7 @@ class MemoryStore(Leasing, Naming):
             wanted_ = not is_reserved(of.app) if app is None else of.app == app
             wanted_ = of == key if key is not None else wanted_
             kept = self._kept.get(of)
-            if wanted_ and kept is not None and kept.fold.head.uid == uid and seq > kept.cold:
+            if wanted_ and kept is not None and kept.fold.head.uid == uid and kept.is_hot(seq):
                 event, size = kept.sized(seq)
                 found.append(FeedEntry(cursors.write_position(place), of, event))
                 room.used += size
@@ -256,7 +256,7 @@ class MemoryStore(Leasing, Naming):
         found: dict[Key, int] = {}
         for uid, of, seq in self._feed[start:]:
             kept = self._kept.get(of)
-            if kept is not None and kept.fold.head.uid == uid and seq > kept.cold:
+            if kept is not None and kept.fold.head.uid == uid and kept.is_hot(seq):
                 found[of] = max(seq, found.get(of, 0))
         end = cursors.write_position(len(self._feed))
         return Touched(found, end, more=False, whole=True, ended=str(self._ended))
@@ -329,12 +329,13 @@ class MemoryStore(Leasing, Naming):
 
     async def compact(self, key: Key, *, upto: int) -> Compacted:
         kept = self._living(key)
-        last = min(upto, kept.fold.head.version - 1)
-        while last > kept.cold and any(map(kept.is_pending, range(kept.floor + 1, last + 1))):
+        last, before = min(upto, kept.fold.head.version - 1), max(kept.floor, kept.cold)
+        while last > before and kept.is_pending(last):
             last -= 1
-        moved = max(0, last - max(kept.floor, kept.cold))
-        kept.cold = max(kept.cold, last if moved else 0)
-        return Compacted(moved)
+        seqs = {*kept.hot, *range(before + 1, last + 1)}
+        hot = frozenset(filter(kept.is_pending, seqs))
+        kept.cold, kept.hot = max(kept.cold, last if last > before else 0), hot
+        return Compacted(len(seqs) - len(hot))
 
     async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
         kept = self._living(key)

@@ -2,7 +2,8 @@
 
 The events of a session that are in segments are always its oldest own ones. A segment ends where a
 snapshot stands, so a state of long ago is read from a snapshot and one segment. Most sessions have
-none, and are read by statements that know nothing of segments.
+none, and are read by statements that know nothing of segments. What is pending keeps its row, and
+is read from there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from limpet.store import cold
 from limpet.store.coding import Codec, Damaged
 from limpet.store.cold import Cold
 from limpet.store.paging import Room, wanted, within
+from limpet.store.postgres import rows
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 
@@ -44,7 +46,7 @@ async def events(
         row = await conn.fetchrow(SQL[name], of[0], at)
         if row is None or row["last"] <= low or row["first"] > high:
             break
-        held = readable(codec, of[1], row)
+        held = await readable(codec, conn, of, row)
         chosen = [
             pair
             for pair in (reversed(held) if reverse else held)
@@ -87,10 +89,12 @@ async def by_ids(
     return found
 
 
-def readable(codec: Codec, uid: str, row: Any) -> list[tuple[Event, int]]:
+async def readable(
+    codec: Codec, conn: Connection, of: tuple[int, str], row: Any
+) -> list[tuple[Event, int]]:
     """The events of a segment; if it cannot be read, what stands for each."""
     try:
-        found = segment(codec, uid, row)
+        found = await segment(codec, conn, of, row)
     except Damaged as error:
         seqs = range(row["first"], row["last"] + 1)
         lost = {"id": "", "type": "", "actor": "", "at_us": 0, "data": None}
@@ -98,7 +102,15 @@ def readable(codec: Codec, uid: str, row: Any) -> list[tuple[Event, int]]:
     return [(each.record.event, len(each.record.raw or b"")) for each in found]
 
 
-def segment(codec: Codec, uid: str, row: Any) -> list[Cold]:
-    """The events of one segment. Raises SegmentDamaged."""
+async def segment(codec: Codec, conn: Connection, of: tuple[int, str], row: Any) -> list[Cold]:
+    """The events of one segment, those that are pending from their rows. Raises SegmentDamaged."""
     seqs, links = (row["first"], row["last"]), (row["previous"], row["link"])
-    return cold.opened(codec, uid, seqs, (row["flags"], row["body"], row["crc"]), links)
+    found = cold.opened(codec, of[1], seqs, (row["flags"], row["body"], row["crc"]), links)
+    if not cold.lacks(found):
+        return found
+    adopted = {each.record.event.seq for each in found if each.adopted}
+    kept = {}
+    for each in await conn.fetch(SQL["kept_rows"], of[0], *seqs):
+        record = rows.record_from(each, of[1], codec)[0]
+        kept[each["seq"]] = Cold(record, each["seq"] in adopted)
+    return cold.filled(found, kept)

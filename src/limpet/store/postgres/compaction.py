@@ -27,14 +27,30 @@ async def compact(conn: Connection, reader: Reader, key: Key, upto: int) -> Comp
     if row is None:
         raise await reader.gone(conn, key)
     top = max(row["floor"], await segments.top(conn, row["sid"]))
+    if settled := await _settled(conn, reader, row, top):
+        return await _move(conn, reader, row, settled, len(settled))
     last = await conn.fetchval(SQL["compactable"], row["sid"], top, upto, row["version"])
     if last is None or last <= top or not await _keep_snapshot(conn, reader, key, row, last):
         return Compacted()
     small = await _small(conn, reader, row, top)
-    found = [*small, *await _gathered(conn, reader, row, (top, last), len(small))]
-    if len(found) == len(small):
+    gathered = await _gathered(conn, reader, row, (top, last), len(small))
+    found = cold.trimmed([*small, *gathered])
+    if len(found) <= len(small):
         return Compacted()
     return await _move(conn, reader, row, found, len(small))
+
+
+async def _settled(conn: Connection, reader: Reader, row: Any, top: int) -> list[Cold]:
+    """A segment with an input that kept its row while it was pending, and is processed by now. Its
+    row goes before the event that processed it does: that one has the time."""
+    held = await conn.fetchrow(SQL["settled_segment"], row["sid"], top)
+    if held is None:
+        return []
+    try:
+        found = await segments.segment(reader.codec, conn, (row["sid"], row["uid"]), held)
+    except Damaged:
+        return []  # it stays as it is
+    return [] if any([each.record.event.damage for each in found]) else found
 
 
 async def _keep_snapshot(conn: Connection, reader: Reader, key: Key, row: Any, last: int) -> bool:
@@ -58,7 +74,7 @@ async def _small(conn: Connection, reader: Reader, row: Any, top: int) -> list[C
     if await conn.fetchval(SQL["snapshot_at"], row["sid"], top):
         return []
     try:
-        return segments.segment(reader.codec, row["uid"], before)
+        return await segments.segment(reader.codec, conn, (row["sid"], row["uid"]), before)
     except Damaged:
         return []  # it stays as it is
 
@@ -85,7 +101,7 @@ async def _move(
     sid, uid = row["sid"], row["uid"]
     first, last = found[0].record.event, found[-1].record.event
     previous = await _previous(conn, reader, row, first.seq)
-    raw = cold.encode(found)
+    raw = cold.encode(cold.hollowed(found))
     try:
         cold.decode(raw, first.seq, previous, last.link)
     except Damaged:  # the chain is broken in there: the rows stay for verify to find
@@ -97,8 +113,9 @@ async def _move(
     asked = (sid, first.seq, last.seq, *packed, previous, last.link, last.at_us)
     await conn.execute(SQL["put_segment"], *asked)
     await conn.execute(SQL["put_segment_ids"], sid, marks, seqs)
-    before = await conn.fetchval(SQL["move_rows"], sid, seqs[0], seqs[-1])
-    return Compacted(len(new), int(before), len(packed[1]) + cold.ID_BYTES * len(new))
+    gone = await conn.fetchrow(SQL["move_rows"], sid, first.seq, last.seq)
+    size = len(packed[1]) + cold.ID_BYTES * len(new)
+    return Compacted(gone["moved"], gone["bytes"], size)
 
 
 async def _previous(conn: Connection, reader: Reader, row: Any, first: int) -> bytes:

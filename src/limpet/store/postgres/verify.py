@@ -138,7 +138,7 @@ class Verification:
             await self._rungs(sid, head, snapshots, after, last)
             after = last
             try:
-                found = cold.segment(self._reader.codec, head.uid, row)
+                found = await cold.segment(self._reader.codec, self._conn, (sid, head.uid), row)
             except SegmentDamaged as error:
                 self.findings.append(Finding("segment", error.problem, head.key, first))
                 continue
@@ -295,7 +295,8 @@ class Verification:
         while (held := await self._conn.fetchrow(SQL["segments_of"], row["sid"], seq)) is not None:
             await self._sealer.ready([row["uid"]] if held["flags"] & SEALED else [])
             try:
-                for each in cold.segment(self._reader.codec, row["uid"], held):
+                of = (row["sid"], row["uid"])
+                for each in await cold.segment(self._reader.codec, self._conn, of, held):
                     before, seq = self._follows(key, before, each.record, seq)
             except SegmentDamaged as error:
                 self.findings.append(Finding("segment", error.problem, key, held["first"]))

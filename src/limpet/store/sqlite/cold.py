@@ -2,7 +2,8 @@
 
 The events of a session that are in segments are always its oldest own ones. A segment ends where a
 snapshot stands, so that a snapshot is compared with the link beside it, and a state of long ago is
-read from a snapshot and one segment. What is pending is never moved, and the newest event neither.
+read from a snapshot and one segment. What is pending keeps its row, and is read from there; the
+newest event is never moved.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from limpet.store import cold
 from limpet.store.coding import Codec, Damaged
 from limpet.store.cold import Cold, SegmentDamaged
 from limpet.store.paging import wanted
+from limpet.store.protocol import ChainedEvent
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL
 
@@ -98,9 +100,24 @@ class ColdReader:
 
     def segment(self, sid: int, uid: str, first: int, last: int) -> list[Cold]:
         """The events of one segment. Raises SegmentDamaged."""
-        known = self._decoded.get((sid, first, last))
-        if known is not None:
-            return known
+        found = self._decoded.get((sid, first, last)) or self._opened(sid, uid, first, last)
+        if not cold.lacks(found):
+            return found
+        try:
+            asked = (sid, first, last)
+            rows_: Any = self._conn.execute(SQL["kept_rows"], asked).fetchall()
+        except apsw.CorruptError as error:
+            raise SegmentDamaged(f"cannot be read ({error!r})") from error
+        return cold.filled(found, {row[1]: self._kept(row, uid) for row in rows_})
+
+    def _kept(self, row: tuple[Any, ...], uid: str) -> Cold:
+        """An event of a segment whose row is there."""
+        event, _, raw, sealed = rows.opened_event(row[:-2], uid, self._codec)
+        salt = row[-2] if sealed is None else sealed
+        return Cold(ChainedEvent(event, raw, salt, row[-1]), rows.is_adopted(row[10]))
+
+    def _opened(self, sid: int, uid: str, first: int, last: int) -> list[Cold]:
+        """A segment as it is stored. Raises SegmentDamaged."""
         try:
             row: Any = self._conn.execute(SQL["segment"], (sid, first)).fetchone()
             flags, body, crc, previous, link = row
@@ -108,6 +125,8 @@ class ColdReader:
             raise SegmentDamaged(f"cannot be read ({error!r})") from error
         stored, links = (flags, body, crc), (previous, link)
         found = cold.opened(self._codec, uid, (first, last), stored, links)
+        if cold.lacks(found):
+            return found  # not to be kept: what is processed is put into it
         if len(self._decoded) >= _KEPT:
             self._decoded.pop(next(iter(self._decoded)))
         self._decoded[sid, first, last] = found
@@ -124,5 +143,5 @@ def segment_row(
     """The values of an INSERT into segments."""
     first, last = found[0].record.event, found[-1].record.event
     place = cold.place(uid, first.seq, last.seq)
-    packed = codec.pack(cold.encode(found), place, bound=True)
+    packed = codec.pack(cold.encode(cold.hollowed(found)), place, bound=True)
     return (sid, first.seq, last.seq, *packed, previous, last.link, last.at_us)

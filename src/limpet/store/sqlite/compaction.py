@@ -29,21 +29,36 @@ def compact(writes: WriteConnection, key: Key, upto: int) -> Compacted:
     with writes.transaction():
         of = _Session(*writes.reader.living(key))
         top = max(of.head.floor, writes.reader.cold.top(of.sid))
+        if settled := _settled(writes, of, top):
+            return _move(writes, of, settled, len(settled))
         last = _last(writes, of, top, upto)
         if last <= top or not _keep_snapshot(writes, of, last):
             return Compacted()
         small = _small(writes, of, top)
-        found = [*small, *_gathered(writes, of, top, last, len(small))]
-        if len(found) == len(small):
+        found = cold.trimmed([*small, *_gathered(writes, of, top, last, len(small))])
+        if len(found) <= len(small):
             return Compacted()
         return _move(writes, of, found, len(small))
 
 
+def _settled(writes: WriteConnection, of: _Session, top: int) -> list[Cold]:
+    """A segment with an input that kept its row while it was pending, and is processed by now. Its
+    row goes before the event that processed it does: that one has the time."""
+    seq = writes.conn.execute(SQL["first_settled"], (of.sid, top)).get
+    if seq is None:
+        return []
+    row: Any = writes.conn.execute(SQL["segment_before"], (of.sid, seq + 1)).fetchone()
+    try:
+        found = writes.reader.cold.segment(of.sid, of.head.uid, *row)
+    except Damaged:
+        return []  # it stays as it is
+    return [] if any([each.record.event.damage for each in found]) else found
+
+
 def _last(writes: WriteConnection, of: _Session, top: int, upto: int) -> int:
-    """The last event that the next segment may have: none that is pending, not the newest, and none
-    beyond the next snapshot."""
-    pending = writes.conn.execute(SQL["first_pending"], (of.sid,)).get
-    last = min(upto, of.head.version - 1, of.head.version if pending is None else pending - 1)
+    """The last event that the next segment may have: not the newest, and none beyond the next
+    snapshot."""
+    last = min(upto, of.head.version - 1)
     rung = writes.conn.execute(SQL["next_snapshot"], (of.sid, top)).get
     return last if rung is None else min(last, rung)
 
@@ -86,7 +101,7 @@ def _gathered(writes: WriteConnection, of: _Session, top: int, last: int, most: 
         if event.seq > last or event.damage is not None or not dense or size >= cold.BYTES_MAX:
             break
         found.append(Cold(record, records.is_adopted(row)))
-        size += len(record.raw or b"")
+        size += 0 if event.processed == 0 else len(record.raw or b"")
     return found
 
 
@@ -95,19 +110,20 @@ def _move(writes: WriteConnection, of: _Session, found: list[Cold], joined: int)
     first, last = found[0].record.event.seq, found[-1].record.event.seq
     row = segment_row(sid, of.head.uid, found, _previous(writes, of, first), writes.codec)
     try:
-        cold.decode(cold.encode(found), first, row[6], row[7])
+        cold.decode(cold.encode(cold.hollowed(found)), first, row[6], row[7])
     except Damaged:  # the chain is broken in there: the rows stay for verify to find
         return Compacted()
     feed.retire(conn)
-    moved = (sid, first + joined, last)
+    moved = (sid, first, last)
     before = int(conn.execute(SQL["rows_bytes"], moved).get)
     conn.execute(SQL["drop_segment"], (sid, first))
     conn.execute(SQL["add_segment"], row)
     marks = [(sid, cold.mark(c.record.event.id), c.record.event.seq) for c in found[joined:]]
     conn.executemany(SQL["add_segment_id"], marks)
     conn.execute(SQL["drop_rows"], moved)
+    dropped = conn.changes()
     writes.reader.cold.forget()
-    return Compacted(len(marks), before, len(row[4]) + cold.ID_BYTES * len(marks))
+    return Compacted(dropped, before, len(row[4]) + cold.ID_BYTES * len(marks))
 
 
 def _previous(writes: WriteConnection, of: _Session, first: int) -> bytes:

@@ -37,11 +37,12 @@ def events_naming(
 def _read(
     reader: Reader, uid: str, name: str, asked: tuple[Any, ...], room: Room
 ) -> tuple[Event, ...]:
-    sid, before, after, _, limit = asked
+    sid, before, after, needle, limit = asked
+    top = reader.cold.top(sid)  # below it rows are of what is pending, and read with their segments
+    asked = (sid, before, max(after, top), needle, limit)
     with closing(reader.conn.execute(SQL["events_naming"], asked)) as rows_:
         found = within(room, (rows.sized_event(row, uid, reader.codec) for row in rows_))
-    top = reader.cold.top(sid) if len(found) < limit and not room.full else 0
-    if top > after:
+    if top > after and len(found) < limit and not room.full:
         older = reader.cold.events(sid, uid, after, min(before - 1, top), reverse=True)
         named = (pair for pair in older if _names(pair[0], name))
         found += within(room, islice(named, limit - len(found)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from limpet.errors import InvalidEvent, SessionConflict, SessionDeleted, SessionNotFound
-from limpet.model import NO_CHECKPOINT, Commit, Fact, Key, checkpoints_of
+from limpet.errors import InvalidEvent, NotPending, SessionConflict, SessionDeleted, SessionNotFound
+from limpet.model import NO_CHECKPOINT, Commit, Event, Fact, Key, checkpoints_of
 from limpet.model.facts.checkpoints import checkpoints_created, recorded
-from limpet.store.protocol import Compacts, NameSince, Store
+from limpet.store.protocol import Compacts, NameSince, Records, Store
 from limpet.testing.commits import add, create, creation, draft, key, load, log, ready
 from limpet.testing.histories import fork
 from limpet.testing.laws.log.facts import processed
@@ -114,8 +114,47 @@ class PastLaws:
         assert await store.erase(checkpoints_of(B)) is not None
         assert (await store.verify(None)).findings == ()
 
+    async def test_what_is_pending_does_not_hold_back_what_follows(self, store: Store) -> None:
+        """It stays where it can be processed; everything around it is moved, and reads the same."""
+        assert isinstance(store, Compacts)
+        await create(store, A)
+        await add(store, A, draft("user.said", {"n": "first"}, id="one"))
+        for number in range(300):
+            type = "user.said" if number % 3 == 0 else "agent.said"
+            await add(store, A, draft(type, {"n": number}, set={"n": number}))
+        waiting = await store.pending_inputs(A, limit=1_000)
+        before = await log(store, A)
+        assert (len(waiting), await moved(store, 250)) == (101, 250 - 84)
+        assert await moved(store, 250) == 0
+        assert await log(store, A) == before
+        assert await store.pending_inputs(A, limit=1_000) == waiting
+        await _reads_like(store, before)
+        await fork(store, B, A, 100)
+        done = await add(store, A, processed(2, 3, 6, 249))
+        with pytest.raises(NotPending):
+            await add(store, A, processed(3))
+        marked = await log(store, A)
+        assert [(e.seq, e.processed_us) for e in marked if e.processed] == [
+            (seq, done.events[0].at_us) for seq in (2, 3, 6, 249)
+        ]
+        await _reads_like(store, marked)
+        assert await moved(store, 300) == 4 + 33
+        assert await log(store, A) == marked
+        await _reads_like(store, marked)
+        rest = [event.seq for event in waiting if event.seq not in (2, 3, 6, 249)]
+        await add(store, A, processed(*rest))
+        assert await moved(store, 302) == len(rest) + 2
+        whole = await log(store, A)
+        await _reads_like(store, whole)
+        assert [event.processed for event in whole if event.seq in rest] == [304] * len(rest)
+        assert (await store.pending_inputs(A, limit=9), (await load(store, A)).head.pending) == (
+            (),
+            0,
+        )
+        assert (await store.verify(None)).findings == ()
+
     async def test_cold_events_are_read_like_all_others(self, store: Store) -> None:
-        """All but those from the first pending input on, and the newest; twice moves nothing."""
+        """All but what is pending at the end, and the newest; twice moves nothing."""
         assert isinstance(store, Compacts)
         await create(store, A)
         for number in range(20):
@@ -133,3 +172,39 @@ class PastLaws:
         assert (await store.verify(None)).findings == ()
         with pytest.raises(SessionNotFound):
             await store.compact(B, upto=5)
+
+
+async def moved(store: Store, upto: int) -> int:
+    """How many events of A compaction moves up to a seq."""
+    assert isinstance(store, Compacts)
+    total = 0
+    while step := (await store.compact(A, upto=upto)).events:
+        total += step
+    return total
+
+
+async def _reads_like(store: Store, events: tuple[Event, ...]) -> None:
+    """In pages of either direction, by type, by id, in a tail, and with what the chain needs."""
+    how = {"reverse": False, "types": None}
+    page = await store.read(A, after=1, limit=7, **how)  # type: ignore[arg-type]  # as named
+    assert page == events[1:8]
+    back = await store.read(A, after=0, limit=1_000, reverse=True, types=None)
+    assert back == events[::-1]
+    back = await store.read(A, after=60, limit=9, reverse=True, types=None)
+    assert back == events[58:49:-1]
+    for reverse in (False, True):
+        said = await store.read(A, after=0, limit=999, reverse=reverse, types=("user.said",))
+        wanted = [event for event in events if event.type == "user.said"]
+        assert list(said) == (wanted[::-1] if reverse else wanted)
+    assert (await store.read_ids(A, ["one"]))[0] == events[1]
+    assert (await load(store, A, tail=200)).events == events[-200:]
+    named = await store.naming(A, "n", before=400, after=0, limit=1_000)
+    seqs = [event.seq for event in named]
+    assert seqs == sorted(set(seqs), reverse=True)
+    assert isinstance(store, Records)
+    found: list[Event] = []
+    while page := tuple([r.event for r in await store.records(A, after=len(found), limit=50)]):
+        found += page
+    assert [(e.seq, e.link, e.processed) for e in found] == [
+        (e.seq, e.link, e.processed) for e in events
+    ]

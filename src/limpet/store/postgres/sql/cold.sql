@@ -37,11 +37,21 @@ FROM (
 ) p WHERE p.before < $6 ORDER BY p.seq * $4::integer
 
 -- name: compactable
--- The last event that the next segment may have: none that is pending, not the newest, and none beyond
--- the next snapshot.
+-- The last event that the next segment may have: not the newest, and none beyond the next snapshot.
 SELECT least($3::bigint, $4::bigint - 1,
-    (SELECT min(e.seq) - 1 FROM limpet.events e WHERE e.sid = $1 AND e.processed = 0),
     (SELECT min(n.seq) FROM limpet.snapshots n WHERE n.sid = $1 AND n.seq > $2))
+
+-- name: kept_rows
+-- Rows of events in segments: what is pending, or was when it came there.
+SELECT e.*, CASE WHEN e.processed > 0 THEN (
+           SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
+FROM limpet.events e WHERE e.sid = $1 AND e.seq >= $2 AND e.seq <= $3
+
+-- name: settled_segment
+-- The first segment with an event whose row is there and that is not pending any more.
+SELECT g.* FROM limpet.segments g WHERE g.sid = $1 AND g.first <= (
+    SELECT min(e.seq) FROM limpet.events e WHERE e.sid = $1 AND e.seq <= $2 AND e.processed IS DISTINCT FROM 0)
+ORDER BY g.first DESC LIMIT 1
 
 -- name: last_snapshot
 SELECT max(seq) FROM limpet.snapshots WHERE sid = $1
@@ -62,13 +72,13 @@ FROM unnest($2::bigint[], $3::bigint[]) AS m (mark, seq)
 -- name: move_rows
 -- Remove rows, and say about what they took: their columns, and their entries in four indexes.
 WITH gone AS (
-    DELETE FROM limpet.events WHERE sid = $1 AND seq >= $2 AND seq <= $3
+    DELETE FROM limpet.events WHERE sid = $1 AND seq >= $2 AND seq <= $3 AND processed IS DISTINCT FROM 0
     RETURNING octet_length(body) + octet_length(salt) + octet_length(digest) + octet_length(link) + 2 * octet_length(id)
         + 2 * octet_length(type) + octet_length(actor) + coalesce(octet_length(cause), 0)
         + coalesce(octet_length(invocation_id), 0) + coalesce(octet_length(correlation_id), 0)
         + coalesce(octet_length(wake_id), 0) + 120 AS size
 )
-SELECT coalesce(sum(size), 0)::bigint FROM gone
+SELECT count(*) AS moved, coalesce(sum(size), 0)::bigint AS bytes FROM gone
 
 -- name: has_cold
 SELECT EXISTS (SELECT FROM limpet.line($1) l JOIN limpet.segments g USING (sid))

@@ -296,13 +296,20 @@ class Reader:
         """A page of rows, and of what is in cold segments before them."""
         used = room.used
         found = self._hot(sid, uid, name, bounds, limit, room, types)
+        dense = types is None and bool(found) and _is_dense(found)
         if name == "events_last":
-            if len(found) < limit and not room.full and (top := self.cold.top(sid)) > bounds[1]:
+            short = not dense or (len(found) < limit and not room.full)
+            if short and (top := self.cold.top(sid)) > bounds[1]:
+                room.used = used  # rows of what is pending, among those in segments, are read there
+                hot = (bounds[0], max(bounds[1], top))
+                found = self._hot(sid, uid, name, hot, limit, room, types)
+                if len(found) == limit or room.full:
+                    return found
                 high = min(bounds[0] - 1, top)
                 older = self.cold.events(sid, uid, bounds[1], high, types=types, reverse=True)
                 found += within(room, islice(older, limit - len(found)))
             return found
-        begins = bool(found) and types is None and found[0][0].seq == bounds[0] + 1
+        begins = dense and found[0][0].seq == bounds[0] + 1
         if name != "events_after" or begins or (top := self.cold.top(sid)) <= bounds[0]:
             return found
         room.used = used
@@ -409,6 +416,11 @@ class Reader:
             event = self.cold.at(sid, uid, seq)
             at_us = None if event is None else event.at_us
         return at_us
+
+
+def _is_dense(page: list[tuple[Event, int]]) -> bool:
+    """Whether events follow one another, in either direction."""
+    return abs(page[-1][0].seq - page[0][0].seq) == len(page) - 1
 
 
 def _begun(head: Head) -> Head:

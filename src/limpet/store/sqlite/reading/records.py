@@ -21,10 +21,9 @@ def following(reader: Reader, key: Key, after: int, limit: int) -> tuple[Chained
     used, uid, asked = 0, "", (key.app, key.user, key.id, after, limit)
     with closing(reader.conn.execute(SQL["records"], asked)) as rows_:
         for row in rows_:
-            if not found:
-                if row[1] != after + 1:
-                    break
-                uid = rows.unpack_id(row[-1])
+            if row[1] != after + 1 + len(found):
+                break
+            uid = uid or rows.unpack_id(row[-1])
             record, size = _undecoded(reader, row[:-1], uid)
             found.append(record)
             used += size

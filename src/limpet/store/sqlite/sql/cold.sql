@@ -28,8 +28,13 @@ SELECT first, last, previous, link, last_us FROM segments WHERE sid = ? ORDER BY
 -- name: segment_ids_of
 SELECT mark, seq FROM segment_ids WHERE sid = ? AND seq >= ? AND seq <= ? ORDER BY seq
 
--- name: first_pending
-SELECT min(seq) FROM events WHERE sid = ? AND processed = 0
+-- name: kept_rows
+-- Rows of events in segments: what is pending, or was when it came there.
+SELECT {event}, e.salt, e.digest FROM events e WHERE e.sid = ? AND e.seq >= ? AND e.seq <= ?
+
+-- name: first_settled
+-- The first row of an event in a segment that is not pending any more.
+SELECT min(seq) FROM events WHERE sid = ? AND seq <= ? AND processed IS NOT 0
 
 -- name: next_snapshot
 SELECT min(seq) FROM snapshots WHERE sid = ? AND seq > ?
@@ -45,7 +50,7 @@ SELECT 1 FROM snapshots WHERE sid = ? AND seq = ?
 SELECT coalesce(sum(length(body) + length(salt) + length(digest) + length(link) + 2 * length(id)
     + length(CAST(type AS BLOB)) * 2 + length(CAST(actor AS BLOB)) + coalesce(length(cause), 0)
     + coalesce(length(invocation_id), 0) + coalesce(length(correlation_id), 0) + coalesce(length(wake_id), 0) + 60), 0)
-FROM events WHERE sid = ? AND seq >= ? AND seq <= ?
+FROM events WHERE sid = ? AND seq >= ? AND seq <= ? AND processed IS NOT 0
 
 -- name: add_segment
 INSERT INTO segments (sid, first, last, flags, body, crc, previous, link, last_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -57,7 +62,7 @@ DELETE FROM segments WHERE sid = ? AND first = ?
 INSERT INTO segment_ids (sid, mark, seq) VALUES (?, ?, ?)
 
 -- name: drop_rows
-DELETE FROM events WHERE sid = ? AND seq >= ? AND seq <= ?
+DELETE FROM events WHERE sid = ? AND seq >= ? AND seq <= ? AND processed IS NOT 0
 
 -- name: purge_segments
 DELETE FROM segments WHERE sid = ? AND first > ?
