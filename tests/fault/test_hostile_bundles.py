@@ -15,6 +15,7 @@ from tests.support.hostile import Hostile, donors
 from tests.support.seeds import seed
 
 FEW = {"memory": 80, "sqlite": 30, "postgresql": 15}  # bundles of a run in the suite
+MANY = {"memory": 3_000, "sqlite": 1_000, "postgresql": 500}
 THEIRS = Key("support", "bob", "kept")
 ALL = Query(reserved=True)
 
@@ -96,7 +97,7 @@ async def test_a_hostile_bundle_harms_nobody(
     async with limpet.open("memory://") as home:
         files = await donors(home, tmp_path)
     chosen = seed(f"hostile bundles {kind}")
-    hostile, left = Hostile(files, chosen), tries(FEW[kind], 3_000)
+    hostile, left = Hostile(files, chosen), tries(FEW[kind], MANY[kind])
     waiting = [*files]  # honest ones first: they are accepted
     stores = 0
     while left > 0:
@@ -125,7 +126,7 @@ async def _fresh(kind: str, path: Path, request: pytest.FixtureRequest) -> str:
     if kind == "memory":
         return "memory://"
     if kind == "sqlite":
-        return f"sqlite:///{path}?sync=off"
+        return f"sqlite:///{path}?sync=normal"
     server = request.getfixturevalue("any_postgres")
     await asyncio.to_thread(lambda: request.getfixturevalue("keeper").clear())
     return str(server.url)
