@@ -49,7 +49,7 @@ async def test_a_header_that_fills_the_memory_is_refused(tmp_path: Path) -> None
 async def test_a_state_that_grows_from_a_small_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each event fits by itself, and every one of them adds to the state. In a tenth of the size."""
+    """Each event fits by itself, and every one of them adds to the state."""
     monkeypatch.setattr(bundle, "_MEMORY_BYTES", 12 * MEGA)
     monkeypatch.setattr(proof, "_GROWN_BYTES", 2 * MEGA)
     async with limpet.open("memory://") as home:
