@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,10 +13,11 @@ import limpet
 from limpet import Key, Limpet
 from limpet.store.protocol import Query
 from tests.support.examples import tries
-from tests.support.hostile import Hostile, donors
+from tests.support.hostile import Hostile, Lines, donors, put_together, taken_apart
 from tests.support.seeds import seed
 
 FEW = {"memory": 80, "sqlite": 30, "postgresql": 15}  # bundles of a run in the suite
+MANY = {"memory": 3_000, "sqlite": 1_000, "postgresql": 500}
 THEIRS = Key("support", "bob", "kept")
 ALL = Query(reserved=True)
 
@@ -96,7 +99,7 @@ async def test_a_hostile_bundle_harms_nobody(
     async with limpet.open("memory://") as home:
         files = await donors(home, tmp_path)
     chosen = seed(f"hostile bundles {kind}")
-    hostile, left = Hostile(files, chosen), tries(FEW[kind], 3_000)
+    hostile, left = Hostile(files, chosen), tries(FEW[kind], MANY[kind])
     waiting = [*files]  # honest ones first: they are accepted
     stores = 0
     while left > 0:
@@ -125,7 +128,77 @@ async def _fresh(kind: str, path: Path, request: pytest.FixtureRequest) -> str:
     if kind == "memory":
         return "memory://"
     if kind == "sqlite":
-        return f"sqlite:///{path}?sync=off"
+        return f"sqlite:///{path}?sync=normal"
     server = request.getfixturevalue("any_postgres")
     await asyncio.to_thread(lambda: request.getfixturevalue("keeper").clear())
     return str(server.url)
+
+
+LATE_US = 253_402_300_800_000_000  # the first microsecond that no datetime has
+
+
+def _with(type: str, data: dict[str, Any]) -> Callable[[Lines], None]:
+    """One more event with this data."""
+
+    def change(lines: Lines) -> None:
+        last = lines[-1]
+        event = {**last, "seq": last["seq"] + 1, "id": "made-up", "type": type}
+        lines.append({**event, "body": {"data": data}})
+
+    return change
+
+
+def _member(name: str, value: Any) -> Callable[[Lines], None]:
+    return lambda lines: lines[-1].update({name: value})
+
+
+def _header(name: str, value: Any) -> Callable[[Lines], None]:
+    return lambda lines: lines[0].update({name: value})
+
+
+WRONG: dict[str, Callable[[Lines], None]] = {
+    "a floor past all numbers": _header("floor", 10**30),
+    "a key that is not text": _header("key", ["support", 7, "x"]),
+    "a reserved app": _header("key", ["$x", "ada", "x"]),
+    "a time past all times": _member("at_us", LATE_US),
+    "a seq past all numbers": _member("seq", 10**30),
+    "a type without a dot": _member("type", "note"),
+    "an actor with a control character": _member("actor", "\x1b[2J"),
+    "a timer without a time": _with("session.timer_set", {"name": "t", "kind": "wake"}),
+    "a timer past all times": _with(
+        "session.timer_set", {"name": "t", "kind": "wake", "at_us": LATE_US}
+    ),
+    "a label that is a number": _with("session.labeled", {"labels": {"plan": 7}}),
+    "a label of ours": _with("session.labeled", {"labels": {"$dead": "yes"}}),
+    "too many labels": _with("session.labeled", {"labels": {f"l{n}": "x" for n in range(80)}}),
+    "a priority past all others": _with("session.prioritized", {"priority": 10**9}),
+    "a phase that there is not": _with(
+        "session.terminated", {"from": "suspended", "to": "gone", "event": "terminate"}
+    ),
+    "a transition that the table does not have": _with(
+        "session.archived", {"from": "suspended", "to": "archived", "event": "archive"}
+    ),
+    "a write to a suspended session": _with("agent.message", {"text": "x"}),
+    "an input processed that is not pending": _with("session.processed", {"seqs": [99]}),
+    "a second beginning": _with("session.created", {"app": "support", "user": "ada", "id": "x"}),
+    "an integer past 64 bits": _with("audit.note", {"n": 2**63}),
+    "the id of another event": lambda lines: lines.append(
+        {**lines[-1], "seq": lines[-1]["seq"] + 1, "type": "audit.note", "body": {"data": {}}}
+    ),
+    "a stub": lambda lines: next(line for line in lines if line.get("seq") == 1)["body"][
+        "data"
+    ].update(archived={"place": "../../../victim", "created_us": 1}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+async def test_what_no_store_records_is_never_imported(wrong: str, tmp_path: Path) -> None:
+    """The file is refused, and the store has nothing of it."""
+    async with limpet.open("memory://") as home:
+        whole, _ = await donors(home, tmp_path)
+    lines = taken_apart(whole)
+    WRONG[wrong](lines)
+    put_together(lines, tmp_path / "wrong.limpet")
+    async with limpet.open("memory://") as lp:
+        await bystander(lp)
+        assert not await tried(lp, tmp_path / "wrong.limpet", tmp_path, wrong)

@@ -83,8 +83,8 @@ def check_base(base: Base) -> None:
     """Check a state that a log recorded elsewhere begins on. Raises InvalidInput."""
     if not 1 <= base.floor < INT_MAX or len(base.link) != _LINK_BYTES:
         raise InvalidEvent("it begins on a state without a place in the log of its parent")
-    if is_reserved(base.parent.app) or (reason := unfit(base.uid, ID_CHARS_MAX)):
-        raise InvalidEvent(f"its parent is not a session ({reason or 'its app is reserved'})")
+    if is_reserved(base.parent.app) or unfit(base.uid, ID_CHARS_MAX):
+        raise InvalidEvent("it begins on the state of something that is not a session")
     settle(base.fields, "the state that it begins on", depth_max=STATE_DEPTH_MAX)
     for name in base.fields:
         if op.scope_of(op.check_name(name)) != "session":

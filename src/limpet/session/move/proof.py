@@ -75,6 +75,7 @@ class Proof:
         self._ids: set[int] = set()  # hashes of the ids in the log that is being read
         self._pending: set[int] = set()  # seqs of inputs that no event has processed yet
         self._grown = 0  # bytes of bodies that changed state since it was weighed
+        self._grown_max = _GROWN_BYTES
         self._blob: Blob | None = None  # whose parts are being read
         self._put = 0  # the highest version that a blob was put at
         self._content, self._size, self._parts = sha256(), 0, 0
@@ -160,9 +161,11 @@ class Proof:
         """A small file must not build a state that fills the memory."""
         if each.event.ops:
             self._grown += len(each.raw or b"")
-        if self._grown > _GROWN_BYTES:
-            self._grown = 0
-            self._reader.check_memory(encode(after.fields))
+        if self._grown > self._grown_max:
+            state = encode(after.fields)
+            self._reader.check_memory(state)
+            # As much again may follow first: weighing costs no more than reading does.
+            self._grown, self._grown_max = 0, max(_GROWN_BYTES, len(state))
 
     # --- beside the log ------------------------------------------------------------------------
 
