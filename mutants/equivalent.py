@@ -11,6 +11,41 @@ from typing import Final
 # (module, function, change): why it is the same program, or differs in nothing we promise.
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     (
+        "limpet.runtime.hold",
+        "",
+        "_TRIES: Final = 4 -> _TRIES: Final = 5",
+    ): "How often the store is asked again is not promised.",
+    (
+        "limpet.runtime.hold",
+        "",
+        "_PAUSE_SECONDS: Final = 0.05 -> _PAUSE_SECONDS: Final = 1.05",
+    ): "How soon the store is asked again is not promised.",
+    (
+        "limpet.runtime.hold",
+        "Hold._renew",
+        "await asyncio.sleep(_PAUSE_SECONDS) -> pass",
+    ): "How soon the store is asked again is not promised.",
+    (
+        "limpet.runtime.hold",
+        "Hold.__init__",
+        "self._until_ns = 0 -> self._until_ns = 1",
+    ): "The end that follows at once is later.",
+    (
+        "limpet.runtime.hold",
+        "Hold.renewed",
+        "self._until_ns = max(self._until_ns, since_ns + round(self._lease.lease_seconds * 1000000000.0)) -> self._until_ns = max(self._until_ns, since_ns + round(self._lease.lease_seconds * 1000000001.0))",
+    ): "A nanosecond for each second: far below what clocks of two machines differ by.",
+    (
+        "limpet.runtime.hold",
+        "Hold.check",
+        "driver.stop('lost') -> driver.stop('lost!')",
+    ): "The run is stopped, and its closing commit is refused: the lease is lost.",
+    (
+        "limpet.runtime.hold",
+        "Hold._renew",
+        "raise AssertionError('the last try returns or raises') -> pass",
+    ): "Never reached: the last try returns or raises.",
+    (
         "limpet.session.typing.loading",
         "Loading.load",
         "verified = True -> verified = False",

@@ -17,6 +17,7 @@ from limpet.errors import (
     InvalidInput,
     LimpetError,
     MigrationError,
+    SessionConflict,
     SessionEnded,
     SessionFenced,
     SessionLocked,
@@ -230,7 +231,10 @@ class Wake:
             SESSION.warning("tools not bound: session=%s error=%r", self.lease.key, error)
         else:
             if fact is not None:
-                await self.session.record(fact, actor=self._worker)
+                writer = self.session.writer
+                prepared = writer.journal.prepare(fact, self._worker)
+                with suppress(SessionConflict):  # somebody else may have bound tools meanwhile
+                    await writer.commit((prepared,), self.session.version)
 
     async def _settled(self, log: TurnLog, opening: Opening) -> Woken:
         """Nothing to run: an interrupt, or an answer that nobody waits for."""
