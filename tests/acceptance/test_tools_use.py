@@ -303,6 +303,25 @@ async def test_a_refused_tool_is_bound_when_it_is_authorized(lp: limpet.Limpet) 
     assert set(s.tools) == {"search", "refund"}
 
 
+async def test_a_binding_that_was_made_meanwhile_is_not_overwritten(lp: limpet.Limpet) -> None:
+    """A turn that binds what has returned decides on the binding that it has looked at."""
+    s = await lp.create("support", "bob", actor=ADA)
+    await s.bind_tools(only_for("ada"))
+    bound: list[str] = []
+
+    async def authorize(tool: Tool, session: limpet.Session[Any]) -> Any:
+        if not bound:
+            bound.append(tool.name)
+            await lp.session(s.key, actor=ADA).bind_tools(ToolRegistry([Tool("mail")]))
+        return True
+
+    tools = [Tool("refund", required=False), Tool("mail")]
+    lp.lifecycle("support", tools=ToolRegistry(tools, authorize=authorize))
+    found = await used(lp, s, "mail", "refund")
+    assert found == {"mail": "done always_allow", "refund": "tool.denied deny"}
+    assert (set(s.tools), bound) == ({"mail"}, ["refund"])
+
+
 async def test_a_binding_of_an_earlier_release_is_completed_too(lp: limpet.Limpet) -> None:
     """It recorded only the names of what was left out."""
     s = await lp.create("support", "ada", actor=ADA)

@@ -233,8 +233,10 @@ class Wake:
             if fact is not None:
                 writer = self.session.writer
                 prepared = writer.journal.prepare(fact, self._worker)
-                with suppress(SessionConflict):  # somebody else may have bound tools meanwhile
+                try:
                     await writer.commit((prepared,), self.session.version)
+                except SessionConflict:  # somebody else may have bound tools meanwhile
+                    await writer.load(tail=TAIL)
 
     async def _settled(self, log: TurnLog, opening: Opening) -> Woken:
         """Nothing to run: an interrupt, or an answer that nobody waits for."""
