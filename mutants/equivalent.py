@@ -11,6 +11,11 @@ from typing import Final
 # (module, function, change): why it is the same program, or differs in nothing we promise.
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     (
+        "limpet.runtime.effects",
+        "Effect",
+        "occurrence: int = 0 -> occurrence: int = 1",
+    ): "It is counted before it is used.",
+    (
         "limpet.runtime.hold",
         "",
         "_TRIES: Final = 4 -> _TRIES: Final = 5",

@@ -328,9 +328,22 @@ async def test_a_binding_of_an_earlier_release_is_completed_too(lp: limpet.Limpe
     fact = tools_bound({"search": {"version": "1.0.0"}}, degraded={"paint": {}})
     data = {name: value for name, value in fact.data.items() if name != "wanted"}
     await s.record(limpet.model.Fact(type=fact.type, data=data), actor=ADA)
+    await s.suspend()
+    s, report = await lp.resume(s.key, tools=ToolRegistry([Tool("search")]), actor=ADA)
+    assert report.degraded == ("paint",)
     lp.lifecycle("support", tools=ToolRegistry([Tool("search"), Tool("paint", "2.0.0")]))
     assert await used(lp, s, "paint") == {"paint": "done always_allow"}
     assert s.tools["paint"]["required"] is False
+
+
+@pytest.mark.parametrize(("bound", "left_out"), [(128, 0), (0, 128), (100, 28)])
+def test_so_many_tools_fit_a_binding_and_no_more(bound: int, left_out: int) -> None:
+    """What is left out is kept in the head too, and counts."""
+    tools: dict[str, dict[str, Any]] = {f"t{n}": {} for n in range(bound)}
+    degraded: dict[str, dict[str, Any]] = {f"d{n}": {} for n in range(left_out)}
+    assert len(tools_bound(tools, degraded=degraded).data["tools"]) == bound
+    with pytest.raises(limpet.InvalidEvent, match="129 tools"):
+        tools_bound({**tools, "one more": {}}, degraded=degraded)
 
 
 def test_the_managed_tools_are_those_that_a_binding_says_nothing_of() -> None:
