@@ -17,6 +17,46 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         " -> found = (await journal.store.heads(query, cursor=None, limit=2)).items",
     ): "The first of them is looked at: slower.",
     (
+        "limpet.runtime.effects",
+        "Effect",
+        "occurrence: int = 0 -> occurrence: int = 1",
+    ): "It is counted before it is used.",
+    (
+        "limpet.runtime.hold",
+        "",
+        "_TRIES: Final = 4 -> _TRIES: Final = 5",
+    ): "How often the store is asked again is not promised.",
+    (
+        "limpet.runtime.hold",
+        "",
+        "_PAUSE_SECONDS: Final = 0.05 -> _PAUSE_SECONDS: Final = 1.05",
+    ): "How soon the store is asked again is not promised.",
+    (
+        "limpet.runtime.hold",
+        "Hold._renew",
+        "await asyncio.sleep(_PAUSE_SECONDS) -> pass",
+    ): "How soon the store is asked again is not promised.",
+    (
+        "limpet.runtime.hold",
+        "Hold.__init__",
+        "self._until_ns = 0 -> self._until_ns = 1",
+    ): "The end that follows at once is later.",
+    (
+        "limpet.runtime.hold",
+        "Hold.renewed",
+        "self._until_ns = max(self._until_ns, since_ns + round(self._lease.lease_seconds * 1000000000.0)) -> self._until_ns = max(self._until_ns, since_ns + round(self._lease.lease_seconds * 1000000001.0))",
+    ): "A nanosecond for each second: far below what clocks of two machines differ by.",
+    (
+        "limpet.runtime.hold",
+        "Hold.check",
+        "driver.stop('lost') -> driver.stop('lost!')",
+    ): "The run is stopped, and its closing commit is refused: the lease is lost.",
+    (
+        "limpet.runtime.hold",
+        "Hold._renew",
+        "raise AssertionError('the last try returns or raises') -> pass",
+    ): "Never reached: the last try returns or raises.",
+    (
         "limpet.session.typing.loading",
         "Loading.load",
         "verified = True -> verified = False",

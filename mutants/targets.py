@@ -6,6 +6,7 @@ from typing import Final
 
 _MODEL: Final = "tests/unit/model"
 _STORE: Final = "tests/unit/store"
+_RUNTIME: Final = "tests/unit/runtime"
 
 # By module: files of tests. Those of their tests that need a server are left out.
 TARGETS: Final[dict[str, tuple[str, ...]]] = {
@@ -131,15 +132,50 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_logging.py",
         "tests/acceptance/test_typed_sessions.py",
     ),
+    "limpet.runtime.hold": (
+        f"{_RUNTIME}/test_hold.py",
+        f"{_RUNTIME}/test_worker.py",
+    ),
+    "limpet.runtime.effects": (
+        f"{_RUNTIME}/test_effects.py",
+        f"{_RUNTIME}/test_hold.py",
+        f"{_RUNTIME}/test_defects.py",
+        f"{_RUNTIME}/test_endings.py",
+        f"{_RUNTIME}/test_vocabulary.py",
+        f"{_RUNTIME}/test_turns.py",
+        f"{_RUNTIME}/test_children.py",
+        "tests/acceptance/test_tools_use.py",
+    ),
+    "limpet.model.facts.tools": (
+        "tests/acceptance/test_tools_use.py",
+        f"{_MODEL}/test_phases.py",
+        "tests/acceptance/test_tools.py",
+        "tests/acceptance/test_resumption.py",
+    ),
+    "limpet.session.life.tools": (
+        "tests/acceptance/test_tools_use.py",
+        "tests/acceptance/test_tools.py",
+        "tests/acceptance/test_resumption.py",
+        "tests/acceptance/test_integrity.py",
+    ),
+    "limpet.runtime.managed.tools": (
+        "tests/acceptance/test_managed_tools.py",
+        "tests/acceptance/test_managed_hostile.py",
+    ),
 }
 # Every store calls these as the memory store does: files would only tell the same again.
 _ON_MEMORY: Final = frozenset(
     (
         "limpet.model.fold",
         "limpet.model.head",
+        "limpet.model.facts.tools",
         "limpet.model.lease",
         "limpet.model.facts.running.budgets",
         "limpet.runtime.budget",
+        "limpet.runtime.effects",
+        "limpet.runtime.hold",
+        "limpet.runtime.managed.tools",
+        "limpet.session.life.tools",
         "limpet.store.memory.leases",
         "limpet.store.planning.plan",
     )

@@ -303,15 +303,47 @@ async def test_a_refused_tool_is_bound_when_it_is_authorized(lp: limpet.Limpet) 
     assert set(s.tools) == {"search", "refund"}
 
 
+async def test_a_binding_that_was_made_meanwhile_is_not_overwritten(lp: limpet.Limpet) -> None:
+    """A turn that binds what has returned decides on the binding that it has looked at."""
+    s = await lp.create("support", "bob", actor=ADA)
+    await s.bind_tools(only_for("ada"))
+    bound: list[str] = []
+
+    async def authorize(tool: Tool, session: limpet.Session[Any]) -> Any:
+        if not bound:
+            bound.append(tool.name)
+            await lp.session(s.key, actor=ADA).bind_tools(ToolRegistry([Tool("mail")]))
+        return True
+
+    tools = [Tool("refund", required=False), Tool("mail")]
+    lp.lifecycle("support", tools=ToolRegistry(tools, authorize=authorize))
+    found = await used(lp, s, "mail", "refund")
+    assert found == {"mail": "done always_allow", "refund": "tool.denied deny"}
+    assert (set(s.tools), bound) == ({"mail"}, ["refund"])
+
+
 async def test_a_binding_of_an_earlier_release_is_completed_too(lp: limpet.Limpet) -> None:
     """It recorded only the names of what was left out."""
     s = await lp.create("support", "ada", actor=ADA)
     fact = tools_bound({"search": {"version": "1.0.0"}}, degraded={"paint": {}})
     data = {name: value for name, value in fact.data.items() if name != "wanted"}
     await s.record(limpet.model.Fact(type=fact.type, data=data), actor=ADA)
+    await s.suspend()
+    s, report = await lp.resume(s.key, tools=ToolRegistry([Tool("search")]), actor=ADA)
+    assert report.degraded == ("paint",)
     lp.lifecycle("support", tools=ToolRegistry([Tool("search"), Tool("paint", "2.0.0")]))
     assert await used(lp, s, "paint") == {"paint": "done always_allow"}
     assert s.tools["paint"]["required"] is False
+
+
+@pytest.mark.parametrize(("bound", "left_out"), [(128, 0), (0, 128), (100, 28)])
+def test_so_many_tools_fit_a_binding_and_no_more(bound: int, left_out: int) -> None:
+    """What is left out is kept in the head too, and counts."""
+    tools: dict[str, dict[str, Any]] = {f"t{n}": {} for n in range(bound)}
+    degraded: dict[str, dict[str, Any]] = {f"d{n}": {} for n in range(left_out)}
+    assert len(tools_bound(tools, degraded=degraded).data["tools"]) == bound
+    with pytest.raises(limpet.InvalidEvent, match="129 tools"):
+        tools_bound({**tools, "one more": {}}, degraded=degraded)
 
 
 def test_the_managed_tools_are_those_that_a_binding_says_nothing_of() -> None:

@@ -82,13 +82,13 @@ class Effect(msgspec.Struct):
     name: str
     fn: Callable[..., Any]
     args: Mapping[str, Any]
-    on_unknown: OnUnknown = "ask"
-    key: str | None = None
-    timeout: float | timedelta | None = None
-    retries: int = 0
-    reserve: Amount | None = None
-    compensate: str | None = None
-    occurrence: int = 1
+    on_unknown: OnUnknown
+    key: str | None
+    timeout: float | timedelta | None
+    retries: int
+    reserve: Amount | None
+    compensate: str | None
+    occurrence: int = 0  # the first is 1
     args_hash: str = ""
 
     def __post_init__(self) -> None:

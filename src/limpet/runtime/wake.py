@@ -19,6 +19,7 @@ from limpet.errors import (
     LimpetError,
     MigrationError,
     RequestAnswered,
+    SessionConflict,
     SessionEnded,
     SessionFenced,
     SessionLocked,
@@ -245,7 +246,12 @@ class Wake:
             SESSION.warning("tools not bound: session=%s error=%r", self.lease.key, error)
         else:
             if fact is not None:
-                await self.session.record(fact, actor=self._worker)
+                writer = self.session.writer
+                prepared = writer.journal.prepare(fact, self._worker)
+                try:
+                    await writer.commit((prepared,), self.session.version)
+                except SessionConflict:  # somebody else may have bound tools meanwhile
+                    await writer.load(tail=TAIL)
 
     async def _settled(self, log: TurnLog, opening: Opening) -> Woken:
         """Nothing to run: an interrupt, or an answer that nobody waits for."""

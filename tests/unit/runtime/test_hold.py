@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.errors import StoreBusy
+from limpet.errors import StoreBusy, StoreClosed
 from limpet.model.commit import Commit
 from limpet.model.lease import Lease
 from limpet.runtime import effects, hold, wake, worker
@@ -262,6 +262,36 @@ async def test_no_compensation_is_made_by_who_stood_still_after_its_intent(world
     await world.work(harness)
     assert undone == []
     assert "effect.compensated" not in await world.types()
+
+
+async def test_a_fault_that_no_retry_helps_is_met_once(world: World) -> None:
+    """The store is closed: nothing is asked again, and nothing is done."""
+    paid: list[int] = []
+
+    async def closed() -> None:
+        stores(world).renewals = [StoreClosed()] * 99
+
+    await world.begin("hi")
+    (woken,) = await world.work(paying(paid, closed))
+    assert (woken.reason, paid, stores(world).renewed) == ("rescheduling", [1], 1)
+
+
+@pytest.mark.parametrize(("seconds", "asked"), [(LEASE_SECONDS, 1), (LEASE_SECONDS - 1, 0)])
+async def test_a_lease_is_over_at_its_end(world: World, seconds: float, asked: int) -> None:
+    """At that very moment, as the store sees it too."""
+    paid: list[str] = []
+
+    async def slept() -> None:
+        world.clock.advance(timedelta(seconds=seconds))
+        world.clock.leap(timedelta(seconds=-seconds))
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("pay", lambda: paid.append("paid"))
+
+    stores(world).stalls_after["effect.intended"] = slept
+    await world.begin("hi")
+    await world.work(harness)
+    assert (paid, stores(world).renewed) == (["paid"], asked)
 
 
 @pytest.mark.parametrize("by", ["wake", "worker"])
