@@ -81,6 +81,7 @@ class Simulation:
         self.sessions: list[limpet.Session[Any]] = []
         self.sent: dict[str, str] = {}
         self.interrupted: set[limpet.Key] = set()
+        self.notes: dict[limpet.Key, list[str]] = {}  # of its interrupts, in their order
         self.allowed: Counter[str] = Counter()  # retries of an unknown effect that were allowed
         self.ended: set[limpet.Key] = set()
         self.requeued: Counter[limpet.Key] = Counter()
@@ -90,7 +91,10 @@ class Simulation:
         self.dead: list[asyncio.Task[Any]] = []
 
     async def harness(self, turn: limpet.Turn) -> None:
-        """Steps, an effect, sometimes an approval; an answer to every message."""
+        """Steps, an effect, sometimes an approval; an answer to every message, and to a note."""
+        if turn.note is not None:
+            assert not turn.inputs
+            await turn.say(f"heard {turn.note}")
         for message in turn.inputs:
             text = message.data["text"]
             kind = int(text.split("-")[1])
@@ -164,7 +168,9 @@ class Simulation:
             self.ended.add(session.key)
             await session.terminate("enough", actor="user:ada")
             return
-        await session.interrupt("stop", actor="user:ada")
+        notes = self.notes.setdefault(session.key, [])
+        await session.interrupt(f"note-{len(notes)}", actor="user:ada")
+        notes.append(f"note-{len(notes)}")
         self.interrupted.add(session.key)
 
     async def _answer(self) -> None:
@@ -264,6 +270,7 @@ class Simulation:
             else:
                 self._check_idle(session, log)
                 self._check_answers(session, log)
+                self._check_notes(session, log)
             self._check_effects(log)
         assert (await self.lp.verify()).ok
 
@@ -293,6 +300,14 @@ class Simulation:
         while page := await session.read(after=len(log), limit=1000):
             log += page
         return log
+
+    def _check_notes(self, session: limpet.Session[Any], log: list[limpet.Event]) -> None:
+        """Each is heard at most once, in their order, and the last of them is."""
+        said = [e.data["text"] for e in log if e.type == "agent.message"]
+        heard = [text.removeprefix("heard ") for text in said if text.startswith("heard ")]
+        notes = self.notes.get(session.key, [])
+        assert heard == [note for note in notes if note in heard]
+        assert heard[-1:] == notes[-1:]
 
     def _check_idle(self, session: limpet.Session[Any], log: list[limpet.Event]) -> None:
         """No session is left running, no span open, no input pending, no tool without outcome."""

@@ -123,7 +123,7 @@ class ChildNotFound(TurnError, LookupError):
 
 
 class RequestNotFound(TurnError, LookupError):
-    """No open request has this id."""
+    """No request has this id."""
 
     code = "request.not_found"
     status = 404
@@ -131,8 +131,7 @@ class RequestNotFound(TurnError, LookupError):
     def __init__(self, key: object, id: str) -> None:
         self.key, self.id = key, id
         super().__init__(
-            f"session {key} has no open request {id!r}: it was never asked, or its turn is over. "
-            "s.blocked_on lists the open ones."
+            f"session {key} has never asked for {id!r}. s.blocked_on lists its open requests."
         )
 
 
