@@ -22,6 +22,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "occurrence: int = 0 -> occurrence: int = 1",
     ): "It is counted before it is used.",
     (
+        "limpet.runtime.effects",
+        "Effect.seconds",
+        "return given if given is None or type(given) in (int, float) else -1.0 -> return given if given is None or type(given) in (int, float) else -2.0",
+    ): "Anything below 0 is refused.",
+    (
         "limpet.runtime.hold",
         "",
         "_TRIES: Final = 4 -> _TRIES: Final = 5",
