@@ -110,7 +110,7 @@ async def test_processes_race_for_a_file_and_a_directory(tmp_path: Path) -> None
     """Several processes on one SQLite file, with a directory as the archive."""
     cold = tmp_path / "cold"
     url = f"sqlite:///{tmp_path}/race.db?sync=normal"
-    await run(url, f"file://{cold}", in_directory(cold), tries(3, 60))
+    await run(url, f"file://{cold}", in_directory(cold), tries(3, 20))
 
 
 async def test_processes_race_for_a_server_and_a_bucket(
@@ -118,7 +118,7 @@ async def test_processes_race_for_a_server_and_a_bucket(
 ) -> None:
     """The same on PostgreSQL, with a bucket as the archive."""
     with bucket_server(monkeypatch.setenv) as bucket:
-        await run(postgres_store_url, "s3://cold", lambda: set(bucket), tries(2, 40))
+        await run(postgres_store_url, "s3://cold", lambda: set(bucket), tries(2, 12))
 
 
 def in_directory(cold: Path) -> Callable[[], set[str]]:

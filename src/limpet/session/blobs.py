@@ -212,7 +212,8 @@ class HoldsBlobs:
 
         Durable when it returns, so record its Ref in an event afterwards: `ref.data` is plain JSON,
         and a field of typed state may be a Ref. Streamed in chunks; the same content is stored once
-        in a session. It is deleted, erased and backed up with the session. Raises BlobTooLarge.
+        in a session. It is deleted, erased and backed up with the session. Raises BlobTooLarge;
+        SessionEnded, since what has ended could not name it.
         """
         journal, lease = self.writer.journal, self.writer.lease
         return await put_blob(journal, self.key, content, media_type, lease)
