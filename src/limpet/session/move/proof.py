@@ -33,7 +33,7 @@ from limpet.model import (
     processed_by,
     unfit,
 )
-from limpet.model.adopt import proven
+from limpet.model.adopt import UNFIT, proven
 from limpet.model.facts import checkpoints as checkpoint_facts
 from limpet.model.facts import documents as document_facts
 from limpet.session.life.memory import memory_key
@@ -45,8 +45,6 @@ from limpet.session.move.memory import MemoryEvent, is_own
 from limpet.store.blobs import Blob
 from limpet.store.protocol import ChainedEvent
 
-# What folding an event raises that does not fit those before it.
-_UNFIT: Final = (LimpetError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
 _CHECKPOINT_TYPES: Final = frozenset(
     (CREATED, checkpoint_facts.RECORDED, checkpoint_facts.UNPINNED)
 )
@@ -138,7 +136,7 @@ class Proof:
         self._ids.add(hash(event.id))
         try:
             after = proven(fold, event, each.raw, each.salt)
-        except _UNFIT as error:
+        except UNFIT as error:
             reason = str(error)[:200] or type(error).__name__
             raise self._wrong(event.seq, f"does not fit those before it ({reason})") from error
         if after.head.version != event.seq or after.head.link != event.link:
@@ -222,7 +220,7 @@ class Proof:
             return Marks()
         try:
             found = marks_in(log.fields, uid, self.log)
-        except (msgspec.ValidationError, *_UNFIT) as error:
+        except (msgspec.ValidationError, *UNFIT) as error:
             raise self._reader.damaged(f"its checkpoints cannot be read ({error})") from error
         if not found.log.seq:
             raise self._reader.damaged("its checkpoints are of another session")
