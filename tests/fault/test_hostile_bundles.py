@@ -214,6 +214,10 @@ WRONG: dict[str, Callable[[Lines], None]] = {
     "the id of another event": lambda lines: lines.append(
         {**lines[-1], "seq": lines[-1]["seq"] + 1, "type": "audit.note", "body": {"data": {}}}
     ),
+    "a fork that begins like a session": lambda lines: lines[1].update(type="session.created"),
+    "a fork of another session than its state": lambda lines: lines[1]["body"]["data"][
+        "parent"
+    ].update(uid="another"),
     "a stub": lambda lines: next(line for line in lines if line.get("seq") == 1)["body"][
         "data"
     ].update(archived={"place": "../../../victim", "created_us": 1}),
@@ -224,8 +228,9 @@ WRONG: dict[str, Callable[[Lines], None]] = {
 async def test_what_no_store_records_is_never_imported(wrong: str, tmp_path: Path) -> None:
     """The file is refused, and the store has nothing of it."""
     async with limpet.open("memory://") as home:
-        whole, _, suspended = await donors(home, tmp_path)
-    lines = taken_apart(suspended if "suspended" in wrong else whole)
+        whole, fork, suspended = await donors(home, tmp_path)
+    kinds = {"suspended": suspended, "fork": fork}
+    lines = taken_apart(next((kinds[kind] for kind in kinds if kind in wrong), whole))
     WRONG[wrong](lines)
     put_together(lines, tmp_path / "wrong.limpet")
     async with limpet.open("memory://") as lp:

@@ -36,6 +36,7 @@ from limpet.model import (
 from limpet.model.adopt import UNFIT, proven
 from limpet.model.facts import checkpoints as checkpoint_facts
 from limpet.model.facts import documents as document_facts
+from limpet.model.facts.forks import FORKED
 from limpet.session.life.memory import memory_key
 from limpet.session.move.adopter import Newest
 from limpet.session.move.bundle import BundleReader, Entry
@@ -239,7 +240,10 @@ class Proof:
             if event.type != CREATED or opening.floor:
                 raise self._wrong(event.seq, "does not begin a session")
             return Fold(blank(key, opening.uid, event.at_us))
-        if base.floor != opening.floor or data.get("base") != base.checksum.hex():
+        of = base.parent
+        parent = {"app": of.app, "user": of.user, "id": of.id, "uid": base.uid}
+        said = (event.type, data.get("at"), data.get("parent"), data.get("base"))
+        if said != (FORKED, base.floor, parent, base.checksum.hex()) or base.floor != opening.floor:
             raise self._wrong(event.seq, "begins on another state than the header has")
         head = based(key, opening.uid, event.at_us, base.floor, base.link)
         return Fold(head, base.fields, base.versions)
