@@ -721,7 +721,7 @@ async def test_an_export_appears_complete_or_not_at_all(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(limpet.BundleRefused, match="No space"):
+    with pytest.raises(limpet.StoreFull, match=r"full\.limpet.*Free some space"):
         await source.export(A, tmp_path / "full.limpet")
     assert [path.name for path in tmp_path.iterdir() if "full" in path.name] == []
 

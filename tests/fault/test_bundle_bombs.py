@@ -53,7 +53,7 @@ async def test_a_state_that_grows_from_a_small_file_is_refused(
     monkeypatch.setattr(bundle, "_MEMORY_BYTES", 12 * MEGA)
     monkeypatch.setattr(proof, "_GROWN_BYTES", 2 * MEGA)
     async with limpet.open("memory://") as home:
-        whole, _ = await donors(home, tmp_path)
+        whole, *_ = await donors(home, tmp_path)
     lines = taken_apart(whole)
     last = lines[-1]
     for number in range(30):

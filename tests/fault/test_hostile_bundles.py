@@ -173,18 +173,51 @@ WRONG: dict[str, Callable[[Lines], None]] = {
     "too many labels": _with("session.labeled", {"labels": {f"l{n}": "x" for n in range(80)}}),
     "a priority past all others": _with("session.prioritized", {"priority": 10**9}),
     "a phase that there is not": _with(
-        "session.terminated", {"from": "suspended", "to": "gone", "event": "terminate"}
+        "session.terminated", {"from": "active", "to": "gone", "event": "terminate"}
     ),
     "a transition that the table does not have": _with(
-        "session.archived", {"from": "suspended", "to": "archived", "event": "archive"}
+        "session.archived", {"from": "active", "to": "archived", "event": "archive"}
     ),
     "a write to a suspended session": _with("agent.message", {"text": "x"}),
+    "a request with a deadline in words": _with(
+        "agent.tool_use",
+        {"awaits": "approval", "request_id": "r", "name": "pay", "input": 1, "deadline_us": "soon"},
+    ),
+    "a request to be answered past all times": _with(
+        "agent.tool_use",
+        {"awaits": "effect", "request_id": "r", "name": "pay", "input": 1, "deadline_us": LATE_US},
+    ),
+    "an outcome found to be something else": _with(
+        "session.outcome_evaluated", {"verdict": "fine", "met": []}
+    ),
+    "a buffer without a value": _with("session.memory_written", {"name": "session_state"}),
+    "a buffer that there is not": _with("session.memory_written", {"name": "x", "value": 1}),
+    "a timeout of a thousand years": _with(
+        "session.timeouts_set", {"timeouts": {"idle_us": 10**18}}
+    ),
+    "a retention of nothing": _with("session.retention_set", {"retention": {"events": 0}}),
+    "a delegation to no key": _with(
+        "session.delegated", {"app": "", "user": "ada", "id": "x", "turn": "t", "depth": 1}
+    ),
+    "more than the budget has": _with(
+        "budget.reserved", {"reservation": "r", "cost": 10**12, "tokens": 0}
+    ),
+    "a wake without a turn": _with(
+        "span.started", {"span_id": "s", "kind": "wake", "name": "wake", "attempt": 1}
+    ),
+    "a checkpoint in the session's own log": _with(
+        "checkpoint.recorded", {"number": "one", "at_us": LATE_US}
+    ),
     "an input processed that is not pending": _with("session.processed", {"seqs": [99]}),
     "a second beginning": _with("session.created", {"app": "support", "user": "ada", "id": "x"}),
     "an integer past 64 bits": _with("audit.note", {"n": 2**63}),
     "the id of another event": lambda lines: lines.append(
         {**lines[-1], "seq": lines[-1]["seq"] + 1, "type": "audit.note", "body": {"data": {}}}
     ),
+    "a fork that begins like a session": lambda lines: lines[1].update(type="session.created"),
+    "a fork of another session than its state": lambda lines: lines[1]["body"]["data"][
+        "parent"
+    ].update(uid="another"),
     "a stub": lambda lines: next(line for line in lines if line.get("seq") == 1)["body"][
         "data"
     ].update(archived={"place": "../../../victim", "created_us": 1}),
@@ -195,8 +228,9 @@ WRONG: dict[str, Callable[[Lines], None]] = {
 async def test_what_no_store_records_is_never_imported(wrong: str, tmp_path: Path) -> None:
     """The file is refused, and the store has nothing of it."""
     async with limpet.open("memory://") as home:
-        whole, _ = await donors(home, tmp_path)
-    lines = taken_apart(whole)
+        whole, fork, suspended = await donors(home, tmp_path)
+    kinds = {"suspended": suspended, "fork": fork}
+    lines = taken_apart(next((kinds[kind] for kind in kinds if kind in wrong), whole))
     WRONG[wrong](lines)
     put_together(lines, tmp_path / "wrong.limpet")
     async with limpet.open("memory://") as lp:

@@ -54,7 +54,7 @@ async def _harness(turn: limpet.Turn) -> None:
 
 
 async def donors(lp: Limpet, folder: Path) -> list[Path]:
-    """The files of a session with one of everything, and of a fork of it."""
+    """The files of a session with one of everything, of a fork of it, and of it suspended."""
     s = await lp.create(
         "support",
         "ada",
@@ -81,12 +81,13 @@ async def donors(lp: Limpet, folder: Path) -> list[Path]:
     await s.refresh()
     await s.checkpoint("second")
     await s.append("agent.message", {"text": "x" * 200}, set={"plan": {"b": 2}}, delete=["list"])
-    await s.suspend()
     await lp.export(s.key, folder / "whole.limpet")
     await (await lp.get(KEY)).fork(id=FORK.id, labels={"of": "it"}, actor=ADA)
     await lp.session(FORK).append("user.message", {"text": "on"}, actor=ADA, set={"m": 1})
     await lp.export(FORK, folder / "fork.limpet")
-    return [folder / "whole.limpet", folder / "fork.limpet"]
+    await s.suspend()
+    await lp.export(s.key, folder / "suspended.limpet")
+    return [folder / f"{name}.limpet" for name in ("whole", "fork", "suspended")]
 
 
 def taken_apart(path: Path) -> Lines:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from limpet.errors import InvalidEvent, SessionConflict
+from limpet.errors import InvalidEvent, LimpetError, SessionConflict
 from limpet.model import chain, head
 from limpet.model import ops as op
 from limpet.model.commit import Base
@@ -33,7 +33,17 @@ from limpet.model.keys import Key, is_reserved, unfit
 from limpet.model.limits import ID_CHARS_MAX, INT_MAX, STATE_DEPTH_MAX
 from limpet.model.values import EMPTY, FrozenDict, settle
 
-_LINK_BYTES = 32
+_LINK_BYTES: Final = 32
+# What folding an event raises that does not fit those before it.
+UNFIT: Final = (
+    LimpetError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 
 
 def adopted(event: Event, raw: bytes, salt: bytes, compressed: bytes | None = None) -> Prepared:
@@ -98,8 +108,7 @@ def check_base(base: Base) -> None:
 def proven(fold: Fold, event: Event, raw: bytes, salt: bytes) -> Fold:
     """The fold after one more event of a log that was recorded elsewhere, whole and checked as a
     commit of our own would be: its form, its phase, its bounds, and what follows from it. Raises
-    LimpetError, LookupError, TypeError, ValueError or AttributeError if it does not fit; its link
-    is for the caller to compare."""
+    one of UNFIT if it does not fit; its link is for the caller to compare."""
     from limpet.model.facts import forms  # most processes adopt nothing
 
     before = fold.head
@@ -109,9 +118,9 @@ def proven(fold: Fold, event: Event, raw: bytes, salt: bytes) -> Fold:
     facts = after.head.facts
     if before.facts:
         head.check_phase(before, event.type, input=made.draft.input)
-    head.check_facts(before.facts, facts, event.type, event.data)
     if facts is not before.facts:
         forms.check_document(facts)
+    head.check_facts(before.facts, facts, event.type, event.data)
     return after
 
 

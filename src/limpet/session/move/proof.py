@@ -33,9 +33,10 @@ from limpet.model import (
     processed_by,
     unfit,
 )
-from limpet.model.adopt import proven
+from limpet.model.adopt import UNFIT, proven
 from limpet.model.facts import checkpoints as checkpoint_facts
 from limpet.model.facts import documents as document_facts
+from limpet.model.facts.forks import FORKED
 from limpet.session.life.memory import memory_key
 from limpet.session.move.adopter import Newest
 from limpet.session.move.bundle import BundleReader, Entry
@@ -45,8 +46,6 @@ from limpet.session.move.memory import MemoryEvent, is_own
 from limpet.store.blobs import Blob
 from limpet.store.protocol import ChainedEvent
 
-# What folding an event raises that does not fit those before it.
-_UNFIT: Final = (LimpetError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
 _CHECKPOINT_TYPES: Final = frozenset(
     (CREATED, checkpoint_facts.RECORDED, checkpoint_facts.UNPINNED)
 )
@@ -138,7 +137,7 @@ class Proof:
         self._ids.add(hash(event.id))
         try:
             after = proven(fold, event, each.raw, each.salt)
-        except _UNFIT as error:
+        except UNFIT as error:
             reason = str(error)[:200] or type(error).__name__
             raise self._wrong(event.seq, f"does not fit those before it ({reason})") from error
         if after.head.version != event.seq or after.head.link != event.link:
@@ -222,7 +221,7 @@ class Proof:
             return Marks()
         try:
             found = marks_in(log.fields, uid, self.log)
-        except (msgspec.ValidationError, *_UNFIT) as error:
+        except (msgspec.ValidationError, *UNFIT) as error:
             raise self._reader.damaged(f"its checkpoints cannot be read ({error})") from error
         if not found.log.seq:
             raise self._reader.damaged("its checkpoints are of another session")
@@ -241,7 +240,10 @@ class Proof:
             if event.type != CREATED or opening.floor:
                 raise self._wrong(event.seq, "does not begin a session")
             return Fold(blank(key, opening.uid, event.at_us))
-        if base.floor != opening.floor or data.get("base") != base.checksum.hex():
+        of = base.parent
+        parent = {"app": of.app, "user": of.user, "id": of.id, "uid": base.uid}
+        said = (event.type, data.get("at"), data.get("parent"), data.get("base"))
+        if said != (FORKED, base.floor, parent, base.checksum.hex()) or base.floor != opening.floor:
             raise self._wrong(event.seq, "begins on another state than the header has")
         head = based(key, opening.uid, event.at_us, base.floor, base.link)
         return Fold(head, base.fields, base.versions)

@@ -50,7 +50,7 @@ from limpet.model import (
     scope_of,
     scope_ops,
 )
-from limpet.model.adopt import check_origin, folded, linked, runs, whole
+from limpet.model.adopt import UNFIT, check_origin, folded, linked, runs, whole
 from limpet.model.lease import admits, is_of, left_until, released
 from limpet.store.planning.room import Room
 from limpet.store.planning.view import View
@@ -395,7 +395,7 @@ class Plan:
             return self._adopt_all(key, fold, drafts)
         except LimpetError:
             raise
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except UNFIT as error:
             raise InvalidEvent(f"an event of {key} does not fit those before it") from error
 
     def _adopt_all(
