@@ -172,10 +172,9 @@ async def test_a_sweep_looks_again_after_the_time_between(
 
 
 async def test_what_is_pending_does_not_make_it_try_again_and_again(lp: Limpet) -> None:
-    """An input that waits keeps what follows it hot; the next try comes after so many events."""
+    """Inputs that wait stay hot, and nothing else is there; the next try comes after so many."""
     await lp.retention("shop", events=10)
     s = await made(lp)
-    await s.append("user.said", {"text": "wait"})
     store: Any = lp._journal.store
     calls: list[int] = []
     compact = store.compact
@@ -185,10 +184,49 @@ async def test_what_is_pending_does_not_make_it_try_again_and_again(lp: Limpet) 
         return await compact(key, upto=upto)
 
     store.compact = counted
-    await talk(s, 60)
+    for _ in range(60):
+        await s.append("user.said", {"text": "wait"})
     await settled(lp)
     assert 1 <= len(calls) <= 10
     assert await hot(lp) >= 60
+
+
+async def test_an_input_that_waits_holds_nothing_back(lp: Limpet) -> None:
+    """Everything around it is moved, as far as the limits say; it is still pending, in order, and
+    is moved when it was processed."""
+    await lp.retention("shop", events=50)
+    s = await made(lp)
+    waiting = await s.append("user.said", {"text": "wait"})
+    for _ in range(6):
+        await s.append_many([limpet.Draft(type="agent.said", data={"n": 1})] * 100)
+    await settled(lp)
+    await lp.compact()
+    assert await hot(lp) == 51
+    assert [event.seq for event in await s.pending()] == [waiting.seq]
+    assert await whole(s) == [*range(1, 603)]
+    assert (await s.read(after=1, limit=1))[0] == waiting
+    await s.mark_processed([waiting.seq])
+    moved = await lp.compact()
+    assert (moved.events, await hot(lp)) == (2, 50)
+    (done,) = await s.read(after=1, limit=1)
+    assert (done.processed, done.processed_us) == (603, s.events[-1].at_us)
+    assert (await lp.verify()).ok
+
+
+async def test_a_chat_without_a_worker_is_evicted_too(lp: Limpet) -> None:
+    """Every message of its user is pending; what the agent said is moved around them."""
+    await lp.retention("shop", events=10)
+    s = await made(lp)
+    for _ in range(50):
+        await s.append("user.message", {"text": "hello"})
+        await talk(s, 1)
+    await settled(lp)
+    await lp.compact()
+    assert await hot(lp) == 5 + 50
+    assert await whole(s) == [*range(1, 102)]
+    assert len(await s.pending()) == 50
+    assert s.head.pending == 50
+    assert (await lp.verify()).ok
 
 
 async def test_no_caller_waits_for_eviction_and_closing_ends_it(url: str) -> None:

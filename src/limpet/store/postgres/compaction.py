@@ -28,16 +28,27 @@ async def compact(conn: Connection, reader: Reader, key: Key, upto: int) -> Comp
         raise await reader.gone(conn, key)
     top = max(row["floor"], await segments.top(conn, row["sid"]))
     if settled := await _settled(conn, reader, row, top):
-        return await _move(conn, reader, row, settled, len(settled))
+        return await _move(conn, reader, row, settled, len(settled)) or Compacted()
+    while (done := await _next(conn, reader, key, row, top, upto)) is not None:
+        if done.events:
+            return done
+        top = await segments.top(conn, row["sid"])  # a segment of what is pending, nothing else
+    return Compacted()
+
+
+async def _next(
+    conn: Connection, reader: Reader, key: Key, row: Any, top: int, upto: int
+) -> Compacted | None:
+    """Move the next events; None if there is nothing left to move."""
     last = await conn.fetchval(SQL["compactable"], row["sid"], top, upto, row["version"])
     if last is None or last <= top or not await _keep_snapshot(conn, reader, key, row, last):
-        return Compacted()
+        return None
     small = await _small(conn, reader, row, top)
-    gathered = await _gathered(conn, reader, row, (top, last), len(small))
-    found = cold.trimmed([*small, *gathered])
-    if len(found) <= len(small):
-        return Compacted()
-    return await _move(conn, reader, row, found, len(small))
+    found = [*small, *await _gathered(conn, reader, row, (top, last), len(small))]
+    if found and found[-1].record.event.seq == last:
+        at_snapshot = await conn.fetchval(SQL["snapshot_at"], row["sid"], last)
+        found = found if at_snapshot else cold.trimmed(found)  # where one stands, a segment ends
+    return await _move(conn, reader, row, found, len(small)) if len(found) > len(small) else None
 
 
 async def _settled(conn: Connection, reader: Reader, row: Any, top: int) -> list[Cold]:
@@ -97,7 +108,7 @@ async def _gathered(
 
 async def _move(
     conn: Connection, reader: Reader, row: Any, found: list[Cold], joined: int
-) -> Compacted:
+) -> Compacted | None:
     sid, uid = row["sid"], row["uid"]
     first, last = found[0].record.event, found[-1].record.event
     previous = await _previous(conn, reader, row, first.seq)
@@ -105,7 +116,7 @@ async def _move(
     try:
         cold.decode(raw, first.seq, previous, last.link)
     except Damaged:  # the chain is broken in there: the rows stay for verify to find
-        return Compacted()
+        return None
     packed = reader.codec.pack(raw, cold.place(uid, first.seq, last.seq), bound=True)
     new = found[joined:]
     seqs = [each.record.event.seq for each in new]

@@ -30,15 +30,25 @@ def compact(writes: WriteConnection, key: Key, upto: int) -> Compacted:
         of = _Session(*writes.reader.living(key))
         top = max(of.head.floor, writes.reader.cold.top(of.sid))
         if settled := _settled(writes, of, top):
-            return _move(writes, of, settled, len(settled))
-        last = _last(writes, of, top, upto)
-        if last <= top or not _keep_snapshot(writes, of, last):
-            return Compacted()
-        small = _small(writes, of, top)
-        found = cold.trimmed([*small, *_gathered(writes, of, top, last, len(small))])
-        if len(found) <= len(small):
-            return Compacted()
-        return _move(writes, of, found, len(small))
+            return _move(writes, of, settled, len(settled)) or Compacted()
+        while (done := _next(writes, of, top, upto)) is not None:
+            if done.events:
+                return done
+            top = writes.reader.cold.top(of.sid)  # a segment of what is pending and nothing else
+        return Compacted()
+
+
+def _next(writes: WriteConnection, of: _Session, top: int, upto: int) -> Compacted | None:
+    """Move the next events; None if there is nothing left to move."""
+    last = _last(writes, of, top, upto)
+    if last <= top or not _keep_snapshot(writes, of, last):
+        return None
+    small = _small(writes, of, top)
+    found = [*small, *_gathered(writes, of, top, last, len(small))]
+    if found and found[-1].record.event.seq == last:
+        at_snapshot = writes.conn.execute(SQL["snapshot_at"], (of.sid, last)).fetchone()
+        found = found if at_snapshot else cold.trimmed(found)  # where one stands, a segment ends
+    return _move(writes, of, found, len(small)) if len(found) > len(small) else None
 
 
 def _settled(writes: WriteConnection, of: _Session, top: int) -> list[Cold]:
@@ -105,14 +115,16 @@ def _gathered(writes: WriteConnection, of: _Session, top: int, last: int, most: 
     return found
 
 
-def _move(writes: WriteConnection, of: _Session, found: list[Cold], joined: int) -> Compacted:
+def _move(
+    writes: WriteConnection, of: _Session, found: list[Cold], joined: int
+) -> Compacted | None:
     conn, sid = writes.conn, of.sid
     first, last = found[0].record.event.seq, found[-1].record.event.seq
     row = segment_row(sid, of.head.uid, found, _previous(writes, of, first), writes.codec)
     try:
         cold.decode(cold.encode(cold.hollowed(found)), first, row[6], row[7])
     except Damaged:  # the chain is broken in there: the rows stay for verify to find
-        return Compacted()
+        return None
     feed.retire(conn)
     moved = (sid, first, last)
     before = int(conn.execute(SQL["rows_bytes"], moved).get)
