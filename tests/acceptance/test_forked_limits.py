@@ -45,6 +45,17 @@ async def test_a_fork_has_the_tools_of_its_original(lp: limpet.Limpet) -> None:
     assert (await woken(lp, fork, refunds)).reason == "requires_action"
 
 
+async def test_a_fork_of_a_session_with_no_tools_to_use_has_none(lp: limpet.Limpet) -> None:
+    """A binding without tools is one, and what was left out of it is still wanted."""
+    refund = limpet.Tool("refund", required=False)
+    registry = limpet.ToolRegistry([refund], authorize=lambda tool, session: "not for you")
+    s = await lp.create("support", "ada", "p")
+    await s.bind_tools(registry, actor=ADA)
+    fork = await s.fork()
+    assert isinstance((await woken(lp, fork, refunds)).error, limpet.ToolDenied)
+    assert fork.head.facts["degraded"] == s.head.facts["degraded"]
+
+
 async def test_a_fork_of_a_child_may_not_do_what_the_parent_may_not(lp: limpet.Limpet) -> None:
     """What the parent's worker forbids is a limit of the child, and of every fork of it."""
 

@@ -52,9 +52,11 @@ def inherited(facts: Facts) -> dict[str, Any]:
     kept = facts.get("setup", EMPTY)
     permissions = {name: kept[name] for name in ("permissions", "limits") if name in kept}
     budget = budgets.empty_limits(facts)
-    found = {"setup": permissions, "budget": budget}
-    found |= {name: facts.get(name, EMPTY) for name in ("tools", "timeouts")}
-    return {name: value for name, value in found.items() if value}
+    found = {"setup": permissions, "budget": budget, "timeouts": facts.get("timeouts", EMPTY)}
+    found = {name: value for name, value in found.items() if value}
+    if "tools" in facts:  # a binding without tools allows none
+        found |= {"tools": tools.tools_in(facts), "wanted": tools.degraded_in(facts)}
+    return found
 
 
 def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

@@ -144,6 +144,7 @@ class _Inherited(Struct):
 
     setup: _Attached | UnsetType = UNSET
     tools: Tools = msgspec.field(default_factory=dict)
+    wanted: Tools = msgspec.field(default_factory=dict)
     timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
     budget: _Limits | UnsetType = UNSET
 
@@ -329,6 +330,7 @@ class _Renewed(Struct):
 class _ToolsBound(Struct):
     tools: Tools
     degraded: list[str] = msgspec.field(default_factory=list)
+    wanted: Tools = msgspec.field(default_factory=dict)
 
 
 class _Transition(Struct):
