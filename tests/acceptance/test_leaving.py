@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.session.runs.leaving import leave
+from limpet.model import UPDATE_TRIES_MAX
+from limpet.session.runs.leaving import head_of, leave
+from limpet.store.memory import MemoryStore
 from limpet.store.protocol import KeyOwner
 from tests.support.seal import FixedKeySeal
 
@@ -86,6 +88,51 @@ async def test_a_deletion_that_died_in_the_middle_is_finished_by_the_next(
     assert await said(s) == ["terminated, deleted, None"]
     assert len(await s.read(types=["session.child_ended"])) == 1
     assert (await lp.verify()).ok
+
+
+class BusyStore(MemoryStore):
+    """A store in which a session goes on whenever somebody has looked at its head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on: Callable[[], Awaitable[Any]] | None = None
+        self.left = 0
+
+    async def heads(self, *args: Any, **how: Any) -> Any:
+        found = await super().heads(*args, **how)
+        if self.goes_on is not None and self.left:
+            self.left -= 1
+            await self.goes_on()
+        return found
+
+
+async def test_a_child_that_goes_on_meanwhile_is_looked_at_again() -> None:
+    """As often as it takes, and not without an end: then nobody was told."""
+    store = BusyStore()
+    async with limpet.Limpet("memory://", store=store) as lp:
+        s, child = await begun(lp)
+        busy = lp.session(child, actor=ADA)
+        store.goes_on = lambda: busy.append("note.taken", {})
+        store.left = UPDATE_TRIES_MAX
+        with pytest.raises(limpet.SessionConflict):
+            await leave(lp._journal, child)
+        assert (await s.children(), store.left) == ((child,), 0)
+        store.left = 2
+        await leave(lp._journal, child)
+        (ended,) = await s.read(types=["session.child_ended"])
+        assert (ended.actor, await s.children()) == ("system:operator", ())
+
+
+async def test_a_session_is_found_beside_those_whose_ids_begin_with_its_own(
+    lp: limpet.Limpet,
+) -> None:
+    """By the whole key; nothing is found for a key that is only the beginning of one."""
+    for id in ("order", "order-7", "order-8"):
+        await lp.create("support", "ada", id)
+    found = await head_of(lp._journal, limpet.Key("support", "ada", "order"))
+    assert found is not None
+    assert found.key.id == "order"
+    assert await head_of(lp._journal, limpet.Key("support", "ada", "ord")) is None
 
 
 async def test_a_fork_of_a_child_is_removed_alone(lp: limpet.Limpet) -> None:

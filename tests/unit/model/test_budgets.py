@@ -230,6 +230,9 @@ def test_a_turn_waits_for_what_it_lacks() -> None:
     assert budgets.lacking(facts) == {"cost": 1, "tokens": 1}
     assert budgets.lacking(folded(granted(1.0, 10), said(0.5, input=10))) == {"tokens": 1}
     assert budgets.lacking(folded(granted(1.0), said(input=10))) == {}
+    assert budgets.lacking(folded(granted(1.0, 10), said(0.999999, input=9))) == {}
+    assert budgets.is_enough(EMPTY, {"cost": 5, "tokens": 5})
+    assert budgets.is_enough(folded(granted(1.0)), {"cost": 5, "tokens": 5})
     assert budgets.needed("cost", 0.7) == {"cost": 700_000}
     assert budgets.needed("tokens", 70) == {"tokens": 70}
     more = folded(granted(0.500001, 1), on=facts)

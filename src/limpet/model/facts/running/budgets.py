@@ -225,13 +225,8 @@ def view(facts: Facts) -> BudgetView | None:
 
 def remaining(facts: Facts) -> tuple[int | None, int | None]:
     """What is neither spent nor reserved nor with children; None where there is no limit."""
-    limits = _limits(facts)
-    if not limits:
-        return None, None
-    gone = used_up(facts)
-    cost, tokens = limits.get("cost"), limits.get("tokens")
-    cost = None if cost is None else cost - gone.cost
-    return cost, None if tokens is None else tokens - gone.tokens
+    left = _left(facts)
+    return left.get("cost"), left.get("tokens")
 
 
 def needed(name: str, asked: float) -> dict[str, int]:
@@ -241,14 +236,12 @@ def needed(name: str, asked: float) -> dict[str, int]:
 
 def lacking(facts: Facts) -> dict[str, int]:
     """What has to be left of each limit that is used up, for a turn to go on: anything."""
-    left = zip(LIMITS, remaining(facts), strict=True)
-    return {name: 1 for name, has in left if has is not None and has <= 0}
+    return {name: 1 for name, left in _left(facts).items() if left <= 0}
 
 
 def is_enough(facts: Facts, of: Mapping[str, Any]) -> bool:
     """Whether as much is left of the budget. What was not asked for may be overdrawn."""
-    left = zip(LIMITS, remaining(facts), strict=True)
-    return all([has is None or name not in of or has >= of[name] for name, has in left])
+    return all([left >= of[name] for name, left in _left(facts).items() if name in of])
 
 
 def check_left(facts: Facts) -> None:
@@ -262,8 +255,8 @@ def check_overdrawn(facts: Facts) -> None:
 
 
 def _check_least(facts: Facts, least: int) -> None:
-    for name, left in zip(LIMITS, remaining(facts), strict=True):
-        if left is not None and left < least:
+    for name, left in _left(facts).items():
+        if left < least:
             raise errors.BudgetReached(name, None, left / MILLION if name == "cost" else left)
 
 
@@ -326,8 +319,8 @@ def fold_turn(facts: Facts) -> Changes:
 def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
     """Raise BudgetReached if more would be reserved, or given away, than is left."""
     check_overdrawn(before)
-    for name, left in zip(LIMITS, remaining(after), strict=True):
-        if left is not None and left < 0:
+    for name, left in _left(after).items():
+        if left < 0:
             divisor = MILLION if name == "cost" else 1
             raise errors.BudgetReached(name, data[name] / divisor, (left + data[name]) / divisor)
 
@@ -366,6 +359,13 @@ def _limits(facts: Facts) -> dict[str, int]:
     """By name, in millionths and tokens; without those that it does not have."""
     budget = facts.get("budget", EMPTY)
     return {name: budget[name] for name in LIMITS if name in budget}
+
+
+def _left(facts: Facts) -> dict[str, int]:
+    """What is left of each limit; less than nothing if it is overdrawn."""
+    limits = _limits(facts)
+    gone = used_up(facts)._asdict() if limits else {}
+    return {name: limit - gone[name] for name, limit in limits.items()}
 
 
 def _lent(facts: Facts) -> Amount:
