@@ -45,7 +45,7 @@ from limpet.runtime.inheriting import inherited
 from limpet.runtime.records import args_hash, identity
 from limpet.runtime.under_way import UnderWay
 from limpet.session.creation import creation
-from limpet.session.runs.leaving import part
+from limpet.session.runs.leaving import end_delegation
 from limpet.session.session import Session
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Ending:
         how: dict[str, Any] = {"uid": head.uid, "release": lease}
         mine = Commit(session.key, drafts, head.version, lease.fence, **how)
         journal, by = session.writer.journal, f"agent:{session.app}"[:320]
-        committed, recorded = await part(journal, head, mine, ended, log.prepare, by=by)
+        committed, recorded = await end_delegation(journal, head, mine, ended, log.prepare, by=by)
         known.absorb(committed, recorded)
 
     async def _told(self) -> Draft:

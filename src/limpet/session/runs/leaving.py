@@ -63,14 +63,16 @@ async def leave_at(journal: Journal, head: Head) -> None:
         ended = children.child_ended(head.key, head.uid, "terminated", **how)
     mine = Commit(head.key, (), head.version, uid=head.uid)
     try:
-        await part(journal, head, mine, ended, lambda draft: journal.prepare(draft, _BY), by=_BY)
+        await end_delegation(
+            journal, head, mine, ended, lambda draft: journal.prepare(draft, _BY), by=_BY
+        )
     except _GONE as error:
         if error.key != head.key:
             raise
-        # Another call was faster.
+        return  # another call was faster
 
 
-async def part(
+async def end_delegation(
     journal: Journal,
     head: Head,
     mine: Commit,
