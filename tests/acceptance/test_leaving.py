@@ -123,6 +123,19 @@ async def test_a_child_that_goes_on_meanwhile_is_looked_at_again() -> None:
         assert (ended.actor, await s.children()) == ("system:operator", ())
 
 
+async def test_a_child_that_was_interrupted_with_its_parent_is_removed_without_news(
+    lp: limpet.Limpet,
+) -> None:
+    """Also if the worker of the parent died before it let go of it: the budget comes back."""
+    s, child = await begun(lp)
+    await lp.session(child, actor=ADA).append("user.interrupt", {"by": "parent"})
+    await lp.delete(child)
+    assert await s.children() == ()
+    assert await s.read(types=["session.child_ended"]) == ()
+    assert s.budget is not None
+    assert s.budget.remaining.cost == pytest.approx(0.95)
+
+
 async def test_a_session_is_found_beside_those_whose_ids_begin_with_its_own(
     lp: limpet.Limpet,
 ) -> None:

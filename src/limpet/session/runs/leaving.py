@@ -56,9 +56,8 @@ async def leave_at(journal: Journal, head: Head) -> None:
     """The same, of a session at this version. Raises SessionConflict if it went on since."""
     if not is_untold(head.facts):
         return
-    found = children.delegation(head.facts)
     ended = None
-    if found is not None and not found.get("quiet"):
+    if not head.facts["delegation"].get("quiet"):  # else its parent was interrupted with it
         how: dict[str, str | None] = {"summary": "deleted", "output": None}
         ended = children.child_ended(head.key, head.uid, "terminated", **how)
     mine = Commit(head.key, (), head.version, uid=head.uid)
