@@ -150,6 +150,15 @@ def test_what_is_spent_reserved_and_lent_is_not_left() -> None:
     assert budgets.used_with_children(facts) == Amount(450_000, 257)
 
 
+def test_a_reservation_ends_alone() -> None:
+    """Those beside it stay; the last one leaves nothing behind."""
+    both = folded(budgets.reserved("a", Amount(5, 6)), budgets.reserved("b", Amount(7, 8)))
+    one = folded(budgets.settled("a", Amount(1, 2)), on=both)
+    assert budgets.reservations(one) == {"b": Amount(7, 8)}
+    none = folded(budgets.settled("b", Amount(7, 8)), on=one)
+    assert (budgets.spent(none), "reserved" in none["budget"]) == (Amount(8, 10), False)
+
+
 def test_a_session_without_a_limit_has_no_budget_to_show() -> None:
     """It may have used and reserved anything, and heard of its children: nothing is refused."""
     made = children.child_created(CHILD, UID, 1, "", None)
