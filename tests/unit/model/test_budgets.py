@@ -52,11 +52,14 @@ def remaining(facts: FrozenDict) -> tuple[int | None, int | None]:
     return budgets.remaining(facts)
 
 
-def test_the_types_of_budget_events_stay_as_they_are_stored() -> None:
+def test_the_types_of_events_stay_as_they_are_stored() -> None:
     """A log of yesterday is folded by the code of tomorrow."""
     names = ("granted", "reserved", "settled", "delegated", "returned")
     types = (budgets.GRANTED, budgets.RESERVED, budgets.SETTLED, budgets.LENT, budgets.RETURNED)
     assert types == tuple(f"budget.{name}" for name in names)
+    kin = ("child_created", "delegated", "child_released", "delegation_ended")
+    known = (children.CHILD_CREATED, children.DELEGATED, children.CHILD_RELEASED)
+    assert (*known, children.DELEGATION_ENDED) == tuple(f"session.{name}" for name in kin)
 
 
 def test_the_data_of_budget_events_stays_as_it_is_stored() -> None:
