@@ -52,11 +52,14 @@ def remaining(facts: FrozenDict) -> tuple[int | None, int | None]:
     return budgets.remaining(facts)
 
 
-def test_the_types_of_budget_events_stay_as_they_are_stored() -> None:
+def test_the_types_of_events_stay_as_they_are_stored() -> None:
     """A log of yesterday is folded by the code of tomorrow."""
     names = ("granted", "reserved", "settled", "delegated", "returned")
     types = (budgets.GRANTED, budgets.RESERVED, budgets.SETTLED, budgets.LENT, budgets.RETURNED)
     assert types == tuple(f"budget.{name}" for name in names)
+    kin = ("child_created", "delegated", "child_released", "delegation_ended")
+    known = (children.CHILD_CREATED, children.DELEGATED, children.CHILD_RELEASED)
+    assert (*known, children.DELEGATION_ENDED) == tuple(f"session.{name}" for name in kin)
 
 
 def test_the_data_of_budget_events_stays_as_it_is_stored() -> None:
@@ -148,6 +151,15 @@ def test_what_is_spent_reserved_and_lent_is_not_left() -> None:
     assert (view.limit, view.spent) == (Budget(1.0, 1_000), Budget(0.15, 57))
     assert (view.delegated, view.reserved) == (Budget(0.3, 200), Budget(0.0, 0))
     assert budgets.used_with_children(facts) == Amount(450_000, 257)
+
+
+def test_a_reservation_ends_alone() -> None:
+    """Those beside it stay; the last one leaves nothing behind."""
+    both = folded(budgets.reserved("a", Amount(5, 6)), budgets.reserved("b", Amount(7, 8)))
+    one = folded(budgets.settled("a", Amount(1, 2)), on=both)
+    assert budgets.reservations(one) == {"b": Amount(7, 8)}
+    none = folded(budgets.settled("b", Amount(7, 8)), on=one)
+    assert (budgets.spent(none), "reserved" in none["budget"]) == (Amount(8, 10), False)
 
 
 def test_a_session_without_a_limit_has_no_budget_to_show() -> None:
