@@ -6,6 +6,7 @@ from typing import Final
 
 _MODEL: Final = "tests/unit/model"
 _STORE: Final = "tests/unit/store"
+_RUNTIME: Final = "tests/unit/runtime"
 
 # By module: files of tests. Those of their tests that need a server are left out.
 TARGETS: Final[dict[str, tuple[str, ...]]] = {
@@ -86,6 +87,33 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_sealed_files.py",
         "tests/golden/test_files.py",
     ),
+    "limpet.model.facts.running.requests": (
+        f"{_MODEL}/test_requests.py",
+        f"{_RUNTIME}/test_requests.py",
+        "tests/acceptance/test_answered_once.py",
+        "tests/property/test_facts.py",
+        f"{_RUNTIME}/test_effects.py",
+        f"{_RUNTIME}/test_vocabulary.py",
+        "tests/acceptance/test_context.py",
+    ),
+    "limpet.runtime.requests": (
+        f"{_RUNTIME}/test_requests.py",
+        "tests/acceptance/test_answered_once.py",
+        f"{_RUNTIME}/test_effects.py",
+        f"{_RUNTIME}/test_turns.py",
+        "tests/acceptance/test_bad_arguments.py",
+    ),
+    "limpet.runtime.opening": (
+        f"{_RUNTIME}/test_requests.py",
+        "tests/acceptance/test_answered_once.py",
+        f"{_RUNTIME}/test_turns.py",
+        f"{_RUNTIME}/test_effects.py",
+        f"{_RUNTIME}/test_children.py",
+        f"{_RUNTIME}/test_traces.py",
+        f"{_RUNTIME}/test_defects.py",
+        f"{_RUNTIME}/test_endings.py",
+        f"{_RUNTIME}/test_worker.py",
+    ),
     "limpet.session.typing.loading": (
         "tests/acceptance/test_migrating_races.py",
         "tests/acceptance/test_evolution.py",
@@ -105,6 +133,9 @@ _ON_MEMORY: Final = frozenset(
         "limpet.model.lease",
         "limpet.store.memory.leases",
         "limpet.store.planning.plan",
+        "limpet.model.facts.running.requests",
+        "limpet.runtime.requests",
+        "limpet.runtime.opening",
     )
 )
 
