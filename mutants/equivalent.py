@@ -258,4 +258,12 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "_BlockReader._next",
         "last and self._file.read(1) -> last and self._file.read(2)",
     ): "Whether one byte more is there or two is the same.",
+    (
+        "limpet.model.facts.running.requests",
+        "overdue",
+        "return {id: bool(r.get('otherwise')) for id, r in requests_in(facts).items() if 'answer' "
+        "not in r and r.get('deadline_us', now_us + 1) <= now_us} -> return "
+        "{id: bool(r.get('otherwise')) for id, r in requests_in(facts).items() if 'answer' not in "
+        "r and r.get('deadline_us', now_us + 2) <= now_us}",
+    ): "Without a deadline it is after now, however far.",
 }

@@ -122,6 +122,33 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/unit/runtime/test_endings.py",
         "tests/acceptance/test_kinship.py",
     ),
+    "limpet.model.facts.running.requests": (
+        f"{_MODEL}/test_requests.py",
+        f"{_RUNTIME}/test_requests.py",
+        "tests/acceptance/test_answered_once.py",
+        "tests/property/test_facts.py",
+        f"{_RUNTIME}/test_effects.py",
+        f"{_RUNTIME}/test_vocabulary.py",
+        "tests/acceptance/test_context.py",
+    ),
+    "limpet.runtime.requests": (
+        f"{_RUNTIME}/test_requests.py",
+        "tests/acceptance/test_answered_once.py",
+        f"{_RUNTIME}/test_effects.py",
+        f"{_RUNTIME}/test_turns.py",
+        "tests/acceptance/test_bad_arguments.py",
+    ),
+    "limpet.runtime.opening": (
+        f"{_RUNTIME}/test_requests.py",
+        "tests/acceptance/test_answered_once.py",
+        f"{_RUNTIME}/test_turns.py",
+        f"{_RUNTIME}/test_effects.py",
+        f"{_RUNTIME}/test_children.py",
+        f"{_RUNTIME}/test_traces.py",
+        f"{_RUNTIME}/test_defects.py",
+        f"{_RUNTIME}/test_endings.py",
+        f"{_RUNTIME}/test_worker.py",
+    ),
     "limpet.session.typing.loading": (
         "tests/acceptance/test_migrating_races.py",
         "tests/acceptance/test_evolution.py",
@@ -178,6 +205,9 @@ _ON_MEMORY: Final = frozenset(
         "limpet.session.life.tools",
         "limpet.store.memory.leases",
         "limpet.store.planning.plan",
+        "limpet.model.facts.running.requests",
+        "limpet.runtime.requests",
+        "limpet.runtime.opening",
     )
 )
 

@@ -63,15 +63,19 @@ async def test_a_question_is_answered_and_an_approval_confirmed(world: World) ->
     session = await world.begin("hi")
     await world.work(asks)
     (request,) = session.blocked_on
-    with pytest.raises(limpet.RequestMismatch, match="answer"):
+    with pytest.raises(limpet.RequestMismatch, match=r"Use s\.answer\(request_id, output\) to"):
         await session.confirm(request.id, allow=True)
     await session.answer(request.id, 1.25)
     await world.work(asks)
     assert await world.said() == ["1.25"]
     await world.send("again")
     await world.work(wires)
-    with pytest.raises(limpet.RequestMismatch, match="confirm"):
+    with pytest.raises(limpet.RequestMismatch, match=r"Use s\.confirm\(…\) to"):
         await session.answer(session.blocked_on[0].id, 1)
+    with pytest.raises(AttributeError):
+        session.blocked_on[0].name = "another"  # type: ignore[misc]
+    asked = await session.read(types=["agent.tool_use", "agent.custom_tool_use"])
+    assert [e.data.get("permission") for e in asked] == [None, "ask"]
 
 
 async def test_an_answer_may_be_an_error(world: World) -> None:
