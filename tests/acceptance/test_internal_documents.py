@@ -100,8 +100,8 @@ async def test_a_document_of_ours_in_another_form_is_skipped(
     assert await archived.learnings("broken") == ()
     assert await archived.memory_of("broken") == ""
     if value:  # an empty one says nothing, which is fine
-        assert "document has another form: collection=retention name=broken" in caplog.text
-        assert "document has another form: collection=archiving name=one" in caplog.text
+        assert "document has another form: session=$$retention/*/broken" in caplog.text
+        assert "document has another form: session=$$archiving/4/shop/ada/one" in caplog.text
 
 
 PLACES = ("../../../victim", "/victim", "a/../../../../victim", "a//../../../../victim", "..")

@@ -140,10 +140,29 @@ def runs(drafts: Sequence[Prepared]) -> list[Sequence[Prepared]]:
     return [drafts[one:other] for one, other in pairwise(edges)]
 
 
-def linked(fold: Fold, drafts: Sequence[Prepared]) -> tuple[Fold, list[Recorded]]:
+def linked(key: Key, fold: Fold, drafts: Sequence[Prepared]) -> tuple[Fold, list[Recorded]]:
     """The events of a run of adopted drafts with the links that follow here, and the fold with the
     head and the texts after them. Whether these are the links of their origins is for the caller to
-    look at; the fields come with `folded`."""
+    look at; the fields come with `folded`. Raises InvalidEvent if a fact does not fit those before
+    it."""
+    try:
+        return _linked(fold, drafts)
+    except LimpetError:
+        raise
+    except UNFIT as error:
+        raise InvalidEvent(f"an event of {key} does not fit those before it") from error
+
+
+def check_followed(before: FrozenDict, after: FrozenDict) -> None:
+    """Raise InvalidEvent unless what follows from adopted events has the form that whoever reads
+    the head relies on."""
+    if after is not before:
+        from limpet.model.facts import forms  # most processes adopt nothing
+
+        forms.check_document(after)
+
+
+def _linked(fold: Fold, drafts: Sequence[Prepared]) -> tuple[Fold, list[Recorded]]:
     after, texts, made = fold.head, fold.texts, []
     for draft in drafts:
         origin = draft.origin

@@ -260,8 +260,7 @@ class Internal(Documents):
         try:
             return msgspec.convert(document.value, form)
         except (msgspec.ValidationError, InvalidInput):
-            text = "document has another form: collection=%s name=%s"
-            SESSION.warning(text, self.collection, document.name)
+            SESSION.warning("document has another form: session=%s", self.key(document.name))
             return None
 
 

@@ -115,7 +115,7 @@ async def policy_of(journal: Journal, app: str) -> CheckpointPolicy | None:
     try:
         return None if read is None else read.policy()
     except LimpetError as error:
-        SESSION.warning("policy ignored: app=%s code=%s", app, error.code)
+        SESSION.warning("policy ignored: error=%s app=%s", error.code, app)
         return None
 
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from limpet.errors import ArchiveFailed, InvalidURL
 from limpet.model import Key, canonical
+from limpet.store.coding.files import check_inside
 from limpet.store.sqlite.file.locks import part_beside
 from limpet.store.threads import in_thread
 
@@ -105,14 +106,6 @@ def open_archive(url: str | None) -> Archive | None:
         return BucketArchive(parts.netloc, parts.path.strip("/"))
     advice = "Write file:///directory or s3://bucket/prefix"
     raise InvalidURL(str(url), "it does not name an archive", advice)
-
-
-def check_inside(url: str, name: str, doing: str) -> None:
-    """Raise ArchiveFailed unless a name stays in its archive. It may come from a stored event: one
-    that was changed, or recorded elsewhere, must not lead to a file of somebody else's."""
-    parts = name.split("/")
-    if "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in parts):
-        raise ArchiveFailed(url, doing, "the name of the file leads out of the archive")
 
 
 async def put_bytes(archive: Archive, name: str, raw: bytes) -> None:

@@ -530,7 +530,7 @@ def _key_in(move: Any, at: Key) -> Key | None:
     except (msgspec.ValidationError, InvalidKey):
         key = None
     if key is None or owner_of(key.app, key.user) != at.user:
-        SESSION.warning("document has another form: collection=%s name=%s", UNDER_WAY, at.id)
+        SESSION.warning("document has another form: session=%s", at)
         return None
     return key
 

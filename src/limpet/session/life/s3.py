@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 from limpet.errors import ArchiveFailed
-from limpet.session.life.archives import check_inside
+from limpet.store.coding.files import check_inside
 from limpet.store.threads import in_thread
 
 TIMEOUT_SECONDS: Final = 60

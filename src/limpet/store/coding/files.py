@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from limpet.errors import ArchiveDamaged, ArchiveSealed, SealUnavailable
+from limpet.errors import ArchiveDamaged, ArchiveFailed, ArchiveSealed, SealUnavailable
 from limpet.store.coding.seal import Sealer, Sealing
 from limpet.store.protocol import KeyOwner, Place, Store
 
@@ -261,3 +261,11 @@ def is_sealed(path: Path) -> bool:
 def _place(owner: KeyOwner, header: str, number: int, *, last: bool) -> Place:
     """Where a block belongs. The header is named by its hash, so that nothing in it can change."""
     return Place("file", owner, f"{header}/{number}", "last" if last else "more")
+
+
+def check_inside(url: str, name: str, doing: str) -> None:
+    """Raise ArchiveFailed unless a name stays in its archive. It may come from a stored event: one
+    that was changed, or recorded elsewhere, must not lead to a file of somebody else's."""
+    parts = name.split("/")
+    if "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise ArchiveFailed(url, doing, "the name of the file leads out of the archive")

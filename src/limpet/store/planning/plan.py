@@ -50,7 +50,7 @@ from limpet.model import (
     scope_of,
     scope_ops,
 )
-from limpet.model.adopt import UNFIT, check_origin, folded, linked, runs, whole
+from limpet.model.adopt import check_followed, check_origin, folded, linked, runs, whole
 from limpet.model.lease import admits, is_of, left_until, released
 from limpet.store.planning.room import Room
 from limpet.store.planning.view import View
@@ -391,22 +391,12 @@ class Plan:
         self, key: Key, fold: Fold, drafts: Sequence[Prepared]
     ) -> tuple[Fold, list[Event | None]]:
         """Record a run of events that another store has recorded, none of which is here."""
-        try:
-            return self._adopt_all(key, fold, drafts)
-        except LimpetError:
-            raise
-        except UNFIT as error:
-            raise InvalidEvent(f"an event of {key} does not fit those before it") from error
-
-    def _adopt_all(
-        self, key: Key, fold: Fold, drafts: Sequence[Prepared]
-    ) -> tuple[Fold, list[Event | None]]:
         made: list[Event | None] = []
         before = fold.head.facts
         for some in runs(drafts):
             if some[0].type in PROCESSING:
                 self._check_pending(key, some[0])
-            after, recorded = linked(fold, some)
+            after, recorded = linked(key, fold, some)
             at_us = fold.head.updated_us
             for rec in recorded:
                 event, of = rec.event, (key, rec.event.id)
@@ -419,10 +409,7 @@ class Plan:
                 made.append(event)
                 at_us = event.at_us
             fold = folded(fold, after, some)
-        if fold.head.facts is not before:  # whoever reads the head relies on their form
-            from limpet.model.facts.forms import check_document  # most processes adopt nothing
-
-            check_document(fold.head.facts)
+        check_followed(before, fold.head.facts)
         return fold, made
 
     def _check_pending(self, key: Key, draft: Prepared) -> None:
