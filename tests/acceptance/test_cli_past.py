@@ -117,7 +117,7 @@ def test_a_merge_with_conflicts_is_refused_unless_a_side_is_preferred(here: Path
     asyncio.run(both())
     refused = run(here, "merge", "shop.db", "try", *KEY)
     assert (refused.returncode, "changed x" in refused.stderr) == (3, True)
-    assert "Here: pass --prefer ours" in refused.stderr  # the advice of the error is for programs
+    assert "Pass --prefer ours" in refused.stderr  # the advice of the error is for programs
     refused = run(here, "fork", "shop.db", *KEY, "--new-id", "try")
     assert "Pass another --new-id" in refused.stderr
     answer(here, "merge", "try", "--prefer", "theirs")

@@ -19,6 +19,7 @@ from tests.support import chats
 from tests.support.command import PAGE, answer, run, run_process, run_terminal
 
 COMMANDS = ("doctor", "verify", "status", "backup", "restore", "migrate")
+ONE = ("--app", "support", "--user", "ada", "--id", "one")
 
 
 @pytest.fixture
@@ -116,6 +117,36 @@ def test_the_table_fits_its_terminal(here: Path, columns: int) -> None:
     assert lines[1].split() == ["state", "session", "pending", "waiting"]
     assert max(map(len, lines)) <= columns
     assert len([line for line in lines if re.search(r"\S+Z \((in .*|now|.* ago)\) *$", line)]) == 2
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("resume", *ONE),
+        ("state", *ONE, "--at", "#7"),
+        ("rewind", "soon", *ONE),
+        ("blame", "a..b", *ONE),
+        ("agents", "nobody"),
+        ("confirm", "none", "--allow", *ONE),
+        ("list", "--cursor", "none", "--app", "support"),
+        ("trace", *ONE),
+        ("log", *ONE[:-1], "nobody"),
+        ("fork", "--new-id", "one", *ONE),
+        ("merge", "nobody", *ONE),
+        ("unarchive", *ONE),
+        ("create", *ONE),
+    ],
+    ids=" ".join,
+)
+def test_errors_speak_to_a_person_at_a_shell(here: Path, args: tuple[str, ...]) -> None:
+    """They name commands and options, and no method, class or argument of a program."""
+    command, *rest = args
+    done = run(here, command, "support.db", *rest)
+    assert done.returncode in (2, 3), done
+    python = (
+        r"\b(lp|s|page|error|self|limpet)\.\w|\w\(\)|\b(None|True|str|Ref|CheckpointRef)\b|=True"
+    )
+    assert not re.search(python, done.stderr), done.stderr
 
 
 # --- help ---------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ stdout, and nothing else is printed.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -45,17 +46,25 @@ _FINDINGS: Final = (
     "verifies (limpet restore FILE STORE --replace); or, to keep newer events of the other "
     "sessions, open that backup and copy the state of the damaged sessions from it."
 )
-# Where the advice of an error is for a program: the same for a person at the command line.
-_HERE: Final = {
-    "checkpoint.none": "limpet checkpoint, with --list to see which there are",
+# The last sentence of an error is advice to a program. These take its place at the command line.
+_ADVICE: Final = {
+    "archive.sealed": "Use a program that has the seal",
+    "checkpoint.integrity": "Restore an older one with --fallback, and run limpet verify",
+    "checkpoint.no_full": "Make one with limpet checkpoint --full, or go back with limpet rewind",
+    "checkpoint.none": "limpet checkpoint --list shows those that there are",
     "document.not_found": "limpet documents STORE COLLECTION lists those that there are",
-    "merge.conflict": "pass --prefer ours or --prefer theirs",
-    "query.cursor": "pass the cursor of the last page in JSON unchanged, or leave --cursor out",
+    "merge.conflict": "Pass --prefer ours or --prefer theirs",
+    "promotion.refused": "Promote it again when that holds; limpet learnings shows the gates",
+    "query.cursor": "Pass the cursor of the last page in JSON unchanged, or leave --cursor out",
     "request.not_found": "limpet status shows what a session waits for",
     "session.archived": "limpet unarchive brings it back",
-    "session.has_forks": "pass --forks erase or --forks keep",
+    "session.corrupt": "Run limpet verify for details, then restore the store from a backup",
+    "session.has_forks": "Pass --forks erase or --forks keep",
+    "session.invalid_transition": "limpet status with --app, --user and --id shows where it stands",
     "session.suspended": "limpet resume makes it active again",
+    "store.failed": "Whether it was done is not known: look with limpet log, then run it again",
 }
+_BOTH_WAYS: Final = re.compile(r"lp\.\w+\(\) \((limpet \w+)\)")  # a method, and its command
 _ASIDE: Final = "The old store could not be closed and was kept as"
 _SHOWN_MAX: Final = 100
 
@@ -261,7 +270,8 @@ class Screen:
     def error(self, error: LimpetError) -> None:
         """Print an error with its code and message."""
         found = error.findings if isinstance(error, BackupDamaged) else ()
-        self._tell(findings=found, **error_form(error))
+        form = error_form(error)
+        self._tell(findings=found, **{**form, "message": _at_the_shell(error.code, str(error))})
 
     # --- private -------------------------------------------------------------------------------
 
@@ -279,8 +289,6 @@ class Screen:
             self._err.print(cell(f"  {line}"), soft_wrap=True)
         for line in message.split("\n"):
             self._err.print(cell(f"  {line}"), soft_wrap=True)
-        if code in _HERE:
-            self._err.print(cell(f"  Here: {_HERE[code]}."), soft_wrap=True)
 
     def _say(self, line: str, severity: str) -> None:
         if self._out.is_terminal:
@@ -293,6 +301,14 @@ class Screen:
 
     def _write(self, answer: Any) -> None:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n")
+
+
+def _at_the_shell(code: str, message: str) -> str:
+    """The message of an error with advice to a person at the command line."""
+    happened, _, _ = message.rpartition(". ")
+    if happened and code in _ADVICE:
+        return f"{happened}. {_ADVICE[code]}."
+    return _BOTH_WAYS.sub(r"\1", message)
 
 
 def _stepping(bar: Progress, task: TaskID) -> Callback:

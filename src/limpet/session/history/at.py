@@ -28,6 +28,7 @@ _PLACES: Final = (
     "Pass a seq (12), a time with its zone (2026-05-01T10:00:00Z) or a checkpoint (its "
     "CheckpointRef, or #3)."
 )
+_TEXTS: Final = "Pass a seq (12), a time (2026-05-01T10:00:00Z) or a checkpoint (#3)."
 _DIGITS_MAX: Final = 18
 
 
@@ -55,7 +56,8 @@ async def place_of(writer: Writer, text: str) -> int | datetime | CheckpointRef:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInput(f"{described(text)} is not a place in a history. {_PLACES}") from None
+        said = described(text).removeprefix("str ")
+        raise InvalidInput(f"{said} is not a place in a history. {_TEXTS}") from None
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at
 
 

@@ -39,10 +39,11 @@ def path_of(path: object) -> Path:
     named = bool(steps) and isinstance(steps[0], str) and steps[0] != ""
     if named and all([type(step) in (str, int) for step in steps]):
         return tuple(steps)
-    raise InvalidInput(
-        f"{described(path)} is not a path. Pass names with dots between them, as in 'plan.steps' "
-        "or 'plan.steps[0]', or a tuple of names and indexes."
-    )
+    said, more = described(path), ", or a tuple of names and indexes"
+    if isinstance(path, str):
+        said, more = said.removeprefix("str "), ""
+    dotted = f"names with dots between them, as in plan.steps or plan.steps[0]{more}"
+    raise InvalidInput(f"{said} is not a path. Pass {dotted}.")
 
 
 def _steps(text: str) -> list[Any]:
