@@ -26,6 +26,7 @@ from limpet.model import (
     ScopeValue,
     described,
 )
+from limpet.store.answers import Checked
 from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.coding import Codec
 from limpet.store.leases import Place
@@ -57,7 +58,6 @@ from limpet.store.protocol import (
     ChainedEvent,
     Channel,
     Check,
-    Checked,
     Committed,
     Compacted,
     Ending,
