@@ -80,8 +80,8 @@ from limpet.session.runs.permissions import Permission
 from limpet.session.runs.tracing import Activation, Trace
 from limpet.session.runs.vaults import VaultDocument
 from limpet.session.typing.migrate import Failure, MigrationPlan
+from limpet.store.answers import Checked
 from limpet.store.protocol import (
-    Checked,
     Diagnosis,
     Erasure,
     Erasures,

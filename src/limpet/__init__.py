@@ -91,7 +91,8 @@ if TYPE_CHECKING:
     from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan
-    from limpet.store.protocol import Checked, Progress
+    from limpet.store.answers import Checked
+    from limpet.store.protocol import Progress
 
 # Silent until the application configures logging: docs/logging.md.
 logging.getLogger("limpet").addHandler(logging.NullHandler())

@@ -13,8 +13,9 @@ from limpet.model.ids import Ids
 from limpet.session.following.follow import Hub
 from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
+from limpet.store.answers import Checked
 from limpet.store.open import open_store
-from limpet.store.protocol import Checked, Seal, Store
+from limpet.store.protocol import Seal, Store
 
 if TYPE_CHECKING:
     from limpet.session.life.archives import Archive

@@ -18,7 +18,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 import msgspec
 
 from limpet.errors import Asked, BackupRefused, ExtraMissing, InvalidURL, StoreUnopened
-from limpet.store.protocol import Checked, Progress, Report, Restored, Seal, Store
+from limpet.store.answers import Checked
+from limpet.store.protocol import Progress, Report, Restored, Seal, Store
 from limpet.store.sqlite.file.pace import Pace
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.store.system import of_system

@@ -14,8 +14,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from limpet.errors import InvalidInput, InvalidURL
+from limpet.store.answers import Checked
 from limpet.store.backends import BACKENDS, Backend, not_a_file, scheme_of, sqlite_path
-from limpet.store.protocol import Checked, Progress, Report, Restored, Seal, Store
+from limpet.store.protocol import Progress, Report, Restored, Seal, Store
 
 __all__ = [
     "backup_store",

@@ -32,7 +32,6 @@ from limpet.store.abilities import (
 )
 from limpet.store.answers import (
     Check,
-    Checked,
     Committed,
     Diagnosis,
     Ending,
@@ -60,7 +59,6 @@ __all__ = [
     "ChainedEvent",
     "Channel",
     "Check",
-    "Checked",
     "Committed",
     "Compacted",
     "Compacts",

@@ -22,7 +22,8 @@ from limpet.session.runs.vaults import Vaults
 from limpet.session.session import Session
 from limpet.session.sync.facade import Facade
 from limpet.session.sync.loop import Loop
-from limpet.store.protocol import Checked, Seal
+from limpet.store.answers import Checked
+from limpet.store.protocol import Seal
 
 S = TypeVar("S", covariant=True)
 A = TypeVar("A")  # what the state of an app is, which it also takes

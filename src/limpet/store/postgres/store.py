@@ -27,6 +27,7 @@ from limpet.model import (
     checkpoints_of,
     described,
 )
+from limpet.store.answers import Checked
 from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.coding import Codec
 from limpet.store.leases import Place
@@ -58,7 +59,6 @@ from limpet.store.protocol import (
     ChainedEvent,
     Channel,
     Check,
-    Checked,
     Committed,
     Compacted,
     Ending,

@@ -26,6 +26,7 @@ from limpet.errors import (
     StoreReadOnly,
 )
 from limpet.model import Base, Commit, Event, Fold, Key, Lease, ScopeValue
+from limpet.store.answers import Checked
 from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.cache import Live
 from limpet.store.clock import Clock
@@ -37,7 +38,6 @@ from limpet.store.protocol import (
     ChainedEvent,
     Channel,
     Check,
-    Checked,
     Committed,
     Compacted,
     Ending,
