@@ -331,7 +331,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     ),
     *rows([None, 5, OBJECT, b"x"], {"backup target": lambda lp, s, v: lp.backup(v)}),
     *rows(
-        [0, -1, 10**30, 1.5, True, None, "1", OBJECT, datetime(2001, 1, 1, tzinfo=UTC)],
+        [0, -1, 10**30, 1.5, True, None, "soon", OBJECT, datetime(2001, 1, 1, tzinfo=UTC)],
         {
             "state_at when": lambda lp, s, v: s.state_at(v),
             "diff before": lambda lp, s, v: s.diff(v),
@@ -339,7 +339,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         },
     ),
     *rows(
-        [0, 10**30, 1.5, True, "1", OBJECT],
+        [0, 10**30, 1.5, True, "soon", OBJECT],
         {
             "diff after": lambda lp, s, v: s.diff(1, v),
             "fork at": lambda lp, s, v: s.fork(v, actor="x"),
