@@ -245,4 +245,9 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "request",
         "records.add(event) -> pass",
     ): "Nothing of this run asks for it again: it pauses here.",
+    (
+        "limpet.runtime.requests",
+        "answered",
+        "turn.records.outcomes.add(id) -> pass",
+    ): "The outcome that the end of the turn would add has the id of the one that is queued.",
 }

@@ -89,9 +89,13 @@ async def test_an_answer_may_be_an_error(world: World) -> None:
 
     session = await world.begin("hi")
     await world.work(asks)
-    await session.answer(session.blocked_on[0].id, "no rates", is_error=True)
+    (request,) = session.blocked_on
+    await session.answer(request.id, "no rates", is_error=True)
     await world.work(asks)
     assert await world.said() == ["no rates"]
+    (result,) = await session.read(types=["agent.tool_result"])
+    wanted = {"request_id": request.id, "output": "no rates", "is_error": True}
+    assert result.data == wanted
 
 
 async def test_several_are_asked_at_once_and_a_partial_answer_leaves_the_rest(
