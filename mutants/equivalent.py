@@ -266,4 +266,39 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "{id: bool(r.get('otherwise')) for id, r in requests_in(facts).items() if 'answer' not in "
         "r and r.get('deadline_us', now_us + 2) <= now_us}",
     ): "Without a deadline it is after now, however far.",
+    (
+        "limpet.runtime.requests",
+        "approve",
+        "occurrence = turn.records.occurrence('approve', name) -> occurrence = turn.records.occurrence('approve!', name)",
+    ): "A label of the identity: the same in every run of the code.",
+    (
+        "limpet.runtime.requests",
+        "approve",
+        "id = identity(turn.id, 'approve', name, occurrence) -> id = identity(turn.id, 'approve!', name, occurrence)",
+    ): "A label of the identity: the same in every run of the code.",
+    (
+        "limpet.runtime.requests",
+        "ask",
+        "occurrence = turn.records.occurrence('ask', name) -> occurrence = turn.records.occurrence('ask!', name)",
+    ): "A label of the identity: the same in every run of the code.",
+    (
+        "limpet.runtime.requests",
+        "ask",
+        "id = identity(turn.id, 'ask', name, occurrence) -> id = identity(turn.id, 'ask!', name, occurrence)",
+    ): "A label of the identity: the same in every run of the code.",
+    (
+        "limpet.runtime.requests",
+        "request",
+        "id = identity(id, 'instead', hashed) -> id = identity(id, 'instead!', hashed)",
+    ): "A label of the identity: the same in every run of the code.",
+    (
+        "limpet.runtime.requests",
+        "request",
+        "records.add(event) -> pass",
+    ): "Nothing of this run asks for it again: it pauses here.",
+    (
+        "limpet.runtime.requests",
+        "answered",
+        "turn.records.outcomes.add(id) -> pass",
+    ): "The outcome that the end of the turn would add has the id of the one that is queued.",
 }

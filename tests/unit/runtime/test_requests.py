@@ -89,9 +89,13 @@ async def test_an_answer_may_be_an_error(world: World) -> None:
 
     session = await world.begin("hi")
     await world.work(asks)
-    await session.answer(session.blocked_on[0].id, "no rates", is_error=True)
+    (request,) = session.blocked_on
+    await session.answer(request.id, "no rates", is_error=True)
     await world.work(asks)
     assert await world.said() == ["no rates"]
+    (result,) = await session.read(types=["agent.tool_result"])
+    wanted = {"request_id": request.id, "output": "no rates", "is_error": True}
+    assert result.data == wanted
 
 
 async def test_several_are_asked_at_once_and_a_partial_answer_leaves_the_rest(
@@ -295,6 +299,99 @@ async def test_an_unknown_effect_with_other_arguments_is_asked_about(world: Worl
     await session.confirm(request.id, allow=True)
     await world.work(harness, on_mismatch="accept")
     assert done == [900, 9_000]
+
+
+async def test_an_unknown_effect_is_tried_again_with_the_arguments_that_were_allowed(
+    world: World,
+) -> None:
+    """That it may be done again was said of those alone: with others a person is asked again."""
+    amounts, done = iter([900, 9_000, 9_000]), []
+
+    async def pay(eur: int) -> None:
+        done.append(eur)
+        if len(done) == 1:
+            raise TimeoutError
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("pay", pay, eur=next(amounts))
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    (first,) = session.blocked_on
+    assert first.input["args"] == {"eur": 900}
+    await session.confirm(first.id, allow=True)
+    await world.work(harness, on_mismatch="accept")
+    assert done == [900]
+    (second,) = session.blocked_on
+    assert (second.kind, second.input["args"]) == ("effect", {"eur": 9_000})
+    await session.confirm(second.id, allow=True)
+    await world.work(harness, on_mismatch="accept")
+    assert done == [900, 9_000]
+    results = {
+        e.data["request_id"]: e.data for e in await session.read(types=["agent.tool_result"])
+    }
+    assert "is_error" not in results[second.id]
+
+
+async def test_the_answer_to_a_question_is_a_record_that_may_be_accepted(world: World) -> None:
+    """It lets nothing be done: accepted, it stands for the question that is asked now."""
+    pairs = iter(["EURUSD", "EURGBP"])
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say(str(await turn.ask("rate", {"pair": next(pairs)})))
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.answer(session.blocked_on[0].id, 1.25)
+    await world.work(harness, on_mismatch="accept")
+    assert await world.said() == ["1.25"]
+    (result,) = await session.read(types=["agent.tool_result"])
+    assert (result.data["output"], "is_error" in result.data) == (1.25, False)
+
+
+@pytest.mark.parametrize(
+    ("how", "fits"),
+    [
+        ({"deadline": timedelta(days=3_650)}, True),
+        ({"deadline": timedelta(microseconds=1), "otherwise": "allow"}, True),
+        ({"deadline": timedelta(days=3_650, microseconds=1)}, False),
+        ({"deadline": timedelta(0)}, False),
+        ({"deadline": 5}, False),
+        ({"otherwise": "allow"}, False),
+        ({"deadline": timedelta(hours=1), "otherwise": "maybe"}, False),
+    ],
+)
+async def test_a_deadline_is_a_time_that_somebody_could_wait_for(
+    world: World, how: dict[str, Any], fits: bool
+) -> None:
+    """Anything else fails the run before anybody is asked."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.approve("wire", {}, **how)
+
+    session = await world.begin("hi")
+    (woken, *_) = await world.work(harness)
+    assert (woken.reason == "requires_action") is fits
+    assert isinstance(woken.error, limpet.InvalidInput) is not fits
+    assert len(await session.read(types=["agent.tool_use"])) == fits
+
+
+async def test_the_outcome_of_an_approval_is_what_was_said(world: World) -> None:
+    """The log has it as the result of the call; what the harness gets cannot be changed."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        approval = await turn.approve("wire", {})
+        with pytest.raises(AttributeError):
+            approval.allow = True  # type: ignore[misc]
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.confirm(session.blocked_on[0].id, allow=False, note="no")
+    (woken,) = await world.work(harness)
+    assert woken.error is None
+    (result,) = await session.read(types=["agent.tool_result"])
+    assert result.data["output"] == {"allow": False, "note": "no"}
+    assert "is_error" not in result.data
 
 
 async def test_a_mismatch_shows_how_a_large_value_begins(world: World) -> None:
