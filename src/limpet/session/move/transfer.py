@@ -25,6 +25,7 @@ from limpet.errors import (
 from limpet.model import CHECKPOINTS, PAGE_MAX, Base, Commit, Head, Key, checkpoints_of, is_reserved
 from limpet.model.facts.archive import is_stub
 from limpet.model.facts.names import APP as NAMES
+from limpet.model.keys import ARCHIVING
 from limpet.session.journal import Journal
 from limpet.session.move.adopter import (
     PIECE_BYTES,
@@ -53,6 +54,9 @@ from limpet.store.answers import Committed, Loaded, Owner, Progress, Query, plur
 REFUSED_NAMED_MAX: Final = 1_000
 _REFUSALS: Final = (SessionError, InvalidInput)
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+
+# Names and checkpoints are sent with what they belong to; what attempts to archive prepare is not.
+_LEFT_OUT: Final = frozenset((NAMES, CHECKPOINTS, *ARCHIVING))
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -166,7 +170,7 @@ class Transfer:
         while True:
             page = await self._journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
             # Names that were copied into the source stay; checkpoints go with their session.
-            heads = [head for head in page.items if head.key.app not in (NAMES, CHECKPOINTS)]
+            heads = [head for head in page.items if head.key.app not in _LEFT_OUT]
             if logs:
                 await self._look_up(heads)
             for head in heads:
