@@ -1073,3 +1073,26 @@ async def test_what_archiving_prepares_is_not_copied(
         await lp.copy(to=other)
         found = await other._journal.store.heads(Query(reserved=True), cursor=None, limit=99)
         assert not [head.key for head in found.items if head.key.app.startswith("$$archive")]
+
+
+async def test_who_knew_a_session_before_it_was_archived_writes_to_what_came_back(
+    url: str, cold: Path
+) -> None:
+    """Its head is the same, and its rows are others: checkpoints and writes reach those."""
+    if url == "memory://":  # one process has it
+        return
+    async with limpet.open(url, archive=f"file://{cold}") as lp, limpet.open(url) as other:
+        s = await ended(lp)
+        known = await other.get(s.key, actor="user:ada")
+        await known.checkpoint("before")
+        await lp.session(s.key, actor="user:ada").archive()
+        await lp.unarchive(s.key)
+        made = await known.checkpoint("after", full=True)
+        await known.set_timeouts(limpet.Timeouts(expiry=timedelta(days=9)))
+        assert (await lp.verify()).ok
+        back = await lp.get(s.key)
+        assert back.timeouts == limpet.Timeouts(expiry=timedelta(days=9))
+        assert made.number in [each.number for each in (await back.checkpoints()).items]
+        await lp.session(s.key, actor="user:ada").archive()
+        await lp.unarchive(s.key)
+        assert (await lp.verify()).ok
