@@ -277,8 +277,8 @@ class Store(Protocol):
         ...
 
     async def exchange(self, exchanges: Sequence[Exchange]) -> bool:
-        """Give keys of sessions to other sessions, in this order and one durable transaction: False,
-        and nothing changes, if one does not stand where it should, or a key is taken or erased."""
+        """Give keys of sessions to others, in this order and in one durable transaction. False, and
+        nothing changes, if one does not stand where it should, or a key is taken or erased."""
         ...
 
     async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
