@@ -189,6 +189,20 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_managed_tools.py",
         "tests/acceptance/test_managed_hostile.py",
     ),
+    "limpet.session.life.archiving": (
+        "tests/acceptance/test_archive.py",
+        "tests/fault/test_life_steps.py",
+        "tests/acceptance/test_sealed_files.py",
+    ),
+    "limpet.session.life.cold": (
+        "tests/acceptance/test_archive.py",
+        "tests/acceptance/test_sealed_files.py",
+    ),
+    "limpet.session.life.sweep": (
+        "tests/acceptance/test_sweep.py",
+        "tests/acceptance/test_archive.py",
+        "tests/acceptance/test_life.py",
+    ),
 }
 # Every store calls these as the memory store does: files would only tell the same again.
 _ON_MEMORY: Final = frozenset(

@@ -17,7 +17,7 @@ import pytest
 import limpet
 from limpet.model import Commit
 from limpet.model.facts.phases import transition
-from limpet.model.keys import ARCHIVE_LOGS
+from limpet.model.keys import ARCHIVE_LOGS, ARCHIVE_STUBS
 from limpet.session.life import archiving
 from limpet.session.life import cold as cold_files
 from limpet.session.life.archives import DirectoryArchive
@@ -1020,3 +1020,84 @@ async def test_a_log_that_never_arrived_is_removed_with_time(
     assert (await store.heads(left, cursor=None, limit=9)).items == ()
     assert (await lp.get(s.key)).values["n"] == 4  # the sweep has finished it
     assert (await lp.verify()).ok
+
+
+async def test_an_erased_session_is_named_by_nothing_that_archiving_left(lp: limpet.Limpet) -> None:
+    """Neither by what says where it was to go, nor by what is left of that."""
+    s = await lp.create("support", "ada", id="telltale", actor="user:ada")
+    await s.complete()
+    for _ in range(2):
+        await lp.session(s.key, actor="user:ada").archive()
+        await lp.unarchive(s.key)
+    await lp.erase(s.key)
+    for deleted in (False, True):
+        query = Query(reserved=True, deleted=deleted)
+        page = await lp._journal.store.heads(query, cursor=None, limit=100)
+        assert [head.key for head in page.items if "telltale" in f"{head.key}{head.facts}"] == []
+
+
+async def test_who_brings_it_back_after_another_is_told_that_it_is_not_archived(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that its file is missing, wherever the other was faster."""
+    s = await ended(lp)
+    for step in ("fetch", "exchange", "commit"):
+        await lp.session(s.key, actor="user:ada").archive()
+        at: Any = DirectoryArchive if step == "fetch" else lp._journal.store
+        does = getattr(at, step)
+
+        async def late(*given: Any, does: Any = does, **how: Any) -> Any:
+            monkeypatch.undo()
+            await lp.unarchive(s.key)
+            return await does(*given, **how)
+
+        monkeypatch.setattr(at, step, late)
+        with pytest.raises(limpet.InvalidTransition):
+            await lp.unarchive(s.key)
+        assert (await lp.get(s.key)).values["n"] == 4
+        assert (await lp.sweep()).failed == ()
+    assert (await lp.verify()).ok
+
+
+async def test_what_archiving_prepares_is_not_copied(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is about this store: a copy that cleans up must not remove a file that is needed here."""
+    s = await ended(lp)
+
+    async def dies(*_: Any) -> None:
+        raise RuntimeError("the process is killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectoryArchive, "put", dies)
+        with pytest.raises(RuntimeError):
+            await s.archive()
+    prepared = Query(app=ARCHIVE_STUBS, order="key", reverse=False)
+    assert (await lp._journal.store.heads(prepared, cursor=None, limit=9)).items
+    async with limpet.open("memory://") as other:
+        await lp.copy(to=other)
+        found = await other._journal.store.heads(Query(reserved=True), cursor=None, limit=99)
+        assert not [head.key for head in found.items if head.key.app.startswith("$$archive")]
+
+
+async def test_who_knew_a_session_before_it_was_archived_writes_to_what_came_back(
+    url: str, cold: Path
+) -> None:
+    """Its head is the same, and its rows are others: checkpoints and writes reach those."""
+    if url == "memory://":  # one process has it
+        return
+    async with limpet.open(url, archive=f"file://{cold}") as lp, limpet.open(url) as other:
+        s = await ended(lp)
+        known = await other.get(s.key, actor="user:ada")
+        await known.checkpoint("before")
+        await lp.session(s.key, actor="user:ada").archive()
+        await lp.unarchive(s.key)
+        made = await known.checkpoint("after", full=True)
+        await known.set_timeouts(limpet.Timeouts(expiry=timedelta(days=9)))
+        assert (await lp.verify()).ok
+        back = await lp.get(s.key)
+        assert back.timeouts == limpet.Timeouts(expiry=timedelta(days=9))
+        assert made.number in [each.number for each in (await back.checkpoints()).items]
+        await lp.session(s.key, actor="user:ada").archive()
+        await lp.unarchive(s.key)
+        assert (await lp.verify()).ok

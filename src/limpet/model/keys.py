@@ -12,11 +12,13 @@ from limpet.errors import InvalidKey
 from limpet.model.limits import KEY_BYTES_MAX, KEY_PART_CHARS_MAX
 
 CHECKPOINTS: Final = "$$checkpoints"  # no collection of documents can have this name
-ARCHIVING: Final = "$$archiving"  # what is to become of sessions: see `life.archiving`
-# Sessions on their way to the archive or back, before they take a key of their own.
+# Sessions on their way to the archive or back, before they take a key of their own; where sessions
+# are to go; and files to remove. All of it is about one store and its archive, and never copied.
 ARCHIVE_STUBS: Final = "$$archive-stubs"
 ARCHIVE_LOGS: Final = "$$archive-logs"
+ARCHIVE_MOVES: Final = "$$archive-moves"
 ARCHIVE_DISCARDS: Final = "$$archive-discards"
+ARCHIVING: Final = (ARCHIVE_STUBS, ARCHIVE_LOGS, ARCHIVE_MOVES, ARCHIVE_DISCARDS)
 _NAME_PART_BYTES_MAX: Final = 64  # a longer one is hashed
 _HASHED: Final = "sha256/"
 # A longer one is hashed, so that there is space in the key for the name of a document.

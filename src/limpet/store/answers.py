@@ -48,7 +48,11 @@ class Standing(NamedTuple):
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """One session takes the key of another."""
+    """One session takes the key of another, which ends as by `delete` with the ending "moved".
+
+    It keeps its log, blobs, snapshots and uid, and fences count on from those of the other. Whoever
+    reads the key finds the one session or the other.
+    """
 
     key: Key
     at: Standing | None  # the session that ends under the key; None: no session may have it

@@ -102,8 +102,7 @@ class Store(Protocol):
 
     Every coroutine raises StoreClosed after close and translates its driver's errors to StoreError.
     With a seal each raises SealUnavailable if keys cannot be had: nothing was written or read.
-    While the log of a session is in an archive, a stub stands for it: it is loaded, listed and
-    copied, and reading its events or states raises SessionArchived.
+    What is read of the events and states of an archived session, by its stub: SessionArchived.
     MemoryError is never damage: a read raises it as it is, a write a StoreError that is retryable.
     A cancelled call either never happened or has completed by the time CancelledError is raised.
     """
@@ -278,14 +277,8 @@ class Store(Protocol):
         ...
 
     async def exchange(self, exchanges: Sequence[Exchange]) -> bool:
-        """Give keys of sessions to other sessions, in this order, all of it or nothing.
-
-        False, and nothing changes, if a session does not stand where it should, if a key is taken
-        or erased, or if the session that should take it is not there. What stood under a key ends
-        as by `delete` with the ending "moved". What takes its place keeps its log, blobs, snapshots
-        and uid; fences count on from those of the session before it. Durable when it returns, and
-        one transaction: whoever reads the key finds the one session or the other.
-        """
+        """Give keys of sessions to others, in this order and in one durable transaction. False, and
+        nothing changes, if one does not stand where it should, or a key is taken or erased."""
         ...
 
     async def unpin(self, key: Key, seqs: Sequence[int]) -> None:

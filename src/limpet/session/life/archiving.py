@@ -8,6 +8,7 @@ what it prepares under a key of its own in the store:
     $$archive-stubs     a stub whose file is being written, named by the file
     $$archive-logs      a log on its way back, with the log of its checkpoints
     $$archive-discards  files that no stub names and none ever will: they are removed
+    $$archive-moves     where a session is to go, for whoever finishes what was interrupted
 
 A file that a stub under a session's key does not name has its entry in the first or the third. A
 process that dies leaves such entries behind; the next attempt or sweep removes them.
@@ -27,7 +28,9 @@ from limpet.errors import (
     ArchiveFailed,
     InvalidKey,
     InvalidTransition,
+    SealUnavailable,
     SessionArchived,
+    SessionConflict,
     SessionDeleted,
     SessionErased,
     SessionNotFound,
@@ -54,8 +57,8 @@ from limpet.model.facts.retention import RETENTION_SET
 from limpet.model.facts.timeouts import timeouts_in
 from limpet.model.keys import ARCHIVE_DISCARDS as DISCARDS
 from limpet.model.keys import ARCHIVE_LOGS as LOGS
+from limpet.model.keys import ARCHIVE_MOVES as UNDER_WAY
 from limpet.model.keys import ARCHIVE_STUBS as STUBS
-from limpet.model.keys import ARCHIVING
 from limpet.session.documents import WHOLE_STORE, Internal, Put
 from limpet.session.handle import Handle
 from limpet.session.history.keeping import Keeping
@@ -72,7 +75,6 @@ from limpet.session.runs.leaving import head_of
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed, Ending, Exchange, Query, Standing
 
-UNDER_WAY: Final = ARCHIVING.removeprefix("$$")
 # After so long whoever prepared something is taken for dead. Alive, it has to begin again.
 ATTEMPT_US: Final = 24 * 3_600 * 1_000_000
 OUTAGES_MAX: Final = 8  # in one sweep: each may take as long as a request may
@@ -167,36 +169,38 @@ async def unarchive_session(session: Handle, actor: str) -> None:
     Raises InvalidTransition if it is not archived.
     """
     journal, key = session.writer.journal, session.key
-    intent, tries = None, UPDATE_TRIES_MAX
-    while True:
+    for left in reversed(range(UPDATE_TRIES_MAX)):
         head = (await journal.store.load(key, tail=0, scopes=False)).head
-        place = facts.place(head.facts)
-        if place is None:
-            tries -= 1
-            try:
+        try:
+            if facts.place(head.facts) is None:
                 await _reopen(session, actor)
-            except (InvalidTransition, SessionArchived):
-                if not tries or not await _is_archived_here(journal, key):
-                    await clear(journal, key)  # of whoever brought it back, and was interrupted
-                    raise
-                continue  # it was archived once more meanwhile
-            break
-        async with fetched(journal, place) as file:  # a file that is damaged changes nothing
-            await _put_wanted(journal, head, "store", actor)
-            intent = await _intent(journal, key)
-            log = _log_key(journal, head)
-            try:
-                await adopt(journal, file.path, file.pins, log)
-                await _replace_stub(journal, head, log)
-            except (SessionDeleted, SessionNotFound):  # another was faster, and cleared it away
-                tries -= 1
-                if not tries:
-                    raise
-                continue
-            finally:
-                await _drop_log(journal, log)
+                break
+            await _bring_back(journal, head, actor)
+        except (InvalidTransition, SessionArchived):  # or it was archived once more meanwhile
+            if not left or not await _is_archived_here(journal, key):
+                await clear(journal, key)  # of whoever brought it back, and was interrupted
+                raise
+        except (ArchiveFailed, SessionDeleted, SessionNotFound):
+            now = await head_of(journal, key)
+            if not left or (now is not None and now.uid == head.uid):
+                raise
+            # Else another was faster: it is looked at again.
+    else:
+        raise SessionConflict(key, "session", 0, None)
     await clear(journal, key)
-    await _settle(journal, key, intent or await _intent(journal, key), "store")
+    await _settle(journal, key, await _intent(journal, key), "store")
+
+
+async def _bring_back(journal: Journal, head: Head, actor: str) -> None:
+    """Put the log in the place of its stub. A file that does not prove itself changes nothing."""
+    async with fetched(journal, facts.place(head.facts)) as file:
+        await _put_wanted(journal, head, "store", actor)
+        log = _log_key(journal, head)
+        try:
+            await adopt(journal, file.path, file.pins, log)
+            await _replace_stub(journal, head, log)
+        finally:
+            await _drop_log(journal, log)
 
 
 async def _replace_stub(journal: Journal, head: Head, log: Key) -> bool:
@@ -314,7 +318,11 @@ async def remove_file(journal: Journal, head: Head) -> None:
 
 async def forget_moves(journal: Journal, key: Key, *, erased: bool = False) -> None:
     """Nothing of a session that has ended is on its way to the archive or back."""
-    await journal.store.delete(_intents(journal, key).key(key.id), ending="moved")
+    intent = _intents(journal, key).key(key.id)
+    if not erased:
+        await journal.store.delete(intent, ending="moved")
+    elif await _was_there(journal, intent):  # its key names the session
+        await journal.store.erase(intent)
     await clear(journal, key, erased=erased)
 
 
@@ -429,7 +437,7 @@ def _outages(failed: list[tuple[Key, Exception]]) -> int:
 
 async def _all_under_way(journal: Journal) -> list[Key]:
     """Every session between the store and the archive."""
-    query = Query(app=ARCHIVING, order="key", reverse=False)
+    query = Query(app=UNDER_WAY, order="key", reverse=False)
     found: list[Key] = []
     cursor: str | None = None
     while True:
@@ -507,6 +515,17 @@ async def clear(journal: Journal, key: Key, *, erased: bool = False) -> None:
                 await _remove_discarded(journal, archive, discard.key.id)
 
 
+async def _was_there(journal: Journal, key: Key) -> bool:
+    """True if a log has this key, or had it."""
+    try:
+        await journal.store.load(key, tail=0, scopes=False)
+    except (SessionNotFound, SessionErased):
+        return False
+    except (SessionDeleted, SealUnavailable):
+        pass
+    return True
+
+
 # --- private -------------------------------------------------------------------------------------
 
 
@@ -519,7 +538,7 @@ class _Move(msgspec.Struct, frozen=True):
 
 
 def _intents(journal: Journal, key: Key) -> Internal:
-    return Internal(journal, UNDER_WAY, owner=(key.app, key.user))
+    return Internal(journal, UNDER_WAY.removeprefix("$$"), owner=(key.app, key.user))
 
 
 def _key_in(move: Any, at: Key) -> Key | None:

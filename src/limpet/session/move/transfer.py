@@ -35,7 +35,7 @@ from limpet.model import (
 )
 from limpet.model.facts.archive import is_stub
 from limpet.model.facts.names import APP as NAMES
-from limpet.model.keys import ARCHIVE_DISCARDS, ARCHIVE_LOGS, ARCHIVE_STUBS, ARCHIVING
+from limpet.model.keys import ARCHIVING
 from limpet.session.documents import WHOLE_STORE
 from limpet.session.journal import Journal
 from limpet.session.life.memory import MEMORY_APP, shared_places
@@ -67,10 +67,8 @@ from limpet.store.answers import Committed, Loaded, Owner, Progress, Query, plur
 REFUSED_NAMED_MAX: Final = 1_000
 _REFUSALS: Final = (SessionError, InvalidInput)
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
-# What is of one store, or travels with its sessions.
-_LEFT: Final = frozenset(
-    (NAMES, CHECKPOINTS, ARCHIVING, ARCHIVE_STUBS, ARCHIVE_LOGS, ARCHIVE_DISCARDS)
-)
+# Names and checkpoints are sent with what they belong to; what attempts to archive prepare is not.
+_LEFT_OUT: Final = frozenset((NAMES, CHECKPOINTS, *ARCHIVING))
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -216,9 +214,8 @@ class Transfer:
         query, cursor = Query(app=app, reverse=False, reserved=True), None
         while True:
             page = await self._journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
-            # Names that were copied into the source stay, and so does what is between it and its
-            # archive; checkpoints go with their session.
-            heads = [head for head in page.items if head.key.app not in _LEFT]
+            # Names that were copied into the source stay; checkpoints go with their session.
+            heads = [head for head in page.items if head.key.app not in _LEFT_OUT]
             if logs:
                 await self._look_up(heads)
             for head in heads:
