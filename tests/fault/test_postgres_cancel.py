@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from limpet.errors import SessionNotFound, StoreFailed
+from limpet.errors import SessionNotFound, StoreFailed, StoreRefused
 from limpet.model.keys import Key
 from limpet.store.postgres.connect import CONNECTIONS_MIN, shares
 from limpet.store.postgres.store import PostgresStore
@@ -134,7 +134,7 @@ async def test_a_call_that_fails_on_its_way_out_leaves_its_connection_clean(
     """An argument that the driver cannot encode is noticed after the statement was prepared."""
     async with opened(postgres_store_url) as store:
         await create(store, A)
-        with pytest.raises(StoreFailed):
+        with pytest.raises(StoreRefused):
             await store._pools.run(lambda conn: conn.fetch("SELECT $1::bigint", 2**70))
         await check_clean(store, admin)
 

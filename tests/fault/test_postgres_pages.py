@@ -34,7 +34,7 @@ async def test_the_server_sends_no_more_than_a_page(postgres_store_url: str) -> 
             (SQL["feed"], "0", 0, None, None, None, ALL, page),
             (SQL["verify_events"], sid, 0, ALL, page),
             (SQL["verify_scopes"], "", "", "", 0, ALL, page),
-            (SQL["load"], *([part] for part in key), ALL, False, None, page, ALL, [""], [""]),
+            (SQL["load"], *([part] for part in key), ALL, False, None, page, ALL, [""], [""], True),
         ]
         await conn.execute(
             "DELETE FROM limpet.snapshots; "

@@ -25,19 +25,21 @@ from limpet import Key, Limpet, facts
 from limpet.model.canonical import canonical
 from limpet.model.chain import chained, genesis, header_digest
 from limpet.model.events import is_input
-from limpet.model.facts import forms
+from limpet.model.facts import forms, shapes
 
 KEY: Final = Key("support", "ada", "hostile")
 FORK: Final = Key("support", "ada", "hostile-fork")
 ADA: Final = "user:ada"
 Lines = list[dict[str, Any]]
 _NAMES: Final = ("id", "type", "actor", "cause", "invocation_id", "correlation_id", "wake_id")
-_TYPES: Final = (*forms._DATA, "user.interrupt", "user.define_outcome", "user.tool_confirmation")
+# What each type has: the members that a fold reads, or that an import looks at.
+_FORMS: Final = {**forms._DATA, **shapes._SHAPES}
+_TYPES: Final = (*_FORMS, "user.interrupt", "user.define_outcome", "user.tool_confirmation")
 _OPEN: Final = ("agent.tool_use", "agent.custom_tool_use", "agent.message", "user.message")
 _WORDS: Final = sorted(
     {
         name
-        for form in (*forms._DATA.values(), *forms._WAKES.values())
+        for form in (*_FORMS.values(), *forms._DATA.values(), forms._Wake, *shapes._WAKES.values())
         for name in form.__struct_fields__
     }
     | {"archived", "awaits", "request_id", "input", "usage", "criteria", "title", "kind", "place"}
@@ -199,7 +201,7 @@ class Hostile:
             data = copy.deepcopy(self.random.choice(same)["body"].get("data", {}))
             self._within(data)
             return data
-        form = forms._DATA.get(type)
+        form = _FORMS.get(type)
         words = list(form.__struct_encode_fields__) if form else _WORDS
         some = self.random.sample(words, k=min(len(words), self.random.randrange(1, 7)))
         return {word: self._value() for word in some}

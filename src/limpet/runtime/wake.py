@@ -243,7 +243,8 @@ class Wake:
         try:
             fact = await returned(registry, self.session)
         except Exception as error:  # of the function that authorizes: the session goes on without
-            SESSION.warning("tools not bound: session=%s error=%r", self.lease.key, error)
+            name = type(error).__name__  # its text may quote state
+            SESSION.warning("tools not bound: session=%s error=%s", self.lease.key, name)
         else:
             if fact is not None:
                 writer = self.session.writer

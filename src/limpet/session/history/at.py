@@ -42,17 +42,20 @@ async def head_now(writer: Writer) -> Head:
 
 async def place_of(writer: Writer, text: str) -> int | datetime | CheckpointRef:
     """The place that a text names. Raises InvalidInput, NoCheckpoint."""
-    from limpet.session.history.checkpoints import listed
+    from limpet.session.history.kept import Kept
+    from limpet.session.history.tiers import Tiers
 
     digits = text.removeprefix("#")
     if digits.isdecimal() and len(digits) <= _DIGITS_MAX:
         number = int(digits)
         if digits == text:
             return number
-        page = await listed(writer, 1, str(number + 1))
-        if not page.items or page.items[0].number != number:
-            raise NoCheckpoint(writer.known.key, number)
-        return page.items[0].ref
+        head, journal = await head_now(writer), writer.journal
+        kept = await Kept(journal, head.key, Tiers(journal)).read(head.uid)
+        found = [checkpoint.ref for checkpoint in kept if checkpoint.number == number]
+        if not found:
+            raise NoCheckpoint(head.key, number)
+        return found[0]
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

@@ -21,6 +21,7 @@ from limpet.errors import (
     InvalidInput,
     SessionArchived,
     SessionCorrupt,
+    StoreFull,
 )
 from limpet.model import Key
 from limpet.session.journal import Journal
@@ -90,8 +91,10 @@ async def _is_exported(
     """Write the session to a file. False if it does not stand there any more."""
     try:
         head = await export_session(journal, key, made, seal if seal.seals else None)
-    except BundleRefused as error:  # the disk is full, say
+    except BundleRefused as error:
         raise ArchiveFailed(archive.url, "written", error.reason) from error
+    except StoreFull as error:
+        raise ArchiveFailed(archive.url, "written", "No space left on device") from error
     except SessionArchived:
         return False
     except SessionCorrupt:  # or its rows went while they were read

@@ -27,7 +27,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, 
 
 import msgspec
 
-from limpet.errors import BundleDamaged, BundleRefused, LimpetError
+from limpet.errors import BundleDamaged, BundleRefused, LimpetError, StoreError
 from limpet.model import (
     BLOB_BYTES_MAX,
     BLOB_CHUNK_BYTES,
@@ -317,7 +317,7 @@ class BundleReader:
             if wrong := unfit(header.uid, ID_CHARS_MAX):
                 raise self.damaged(f"the uid of its session {wrong}")
             opening = Opening(Key(*header.key), header.uid, header.floor, base)
-        except (BundleDamaged, BundleRefused):
+        except StoreError:  # of the file itself, or of its seal
             self.close()
             raise
         except (msgspec.MsgspecError, Damaged, *_MALFORMED) as error:

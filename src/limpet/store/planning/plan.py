@@ -328,7 +328,7 @@ class Plan:
                 return
             raise SessionNotFound(base.parent)
         link = self._view.link_at(base.parent, base.floor)
-        if link is None and base.floor <= parent.head.floor:
+        if link is None and 0 < base.floor <= parent.head.floor:
             return  # the parent began there on a session that is gone: there is nothing to compare
         if link != base.link:
             raise SessionConflict(base.parent, "session", base.floor, parent.head.version)

@@ -30,7 +30,8 @@ class InputLaws:
     ) -> None:
         """Pending until they are processed; any other type is not."""
         await create(store, A)
-        made = await add(store, A, draft(type))
+        data = {"child": "c1"} if type == "session.child_ended" else {}
+        made = await add(store, A, draft(type, data))
         assert made.events[0].processed == (0 if pending else None)
         assert made.head.pending == int(pending)
         assert await store.pending_inputs(A, limit=9) == (made.events if pending else ())
