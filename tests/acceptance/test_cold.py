@@ -114,7 +114,7 @@ async def test_a_session_goes_on_over_its_cold_events(lp: limpet.Limpet) -> None
 
 
 async def test_what_is_pending_stays_hot(lp: limpet.Limpet) -> None:
-    """What follows it is moved, itself it stays until it is processed, and so does the newest event."""
+    """It stays until it is processed; what follows it is moved, but never the newest event."""
     s = await talk(lp, 20)
     waiting = await s.append("user.said", {"text": "still here"})
     for _ in range(10):
