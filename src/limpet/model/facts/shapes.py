@@ -136,7 +136,20 @@ class _Attached(Struct):
     limits: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-Tools: TypeAlias = Annotated[dict[str, dict[str, Any]], Meta(max_length=TOOLS_MAX)]
+class _Binding(Struct, rename={"as_": "as"}):
+    """What a session keeps of a tool."""
+
+    version: str = ""
+    required: bool = True
+    permission: str = ""
+    cost: Annotated[float, Meta(ge=0)] = 0.0
+    exclusive: bool = False
+    substitutes: list[str] = msgspec.field(default_factory=list)
+    as_: Name = "as"
+    as_version: str = ""
+
+
+Tools: TypeAlias = Annotated[dict[str, _Binding], Meta(max_length=TOOLS_MAX)]
 
 
 class _Inherited(Struct):
@@ -145,6 +158,7 @@ class _Inherited(Struct):
     setup: _Attached | UnsetType = UNSET
     tools: Tools = msgspec.field(default_factory=dict)
     wanted: Tools = msgspec.field(default_factory=dict)
+    given: list[str] = msgspec.field(default_factory=list)
     timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
     budget: _Limits | UnsetType = UNSET
 
@@ -262,6 +276,7 @@ class _Delegated(Struct):
     id: KeyPart
     depth: Annotated[int, Meta(ge=1, le=DELEGATION_DEPTH_MAX)]
     uid: Id | UnsetType = UNSET
+    tools: list[str] = msgspec.field(default_factory=list)
 
 
 class _Reserved(Struct):

@@ -214,7 +214,9 @@ async def binding(registry: ToolRegistry | None, session: Handle) -> Fact | None
     if registry is None:
         return None
     facts = session.head.facts
-    found = {name: registry.resolve(name) for name in registry.names}
+    usable = usable_tools(facts)  # of a child that was given some by name: those, and no others
+    names = [name for name in registry.names if usable is None or name in usable]
+    found = {name: registry.resolve(name) for name in names}
     every = {name: tool.binding for name, tool in found.items() if tool is not None}
     wanted = wanted_in(facts) if "tools" in facts else every
     bound = await bind(registry, wanted, session)
