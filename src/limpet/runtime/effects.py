@@ -46,7 +46,7 @@ from limpet.runtime.records import (
     plain,
     result_of,
 )
-from limpet.runtime.requests import answered, request
+from limpet.runtime.requests import SHOWN_BYTES_MAX, answered, request, shown_of
 from limpet.runtime.under_way import UnderWay
 from limpet.session.life.policy import NOTHING, Lifecycle
 from limpet.session.life.tools import ToolLocks, ToolUse
@@ -221,10 +221,10 @@ class Performing:
         shown = {
             "effect": effect.name,
             "idempotency_key": self._key,
-            "args": plain(dict(effect.args)),
+            "args": shown_of(dict(effect.args), 2 * SHOWN_BYTES_MAX),
         }
         if recorded is not None:
-            shown["recorded_args"] = recorded
+            shown["recorded_args"] = shown_of(recorded)
         id, data = await request(turn, id, "effect", effect.name, shown, hashed=effect.args_hash)
         answered(turn, id, data)
         if "output" in data:
