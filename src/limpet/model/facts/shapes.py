@@ -48,6 +48,7 @@ from limpet.model.keys import Key
 from limpet.model.limits import (
     DELEGATION_DEPTH_MAX,
     ID_CHARS_MAX,
+    INT_MAX,
     KEY_PART_CHARS_MAX,
     LABEL_BYTES_MAX,
     LABEL_VALUE_CHARS_MAX,
@@ -63,6 +64,7 @@ Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX)]
 KeyPart: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY_PART_CHARS_MAX)]
 LabelValue: TypeAlias = Annotated[str, Meta(min_length=1, max_length=LABEL_VALUE_CHARS_MAX)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+Amount: TypeAlias = Annotated[int, Meta(ge=0, le=budgets.AMOUNT_MAX)]
 Time: TypeAlias = Annotated[  # a datetime can show it
     int,
     Meta(ge=to_us(datetime.min.replace(tzinfo=UTC)), le=to_us(datetime.max.replace(tzinfo=UTC))),
@@ -71,8 +73,8 @@ Labels: TypeAlias = Annotated[dict[Name, LabelValue | None], Meta(max_length=LAB
 
 
 class _Budget(Struct):
-    cost: Count | UnsetType = UNSET
-    tokens: Count | UnsetType = UNSET
+    cost: Amount | UnsetType = UNSET
+    tokens: Amount | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if self.cost is self.tokens is UNSET:
@@ -82,8 +84,8 @@ class _Budget(Struct):
 class _Limits(Struct):
     """Of budget.granted and session.created: what is there is a number."""
 
-    cost: Count = 0
-    tokens: Count = 0
+    cost: Amount = 0
+    tokens: Amount = 0
 
 
 class _Setup(Struct):
@@ -94,7 +96,7 @@ class _Setup(Struct):
 
 class _Retention(Struct):
     events: Annotated[int, Meta(ge=1, le=2**53)] = 1
-    age_us: Count = 0
+    age_us: Annotated[int, Meta(ge=0, le=INT_MAX)] = 0
 
 
 class _Stub(Struct):
@@ -193,7 +195,7 @@ class _Idle(Struct):
     stop_reason: str
     blocked_on: list[Id]
     processed: list[Count] = msgspec.field(default_factory=list)
-    needs: dict[str, Count] | None = None
+    needs: dict[str, Amount] | None = None
     redirect: Count | UnsetType = UNSET
 
 
@@ -281,20 +283,20 @@ class _Delegated(Struct):
 
 class _Reserved(Struct):
     reservation: Id
-    cost: Count
-    tokens: Count
+    cost: Amount
+    tokens: Amount
 
 
 class _Lent(_Child, kw_only=True):
-    cost: Count
-    tokens: Count
+    cost: Amount
+    tokens: Amount
 
 
 class _Returned(Struct):
     """The account of a child; in the child's own log it names nobody."""
 
-    cost: Count
-    tokens: Count
+    cost: Amount
+    tokens: Amount
     child: KeyPart | UnsetType = UNSET
     own: bool = False
     app: KeyPart | UnsetType = UNSET
