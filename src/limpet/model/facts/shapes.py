@@ -102,7 +102,9 @@ class _Retention(Struct):
 class _Stub(Struct):
     """What the head of an archived session keeps."""
 
-    labels: Labels = msgspec.field(default_factory=dict)
+    labels: Annotated[dict[Name, LabelValue], Meta(max_length=LABELS_MAX + 1)] = msgspec.field(
+        default_factory=dict
+    )  # with that of a dead letter
     timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
     retention: _Retention | UnsetType = UNSET
     durations: dict[str, Time] = msgspec.field(default_factory=dict)
