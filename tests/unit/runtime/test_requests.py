@@ -844,3 +844,21 @@ async def test_an_interrupt_that_is_appended_as_an_event_interrupts_too(world: W
         await world.work(listens)
         assert [note for _, _, note in listens.seen] == notes
         await world.send("ask")
+
+
+async def test_a_fold_keeps_the_words_of_events_and_nothing_else_of_them(world: World) -> None:
+    """It is in every snapshot: what else such an event has, or a text without a bound, is not."""
+    session = await world.begin("hi")
+    large = {"more": "x" * 100_000}
+    asks = {"request_id": "r", "awaits": "question", "name": "rate", "input": {"of": "eur"}}
+    await session.append("agent.custom_tool_use", {**asks, **large}, actor="agent:a")
+    wanted = {"title": "paid", "criteria": ["the invoice is paid"]}
+    await session.append("user.define_outcome", {**wanted, **large}, actor="user:ada")
+    too_long = {"title": "x" * 100_000, "criteria": []}
+    await session.append("user.define_outcome", too_long, actor="user:ada")
+    words = [{"name": "rate", "input": {"of": "eur"}}, wanted]
+    assert list(session.writer.known.texts.values()) == words
+    again = await world.lp.get(session.key)
+    assert [dict(each) for each in again.writer.known.texts.values()] == words
+    assert again.outcome is not None
+    assert (again.outcome.title, again.blocked_on[0].input) == ("paid", {"of": "eur"})
