@@ -50,7 +50,6 @@ from limpet.store.protocol import Loaded
 
 OnMismatch: TypeAlias = Literal["ask", "accept"]
 RETRIES: Final = 5
-_ENDS: Final = ("session.terminated", "session.completed")
 BACKOFF_SECONDS: Final = 2.0
 BACKOFF_SECONDS_MAX: Final = 300.0
 UNREADABLE_SECONDS: Final = 5.0  # a session of newer code is left to others for so long
