@@ -19,6 +19,7 @@ import limpet
 from limpet.model import Commit
 from limpet.model.facts.phases import transition
 from limpet.model.keys import ARCHIVE_LOGS, ARCHIVE_STUBS
+from limpet.model.limits import LABELS_MAX
 from limpet.session.life import archiving
 from limpet.session.life import cold as cold_files
 from limpet.session.life.archives import DirectoryArchive
@@ -51,6 +52,24 @@ async def ended(lp: limpet.Limpet, **how: Any) -> limpet.Session:
     await s.put_blob(b"large" * 100, "text/plain")
     await s.complete({"done": True})
     return s
+
+
+async def test_a_dead_letter_with_every_label_is_labeled_and_archived(lp: limpet.Limpet) -> None:
+    """The mark by which dead letters are listed is none of the labels that a session may have."""
+    labels = {f"label {n}": "x" for n in range(LABELS_MAX)}
+    s = await lp.create("support", "ada", labels=labels, actor="user:ada")
+    await s.append("user.message", {"text": "hi"})
+    assert (await lp.wake(s.key, lambda turn: 1 / 0, retries=0)).reason == "retries_exhausted"
+    await s.refresh()
+    await s.label({"label 0": "y"})
+    await s.terminate()
+    await s.set_timeouts(limpet.Timeouts(archive=NOW))
+    await passed(lp)
+    swept = await lp.sweep()
+    assert (swept.archived, swept.failed) == (1, ())
+    (listed,) = (await lp.list(app="support")).items
+    assert listed.labels == {**labels, "label 0": "y"}
+    assert (await lp.verify()).ok
 
 
 async def test_an_archived_session_is_listed_and_read_from_its_file(

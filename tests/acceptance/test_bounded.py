@@ -65,6 +65,13 @@ async def whole(s: Made) -> list[int]:
     return found
 
 
+async def test_history_may_be_kept_for_longer_than_people_live(lp: limpet.Limpet) -> None:
+    """An age of a thousand years is an age."""
+    s = await lp.create("shop", "ada", actor="user:ada")
+    await s.retention(age=timedelta(days=365_000), actor="user:ada")
+    assert (await lp.get(s.key)).head.facts["retention"] == {"age_us": 365_000 * 86_400_000_000}
+
+
 async def test_a_history_beyond_the_limit_of_its_app_is_evicted_by_itself(lp: Limpet) -> None:
     """Nobody calls compact; the newest stay hot, all is read, and repeats are still recognised."""
     await lp.retention("shop", events=20)

@@ -101,3 +101,32 @@ async def test_a_fork_has_the_limits_that_its_original_has(lp: limpet.Limpet) ->
     assert (free.budget, free.head.timeouts, free.setup) == (None, None, limpet.Setup())
     assert (await woken(lp, free, spends)).reason == "end_turn"
     assert (await lp.verify()).ok
+
+
+async def test_tools_given_by_name_stay_the_limit_of_a_child(lp: limpet.Limpet) -> None:
+    """For every fork of it, and when a registry with more of them binds it as it is resumed."""
+
+    async def delegates(turn: limpet.Turn) -> None:
+        for tools in (("search",), {"search"}, (name for name in ["search"])):
+            await turn.delegate("research", "look", tools=tools)
+
+    s = await lp.create("support", "ada", "p")
+    await s.append("user.message", {"text": "hi"}, actor=ADA)
+    assert (await lp.wake(s.key, delegates)).error is None
+    lp.lifecycle(
+        "research", tools=limpet.ToolRegistry([limpet.Tool("search"), limpet.Tool("refund")])
+    )
+    for key in await s.children():
+        child = await lp.get(key)
+        assert child.head.facts["delegation"]["tools"] == ["search"]
+        for fork in (await child.fork(), await (await child.fork()).fork()):
+            assert isinstance((await woken(lp, fork, refunds)).error, limpet.ToolDenied)
+            assert (await lp.get(fork.key)).head.facts["given"] == ["search"]
+            await fork.refresh()
+            await fork.suspend(actor=ADA)
+            await fork.resume(actor=ADA)
+            assert set(fork.tools) == {"search"}
+        await child.suspend(actor=ADA)
+        await child.resume(actor=ADA)
+        assert set(child.tools) == {"search"}
+    assert (await lp.verify()).ok

@@ -13,6 +13,7 @@ import limpet
 from limpet import Tool, ToolRegistry
 from limpet.model.facts.tools import tools_bound
 from limpet.runtime.managed.tools import BY_NAME
+from limpet.session.life import tools as life_tools
 from limpet.session.runs.permissions import MANAGED_TOOLS
 
 ADA = "user:ada"
@@ -235,6 +236,48 @@ async def test_an_exclusive_tool_is_held_while_it_is_used(lp: limpet.Limpet) -> 
     assert found == ["tool.locked always_allow"] * 2
     assert await used(lp, other, "printer") == {"printer": "done always_allow"}
     await one.lock_tool("printer")
+
+
+async def test_a_tool_that_was_lost_meanwhile_is_not_used(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process stood still for longer than its lock lasts, and another session has the tool."""
+    registry = ToolRegistry([Tool("printer", exclusive=True)])
+    one, other = [await lp.create("support", user, actor=ADA) for user in ("ada", "bob")]
+    for s in (one, other):
+        await s.bind_tools(registry)
+    done: list[str] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        write = turn.log.write
+
+        async def late(*drafts: Any, **how: Any) -> Any:
+            events = await write(*drafts, **how)
+            if "effect.intended" in [draft.type for draft in drafts]:
+                await one.lock_tool("printer", seconds=0.001)  # over at once
+                lock = await taken(other)
+                clock = life_tools.steady_ns
+                monkeypatch.setattr(life_tools, "steady_ns", lambda: clock() + 60_000_000_000)
+                found.append(lock)
+            return events
+
+        found: list[limpet.Lease] = []
+        monkeypatch.setattr(turn.log, "write", late)
+        with pytest.raises(limpet.EffectFailed, match="ToolLocked"):
+            await turn.effect("printer", lambda: done.append("printed"))
+        monkeypatch.undo()
+        assert await lp.release(found[0])
+        await turn.effect("printer", lambda: done.append("again"))
+
+    assert (await ran(lp, one, harness)).error is None
+    assert done == ["again"]
+
+
+async def taken(s: limpet.Session[Any]) -> limpet.Lease:
+    """The lock on the printer, as soon as nobody has it."""
+    while True:
+        with suppress(limpet.ToolLocked):
+            return await s.lock_tool("printer")
 
 
 async def test_a_lock_that_the_session_has_taken_stays_after_a_use(lp: limpet.Limpet) -> None:

@@ -42,7 +42,7 @@ from limpet.model.facts.running import (
 )
 from limpet.model.facts.running.endings import has_ended
 from limpet.model.facts.running.setup import usable_tools
-from limpet.runtime.inheriting import inherited
+from limpet.runtime.inheriting import inherited, names_of
 from limpet.runtime.records import args_hash, identity
 from limpet.runtime.under_way import UnderWay
 from limpet.session.creation import creation
@@ -96,6 +96,7 @@ async def delegate(
         wanted = "a child works on a message, a text or a dict"
         raise InvalidInput(f"{wanted}, not {described(message)}.")
     Key(app, turn.session.user, "any")  # refuses what could not be an app
+    tools = None if tools is None else names_of(tools)
     records = turn.records
     occurrence = records.occurrence("delegate", app)
     hashed = args_hash(message, title, tools, fields)
@@ -127,7 +128,7 @@ def _first(
     if tools is None and usable_tools(head.facts) is not None:
         tools = []  # it uses what it is given, as its parent does
     drafts: list[Draft] = [children.delegated(head.key, head.uid, turn.id, depth, tools)]
-    drafts += inherited(turn.session, tools, turn.worker_permissions)
+    drafts += inherited(turn.session, tools or (), turn.worker_permissions)
     if budget is not None:
         drafts.append(budgets.granted(budget))
     data = {"text": message} if isinstance(message, str) else dict(message)

@@ -46,10 +46,10 @@ from limpet.runtime.records import (
     plain,
     result_of,
 )
-from limpet.runtime.requests import answered, request
+from limpet.runtime.requests import SHOWN_BYTES_MAX, answered, request, shown_of
 from limpet.runtime.under_way import UnderWay
 from limpet.session.life.policy import NOTHING, Lifecycle
-from limpet.session.life.tools import ToolLocks, ToolUse
+from limpet.session.life.tools import HeldTool, ToolLocks, ToolUse
 
 OnUnknown: TypeAlias = Literal["ask", "retry"]
 BACKOFF_SECONDS: Final = 0.5
@@ -221,10 +221,10 @@ class Performing:
         shown = {
             "effect": effect.name,
             "idempotency_key": self._key,
-            "args": plain(dict(effect.args)),
+            "args": shown_of(dict(effect.args), 2 * SHOWN_BYTES_MAX),
         }
         if recorded is not None:
-            shown["recorded_args"] = recorded
+            shown["recorded_args"] = shown_of(recorded)
         id, data = await request(turn, id, "effect", effect.name, shown, hashed=effect.args_hash)
         answered(turn, id, data)
         if "output" in data:
@@ -240,10 +240,11 @@ class Performing:
         await self._use.check(name)
         if not self._use.is_exclusive(name):
             return await self._tried()
-        async with turn.pauses.one_by_one(("tool", name)), ToolLocks(turn.session).held(name):
-            return await self._tried()
+        locks = ToolLocks(turn.session)
+        async with turn.pauses.one_by_one(("tool", name)), locks.held(name) as held:
+            return await self._tried(held)
 
-    async def _tried(self) -> Any:
+    async def _tried(self, held: HeldTool | None = None) -> Any:
         effect, turn = self._effect, self._turn
         self._tries += 1
         self._acts = True
@@ -264,6 +265,8 @@ class Performing:
             # The commit of the intent has proven the lease; before another try the store is asked.
             await turn.hold.check(turn.driver, ask=left < effect.retries)
             try:
+                if held is not None:
+                    await held.check()
                 result = await self._act()
             except (EffectUnknown, TimeoutError) as error:
                 self._maybe = True

@@ -20,13 +20,15 @@ from limpet.session.runs.permissions import ALL_TOOLS, Permission, limits_of, st
 from limpet.session.session import Session
 
 
-def inherited(parent: Session[Any], tools: Any, of_worker: Mapping[str, Permission]) -> list[Fact]:
+def inherited(
+    parent: Session[Any], names: Iterable[str], of_worker: Mapping[str, Permission]
+) -> list[Fact]:
     """The facts by which a child gets its tools and permissions. Raises ToolAuthorizationFailed
     for a tool that its parent does not have.
 
     `of_worker` are the permissions of the worker that runs the parent.
     """
-    facts, names = parent.head.facts, _names(tools)
+    facts = parent.head.facts
     bound, usable = tools_in(facts), usable_tools(facts)
     for name in names:
         if usable is not None and name not in usable:
@@ -47,9 +49,8 @@ def _limits(limits: Mapping[str, Permission]) -> dict[str, Permission]:
     return {name: said for name, said in limits.items() if every or said != "always_allow"}
 
 
-def _names(tools: Any) -> list[str]:
-    if tools is None:
-        return []
+def names_of(tools: Any) -> list[str]:
+    """The tools that a harness gives a child, in the form that is recorded. Raises InvalidInput."""
     wrong = isinstance(tools, str) or not isinstance(tools, Iterable)
     names = [] if wrong else list(tools)
     if wrong or not all([isinstance(name, str) for name in names]):

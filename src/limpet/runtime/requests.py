@@ -12,13 +12,14 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput, ToolFailed
-from limpet.model import Draft
+from limpet.model import Draft, canonical
 from limpet.model.facts.running.requests import TOOL_RESULT, RequestKind, asked
-from limpet.runtime.records import args_hash, identity
+from limpet.runtime.records import args_hash, identity, plain
 from limpet.runtime.under_way import UnderWay
 
 Otherwise: TypeAlias = Literal["allow", "deny"]
 DEADLINE_MAX: Final = timedelta(days=3_650)
+SHOWN_BYTES_MAX: Final = 4 * 2**10  # of one value; a request has a bound
 _BOUND: Final = ("approval", "effect")  # their answers let something be done: this input alone
 
 
@@ -108,6 +109,14 @@ async def request(
     if id not in records.answers:
         await turn.pauses.block(id)
     return id, records.answers[id]
+
+
+def shown_of(value: Any, most: int = SHOWN_BYTES_MAX) -> Any:
+    """What a request that nobody wrote shows of a value: all of it, or how it begins, in `most`
+    bytes also if every character of the text is escaped."""
+    if len(raw := canonical(found := plain(value))) <= most:
+        return found
+    return f"{raw[: most // 2].decode(errors='ignore')}… ({len(raw):,} bytes)"
 
 
 def answered(

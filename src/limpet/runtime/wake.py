@@ -26,7 +26,7 @@ from limpet.errors import (
     ToolDenied,
     TurnMismatch,
 )
-from limpet.model import PAGE_MAX, Draft, Key, Lease, canonical, described
+from limpet.model import PAGE_MAX, Draft, Key, Lease, described
 from limpet.model.facts import degraded_in, processed
 from limpet.model.facts.running import asked, budgets, endings, runs
 from limpet.runtime.children import Ending, interrupt_all
@@ -37,7 +37,8 @@ from limpet.runtime.hold import Hold
 from limpet.runtime.later import Later
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import CONTROL, TAIL, Opening, interrupted_by, open_wake
-from limpet.runtime.records import identity, plain
+from limpet.runtime.records import identity
+from limpet.runtime.requests import shown_of
 from limpet.runtime.turn import Turn
 from limpet.session.life.tools import returned
 from limpet.session.limpet import Limpet
@@ -49,11 +50,9 @@ from limpet.store.protocol import Loaded
 
 OnMismatch: TypeAlias = Literal["ask", "accept"]
 RETRIES: Final = 5
-_ENDS: Final = ("session.terminated", "session.completed")
 BACKOFF_SECONDS: Final = 2.0
 BACKOFF_SECONDS_MAX: Final = 300.0
 UNREADABLE_SECONDS: Final = 5.0  # a session of newer code is left to others for so long
-SHOWN_BYTES_MAX: Final = 4 * 2**10  # of one value in a mismatch: a request has a bound
 LISTEN_AFTER_SECONDS: Final = 0.25  # a shorter run hears of interrupts when it records something
 
 
@@ -406,7 +405,7 @@ class Wake:
         """A person is asked whether it goes on with what is recorded, and sees both values."""
         id = identity(opening.turn_id, "mismatch", opening.attempt)
         shown = {"what": error.what, "occurrence": error.occurrence, "why": error.why}
-        shown |= {"recorded": _shown(error.recorded), "now": _shown(error.now)}
+        shown |= {"recorded": shown_of(error.recorded), "now": shown_of(error.now)}
         question = asked(id, "mismatch", error.name, shown, input_hash="")
         failed = runs.failed(error.code, str(error), opening.attempt, counts=False)
         drafts: list[Draft] = [failed, question]
@@ -443,8 +442,8 @@ class Wake:
             return Woken(ran=True, reason="lease_lost", wake_id=self._wake_id, error=error)
         try:
             await close_wake(log, opening, how, self.lease)
-        except InvalidInput as refused:  # what the harness has asked for cannot be recorded
-            if how.stop_reason != "end_turn":
+        except InvalidInput as refused:  # what is asked for cannot be recorded
+            if how.stop_reason not in ("end_turn", "requires_action"):
                 raise
             how, error = self._failed(opening, refused), refused
             await close_wake(log, opening, how, self.lease)
@@ -487,13 +486,6 @@ def _passed_by(turn: Turn) -> TurnMismatch | None:
     if left is None:
         return None
     return TurnMismatch("the effect", *left, "was recorded, and this run ended without it")
-
-
-def _shown(value: Any) -> Any:
-    """What a request shows of an argument: all of it, or how it begins."""
-    if len(raw := canonical(found := plain(value))) <= SHOWN_BYTES_MAX:
-        return found
-    return f"{raw[:SHOWN_BYTES_MAX].decode(errors='ignore')}… ({len(raw):,} bytes)"
 
 
 def _refusal(error: BaseException) -> ToolDenied | EffectUnknown | None:

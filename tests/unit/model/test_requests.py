@@ -27,6 +27,7 @@ from limpet.model.facts.running.requests import (
     requests_in,
     verb_for,
 )
+from limpet.model.facts.texts import by_seq
 from limpet.model.facts.view import Facts, Moment, with_changes
 from limpet.model.limits import REQUEST_BYTES_MAX, REQUESTS_MAX
 
@@ -61,17 +62,20 @@ def test_a_request_says_what_is_asked() -> None:
 
 
 def test_requests_are_open_in_the_order_of_asking() -> None:
-    """Until they are answered."""
-    facts = ask(ask(EMPTY, "a"), "b", "question", deadline_us=NOW_US)
+    """Until they are answered; what was asked is in the event that asks, and not in the head."""
+    facts = ask(ask(EMPTY, "b", "question", seq=3, deadline_us=NOW_US), "a", seq=2)
     assert [r.id for r in open_requests(facts)] == ["a", "b"]
     first, second = open_requests(facts)
-    assert first == Request("a", "approval", "", None)  # what was asked is the event's
+    assert first == Request("a", "approval", "", None)
+    texts = by_seq({2: asked("a", "approval", "wire", {"of": "a"}, input_hash="").data})
+    assert open_requests(facts, texts) == (Request("a", "approval", "wire", {"of": "a"}), second)
     assert second.deadline is not None
     assert round(second.deadline.timestamp() * 1_000_000) == NOW_US
     after = answer(facts, "a")
     assert [r.id for r in open_requests(after)] == ["b"]
     assert (is_open(after, "a"), is_open(after, "b"), is_open(after, "c")) == (False, True, False)
     assert requests_in(after)["a"] == {**requests_in(facts)["a"], "answer": 9}
+    assert requests_in(facts)["a"] == {"kind": "approval", "seq": 2}
     assert open_requests(EMPTY) == ()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,6 +104,34 @@ async def test_a_child_has_nothing_but_what_it_was_given(world: World) -> None:
     assert dict(child.state) == {"order": 7}
     assert child.head.facts["delegation"]["tools"] == ["search"]
     assert session.state["secret"] == 1
+
+
+@pytest.mark.parametrize("cost", [1e10, 2.0**52])
+async def test_a_child_ends_however_much_it_has_spent(
+    world: World, cost: float, tmp_path: Path
+) -> None:
+    """Its account is one that the parent can record, whatever a harness says that a call took."""
+
+    async def spends(turn: limpet.Turn) -> None:
+        for _ in range(2):
+            await turn.say("much", cost=cost, usage={"input": 2**62, "output": 2**62})
+
+    async def manages(turn: limpet.Turn) -> None:
+        if turn.inputs[0].type == "user.message":
+            await (await turn.delegate("research", "x", budget=1e9)).result()
+
+    session = await world.begin("hi")
+    await session.grant(4e12, actor="user:ada")
+    await world.work(manages)
+    await work_children(world, spends)
+    await world.work(manages)
+    assert (session.stop_reason, await session.children()) == ("end_turn", ())
+    assert session.budget is not None
+    assert session.budget.delegated.tokens == budgets.AMOUNT_MAX
+    await world.lp.export(session.key, tmp_path / "one.limpet")
+    async with limpet.open("memory://") as other:
+        await other.import_(tmp_path / "one.limpet")
+        assert (await other.get(session.key)).budget == session.budget
 
 
 async def test_delegation_is_bounded_in_depth(world: World) -> None:

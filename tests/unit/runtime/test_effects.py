@@ -55,6 +55,25 @@ async def test_an_unknown_effect_is_asked_about_and_not_repeated(world: World) -
     assert "effect.unknown" in await world.types()
 
 
+async def test_an_unknown_effect_with_large_arguments_is_asked_about(world: World) -> None:
+    """It shows how they begin: nobody is left without a way to say what came of it."""
+
+    async def slow(letter: str) -> None:
+        raise TimeoutError
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say(await turn.effect("send", slow, letter="\\" * 20_000))
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    (request,) = session.blocked_on
+    assert request.input["args"].startswith('{"letter":"')
+    assert request.input["args"].endswith(" bytes)")
+    await session.answer(request.id, "sent")
+    await world.work(harness)
+    assert await world.said() == ["sent"]
+
+
 async def test_confirmed_it_runs_again_under_the_same_key(world: World) -> None:
     """The other side can tell that it is the same action."""
     bank = Bank()

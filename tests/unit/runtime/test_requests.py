@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import limpet
+from limpet.model.limits import REQUESTS_MAX
 from tests.support.agents import Bank, World, a_world
 
 
@@ -223,6 +224,49 @@ async def test_a_person_who_accepts_a_mismatch_sees_both_values_and_approves_nei
     await session.confirm(again.id, allow=False)
     (woken,) = await world.work(wire)
     assert (woken.reason, wire.wired) == ("end_turn", [])
+
+
+async def test_a_mismatch_of_large_values_is_asked_about(world: World) -> None:
+    """It shows how each begins, in a form that fits into a request, whatever has to be escaped."""
+    texts = iter(["\\" * 9_000, '"' * 9_000])
+
+    async def harness(turn: limpet.Turn) -> None:
+        text = next(texts)
+        await turn.step("look", lambda of: of, text)
+        await turn.approve("go", {})
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    (woken,) = await world.work(harness)
+    assert isinstance(woken.error, limpet.TurnMismatch)
+    (mismatch,) = session.blocked_on
+    assert mismatch.input["recorded"].startswith('{"result":"\\\\')
+    assert mismatch.input["now"].endswith(" bytes)")
+
+
+async def test_a_mismatch_that_nobody_can_be_asked_about_counts_as_failed(world: World) -> None:
+    """As many requests as there may be are open: the turn comes to an end all the same."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        child = await turn.delegate("research", "look")
+        if not child.is_ended:
+            waits = [turn.approve("go", n) for n in range(REQUESTS_MAX)]
+            await asyncio.gather(child.result(), *waits)
+        await turn.approve("go", "another way")
+
+    session = await world.begin("hi")
+    await world.work(harness, retries=1)
+    assert len(session.blocked_on) == REQUESTS_MAX
+    (key,) = await session.children()
+    await world.lp.wake(key, lambda turn: turn.say("done"))
+    reasons = []
+    for _ in range(3):
+        reasons += [woken.reason for woken in await world.work(harness, retries=1)]
+        world.later(1_000)
+    assert reasons == ["rescheduling", "retries_exhausted"]
+    assert session.failure is not None
+    assert session.failure.code == "event.invalid"
 
 
 async def test_a_request_that_another_replaces_is_not_open_any_more(world: World) -> None:
@@ -897,3 +941,21 @@ async def test_an_interrupt_that_is_appended_as_an_event_interrupts_too(world: W
         await world.work(listens)
         assert [note for _, _, note in listens.seen] == notes
         await world.send("ask")
+
+
+async def test_a_fold_keeps_the_words_of_events_and_nothing_else_of_them(world: World) -> None:
+    """It is in every snapshot: what else such an event has, or a text without a bound, is not."""
+    session = await world.begin("hi")
+    large = {"more": "x" * 100_000}
+    asks = {"request_id": "r", "awaits": "question", "name": "rate", "input": {"of": "eur"}}
+    await session.append("agent.custom_tool_use", {**asks, **large}, actor="agent:a")
+    wanted = {"title": "paid", "criteria": ["the invoice is paid"]}
+    await session.append("user.define_outcome", {**wanted, **large}, actor="user:ada")
+    too_long = {"title": "x" * 100_000, "criteria": []}
+    await session.append("user.define_outcome", too_long, actor="user:ada")
+    words = [{"name": "rate", "input": {"of": "eur"}}, wanted]
+    assert list(session.writer.known.texts.values()) == words
+    again = await world.lp.get(session.key)
+    assert [dict(each) for each in again.writer.known.texts.values()] == words
+    assert again.outcome is not None
+    assert (again.outcome.title, again.blocked_on[0].input) == ("paid", {"of": "eur"})

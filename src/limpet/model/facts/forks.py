@@ -11,7 +11,7 @@ from limpet.model.facts import timeouts, tools
 from limpet.model.facts.running import budgets, setup
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.keys import Key
-from limpet.model.values import EMPTY, FrozenDict
+from limpet.model.values import EMPTY, FrozenDict, FrozenList
 
 FORKED: Final = "session.forked"
 
@@ -47,8 +47,9 @@ def forked(
 
 
 def inherited(facts: Facts) -> dict[str, Any]:
-    """What a fork has of a session with these facts: the tools it has bound, its permissions, and
-    those of the sessions it works for; its timeouts; and its limits, with nothing in them."""
+    """What a fork has of a session with these facts: the tools it has bound, or was given by name,
+    its permissions, and those of the sessions it works for; its timeouts; and its limits, with
+    nothing in them."""
     kept = facts.get("setup", EMPTY)
     permissions = {name: kept[name] for name in ("permissions", "limits") if name in kept}
     budget = budgets.empty_limits(facts)
@@ -56,6 +57,8 @@ def inherited(facts: Facts) -> dict[str, Any]:
     found = {name: value for name, value in found.items() if value}
     if "tools" in facts:  # a binding without tools allows none
         found |= {"tools": tools.tools_in(facts), "wanted": tools.degraded_in(facts)}
+    elif (given := setup.usable_tools(facts)) is not None:
+        found["given"] = list(given)
     return found
 
 
@@ -69,6 +72,8 @@ def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
         changes |= setup.fold(EMPTY, inherits["setup"], at)
     if "tools" in inherits:
         changes |= tools.fold(EMPTY, inherits, at)
+    if "given" in inherits:
+        changes["given"] = FrozenList(inherits["given"])
     if "timeouts" in inherits:
         changes |= timeouts.fold_set(EMPTY, inherits, at)
     if "budget" in inherits:

@@ -67,5 +67,5 @@ def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 
 def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
     """Raise InvalidEvent if the session would have too many labels: a head must stay small."""
-    if len(labels_in(after)) > LABELS_MAX:
+    if len(own_labels(labels_in(after))) > LABELS_MAX:
         raise InvalidEvent(f"the session would have more than {LABELS_MAX} labels")

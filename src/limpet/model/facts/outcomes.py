@@ -49,9 +49,7 @@ def outcome_defined(title: str, detail: str | None, criteria: Iterable[str]) -> 
     """Raises InvalidEvent."""
     is_list = isinstance(criteria, Iterable) and not isinstance(criteria, str)
     listed = list(criteria) if is_list else []
-    texts = [title, *listed, *([] if detail is None else [detail])]
-    fits = all([isinstance(t, str) and 0 < len(t) <= _TEXT_CHARS_MAX for t in texts])
-    if not is_list or not fits or len(listed) > CRITERIA_MAX:
+    if not is_list or not _fits(title, detail, listed):
         raise InvalidEvent(
             f"an outcome has a title, a detail and up to {CRITERIA_MAX} criteria, each a text of "
             f"1 to {_TEXT_CHARS_MAX:,} characters"
@@ -90,9 +88,15 @@ def trend(before: Iterable[bool | None], after: Iterable[bool | None]) -> Trend:
 
 def fold_defined(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     criteria = data.get("criteria")
-    if not isinstance(data.get("title"), str) or not isinstance(criteria, list):
-        return {}
+    if not isinstance(criteria, list) or not _fits(data.get("title"), data.get("detail"), criteria):
+        return {}  # an event like any other: these words are kept with the state
     return {"outcome": FrozenDict({"seq": at.seq})}
+
+
+def _fits(title: Any, detail: Any, criteria: list[Any]) -> bool:
+    texts = [title, *criteria, *([] if detail is None else [detail])]
+    fits = all([isinstance(t, str) and 0 < len(t) <= _TEXT_CHARS_MAX for t in texts])
+    return fits and len(criteria) <= CRITERIA_MAX
 
 
 def fold_evaluated(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

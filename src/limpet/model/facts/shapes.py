@@ -48,6 +48,7 @@ from limpet.model.keys import Key
 from limpet.model.limits import (
     DELEGATION_DEPTH_MAX,
     ID_CHARS_MAX,
+    INT_MAX,
     KEY_PART_CHARS_MAX,
     LABEL_BYTES_MAX,
     LABEL_VALUE_CHARS_MAX,
@@ -63,6 +64,7 @@ Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX)]
 KeyPart: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY_PART_CHARS_MAX)]
 LabelValue: TypeAlias = Annotated[str, Meta(min_length=1, max_length=LABEL_VALUE_CHARS_MAX)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+Amount: TypeAlias = Annotated[int, Meta(ge=0, le=budgets.AMOUNT_MAX)]
 Time: TypeAlias = Annotated[  # a datetime can show it
     int,
     Meta(ge=to_us(datetime.min.replace(tzinfo=UTC)), le=to_us(datetime.max.replace(tzinfo=UTC))),
@@ -71,8 +73,8 @@ Labels: TypeAlias = Annotated[dict[Name, LabelValue | None], Meta(max_length=LAB
 
 
 class _Budget(Struct):
-    cost: Count | UnsetType = UNSET
-    tokens: Count | UnsetType = UNSET
+    cost: Amount | UnsetType = UNSET
+    tokens: Amount | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if self.cost is self.tokens is UNSET:
@@ -82,8 +84,8 @@ class _Budget(Struct):
 class _Limits(Struct):
     """Of budget.granted and session.created: what is there is a number."""
 
-    cost: Count = 0
-    tokens: Count = 0
+    cost: Amount = 0
+    tokens: Amount = 0
 
 
 class _Setup(Struct):
@@ -94,13 +96,15 @@ class _Setup(Struct):
 
 class _Retention(Struct):
     events: Annotated[int, Meta(ge=1, le=2**53)] = 1
-    age_us: Count = 0
+    age_us: Annotated[int, Meta(ge=0, le=INT_MAX)] = 0
 
 
 class _Stub(Struct):
     """What the head of an archived session keeps."""
 
-    labels: Labels = msgspec.field(default_factory=dict)
+    labels: Annotated[dict[Name, LabelValue], Meta(max_length=LABELS_MAX + 1)] = msgspec.field(
+        default_factory=dict
+    )  # with that of a dead letter
     timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
     retention: _Retention | UnsetType = UNSET
     durations: dict[str, Time] = msgspec.field(default_factory=dict)
@@ -136,7 +140,20 @@ class _Attached(Struct):
     limits: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-Tools: TypeAlias = Annotated[dict[str, dict[str, Any]], Meta(max_length=TOOLS_MAX)]
+class _Binding(Struct, rename={"as_": "as"}):
+    """What a session keeps of a tool."""
+
+    version: str = ""
+    required: bool = True
+    permission: str = ""
+    cost: Annotated[float, Meta(ge=0)] = 0.0
+    exclusive: bool = False
+    substitutes: list[str] = msgspec.field(default_factory=list)
+    as_: Name = "as"
+    as_version: str = ""
+
+
+Tools: TypeAlias = Annotated[dict[str, _Binding], Meta(max_length=TOOLS_MAX)]
 
 
 class _Inherited(Struct):
@@ -145,6 +162,7 @@ class _Inherited(Struct):
     setup: _Attached | UnsetType = UNSET
     tools: Tools = msgspec.field(default_factory=dict)
     wanted: Tools = msgspec.field(default_factory=dict)
+    given: list[str] = msgspec.field(default_factory=list)
     timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
     budget: _Limits | UnsetType = UNSET
 
@@ -179,7 +197,7 @@ class _Idle(Struct):
     stop_reason: str
     blocked_on: list[Id]
     processed: list[Count] = msgspec.field(default_factory=list)
-    needs: dict[str, Count] | None = None
+    needs: dict[str, Amount] | None = None
     redirect: Count | UnsetType = UNSET
 
 
@@ -262,24 +280,25 @@ class _Delegated(Struct):
     id: KeyPart
     depth: Annotated[int, Meta(ge=1, le=DELEGATION_DEPTH_MAX)]
     uid: Id | UnsetType = UNSET
+    tools: list[str] = msgspec.field(default_factory=list)
 
 
 class _Reserved(Struct):
     reservation: Id
-    cost: Count
-    tokens: Count
+    cost: Amount
+    tokens: Amount
 
 
 class _Lent(_Child, kw_only=True):
-    cost: Count
-    tokens: Count
+    cost: Amount
+    tokens: Amount
 
 
 class _Returned(Struct):
     """The account of a child; in the child's own log it names nobody."""
 
-    cost: Count
-    tokens: Count
+    cost: Amount
+    tokens: Amount
     child: KeyPart | UnsetType = UNSET
     own: bool = False
     app: KeyPart | UnsetType = UNSET

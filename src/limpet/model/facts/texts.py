@@ -1,7 +1,7 @@
 """Texts: what was said in the events that the facts rely on, which is not in the head.
 
 A head is stored as it is, also under a seal, and listed without a key. So its facts have ids,
-kinds, times and numbers; for the words they have the seq of an event. The fold keeps the data of
+kinds, times and numbers; for the words they have the seq of an event. The fold keeps the words of
 these events for as long as the facts name them: an open request, the outcome, a revisit, the last
 error. A fold is stored in snapshots, which are sealed as events are.
 """
@@ -16,15 +16,14 @@ from limpet.model.facts.running import requests, revisits, runs
 from limpet.model.facts.view import NO_TEXTS, Facts, Texts
 from limpet.model.values import EMPTY, FrozenDict
 
-_SPOKEN: Final = frozenset(
-    (
-        requests.TOOL_USE,
-        requests.CUSTOM_TOOL_USE,
-        outcomes.DEFINED,
-        revisits.REVISIT_SET,
-        runs.ERROR,
-    )
-)
+# The words of each: what else an event has may be large, and is read from the log.
+_SPOKEN: Final[Mapping[str, tuple[str, ...]]] = {
+    requests.TOOL_USE: ("name", "input"),
+    requests.CUSTOM_TOOL_USE: ("name", "input"),
+    outcomes.DEFINED: ("title", "detail", "criteria"),
+    revisits.REVISIT_SET: ("reason",),
+    runs.ERROR: ("message",),
+}
 
 
 def texts_after(
@@ -37,7 +36,7 @@ def texts_after(
     kept = {}
     for named in _seqs(after):
         if named == seq:
-            kept[seq] = data
+            kept[seq] = FrozenDict({n: data[n] for n in _SPOKEN.get(type, ()) if n in data})
         elif named in texts:
             kept[named] = texts[named]
     return by_seq(kept)

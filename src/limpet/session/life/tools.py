@@ -27,7 +27,7 @@ from limpet.errors import (
     ToolDenied,
     ToolLocked,
 )
-from limpet.model import EMPTY, Fact, Facts, Lease, described, name_part
+from limpet.model import EMPTY, Fact, Facts, Key, Lease, described, name_part
 from limpet.model.facts.running.setup import usable_tools
 from limpet.model.facts.tools import degraded_in, tools_bound, tools_in
 from limpet.model.state.semver import SchemaVersion
@@ -35,6 +35,7 @@ from limpet.session.documents import Internal
 from limpet.session.handle import Handle
 from limpet.session.life.policy import call_function
 from limpet.session.runs.permissions import PERMISSIONS, Permission, stricter
+from limpet.store.clock import steady_ns
 from limpet.store.leases import Leases
 
 # (tool, session) → True, or the reason why this caller may not use it.
@@ -214,7 +215,9 @@ async def binding(registry: ToolRegistry | None, session: Handle) -> Fact | None
     if registry is None:
         return None
     facts = session.head.facts
-    found = {name: registry.resolve(name) for name in registry.names}
+    usable = usable_tools(facts)  # of a child that was given some by name: those, and no others
+    names = [name for name in registry.names if usable is None or name in usable]
+    found = {name: registry.resolve(name) for name in names}
     every = {name: tool.binding for name, tool in found.items() if tool is not None}
     wanted = wanted_in(facts) if "tools" in facts else every
     bound = await bind(registry, wanted, session)
@@ -292,6 +295,36 @@ class ToolUse:
         return bool(tools_in(self._session.head.facts).get(name, EMPTY).get("exclusive"))
 
 
+class HeldTool:
+    """An exclusive tool in use. A process that stood still may have lost it without a sign, so it
+    looks at its own clock, from before the lock was taken, and where that is in doubt asks the
+    store."""
+
+    def __init__(self, key: Key, name: str, leases: Leases, lease: Lease, since_ns: int) -> None:
+        self._of, self._leases, self._lease = (key, name), leases, lease
+        self._until_ns = since_ns + round(lease.lease_seconds * 1e9)
+
+    async def renew(self) -> None:
+        """For as long as it is used."""
+        while True:
+            await asyncio.sleep(self._lease.lease_seconds / 3)
+            with suppress(LimpetError):
+                await self._renewed()
+
+    async def check(self) -> None:
+        """Return only while it is held. Raises ToolLocked if another session may have it."""
+        while steady_ns() >= self._until_ns:  # again: it may have stood still meanwhile
+            if not await self._renewed():
+                raise ToolLocked(*self._of, self._lease.until)
+
+    async def _renewed(self) -> bool:
+        since_ns = steady_ns()
+        (found,) = await self._leases.renew([self._lease], None)
+        if isinstance(found, Lease):
+            self._until_ns = since_ns + round(found.lease_seconds * 1e9)
+        return isinstance(found, Lease)
+
+
 class ToolLocks:
     """Locks of one session on exclusive tools."""
 
@@ -311,16 +344,18 @@ class ToolLocks:
             raise ToolLocked(self._session.key, name, error.until) from error
 
     @asynccontextmanager
-    async def held(self, name: str) -> AsyncIterator[None]:
+    async def held(self, name: str) -> AsyncIterator[HeldTool]:
         """Hold the tool while it is used, however long that takes. Raises ToolLocked.
 
         A lock that this session has taken by itself, with `lock`, stays when the use is over.
         """
+        since_ns = steady_ns()
         own = await self._own(name)
         lease = await self.lock(name, LOCK_SECONDS) if own is None else own
-        renewing = asyncio.ensure_future(self._renew(lease))
+        held = HeldTool(self._session.key, name, self._leases, lease, since_ns)
+        renewing = asyncio.ensure_future(held.renew())
         try:
-            yield
+            yield held
         finally:
             renewing.cancel()
             await asyncio.wait([renewing])
@@ -342,12 +377,6 @@ class ToolLocks:
         mine = Lease(key, self._worker, head.fence, head.lease_us, seconds, uid=head.uid)
         (found,) = await self._leases.renew([mine], None)
         return found if isinstance(found, Lease) else None
-
-    async def _renew(self, lease: Lease) -> None:
-        while True:
-            await asyncio.sleep(lease.lease_seconds / 3)
-            with suppress(LimpetError):
-                await self._leases.renew([lease], None)
 
     async def release_all(self) -> tuple[str, ...]:
         """Let go of every exclusive tool that this session holds; their names."""

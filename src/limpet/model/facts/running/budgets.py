@@ -19,7 +19,6 @@ from limpet.model.events import Fact
 from limpet.model.facts.running import children
 from limpet.model.facts.view import Changes, Facts, Moment, replaced
 from limpet.model.keys import Key
-from limpet.model.limits import INT_MAX
 from limpet.model.values import EMPTY, FrozenDict, FrozenList, described
 
 GRANTED: Final = "budget.granted"
@@ -28,6 +27,7 @@ SETTLED: Final = "budget.settled"
 LENT: Final = "budget.delegated"
 RETURNED: Final = "budget.returned"
 MILLION: Final = 1_000_000
+AMOUNT_MAX: Final = 2**62  # of a sum: two of them still fit into what a store keeps
 LIMITS: Final = ("cost", "tokens")
 _COUNTED: Final = ("input", "output", "cache_read")
 
@@ -82,7 +82,7 @@ class BudgetView(msgspec.Struct, frozen=True):
 
 def amount(cost: float | None, tokens: int | None) -> Amount:
     """Checked amounts. Raises InvalidEvent."""
-    _check_amount("cost", cost, (int, float))
+    _check_amount("cost", cost, (int, float), AMOUNT_MAX // MILLION)
     _check_amount("tokens", tokens, (int,))
     return Amount(round((cost or 0) * MILLION), tokens or 0)
 
@@ -392,7 +392,7 @@ def _sum(amounts: Any) -> Amount:
 
 
 def _plus(one: Amount, other: Amount) -> Amount:
-    return Amount(one.cost + other.cost, one.tokens + other.tokens)
+    return Amount(_bounded(one.cost + other.cost), _bounded(one.tokens + other.tokens))
 
 
 def _money(cost: int | None) -> float | None:
@@ -406,12 +406,13 @@ def _pair(cost: int, tokens: int) -> FrozenList:
 
 def _bounded(sum: int) -> int:
     """A sum of many large amounts stays a number that every store can keep."""
-    return min(sum, INT_MAX)
+    return min(sum, AMOUNT_MAX)
 
 
-def _check_amount(name: str, value: Any, kinds: tuple[type, ...]) -> None:
-    if value is not None and not (type(value) in kinds and _is_amount(value)):
-        raise InvalidEvent(f"the {name} of a budget is a number from 0, not {described(value)}")
+def _check_amount(name: str, value: Any, kinds: tuple[type, ...], most: int = 2**53 - 1) -> None:
+    if value is not None and not (type(value) in kinds and 0 <= value <= most):
+        wanted = f"a number from 0 to {most:,}"
+        raise InvalidEvent(f"the {name} of a budget is {wanted}, not {described(value)}")
 
 
 def _is_amount(value: Any) -> bool:

@@ -120,10 +120,11 @@ def setup_in(facts: Facts) -> Setup:
 
 def usable_tools(facts: Facts) -> Collection[str] | None:
     """The names of the tools that a session may use: those it has bound, or those that a child
-    whose parent has bound none was given by name. None: nothing is said of tools."""
+    whose parent has bound none was given by name, and a fork of that child too. None: nothing is
+    said of tools."""
     if "tools" in facts:
         return tools_in(facts)
-    given: Collection[str] | None = (delegation(facts) or EMPTY).get("tools")
+    given: Collection[str] | None = (delegation(facts) or EMPTY).get("tools", facts.get("given"))
     return given
 
 
