@@ -69,7 +69,7 @@ class DirectoryArchive:
         await self._run("read", lambda: shutil.copyfile(self._at(name, "read"), path))
 
     async def remove(self, name: str) -> None:
-        await self._run("removed", lambda: self._at(name, "removed").unlink(missing_ok=True))
+        await self._run("removed", lambda: _remove(self._at(name, "removed")))
 
     async def remove_all(self, folder: str) -> None:
         await self._run("removed", lambda: _remove_all(self._at(folder, "removed")))
@@ -78,8 +78,9 @@ class DirectoryArchive:
         return await self._run("listed", lambda: self._names(folder))
 
     def _names(self, folder: str) -> list[str]:
-        files = self._at(folder, "listed").rglob(f"*{_SUFFIX}")
-        return sorted([file.relative_to(self._root).as_posix() for file in files])
+        files = [each for each in self._at(folder, "listed").rglob("*") if each.is_file()]
+        names = [file.relative_to(self._root).as_posix() for file in files]
+        return sorted({_PART.sub("", name) for name in names})
 
     def _at(self, name: str, doing: str) -> Path:
         """The path of a file. Raises ArchiveFailed if the name leads out of the directory."""
