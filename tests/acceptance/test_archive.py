@@ -925,6 +925,16 @@ async def test_a_part_that_a_killed_process_left_goes_with_its_file(
     assert not [each for each in cold.rglob("*") if each.is_file()]
 
 
+async def test_the_feed_has_what_came_back_once(lp: limpet.Limpet) -> None:
+    """Each event stands where it was recorded in this store last, on every store."""
+    s = await ended(lp)
+    await s.archive()
+    await lp.unarchive(s.key)
+    entries, _ = await lp._journal.store.changes(None, app="support", key=None, limit=100)
+    seqs = [entry.event.seq for entry in entries]
+    assert seqs == list(range(1, 1 + (await lp.get(s.key)).version))
+
+
 async def test_a_name_never_leads_out_of_the_archive(tmp_path: Path) -> None:
     """What a document or a stub says of a file is not a path to follow."""
     archive, victim = DirectoryArchive(tmp_path / "cold"), tmp_path / "victim.limpet"
