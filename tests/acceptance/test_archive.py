@@ -925,6 +925,23 @@ async def test_a_part_that_a_killed_process_left_goes_with_its_file(
     assert not [each for each in cold.rglob("*") if each.is_file()]
 
 
+async def test_what_an_archived_session_remembers_is_read_with_it(lp: limpet.Limpet) -> None:
+    """Memory stays in the store while the log is in the archive, and can be put to by neither."""
+    s = await lp.create("support", "ada", id="one", actor="user:ada")
+    await s.memory.session.put("fact", {"paid": True})
+    await s.memory.episodic.put("call", "long")
+    await s.memory.semantic.put("vat", 19)
+    await s.complete({"done": True})
+    await s.archive()
+    old = await lp.get(s.key, archived=True, actor="user:ada")
+    assert await old.memory.session.get("fact") == {"paid": True}
+    assert "call" in [each.name for each in await old.memory.episodic.list()]
+    assert await old.memory.semantic.get("vat") == 19
+    for layer in (old.memory.session, old.memory.episodic, old.memory.semantic):
+        with pytest.raises(limpet.SessionEnded):
+            await layer.put("more", 1)
+
+
 async def test_the_feed_has_what_came_back_once(lp: limpet.Limpet) -> None:
     """Each event stands where it was recorded in this store last, on every store."""
     s = await ended(lp)

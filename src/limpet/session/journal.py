@@ -84,6 +84,7 @@ class Journal:
         self._contended: dict[str, asyncio.Lock] = {}
         self.archive: Any = None  # an Archive, if one is open: see `life.archives`
         self.lifecycles: dict[str, Lifecycle] = {}  # by app
+        self.apart_from: Journal | None = None  # where a log that is read apart has its documents
         self.keeping = keep(self)
 
     @property
@@ -94,6 +95,11 @@ class Journal:
         if self._forks != PROCESS.forks:
             raise StoreForked
         return self._store
+
+    @property
+    def documents(self) -> Journal:
+        """The journal of the store that has the documents of these sessions."""
+        return self.apart_from or self
 
     def check_open(self) -> None:
         """Raise StoreClosed or StoreForked if nothing can be asked any more."""

@@ -252,7 +252,8 @@ async def _is_archived_here(journal: Journal, key: Key) -> bool:
 
 
 async def read_archived(journal: Journal, head: Head) -> Journal:
-    """A store in memory that holds nothing but this session, as its file has it."""
+    """A store in memory that holds nothing but this session, as its file has it. What it remembers
+    stays where it is, and is read there."""
     place = facts.place(head.facts)
     assert place is not None
     async with fetched(journal, place) as file:
@@ -278,7 +279,9 @@ def _apart(journal: Journal, store: MemoryStore) -> Journal:
     """A journal on a store of its own in memory."""
     from limpet.session.following.follow import Hub
 
-    return Journal(store, Hub(store), journal.new_id, journal.now_us, Keeping)
+    apart = Journal(store, Hub(store), journal.new_id, journal.now_us, Keeping)
+    apart.apart_from = journal
+    return apart
 
 
 # --- ending what is archived ---------------------------------------------------------------------
