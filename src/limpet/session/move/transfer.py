@@ -17,6 +17,7 @@ import msgspec
 from limpet.errors import (
     InvalidInput,
     SessionArchived,
+    SessionCorrupt,
     SessionDeleted,
     SessionErased,
     SessionError,
@@ -48,6 +49,7 @@ from limpet.session.move.adopter import (
     check_whole,
     names_in,
     records_in,
+    refuse_gone,
 )
 from limpet.session.move.checkpoints import (
     PINS_MAX,
@@ -301,7 +303,11 @@ class Transfer:
             alone = begins and await self._has_contents(key)
             limit = 1 if alone else self._outbox.room
             found = await self._source.records(key, after=after, limit=limit)
-            check_whole(key, found, after)
+            try:
+                check_whole(key, found, after)
+            except SessionCorrupt:
+                await refuse_gone(self._journal, head)
+                raise
             after = found[-1].event.seq
             for commit in pinned(key, found, pins, base):
                 await self._outbox.add(commit)
