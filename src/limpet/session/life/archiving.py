@@ -183,7 +183,9 @@ async def unarchive_session(session: Handle, actor: str) -> Transition:
                     await clear(journal, key)  # of whoever brought it back, and was interrupted
                     raise
                 continue  # it was archived once more meanwhile
-            break
+            await clear(journal, key)
+            await _settle(journal, key, intent or await _intent(journal, key), "store")
+            return done
         async with fetched(journal, place) as file:  # a file that is damaged changes nothing
             await _put_wanted(journal, head, "store", actor)
             intent = await _intent(journal, key)
@@ -198,9 +200,6 @@ async def unarchive_session(session: Handle, actor: str) -> Transition:
                 continue
             finally:
                 await _drop_log(journal, log)
-    await clear(journal, key)
-    await _settle(journal, key, intent or await _intent(journal, key), "store")
-    return done
 
 
 async def _replace_stub(journal: Journal, head: Head, log: Key) -> bool:

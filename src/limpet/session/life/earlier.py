@@ -15,8 +15,8 @@ _MEMORY: Final = ("session/", "episodic/", "own/", "promoted/", "semantic/", "pr
 _ADVICE: Final = (
     "If a build before 0.1.0 has put them there, say policies and gates again (lp.checkpointing, "
     "lp.retention, lp.set_gates), and put what sessions remember again: "
-    "lp.documents('memory', owner=(app, user)).list() shows it, s.memory.session.put keeps it. Then "
-    "delete the old documents."
+    "lp.documents('memory', owner=(app, user)).list() shows it, s.memory.session.put keeps it. "
+    "Then delete the old documents."
 )
 
 
