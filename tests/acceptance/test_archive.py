@@ -1042,6 +1042,30 @@ async def test_a_sweep_does_not_report_what_another_has_dealt_with(
     assert len(met) == 1
 
 
+async def test_a_copy_has_the_logs_of_archived_sessions_and_none_of_the_files(
+    lp: limpet.Limpet, cold: Path
+) -> None:
+    """Each store owns its files: what is done to the copy takes nothing from the original. Copied
+    again when it is archived, or is back, it goes on where it was."""
+    s = await ended(lp)
+    async with limpet.open("memory://", archive=f"file://{cold}") as other:
+        for _ in range(2):
+            assert (await lp.copy(to=other)).ok
+            await s.archive()
+            copied = await lp.copy(to=other)
+            assert (copied.ok, copied.sessions, (await lp.copy(to=other)).sessions) == (True, 1, 0)
+            there = await other.get(s.key, archived=True)
+            original = await lp.get(s.key, archived=True)
+            assert (there.phase, there.version) == ("archived", original.version)
+            assert there.head.link == original.head.link
+            await lp.unarchive(s.key)
+            s = await lp.get(s.key, actor="user:ada")
+        await s.archive()
+        await other.delete(s.key)
+        assert (await other.verify()).ok
+    assert (await lp.get(s.key, archived=True)).values["n"] == 4
+
+
 async def test_the_feed_has_what_came_back_once(lp: limpet.Limpet) -> None:
     """Each event stands where it was recorded in this store last, on every store."""
     s = await ended(lp)
