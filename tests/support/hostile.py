@@ -25,19 +25,22 @@ from limpet import Key, Limpet, facts
 from limpet.model.canonical import canonical
 from limpet.model.chain import chained, genesis, header_digest
 from limpet.model.events import is_input
-from limpet.model.facts import forms
+from limpet.model.facts import forms, shapes
 
 KEY: Final = Key("support", "ada", "hostile")
 FORK: Final = Key("support", "ada", "hostile-fork")
 ADA: Final = "user:ada"
 Lines = list[dict[str, Any]]
 _NAMES: Final = ("id", "type", "actor", "cause", "invocation_id", "correlation_id", "wake_id")
-_TYPES: Final = (*forms._DATA, "user.interrupt", "user.define_outcome", "user.tool_confirmation")
+_TYPES: Final = (
+    *dict.fromkeys((*forms._DATA, *shapes._SHAPES)),
+    *("user.interrupt", "user.define_outcome", "user.tool_confirmation"),
+)
 _OPEN: Final = ("agent.tool_use", "agent.custom_tool_use", "agent.message", "user.message")
 _WORDS: Final = sorted(
     {
         name
-        for form in (*forms._DATA.values(), *forms._WAKES.values())
+        for form in (*forms._DATA.values(), *shapes._SHAPES.values(), *shapes._WAKES.values())
         for name in form.__struct_fields__
     }
     | {"archived", "awaits", "request_id", "input", "usage", "criteria", "title", "kind", "place"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from limpet.errors import (
     CommitTooLarge,
@@ -40,6 +40,9 @@ from limpet.session.queueing.queue import Queue
 from limpet.store.protocol import Committed, Store
 from limpet.store.threads import PROCESS
 
+if TYPE_CHECKING:
+    from limpet.session.history.refs import CheckpointRef
+
 
 class Keeper(Protocol):
     """What is done around commits: see `history.keeping`."""
@@ -58,6 +61,10 @@ class Keeper(Protocol):
 
     def last_checkpoint(self, key: Key, uid: str, /) -> LastCheckpoint:
         """The newest checkpoint that this process has made of a session."""
+        ...
+
+    async def ref(self, key: Key, uid: str, number: int, /) -> CheckpointRef | None:
+        """The checkpoint of a session with this number, if it is kept."""
         ...
 
     async def close(self) -> None:

@@ -42,17 +42,16 @@ async def head_now(writer: Writer) -> Head:
 
 async def place_of(writer: Writer, text: str) -> int | datetime | CheckpointRef:
     """The place that a text names. Raises InvalidInput, NoCheckpoint."""
-    from limpet.session.history.checkpoints import listed
-
     digits = text.removeprefix("#")
     if digits.isdecimal() and len(digits) <= _DIGITS_MAX:
         number = int(digits)
         if digits == text:
             return number
-        page = await listed(writer, 1, str(number + 1))
-        if not page.items or page.items[0].number != number:
+        head = await head_now(writer)
+        ref = await writer.journal.keeping.ref(head.key, head.uid, number)
+        if ref is None:
             raise NoCheckpoint(writer.known.key, number)
-        return page.items[0].ref
+        return ref
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
