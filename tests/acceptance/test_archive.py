@@ -18,7 +18,7 @@ import pytest
 import limpet
 from limpet.model import Commit
 from limpet.model.facts.phases import transition
-from limpet.model.keys import ARCHIVE_LOGS, ARCHIVE_STUBS
+from limpet.model.keys import ARCHIVE_DISCARDS, ARCHIVE_LOGS, ARCHIVE_STUBS
 from limpet.model.limits import LABELS_MAX
 from limpet.session.life import archiving
 from limpet.session.life import cold as cold_files
@@ -943,6 +943,157 @@ async def test_a_part_that_a_killed_process_left_goes_with_its_file(
     assert not part.exists()
     await lp.erase(s.key)
     assert not [each for each in cold.rglob("*") if each.is_file()]
+
+
+async def test_what_an_archived_session_remembers_is_read_with_it(lp: limpet.Limpet) -> None:
+    """Memory stays in the store while the log is in the archive, and can be put to by neither."""
+    s = await lp.create("support", "ada", id="one", actor="user:ada")
+    await s.memory.session.put("fact", {"paid": True})
+    await s.memory.episodic.put("call", "long")
+    await s.memory.semantic.put("vat", 19)
+    await s.complete({"done": True})
+    await s.archive()
+    old = await lp.get(s.key, archived=True, actor="user:ada")
+    assert await old.memory.session.get("fact") == {"paid": True}
+    assert "call" in [each.name for each in await old.memory.episodic.list()]
+    assert await old.memory.semantic.get("vat") == 19
+    for layer in (old.memory.session, old.memory.episodic, old.memory.semantic):
+        with pytest.raises(limpet.SessionEnded):
+            await layer.put("more", 1)
+
+
+async def refused(self: DirectoryArchive, name: str) -> None:
+    raise limpet.ArchiveFailed(self.url, "removed", "the archive is out of reach")
+
+
+def racing(monkeypatch: pytest.MonkeyPatch, lp: limpet.Limpet, race: Callable[[], Any]) -> None:
+    """Before the archive reads a file for the first time, another process does this."""
+    archive, calls = lp._journal.archive, [race]
+    fetch = archive.fetch
+
+    async def fetches(name: str, path: Path) -> None:
+        if calls:
+            await calls.pop()()
+        await fetch(name, path)
+
+    monkeypatch.setattr(archive, "fetch", fetches)
+
+
+async def test_who_archives_second_is_told_that_it_is_archived(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch, cold: Path
+) -> None:
+    """The first has removed the file of the second as one that nobody needs: nothing has failed."""
+    s = await ended(lp)
+    racing(monkeypatch, lp, lp.session(s.key, actor="user:ada").archive)
+    assert (await s.archive()).phase == "archived"
+    assert len(list(cold.rglob("*.limpet"))) == 1
+    assert (await lp.get(s.key, archived=True)).values["n"] == 4
+
+
+async def test_a_session_that_comes_back_while_its_file_is_read_is_read_in_the_store(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is gone, and its log is where it was before."""
+    s = await ended(lp)
+    await s.archive()
+    racing(monkeypatch, lp, functools.partial(lp.unarchive, s.key))
+    found = await lp.get(s.key, archived=True)
+    assert (found.phase, found.values["n"]) == ("completed", 4)
+
+
+async def test_unarchiving_returns_what_it_did_whatever_happens_next(lp: limpet.Limpet) -> None:
+    """The session is archived again before the call returns."""
+
+    async def again(session: limpet.Session) -> None:
+        await session.archive()
+
+    lp.lifecycle("support", after={("archived", "completed"): again})
+    s = await ended(lp)
+    await s.archive()
+    t = await lp.unarchive(s.key)
+    assert (t.before, t.phase, t.name) == ("archived", "completed", "unarchive")
+    assert t.event is not None
+    assert t.event.type == "session.unarchived"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_what_is_archived_while_it_is_read_is_not_damaged(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, whole: bool
+) -> None:
+    """An export and a copy say that it is archived, and advise no restore."""
+    s = await ended(lp)
+    store: Any = lp._journal.store
+    records, waiting = store.records, [False, True]
+
+    async def meets(key: limpet.Key, **how: Any) -> Any:
+        if key == s.key and waiting and waiting.pop(0):
+            await lp.session(s.key, actor="user:ada").archive()
+        return await records(key, **how)
+
+    monkeypatch.setattr(store, "records", meets)
+    if whole:
+        async with limpet.open("memory://") as other:
+            (refused,) = (await lp.copy(app="support", to=other)).refused
+            assert refused.code == "session.archived"
+    else:
+        with pytest.raises(limpet.SessionArchived):
+            await lp.export(s.key, tmp_path / "one.limpet")
+
+
+async def test_a_sweep_does_not_report_what_another_has_dealt_with(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sweeps meet the same entry: one of them finds it gone, and nothing has failed."""
+    s = await ended(lp)
+    await s.archive()
+    with monkeypatch.context() as patched:
+        patched.setattr(DirectoryArchive, "remove", refused)
+        await lp.unarchive(s.key)
+    store: Any = lp._journal.store
+    load, met = store.load, list[limpet.Key]()
+
+    async def loads(key: limpet.Key, **how: Any) -> Any:
+        if key.app == ARCHIVE_DISCARDS and met.append(key) is None:
+            await store.delete(key, ending="moved")
+        return await load(key, **how)
+
+    monkeypatch.setattr(store, "load", loads)
+    assert (await lp.sweep()).failed == ()
+    assert len(met) == 1
+
+
+async def test_a_copy_has_the_logs_of_archived_sessions_and_none_of_the_files(
+    lp: limpet.Limpet, cold: Path
+) -> None:
+    """Each store owns its files: what is done to the copy takes nothing from the original. Copied
+    again when it is archived, or is back, it goes on where it was."""
+    s = await ended(lp)
+    async with limpet.open("memory://", archive=f"file://{cold}") as other:
+        for _ in range(2):
+            assert (await lp.copy(to=other)).ok
+            await s.archive()
+            copied = await lp.copy(to=other)
+            assert (copied.ok, copied.sessions, (await lp.copy(to=other)).sessions) == (True, 1, 0)
+            there = await other.get(s.key, archived=True)
+            original = await lp.get(s.key, archived=True)
+            assert (there.phase, there.version) == ("archived", original.version)
+            assert there.head.link == original.head.link
+            await lp.unarchive(s.key)
+            s = await lp.get(s.key, actor="user:ada")
+        await s.archive()
+        await other.delete(s.key)
+        assert (await other.verify()).ok
+    assert (await lp.get(s.key, archived=True)).values["n"] == 4
+
+
+async def test_the_feed_has_what_came_back_once(lp: limpet.Limpet) -> None:
+    """Each event stands where it was recorded in this store last, on every store."""
+    s = await ended(lp)
+    await s.archive()
+    await lp.unarchive(s.key)
+    entries, _ = await lp._journal.store.changes(None, app="support", key=None, limit=100)
+    seqs = [entry.event.seq for entry in entries]
+    assert seqs == list(range(1, 1 + (await lp.get(s.key)).version))
 
 
 async def test_a_name_never_leads_out_of_the_archive(tmp_path: Path) -> None:

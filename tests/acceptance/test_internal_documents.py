@@ -148,3 +148,17 @@ async def test_a_move_never_names_the_file_of_another_session(
     await intents.put("one", move(place, uid=mine.head.uid))
     await archived.sweep()
     assert file.exists()
+
+
+async def test_the_doctor_names_what_an_earlier_build_kept_in_plain_collections(
+    archived: limpet.Limpet,
+) -> None:
+    """It is not read any more, and the advice says how to keep it."""
+    own = archived.documents("memory", owner=("shop", "ada"), actor=WHO)
+    await own.put("preferences", {"lang": "en"})  # of a program, which may have such a collection
+    assert "collections" not in [check.name for check in (await archived.doctor()).checks]
+    await own.put("session/3-one/fact", {"paid": True})
+    await archived.documents("retention", actor=WHO).put("shop", {"events": 5})
+    (found,) = [check for check in (await archived.doctor()).checks if check.name == "collections"]
+    assert (found.severity, "memory, retention" in found.found) == ("warning", True)
+    assert "lp.retention" in found.advice

@@ -190,3 +190,24 @@ async def test_a_file_of_relations_that_is_not_one_is_named(
         await lp.mirror(tmp_path, app="support")
     await lp.mirror(tmp_path)
     assert read(relations) == []
+
+
+async def test_what_is_archived_stays_as_it_was_mirrored_and_stops_no_other(
+    url: str, tmp_path: Path
+) -> None:
+    """Its log is in another place; nothing is written from the stub that stands for it."""
+    directory = tmp_path / "mirror"
+    async with limpet.open(url, archive=f"file://{tmp_path / 'cold'}") as lp:
+        s = await worked(lp)
+        child = await lp.get((await s.children())[0], actor=ADA)
+        await child.complete({})
+        await lp.wake(child.key, works)  # its parent learns of it
+        await lp.mirror(directory)
+        await child.archive()
+        before = read(directory / ".limpet-runtime" / "session-relations.json")
+        files = {path: path.read_bytes() for path in directory.rglob(child.id + "/**/*.json*")}
+        assert (await lp.mirror(directory)).sessions == 1
+        assert files == {path: path.read_bytes() for path in files}
+        assert read(directory / ".limpet-runtime" / "session-relations.json") == before
+        with pytest.raises(limpet.SessionArchived):
+            await lp.mirror(directory, child.key)

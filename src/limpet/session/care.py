@@ -212,13 +212,14 @@ class Care(Door):
 
     async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
         """Verify everything, and look at how the store is kept; each finding says what to do."""
+        from limpet.session.life.earlier import earlier_documents
         from limpet.session.life.usual import unusual_timeouts
         from limpet.store.doctor import read_checks
 
         store = self._journal.store
         report = await store.verify(None, check_progress(progress))
         kept = await store.examine() if isinstance(store, Examined) else ()
-        lives = await unusual_timeouts(store)
+        lives = (*await unusual_timeouts(store), *await earlier_documents(store))
         return Diagnosis((*read_checks(report), *kept, *lives), report)
 
     async def migrate(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from limpet.errors import (
     CommitTooLarge,
@@ -40,6 +40,9 @@ from limpet.session.queueing.queue import Queue
 from limpet.store.protocol import Committed, Store
 from limpet.store.threads import PROCESS
 
+if TYPE_CHECKING:
+    from limpet.session.history.refs import CheckpointRef
+
 
 class Keeper(Protocol):
     """What is done around commits: see `history.keeping`."""
@@ -58,6 +61,10 @@ class Keeper(Protocol):
 
     def last_checkpoint(self, key: Key, uid: str, /) -> LastCheckpoint:
         """The newest checkpoint that this process has made of a session."""
+        ...
+
+    async def ref(self, key: Key, uid: str, number: int, /) -> CheckpointRef | None:
+        """The checkpoint of a session with this number, if it is kept."""
         ...
 
     async def close(self) -> None:
@@ -84,6 +91,7 @@ class Journal:
         self._contended: dict[str, asyncio.Lock] = {}
         self.archive: Any = None  # an Archive, if one is open: see `life.archives`
         self.lifecycles: dict[str, Lifecycle] = {}  # by app
+        self.apart_from: Journal | None = None  # where a log that is read apart has its documents
         self.keeping = keep(self)
 
     @property
@@ -94,6 +102,11 @@ class Journal:
         if self._forks != PROCESS.forks:
             raise StoreForked
         return self._store
+
+    @property
+    def documents(self) -> Journal:
+        """The journal of the store that has the documents of these sessions."""
+        return self.apart_from or self
 
     def check_open(self) -> None:
         """Raise StoreClosed or StoreForked if nothing can be asked any more."""

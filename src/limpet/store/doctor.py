@@ -22,9 +22,10 @@ _ADVICE: Final = {
     "log": "Keep a copy of the store as it is. Sessions that are not named are whole: restore the "
     "whole store from a backup, or open the backup beside it and carry the state of those that "
     "are named over. Look at the disk and the memory of this machine.",
-    "folds": "Something else than Limpet wrote to the store, or it rotted. Keep a copy; restore "
-    "the whole store from a backup, or open the backup beside it and carry the state of the "
-    "sessions that are named over.",
+    "folds": "If a build before 0.1.0 has written to the store, copy it with limpet copy STORE NEW "
+    "and go on with NEW: a copy folds every log again. Otherwise something else than Limpet wrote "
+    "to the store, or it rotted. Keep a copy; restore the whole store from a backup, or open the "
+    "backup beside it and carry the state of the sessions that are named over.",
     "indexes": "Keep a copy, then restore the whole store from a backup. Do not write to the "
     "store before.",
 }

@@ -42,20 +42,16 @@ async def head_now(writer: Writer) -> Head:
 
 async def place_of(writer: Writer, text: str) -> int | datetime | CheckpointRef:
     """The place that a text names. Raises InvalidInput, NoCheckpoint."""
-    from limpet.session.history.kept import Kept
-    from limpet.session.history.tiers import Tiers
-
     digits = text.removeprefix("#")
     if digits.isdecimal() and len(digits) <= _DIGITS_MAX:
         number = int(digits)
         if digits == text:
             return number
-        head, journal = await head_now(writer), writer.journal
-        kept = await Kept(journal, head.key, Tiers(journal)).read(head.uid)
-        found = [checkpoint.ref for checkpoint in kept if checkpoint.number == number]
-        if not found:
-            raise NoCheckpoint(head.key, number)
-        return found[0]
+        head = await head_now(writer)
+        ref = await writer.journal.keeping.ref(head.key, head.uid, number)
+        if ref is None:
+            raise NoCheckpoint(writer.known.key, number)
+        return ref
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

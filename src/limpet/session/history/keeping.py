@@ -41,6 +41,7 @@ from limpet.session.history.policy import (
     trigger_after,
     trigger_before,
 )
+from limpet.session.history.refs import CheckpointRef
 from limpet.session.history.retention import Limits
 from limpet.session.history.tiers import Tiers
 from limpet.session.journal import Journal
@@ -183,6 +184,11 @@ class Keeping:
     def kept(self, key: Key) -> Kept:
         """The checkpoints of a session."""
         return self._pace(key).kept
+
+    async def ref(self, key: Key, uid: str, number: int) -> CheckpointRef | None:
+        """The checkpoint of a session with this number, if it is kept."""
+        found = [each.ref for each in await self.kept(key).read(uid) if each.number == number]
+        return found[0] if found else None
 
     async def checkpoint(
         self,

@@ -79,6 +79,7 @@ from limpet.store.protocol import Committed, Ending, Exchange, Query, Standing
 ATTEMPT_US: Final = 24 * 3_600 * 1_000_000
 OUTAGES_MAX: Final = 8  # in one sweep: each may take as long as a request may
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+_FASTER: Final = (*_GONE, SessionArchived)  # another process has dealt with it
 
 
 # --- to the archive ------------------------------------------------------------------------------
@@ -154,6 +155,8 @@ async def _is_exchanged(
         if await journal.store.exchange([Exchange(head.key, at, stub)]):
             return True
     except ArchiveFailed:
+        if await head_of(journal, stub) is None:
+            return False  # another was faster, and has removed the file with its stub
         await _discard(journal, archive, stub, late=late)
         raise
     await _discard(journal, archive, stub, late=False)
@@ -163,7 +166,7 @@ async def _is_exchanged(
 # --- and back ------------------------------------------------------------------------------------
 
 
-async def unarchive_session(session: Handle, actor: str) -> None:
+async def unarchive_session(session: Handle, actor: str) -> Transition:
     """Bring the log back, and the phase that it had before. Nothing was loaded yet.
 
     Raises InvalidTransition if it is not archived.
@@ -173,7 +176,7 @@ async def unarchive_session(session: Handle, actor: str) -> None:
         head = (await journal.store.load(key, tail=0, scopes=False)).head
         try:
             if facts.place(head.facts) is None:
-                await _reopen(session, actor)
+                done = await _reopen(session, actor)
                 break
             await _bring_back(journal, head, actor)
         except (InvalidTransition, SessionArchived):  # or it was archived once more meanwhile
@@ -189,6 +192,7 @@ async def unarchive_session(session: Handle, actor: str) -> None:
         raise SessionConflict(key, "session", 0, None)
     await clear(journal, key)
     await _settle(journal, key, await _intent(journal, key), "store")
+    return done
 
 
 async def _bring_back(journal: Journal, head: Head, actor: str) -> None:
@@ -211,16 +215,18 @@ async def _replace_stub(journal: Journal, head: Head, log: Key) -> bool:
     discard = await _staged_discard(journal, str(place["place"]), late=False)
     checkpoints = await head_of(journal, checkpoints_in(log))
     stub: Head | None = head
-    while stub is not None and stub.uid == head.uid:
-        await _keep_said(journal, log, stub)
-        exchanges = [Exchange(key, Standing(stub.uid, stub.version), log), discard]
-        if checkpoints is not None:
-            exchanges.append(Exchange(checkpoints_of(key), None, checkpoints.key))
-        if await journal.store.exchange(exchanges):
-            journal.hub.touch(key)
-            return True
-        stub = await head_of(journal, key)
-    if discard.by is not None:
+    try:
+        while stub is not None and stub.uid == head.uid:
+            await _keep_said(journal, log, stub)
+            exchanges = [Exchange(key, Standing(stub.uid, stub.version), log), discard]
+            if checkpoints is not None:
+                exchanges.append(Exchange(checkpoints_of(key), None, checkpoints.key))
+            if await journal.store.exchange(exchanges):
+                journal.hub.touch(key)
+                return True
+            stub = await head_of(journal, key)
+    finally:  # of no use, unless it took its key
+        assert discard.by is not None
         await journal.store.delete(discard.by, ending="moved")
     return False
 
@@ -243,11 +249,12 @@ def _said(head: Head, what: str) -> dict[str, Any]:
     return dict(head.facts.get(what, EMPTY))
 
 
-async def _reopen(session: Handle, actor: str) -> None:
+async def _reopen(session: Handle, actor: str) -> Transition:
     """The transition back to the phase that it was archived from. Raises InvalidTransition."""
     await session.writer.load(tail=1)
     before = session.writer.known.head.facts.get("archived_from")
-    await Mover(session, ("unarchive",), actor=actor, to=before).move()
+    (done,) = await Mover(session, ("unarchive",), actor=actor, to=before).move()
+    return done
 
 
 async def _is_archived_here(journal: Journal, key: Key) -> bool:
@@ -256,7 +263,8 @@ async def _is_archived_here(journal: Journal, key: Key) -> bool:
 
 
 async def read_archived(journal: Journal, head: Head) -> Journal:
-    """A store in memory that holds nothing but this session, as its file has it."""
+    """A store in memory that holds nothing but this session, as its file has it. What it remembers
+    stays where it is, and is read there."""
     place = facts.place(head.facts)
     assert place is not None
     async with fetched(journal, place) as file:
@@ -282,7 +290,9 @@ def _apart(journal: Journal, store: MemoryStore) -> Journal:
     """A journal on a store of its own in memory."""
     from limpet.session.following.follow import Hub
 
-    return Journal(store, Hub(store), journal.new_id, journal.now_us, Keeping)
+    apart = Journal(store, Hub(store), journal.new_id, journal.now_us, Keeping)
+    apart.apart_from = journal
+    return apart
 
 
 # --- ending what is archived ---------------------------------------------------------------------
@@ -422,6 +432,8 @@ async def finish_all(
             break
         try:
             await finish(session_of(key))
+        except _FASTER:
+            continue
         except Exception as error:  # an archive that is out of reach must stop no other work
             failed.append((key, error))
         else:
@@ -464,6 +476,8 @@ async def _collect(journal: Journal, archive: Archive, failed: list[tuple[Key, E
                 return
             try:
                 await collect(journal, archive, head)
+            except _FASTER:
+                continue
             except Exception as error:
                 failed.append((head.key, error))
 

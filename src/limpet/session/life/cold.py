@@ -7,6 +7,8 @@ text is on no disk, not even for a moment.
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -91,10 +93,10 @@ async def _is_exported(
     """Write the session to a file. False if it does not stand there any more."""
     try:
         head = await export_session(journal, key, made, seal if seal.seals else None)
+    except StoreFull as error:
+        raise ArchiveFailed(archive.url, "written", os.strerror(errno.ENOSPC)) from error
     except BundleRefused as error:
         raise ArchiveFailed(archive.url, "written", error.reason) from error
-    except StoreFull as error:
-        raise ArchiveFailed(archive.url, "written", "No space left on device") from error
     except SessionArchived:
         return False
     except SessionCorrupt:  # or its rows went while they were read

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from limpet.errors import InvalidInput, SessionArchived
+from msgspec.structs import replace
+
+from limpet.errors import ArchiveFailed, InvalidInput, SessionArchived
 from limpet.model import described
 from limpet.model.facts import ARCHIVED, Phase, Timeouts, timeouts_data
-from limpet.model.facts.phases import TYPES, rule
+from limpet.model.facts.phases import rule
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
@@ -174,10 +176,8 @@ class LongLife(Door):
 
         acting = check_actor(actor) or NOBODY
         session: Session[Any] = Session(self._journal, key_of(key, user, id), untyped=True)
-        await unarchive_session(session, acting)
-        (event,) = await session.read(types=[TYPES["unarchive"]], limit=1, reverse=True)
-        data, effects = event.data or {}, rule(ARCHIVED, "unarchive").effects
-        return Transition(data["to"], effects, event, data["from"], "unarchive")
+        done = await unarchive_session(session, acting)
+        return replace(done, side_effects=rule(ARCHIVED, "unarchive").effects)
 
     async def sweep(self, *, limit: int = 1_000) -> Swept:
         """Act on every timeout that has passed, for at most so many sessions; what was done.
@@ -204,9 +204,18 @@ async def opened_archived(session: Session[Any], tail: int, *, archived: bool) -
     if place(session.head.facts) is None:  # its log is still here
         return session
     writer = session.writer
-    apart = await read_archived(writer.journal, session.head)
-    found: Session[Any] = type(session)(
-        apart, session.key, actor=session.actor, typed=writer.typed, untyped=not writer.classless
-    )
+    how: dict[str, Any] = {"actor": session.actor, "typed": writer.typed}
+    how["untyped"] = not writer.classless
+    try:
+        apart = await read_archived(writer.journal, session.head)
+    except ArchiveFailed:
+        now: Session[Any] = type(session)(writer.journal, session.key, **how)
+        await now.writer.load(tail=tail, stub=True)
+        if now.head.uid == session.head.uid:
+            raise
+        # It was unarchived meanwhile, and the file that its stub named is gone.
+        is_back = now.head.phase != ARCHIVED
+        return now if is_back else await opened_archived(now, tail, archived=archived)
+    found: Session[Any] = type(session)(apart, session.key, **how)
     await found.writer.load(tail=tail)
     return found

@@ -76,7 +76,7 @@ class Memory(Buffers):
     """The layers of one session, and its buffers."""
 
     def __init__(self, session: Handle) -> None:
-        journal = session.writer.journal
+        journal = session.writer.journal.documents
         self._session, self._working = session, Working()
         self._own = Internal(journal, COLLECTION, owner=(session.app, session.user))
         self._interval = Interval(journal, session.key)
@@ -304,13 +304,13 @@ class Overlay(Layer):
 
     async def _above(self) -> Layer | None:
         """What its parent sees, which may be delegated itself; None if nobody is its parent."""
-        parent = await parent_of(self._session.writer.journal, self._head)
+        parent = await parent_of(self._session.writer.journal.documents, self._head)
         return None if parent is None else _semantic(self._session, parent.key, parent)
 
 
 def _semantic(session: Handle, key: Key, head: Head | None) -> Layer:
     """Semantic memory as the session of this key sees it."""
-    journal = session.writer.journal
+    journal = session.writer.journal.documents
     if head is None or delegation(head.facts) is None:
         return Layer(session, Internal(journal, COLLECTION), shared_places(key.app)[0])
     own = Internal(journal, COLLECTION, owner=(key.app, key.user))
@@ -320,7 +320,7 @@ def _semantic(session: Handle, key: Key, head: Head | None) -> Layer:
 def _procedural(session: Handle, head: Head | None) -> Layer:
     task = "default" if head is None else head.labels.get("task", "default")
     place = f"{shared_places(session.app)[1]}{name_part(task)}/"
-    return Layer(session, Internal(session.writer.journal, COLLECTION), place)
+    return Layer(session, Internal(session.writer.journal.documents, COLLECTION), place)
 
 
 async def _head_of(session: Handle) -> Head | None:
@@ -368,7 +368,7 @@ class Episodes(Layer):
 
     async def _above(self) -> Layer | None:
         """The parent's own episodes, which are read only; None if nobody is its parent."""
-        journal = self._session.writer.journal
+        journal = self._session.writer.journal.documents
         parent = None if self._child is None else await parent_of(journal, self._child)
         if parent is None:
             return None
@@ -377,7 +377,7 @@ class Episodes(Layer):
 
 
 def _episodic(session: Handle, head: Head | None) -> Episodes:
-    journal, prefix = session.writer.journal, f"episodic/{name_part(session.id)}/"
+    journal, prefix = session.writer.journal.documents, f"episodic/{name_part(session.id)}/"
     own = Internal(journal, COLLECTION, owner=(session.app, session.user))
     is_child = head is not None and delegation(head.facts) is not None
     return Episodes(session, own, prefix, head if is_child else None)

@@ -20,9 +20,10 @@ from limpet.errors import (
     SessionCorrupt,
     SessionNotFound,
 )
-from limpet.model import Base, Commit, Key, Prepared, ScopeValue
+from limpet.model import Base, Commit, Head, Key, Prepared, ScopeValue
 from limpet.model.adopt import adopted
 from limpet.model.chain import body_digest
+from limpet.model.facts.archive import check_present
 from limpet.model.facts.creation import created
 from limpet.model.facts.names import copied, names_key
 from limpet.session.journal import Journal
@@ -171,6 +172,13 @@ def check_whole(key: Key, records: tuple[ChainedEvent, ...], after: int) -> None
         if each.raw is None:
             reason = "was removed" if each.event.removed else each.event.damage
             raise SessionCorrupt(key, f"event {seq} {reason or 'cannot be read'}")
+
+
+async def refuse_gone(journal: Journal, head: Head) -> None:
+    """Raise SessionArchived, SessionDeleted or the like if the session went while its events were
+    read: then what is missing of them is not damage."""
+    loaded = await journal.store.load(head.key, tail=0, scopes=False)
+    check_present(loaded.head, head.uid)
 
 
 def check_bodies(key: Key, records: tuple[ChainedEvent, ...]) -> None:

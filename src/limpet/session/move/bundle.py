@@ -303,6 +303,10 @@ class BundleReader:
     def _open(self) -> Opening:
         try:
             line = self._next(self._header_max)
+        except BaseException:  # what the file is read through may refuse it, too
+            self.close()
+            raise
+        try:
             self.check_memory(line)
             header = _header(line)
             if header.format != FORMAT:

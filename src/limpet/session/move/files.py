@@ -20,6 +20,7 @@ from limpet.errors import (
     InvalidInput,
     ReservedApp,
     SessionArchived,
+    SessionCorrupt,
     StoreError,
     StoreFull,
 )
@@ -35,6 +36,7 @@ from limpet.session.move.adopter import (
     check_bodies,
     check_whole,
     records_in,
+    refuse_gone,
 )
 from limpet.session.move.bundle import (
     NO_SPACE,
@@ -118,6 +120,9 @@ async def export_session(
             if first:
                 await _export_blobs(journal, key, writer)
         await in_thread(writer.finish)
+    except SessionCorrupt:
+        await refuse_gone(journal, head)
+        raise
     except OSError as error:
         raise _unwritten(path, error) from error
     finally:

@@ -15,7 +15,7 @@ complete or not at all, readable by this user only, since bodies are in plain te
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +26,7 @@ import msgspec
 
 from limpet.errors import (
     InvalidInput,
+    SessionArchived,
     SessionDeleted,
     SessionErased,
     SessionNotFound,
@@ -57,21 +58,26 @@ class Mirrored(msgspec.Struct, frozen=True):
 
 async def mirror(journal: Journal, directory: Path, key: Key | None, app: str | None) -> Mirrored:
     """Write one session, an app, or everything. Raises InvalidInput if it cannot be written, and
-    StoreFull if there is no space: what is there then is whole."""
+    StoreFull if there is no space: what is there then is whole. What is archived stays as it was
+    written before; SessionArchived if it is the one that was asked for."""
     sessions = events = 0
     related: dict[Key, Any] = {}
+    archived: set[Key] = set()
     try:
         async for session in _sessions(journal, key, app):
             try:
+                await session.refresh(tail=0)
                 events += await _write(session, directory)
-            except _GONE:  # meanwhile
+            except (SessionArchived, *_GONE) as error:
                 if key is not None:
                     raise
+                if isinstance(error, SessionArchived):
+                    archived.add(session.key)
                 continue
             related |= _relation(session)
             sessions += 1
-        whole = key is None and app is None
-        await in_thread(lambda: _relate(directory / RELATIONS, related, whole=whole))
+        kept = archived if key is None and app is None else None
+        await in_thread(lambda: _relate(directory / RELATIONS, related, kept))
     except (OSError, msgspec.DecodeError) as error:
         raise InvalidInput(
             f"nothing can be mirrored to {directory}: {error}. Name a directory that is writable."
@@ -83,26 +89,16 @@ async def _sessions(
     journal: Journal, key: Key | None, app: str | None
 ) -> AsyncIterator[Session[Any]]:
     if key is not None:
-        yield await _loaded(journal, key)
+        yield Session(journal, key, untyped=True)
         return
     cursor: str | None = None
     while True:
         page = await journal.store.heads(Query(app=app), cursor=cursor, limit=PAGE_MAX)
         for head in page.items:
-            try:
-                session = await _loaded(journal, head.key)
-            except _GONE:  # meanwhile
-                continue
-            yield session
+            yield Session(journal, head.key, untyped=True)
         cursor = page.cursor
         if cursor is None:
             return
-
-
-async def _loaded(journal: Journal, key: Key) -> Session[Any]:
-    session: Session[Any] = Session(journal, key, untyped=True)
-    await session.refresh(tail=0)
-    return session
 
 
 async def _write(session: Session[Any], directory: Path) -> int:
@@ -190,12 +186,15 @@ def _parent(works_for: Mapping[str, Any]) -> dict[str, str]:
     return {name: works_for[name] for name in ("app", "user", "id")}
 
 
-def _relate(path: Path, related: dict[Key, Any], *, whole: bool) -> None:
-    """One session, or one app, keeps what is known of the others."""
+def _relate(path: Path, related: dict[Key, Any], kept: Set[Key] | None) -> None:
+    """What is known of these children stays; None: of all, since only some sessions were read."""
     before: list[dict[str, Any]] = []
-    if not whole and path.exists():
+    if kept != set() and path.exists():
         before = msgspec.json.decode(path.read_bytes(), type=list[dict[str, Any]])
-    known = {msgspec.convert(each.get("child"), Key): each for each in before} | related
+    known = {msgspec.convert(each.get("child"), Key): each for each in before}
+    if kept is not None:
+        known = {child: known[child] for child in known if child in kept}
+    known |= related
     _json(path, [known[child] for child in sorted(known, key=_parts)])
 
 

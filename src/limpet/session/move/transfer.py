@@ -15,8 +15,10 @@ from typing import Final
 import msgspec
 
 from limpet.errors import (
+    ArchiveFailed,
     InvalidInput,
     SessionArchived,
+    SessionCorrupt,
     SessionDeleted,
     SessionErased,
     SessionError,
@@ -33,7 +35,7 @@ from limpet.model import (
     is_reserved,
     owner_of,
 )
-from limpet.model.facts.archive import is_stub
+from limpet.model.facts.archive import is_stub, place
 from limpet.model.facts.names import APP as NAMES
 from limpet.model.keys import ARCHIVING
 from limpet.session.documents import WHOLE_STORE
@@ -48,6 +50,7 @@ from limpet.session.move.adopter import (
     check_whole,
     names_in,
     records_in,
+    refuse_gone,
 )
 from limpet.session.move.checkpoints import (
     PINS_MAX,
@@ -274,6 +277,8 @@ class Transfer:
         self._bare = self._blobs is None or not await self._blobs.keys(None, after=None, limit=1)
 
     async def _session(self, head: Head) -> None:
+        if self._journal.archive is not None and is_stub(head.facts):
+            return await self._archived(head)
         key, marks = head.key, await self._marks(head)
         if marks.last > head.version:  # it went on since the head was read
             head = (await self._journal.store.load(key, tail=0, scopes=False)).head
@@ -288,6 +293,28 @@ class Transfer:
         if marks.log.seq and not self._outbox.stopped(key):
             await self._checkpoints(key, marks.log)
 
+    async def _archived(self, head: Head) -> None:
+        """Send the log of an archived session from its file: a stub in the target would name a file
+        that belongs to this store, and goes when either of them needs it no more."""
+        from limpet.session.life.archiving import read_archived
+
+        key, kept = head.key, place(head.facts)
+        assert kept is not None
+        here = await self._target.newest(key)
+        if here.seq >= kept["version"]:
+            return await self._target.check_prefix(
+                key, kept["version"], bytes.fromhex(kept["link"])
+            )
+        await self._outbox.flush()  # what it began on
+        try:
+            apart = await read_archived(self._journal, head)
+        except ArchiveFailed as error:
+            return self._refuse(str(key), error.code, str(error), key)
+        sent = await Transfer(apart, self._target).one(key)
+        self._outbox.count(sent)
+        self._contained += sent.blobs
+        self._cut += sent.cut
+
     async def _events(self, head: Head, here: int, pins: Mapping[int, int]) -> None:
         """Send the events beyond those that the target has."""
         key, after, begins = head.key, max(here, head.floor), not here
@@ -298,7 +325,11 @@ class Transfer:
             alone = begins and await self._has_contents(key)
             limit = 1 if alone else self._outbox.room
             found = await self._source.records(key, after=after, limit=limit)
-            check_whole(key, found, after)
+            try:
+                check_whole(key, found, after)
+            except SessionCorrupt:
+                await refuse_gone(self._journal, head)
+                raise
             after = found[-1].event.seq
             for commit in pinned(key, found, pins, base):
                 await self._outbox.add(commit)
@@ -406,6 +437,12 @@ class _Outbox:
         full = self._events >= PIECE_EVENTS or self._bytes >= PIECE_BYTES
         if full or len(self._waiting) >= PIECE_SESSIONS or self._pins >= PINS_MAX:
             await self._launch()
+
+    def count(self, sent: Copied) -> None:
+        """What was sent in another way."""
+        self.sessions += sent.sessions
+        self.events += sent.events
+        self.checkpoints += sent.checkpoints
 
     async def flush(self) -> None:
         """Return when all that waits was recorded or refused."""

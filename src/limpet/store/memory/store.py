@@ -115,7 +115,7 @@ class MemoryStore(Leasing, Naming):
             self._kept[key].fold = fold
         for key, rec in plan.records:
             self._kept[key].add(rec)
-            self._feed.append((self._kept[key].fold.head.uid, key, rec.event.seq))
+            self._feed.append((self._kept[key].row, key, rec.event.seq))
         for key, write in plan.writes:
             self._scopes.setdefault(write.key, []).append(write.at)
             made_by = (plan.folds[key].head.uid, write.seq, self._kept[key].event(write.seq).at_us)
@@ -236,11 +236,11 @@ class MemoryStore(Leasing, Naming):
         found: list[FeedEntry] = []
         room = Room()
         place = start
-        for place, (uid, of, seq) in enumerate(self._feed[start:], start + 1):
+        for place, (row, of, seq) in enumerate(self._feed[start:], start + 1):
             wanted_ = not is_reserved(of.app) if app is None else of.app == app
             wanted_ = of == key if key is not None else wanted_
             kept = self._kept.get(of)
-            if wanted_ and kept is not None and kept.fold.head.uid == uid and kept.is_hot(seq):
+            if wanted_ and kept is not None and kept.row == row and kept.is_hot(seq):
                 event, size = kept.sized(seq)
                 found.append(FeedEntry(cursors.write_position(place), of, event))
                 room.used += size
@@ -254,9 +254,9 @@ class MemoryStore(Leasing, Naming):
         if start > len(self._feed):
             raise PositionUnknown(after)
         found: dict[Key, int] = {}
-        for uid, of, seq in self._feed[start:]:
+        for row, of, seq in self._feed[start:]:
             kept = self._kept.get(of)
-            if kept is not None and kept.fold.head.uid == uid and kept.is_hot(seq):
+            if kept is not None and kept.row == row and kept.is_hot(seq):
                 found[of] = max(seq, found.get(of, 0))
         end = cursors.write_position(len(self._feed))
         return Touched(found, end, more=False, whole=True, ended=str(self._ended))
@@ -303,7 +303,7 @@ class MemoryStore(Leasing, Naming):
                     self._kept[key].fold = fold
                 return False
         moved = {each.by: each.key for each in exchanges if each.by is not None}
-        self._feed = [(uid, moved.get(key, key), seq) for uid, key, seq in self._feed]
+        self._feed = [(row, moved.get(key, key), seq) for row, key, seq in self._feed]
         self._ended += 1
         return True
 

@@ -37,7 +37,7 @@ class Tables:
         self._deleted: dict[Key, list[Log]] = {}  # tombstones: the head of each is buried
         self._erased: dict[bytes, Erasure] = {}
         self._rows = 0
-        self._feed: list[tuple[str, Key, int]] = []  # uid, key and seq
+        self._feed: list[tuple[int, Key, int]] = []  # row, key and seq
         self._channels: WeakSet[MemoryChannel] = WeakSet()  # of the live channel
         self._ended = 0  # how often a session was deleted or erased
         self._open = True
