@@ -13,7 +13,7 @@ from limpet.session.documents import Internal
 
 WHO = "user:ada"
 NAMES = (
-    "archiving",
+    "archive-moves",
     "checkpointing",
     "compaction",
     "curated",
@@ -101,7 +101,7 @@ async def test_a_document_of_ours_in_another_form_is_skipped(
     assert await archived.memory_of("broken") == ""
     if value:  # an empty one says nothing, which is fine
         assert "document has another form: session=$$retention/*/broken" in caplog.text
-        assert "document has another form: session=$$archiving/4/shop/ada/one" in caplog.text
+        assert "document has another form: session=$$archive-moves/4/shop/ada/one" in caplog.text
 
 
 PLACES = ("../../../victim", "/victim", "a/../../../../victim", "a//../../../../victim", "..")
@@ -118,7 +118,7 @@ async def test_no_stored_name_leads_out_of_the_archive(
     named = str(victim) if place == "/victim" else place
     await archived.create("shop", "ada", "one")
     for owner in (("shop", "ada"), ("shop", "bob")):
-        intents = Internal(archived._journal, "archiving", owner=("shop", "ada"), actor=WHO)
+        intents = Internal(archived._journal, "archive-moves", owner=("shop", "ada"), actor=WHO)
         await intents.put("one", move(named, owner))
         await archived.sweep()
         assert victim.read_text() == "kept"
@@ -144,7 +144,7 @@ async def test_a_move_never_names_the_file_of_another_session(
     (file,) = (tmp_path / "a").rglob("*.limpet")
     place = file.relative_to(tmp_path / "a" / "b" / "c" / "cold").as_posix()
     mine = await archived.create("shop", "ada", "one")
-    intents = Internal(archived._journal, "archiving", owner=("shop", "ada"), actor=WHO)
+    intents = Internal(archived._journal, "archive-moves", owner=("shop", "ada"), actor=WHO)
     await intents.put("one", move(place, uid=mine.head.uid))
     await archived.sweep()
     assert file.exists()
