@@ -181,13 +181,13 @@ async def isolate(lp: limpet.Limpet) -> None:
 
 async def verify(lp: limpet.Limpet, folder: Path) -> None:
     scene("Nothing changes unseen", "Each event's link is a hash that covers the one before.")
-    report = await lp.verify()
+    report = await lp.maintenance.verify()
     claim(report.ok, f"{report.events:,} events of {report.sessions} sessions fit their chains")
     copy = folder / "copy.db"
-    await lp.backup(copy)
+    await lp.maintenance.backup(copy)
     copy.write_bytes(copy.read_bytes().replace(b"charged twice", b"charged once!"))
     async with limpet.open(f"sqlite:///{copy}") as forged:
-        report = await forged.verify()
+        report = await forged.maintenance.verify()
     claim(not report.ok, "a backup in which somebody changed one word is found out:")
     finding = report.findings[0]
     console.print(f"    → {finding.where} {finding.seq} {finding.problem}")

@@ -112,17 +112,17 @@ async def check(lp: limpet.Limpet, told: list[str], seen: list[limpet.Event], be
 
 async def verify(lp: limpet.Limpet, server: Server) -> None:
     scene("Nothing changes unseen", "Not even for the administrator of the database.")
-    report = await lp.verify()
+    report = await lp.maintenance.verify()
     claim(report.ok, f"{report.events:,} events of {report.sessions} sessions fit their chains")
     forge = "UPDATE limpet.events SET actor = $1 WHERE actor = $2 AND seq = 2"
     async with administrator(server) as conn:
         await conn.execute(forge, "user:eve", "user:ada")
-        report = await lp.verify()
+        report = await lp.maintenance.verify()
         claim(not report.ok, "UPDATE events SET actor = 'user:eve' is found out:")
         finding = report.findings[0]
         console.print(f"    → {finding.where} {finding.seq} {finding.problem}")
         await conn.execute(forge, "user:ada", "user:eve")
-    claim((await lp.verify()).ok, "and once it is put right, all is well again")
+    claim((await lp.maintenance.verify()).ok, "and once it is put right, all is well again")
 
 
 # --- those who write and those who look on ------------------------------------------------------

@@ -75,8 +75,8 @@ async def check(session: limpet.Session[Any], bank: Path, claim: Claim) -> None:
 async def timeline(session: limpet.Session[Any]) -> Tree:
     """Each run of the agent, and what it recorded."""
     tree = Tree(f"{session.key}")
-    for start in reversed(await session.wakes()):
-        trace = await session.trace(str(start.wake_id))
+    for start in reversed(await session.runs.wakes()):
+        trace = await session.runs.trace(str(start.wake_id))
         style = "green" if trace.span.result == "success" else "yellow"
         node = tree.add(Text(f"run {trace.attempt}: {trace.span.result}", style=style))
         for event in trace.events:

@@ -25,9 +25,9 @@ async def work(url: str, worker: str, count: int) -> dict[str, float]:
         begin = time.perf_counter()
         for _ in range(count):
             at = time.perf_counter()
-            (lease,) = await lp.claim(worker, limit=1, lease_seconds=60)
+            (lease,) = await lp.work.claim(worker, limit=1, lease_seconds=60)
             times.append(time.perf_counter() - at)
-            await lp.release(lease, retry_seconds=0)  # due again: it was left as it was found
+            await lp.work.release(lease, retry_seconds=0)  # due again: it was left as it was found
         return {"p50": median(times) * 1e3, "seconds": time.perf_counter() - begin}
 
 

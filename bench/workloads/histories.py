@@ -50,8 +50,8 @@ async def _build(path: Path, count: int) -> float:
             for start in range(0, length, 500):
                 drafts = [_draft(writer, number, every) for number in range(start, start + 500)]
                 await s.append_many(drafts)
-        await lp.retention("cold", events=100)
-        done = await lp.compact()
+        await lp.policies.retention("cold", events=100)
+        done = await lp.maintenance.compact()
     return done.segment_bytes / done.rows_bytes
 
 
@@ -73,9 +73,9 @@ async def _numbers(path: Path, id: str) -> Numbers:
         s = await lp.get("bench", "ada", id, actor="bench")
         middle = s.version // 2
         return {
-            "state_at": await milliseconds(lambda: s.state_at(middle), _CALLS),
+            "state_at": await milliseconds(lambda: s.history.at(middle), _CALLS),
             "fork": await milliseconds(lambda: s.fork(middle), _CALLS),
-            "blame": await milliseconds(lambda: s.blame("rare"), _CALLS),
+            "blame": await milliseconds(lambda: s.history.blame("rare"), _CALLS),
             "append": await milliseconds(lambda: s.append("agent.did", set={"n": 1}), _CALLS),
             "checkpoint": await milliseconds(lambda: s.checkpoint(full=False), _CALLS),
         }

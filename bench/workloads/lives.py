@@ -70,7 +70,7 @@ def _swept(name: str, due: int) -> Contestant:
 async def _sweep(path: Path, due: int) -> Numbers:
     async with limpet.open(f"sqlite:///{path}?sync=normal") as lp:
         begin = time.perf_counter()
-        swept = await lp.sweep(limit=due)
+        swept = await lp.work.sweep(limit=due)
         seconds = time.perf_counter() - begin
     assert swept.suspended == due
     return {"sweep": seconds * 1e3}

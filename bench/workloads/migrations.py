@@ -96,7 +96,7 @@ async def _ours(path: Path, count: int) -> Numbers:
     async with limpet.open(f"sqlite:///{path}/ours.db") as lp:
         for name, state_type in (("with its class", After), ("without one", None)):
             begin = time.perf_counter()
-            plan = await lp.migrate(_REGISTRY, state_type)
+            plan = await lp.maintenance.migrate(_REGISTRY, state_type)
             numbers[name] = count / (time.perf_counter() - begin)
             assert plan.count("migratable") == plan.sessions == count
     return numbers

@@ -86,7 +86,7 @@ async def _take_over(url: str, command: list[str]) -> Numbers:
             break
         worker.stop()
         await running
-        newest, *_ = await session.activations()
+        newest, *_ = await session.runs.activations()
     return {"late": (newest.claimed_us - until_us) / 1_000}
 
 

@@ -22,8 +22,8 @@ CALLS: dict[str, Callable[[Limpet, Session], Awaitable[Any]]] = {
     "list": lambda lp, s: lp.list(),
     "delete": lambda lp, s: lp.delete(KEY),
     "erase": lambda lp, s: lp.erase(KEY),
-    "verify": lambda lp, s: lp.verify(KEY),
-    "backup": lambda lp, s: lp.backup("nowhere.db"),
+    "verify": lambda lp, s: lp.maintenance.verify(KEY),
+    "backup": lambda lp, s: lp.maintenance.backup("nowhere.db"),
     "append": lambda lp, s: s.append("a.b", actor="x", set={"n": 9, "temp:t": 9}),
     "append plain": lambda lp, s: s.append("a.b", {"n": 1}, actor="x"),
     "append partial": lambda lp, s: s.append("a.b", actor="x", partial=True),
@@ -129,7 +129,7 @@ async def test_every_call_after_fork_is_told(lp: Limpet, s: Session) -> None:
 
     assert in_child(child) == "store.forked"
     assert (await s.append("a.b", actor="x")).seq == 3
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

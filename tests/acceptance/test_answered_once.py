@@ -49,7 +49,7 @@ async def claimed(lp: Limpet, number: int) -> list[Lease]:
     found: list[Lease] = []
     async with asyncio.timeout(60):
         while len(found) < number:
-            found += await lp.claim("w", app="support", limit=number)
+            found += await lp.work.claim("w", app="support", limit=number)
     return found
 
 
@@ -81,7 +81,7 @@ async def test_a_deadline_does_not_answer_after_a_person(lp: Limpet, person: Lim
     assert await said(sessions[0]) == ["False too much"]
     assert await answers(sessions[1]) == [True]
     assert await said(sessions[1]) == ["True the deadline passed"]
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_person_does_not_answer_after_a_deadline(lp: Limpet, person: Limpet) -> None:
@@ -175,4 +175,4 @@ async def test_a_person_and_a_deadline_that_race_agree(lp: Limpet, person: Limpe
         assert await answers(session) == [not first]
         heard = await said(session)
         assert heard == (["False None"] if first else ["True the deadline passed"])
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok

@@ -13,6 +13,7 @@ import pytest
 import limpet
 from limpet import App, Key, Limpet, MigrationRegistry, State, errors
 from limpet.session.sync import facade
+from limpet.session.work import StoreWork
 
 
 class Support(State):
@@ -177,7 +178,8 @@ def test_an_app_is_used_without_await(tmp_path: Path) -> None:
 def test_an_app_takes_what_limpet_takes(verb: str) -> None:
     """Each verb has the options of its namesake, but for those that the app has bound."""
     bound = {"self", "app", "key", "state_type", "migrations", "untyped"}
-    theirs = inspect.signature(getattr(Limpet, verb)).parameters
+    of = StoreWork if verb == "claim" else Limpet
+    theirs = inspect.signature(getattr(of, verb)).parameters
     if verb == "find":  # it hands its options to get
         theirs = inspect.signature(Limpet.get).parameters
     ours = inspect.signature(getattr(App, verb)).parameters

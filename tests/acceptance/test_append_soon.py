@@ -49,7 +49,7 @@ async def test_a_flush_records_what_was_queued_in_its_order(lp: Limpet) -> None:
     assert await steps(lp, "two") == [-n for n in range(10)]
     assert [event.id for event in (await one.read())[1:]] == ids
     assert (one.version, one.state["n"], two.state["log"]) == (11, 10, list(range(10)))
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_nothing_is_recorded_or_shown_before_the_flush(lp: Limpet) -> None:
@@ -116,7 +116,7 @@ async def test_queued_input_resumes_an_idle_session(lp: Limpet) -> None:
     for id in ("one", "two"):
         await lp.create("shop", "ada", id, timeouts=idle, actor="a")
     await passed(lp, 2)
-    assert (await lp.sweep()).suspended == 2
+    assert (await lp.work.sweep()).suspended == 2
     found = [await lp.get("shop", "ada", id) for id in ("one", "two")]
     for s in found:
         s.append_soon("user.message", {"text": "back"}, actor="user:ada")
@@ -248,11 +248,11 @@ async def test_a_write_is_refused_once_if_what_was_queued_before_it_is(lp: Limpe
 async def test_a_lost_lease_is_named(lp: Limpet) -> None:
     """What a handle with a lease queued is not recorded once another has the session."""
     (s,) = await sessions(lp, "one")
-    lease = await lp.acquire_lock(s.key, worker="w1", lease_seconds=30)
+    lease = await lp.work.lock(s.key, worker="w1", lease_seconds=30)
     assert lease is not None
     held = lp.session(s.key, actor="w", lease=lease)
     held.append_soon("a.b", {"n": 0})
-    await lp.release(lease)
+    await lp.work.release(lease)
     s.append_soon("a.b", {"n": 1})
     with pytest.raises(errors.FlushFailed) as caught:
         await lp.flush()
@@ -445,8 +445,8 @@ async def test_a_hook_may_queue_flush_and_wait_for_who_writes(lp: Limpet, typed:
     how: Any = {"state": Order()} if typed else {}
     await lp.create("idle", "ada", "one", timeouts=idle, actor="a", **how)
     await passed(lp)
-    assert (await lp.sweep()).suspended == 1
-    lp.lifecycle("idle", after={("resumed", "active"): hook})
+    assert (await lp.work.sweep()).suspended == 1
+    lp.policies.lifecycle("idle", after={("resumed", "active"): hook})
     other.append_soon("a.b", {"n": 0})
     as_what: Any = {"state_type": Order} if typed else {}
     sets: Any = {"set": {"total": 1}} if typed else {}

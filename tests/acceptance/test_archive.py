@@ -49,7 +49,7 @@ async def ended(lp: limpet.Limpet, **how: Any) -> limpet.Session:
     )
     for n in range(5):
         await s.append("user.message", {"text": f"secret {n}"}, set={"n": n})
-    await s.put_blob(b"large" * 100, "text/plain")
+    await s.blobs.put(b"large" * 100, "text/plain")
     await s.complete({"done": True})
     return s
 
@@ -63,13 +63,13 @@ async def test_a_dead_letter_with_every_label_is_labeled_and_archived(lp: limpet
     await s.refresh()
     await s.label({"label 0": "y"})
     await s.terminate()
-    await s.set_timeouts(limpet.Timeouts(archive=NOW))
+    await s.lifecycle.set_timeouts(limpet.Timeouts(archive=NOW))
     await passed(lp)
-    swept = await lp.sweep()
+    swept = await lp.work.sweep()
     assert (swept.archived, swept.failed) == (1, ())
     (listed,) = (await lp.list(app="support")).items
     assert listed.labels == {**labels, "label 0": "y"}
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_an_archived_session_is_listed_and_read_from_its_file(
@@ -91,11 +91,14 @@ async def test_an_archived_session_is_listed_and_read_from_its_file(
     log = await old.read(limit=100)
     assert log[: len(before)] == before
     assert log[-1].type == "session.archived"
-    for write in (old.append("user.message", {}, actor="a"), old.set_timeouts(limpet.Timeouts())):
+    for write in (
+        old.append("user.message", {}, actor="a"),
+        old.lifecycle.set_timeouts(limpet.Timeouts()),
+    ):
         with pytest.raises(limpet.SessionArchived):  # it would be lost
             await write
-    assert (await lp.verify()).ok
-    assert await lp.sweep() == limpet.Swept()
+    assert (await lp.maintenance.verify()).ok
+    assert await lp.work.sweep() == limpet.Swept()
 
 
 async def test_an_object_of_an_archived_session_says_that_it_is_archived(
@@ -183,7 +186,7 @@ async def test_unarchiving_brings_back_the_phase_before(lp: limpet.Limpet, cold:
     types = [event.type for event in back.events[-2:]]
     assert types == ["session.archived", "session.unarchived"]
     assert not list(cold.rglob("*.limpet"))
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
     await back.archive()
     await lp.unarchive(s.key)
     assert (await lp.get(s.key)).phase == "completed"
@@ -196,7 +199,7 @@ async def test_blobs_come_back_though_the_first_try_ended_before_them(
     s = await ended(lp)
     big = await lp.create("support", "ada", id="two", actor="user:ada")
     blobs = [b"x" * (2**20 + n) for n in range(3)]
-    refs = [await big.put_blob(blob, "text/plain") for blob in blobs]
+    refs = [await big.blobs.put(blob, "text/plain") for blob in blobs]
     await big.complete()
     for each in (s, big):
         await each.archive()
@@ -217,12 +220,12 @@ async def test_blobs_come_back_though_the_first_try_ended_before_them(
     assert len(list(cold.rglob("*.limpet"))) == 2
     monkeypatch.setattr(Adopter, "put_chunk", put)
     await lp.unarchive(big.key)
-    await lp.sweep()  # finishes what was left of the other
+    await lp.work.sweep()  # finishes what was left of the other
     back = await lp.get(big.key)
-    assert [await back.get_blob(ref) for ref in refs] == blobs
+    assert [await back.blobs.get(ref) for ref in refs] == blobs
     assert (await lp.get(s.key)).phase == "completed"
     assert not list(cold.rglob("*.limpet"))
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 @pytest.mark.parametrize("how", ["create", "commit"])
@@ -258,7 +261,7 @@ async def test_the_key_of_a_session_on_its_way_is_never_free(
     await (s.archive() if way == "archive" else lp.unarchive(s.key))
     assert refused == [s.key, s.key]
     assert (await lp.get(s.key, archived=True)).values["n"] == 4
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_terminated_session_comes_back_terminated(lp: limpet.Limpet) -> None:
@@ -298,7 +301,7 @@ async def test_archiving_what_is_archived_is_no_transition(lp: limpet.Limpet) ->
     with pytest.raises(limpet.SessionArchived):
         async with lp.commit() as c:
             c.append(s, "user.message", {"text": "x"})
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_how_long_it_is_kept_is_decided_while_it_is_archived(lp: limpet.Limpet) -> None:
@@ -307,29 +310,33 @@ async def test_how_long_it_is_kept_is_decided_while_it_is_archived(lp: limpet.Li
     await s.archive()
     for days in (40, 50):
         kept = limpet.Timeouts(expiry=timedelta(days=days))
-        await (s if days == 40 else lp.session(s.key, actor="user:ada")).set_timeouts(kept)
+        await (s if days == 40 else lp.session(s.key, actor="user:ada")).lifecycle.set_timeouts(
+            kept
+        )
         (head,) = (await lp.list(app="support")).items
         assert head.timeouts == kept
     await lp.unarchive(s.key)
-    assert (await lp.get(s.key)).timeouts == kept
+    assert (await lp.get(s.key)).lifecycle.timeouts == kept
 
 
 async def test_a_sweep_archives_what_ended_long_enough_ago(lp: limpet.Limpet, cold: Path) -> None:
     """By the session's own timeouts, or the app's; a later one deletes it with its file."""
-    lp.lifecycle("support", timeouts=limpet.Timeouts(archive=NOW, expiry=timedelta(days=30)))
+    lp.policies.lifecycle(
+        "support", timeouts=limpet.Timeouts(archive=NOW, expiry=timedelta(days=30))
+    )
     s = await ended(lp)
     await passed(lp)
-    swept = await lp.sweep()
+    swept = await lp.work.sweep()
     assert (swept.archived, swept.failed) == (1, ())
     assert "1 archived" in str(swept)
     assert len(list(cold.rglob("*.limpet"))) == 1
     old = await lp.get(s.key, archived=True)
     event = (await old.read(types=["session.archived"]))[0]
     assert (event.actor, event.data["reason"]) == ("system:sweep", "retention")
-    assert await lp.sweep() == limpet.Swept()
-    await lp.session(s.key, actor="user:ada").set_timeouts(limpet.Timeouts(expiry=NOW))
+    assert await lp.work.sweep() == limpet.Swept()
+    await lp.session(s.key, actor="user:ada").lifecycle.set_timeouts(limpet.Timeouts(expiry=NOW))
     await passed(lp)
-    assert (await lp.sweep()).deleted == 1
+    assert (await lp.work.sweep()).deleted == 1
     assert not list(cold.rglob("*.limpet"))
 
 
@@ -340,15 +347,15 @@ async def test_an_archive_out_of_reach_stops_no_other_work(url: str, cold: Path)
         await lp.create("other", "bob", timeouts=limpet.Timeouts(absolute=NOW))
         await passed(lp, 2)
         for terminated in (1, 0):
-            swept = await lp.sweep()
+            swept = await lp.work.sweep()
             assert swept.terminated == terminated
             assert [each.key for each in swept.failed] == [s.key]
             assert "ArchiveFailed" in swept.failed[0].reason
     if url != "memory://":
         async with limpet.open(url) as lp:  # without an archive it is left to who has one
-            assert await lp.sweep() == limpet.Swept()
+            assert await lp.work.sweep() == limpet.Swept()
         async with limpet.open(url, archive=f"file://{cold}") as lp:
-            assert not (await lp.sweep()).failed
+            assert not (await lp.work.sweep()).failed
             assert (await lp.get(s.key, archived=True)).values["n"] == 4
 
 
@@ -360,7 +367,7 @@ async def test_a_completed_session_is_cleaned_up_before_it_is_archived(lp: limpe
         return lambda session: ran.append(name) or (["n"] if name == "scrub" else None)
 
     cleanup: Any = {name: step(name) for name in ("scrub", "flush")}
-    lp.lifecycle("support", compensate=[step("undo")], cleanup=cleanup)
+    lp.policies.lifecycle("support", compensate=[step("undo")], cleanup=cleanup)
     s = await ended(lp)
     t = await s.archive()
     assert ran == ["flush", "scrub"]
@@ -403,7 +410,7 @@ async def test_expiry_deletes_the_file_too(lp: limpet.Limpet, cold: Path) -> Non
     s = await ended(lp, timeouts=limpet.Timeouts(expiry=NOW))
     await s.archive()
     await passed(lp)
-    assert (await lp.sweep()).deleted == 1
+    assert (await lp.work.sweep()).deleted == 1
     assert not list(cold.rglob("*.limpet"))
     with pytest.raises(limpet.SessionDeleted):
         await lp.get(s.key)
@@ -422,13 +429,13 @@ async def test_what_is_expired_is_deleted_once_its_file_can_be_removed(
 
     monkeypatch.setattr(DirectoryArchive, "remove", refused)
     await passed(lp)
-    swept = await lp.sweep()
+    swept = await lp.work.sweep()
     assert (swept.deleted, bool(swept.failed)) == (0, True)
     assert [head.key for head in (await lp.list(app="support")).items] == [s.key]
     monkeypatch.setattr(DirectoryArchive, "remove", remove)
-    assert (await lp.sweep()).deleted == 1
+    assert (await lp.work.sweep()).deleted == 1
     assert not list(cold.rglob("*.limpet"))
-    assert await lp.sweep() == limpet.Swept()
+    assert await lp.work.sweep() == limpet.Swept()
 
 
 async def test_erasing_a_user_erases_the_files(lp: limpet.Limpet, cold: Path) -> None:
@@ -529,7 +536,7 @@ async def test_nothing_is_lost_that_is_recorded_while_the_file_is_written(
         if not said:
             said.append(late)
             if late == "timeouts":
-                await other.set_timeouts(limpet.Timeouts(expiry=timedelta(days=5)))
+                await other.lifecycle.set_timeouts(limpet.Timeouts(expiry=timedelta(days=5)))
             else:
                 await other.checkpoint("late")
 
@@ -546,10 +553,10 @@ async def test_nothing_is_lost_that_is_recorded_while_the_file_is_written(
     await lp.unarchive(s.key)
     back = await lp.get(s.key)
     if late == "timeouts":
-        assert back.timeouts == limpet.Timeouts(expiry=timedelta(days=5))
+        assert back.lifecycle.timeouts == limpet.Timeouts(expiry=timedelta(days=5))
     else:
-        assert (await back.checkpoints()).items[0].trigger == "late"
-    assert (await lp.verify()).ok
+        assert (await back.history.checkpoints()).items[0].trigger == "late"
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_one_that_is_late_does_not_put_the_stub_in_the_place_of_the_file(
@@ -569,7 +576,7 @@ async def test_one_that_is_late_does_not_put_the_stub_in_the_place_of_the_file(
     await s.archive()
     assert (await lp.get(s.key, archived=True)).values["n"] == 4
     await lp.unarchive(s.key)
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 @pytest.mark.parametrize("meanwhile", ["archived", "back", "archived again"])
@@ -595,9 +602,9 @@ async def test_a_file_that_another_needs_is_not_removed(
     await s.archive()
     assert len(list(cold.rglob("*.limpet"))) == (meanwhile != "back")
     assert (await lp.get(s.key, archived=True)).values["n"] == 4
-    assert (await lp.sweep()).failed == ()
+    assert (await lp.work.sweep()).failed == ()
     assert (await lp.get(s.key, archived=True)).values["n"] == 4
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_session_that_is_back_stays_though_its_file_cannot_be_removed(
@@ -614,11 +621,11 @@ async def test_a_session_that_is_back_stays_though_its_file_cannot_be_removed(
     monkeypatch.setattr(DirectoryArchive, "remove", refused)
     await lp.unarchive(s.key)
     assert (await lp.get(s.key)).values["n"] == 4
-    (failed,) = (await lp.sweep()).failed
+    (failed,) = (await lp.work.sweep()).failed
     assert "ArchiveFailed" in failed.reason
     monkeypatch.undo()
     assert len(list(cold.rglob("*.limpet"))) == 1
-    assert await lp.sweep() == limpet.Swept()
+    assert await lp.work.sweep() == limpet.Swept()
     assert not list(cold.rglob("*.limpet"))
     assert (await lp.get(s.key)).values["n"] == 4
 
@@ -643,8 +650,8 @@ async def test_what_is_ended_while_its_file_is_written_has_no_file(
     with suppress(limpet.SessionDeleted, limpet.SessionErased):
         await s.archive()
     assert list(cold.rglob("*.limpet")) == []
-    assert await lp.sweep() == limpet.Swept()
-    assert (await lp.verify()).ok
+    assert await lp.work.sweep() == limpet.Swept()
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_what_is_unarchived_while_its_file_is_written_stays_in_the_store(
@@ -664,7 +671,7 @@ async def test_what_is_unarchived_while_its_file_is_written_stays_in_the_store(
     back = await lp.get(s.key)
     assert (back.phase, back.values["n"]) == ("completed", 4)
     assert list(cold.rglob("*.limpet")) == []
-    assert await lp.sweep() == limpet.Swept()
+    assert await lp.work.sweep() == limpet.Swept()
 
 
 async def test_what_is_said_while_it_comes_back_holds_on(
@@ -673,19 +680,19 @@ async def test_what_is_said_while_it_comes_back_holds_on(
     """How it is kept was said to what stands for it in the store, which goes."""
     s = await ended(lp)
     await s.archive()
-    await s.retention(events=50)
+    await s.history.retention(events=50)
     exchange = lp._journal.store.exchange
     week = limpet.Timeouts(expiry=timedelta(days=7))
 
     async def late(exchanges: Any) -> bool:
         monkeypatch.undo()
-        await s.set_timeouts(week)
+        await s.lifecycle.set_timeouts(week)
         return await exchange(exchanges)
 
     monkeypatch.setattr(lp._journal.store, "exchange", late)
     await lp.unarchive(s.key)
     back = await lp.get(s.key)
-    assert (back.timeouts, back.head.facts["retention"]) == (week, {"events": 50})
+    assert (back.lifecycle.timeouts, back.head.facts["retention"]) == (week, {"events": 50})
 
 
 async def test_what_stands_for_an_archived_session_has_no_checkpoints(lp: limpet.Limpet) -> None:
@@ -753,7 +760,7 @@ async def test_a_sweep_deals_with_deadlines_before_it_asks_the_archive(
 
     monkeypatch.setattr(DirectoryArchive, "put", looks)
     late = await lp.create("other", "bob", timeouts=limpet.Timeouts(absolute=NOW))
-    swept = await lp.sweep()
+    swept = await lp.work.sweep()
     assert (swept.terminated, seen, swept.failed) == (1, ["terminated"], ())
 
 
@@ -768,19 +775,19 @@ VERBS: dict[str, Verb] = {
     "pending": lambda lp, s, at: s.pending(),
     "messages": lambda lp, s, at: s.messages(),
     "context": lambda lp, s, at: s.context(tokens=100),
-    "state_at": lambda lp, s, at: s.state_at(1),
-    "diff": lambda lp, s, at: s.diff(1, 1),
-    "blame": lambda lp, s, at: s.blame("n"),
-    "bisect": lambda lp, s, at: s.bisect(lambda state: True),
+    "state_at": lambda lp, s, at: s.history.at(1),
+    "diff": lambda lp, s, at: s.history.diff(1, 1),
+    "blame": lambda lp, s, at: s.history.blame("n"),
+    "bisect": lambda lp, s, at: s.history.bisect(lambda state: True),
     "fork": lambda lp, s, at: s.fork(id="fork"),
     "rewind": lambda lp, s, at: s.rewind(1),
     "checkpoint": lambda lp, s, at: s.checkpoint(),
-    "tree": lambda lp, s, at: s.tree(),
-    "lineage": lambda lp, s, at: s.lineage(),
-    "activations": lambda lp, s, at: s.activations(),
+    "tree": lambda lp, s, at: s.runs.tree(),
+    "lineage": lambda lp, s, at: s.history.lineage(),
+    "activations": lambda lp, s, at: s.runs.activations(),
     "update": lambda lp, s, at: s.update(lambda v: {"n": 9}),
-    "get_blob": lambda lp, s, at: s.get_blob("0" * 64),
-    "renew": lambda lp, s, at: s.renew(idle=timedelta(hours=1)),
+    "get_blob": lambda lp, s, at: s.blobs.get("0" * 64),
+    "renew": lambda lp, s, at: s.lifecycle.renew(idle=timedelta(hours=1)),
     "export": lambda lp, s, at: lp.export(s.key, at / "out.limpet"),
     "get": lambda lp, s, at: lp.get(s.key),
 }
@@ -846,12 +853,12 @@ async def test_a_session_that_has_ended_takes_no_blob(
     refused = limpet.SessionArchived if stage == "stub" else limpet.SessionEnded
     for content in (b"late", iter([b"la", b"te"])):
         with pytest.raises((refused, limpet.SessionEnded)):
-            await old.put_blob(content)
+            await old.blobs.put(content)
     if stage == "stub":
         await lp.unarchive(s.key)
     blobs: Any = lp._journal.store
     assert len(await blobs.blobs.page(s.key, after="", limit=9)) == 1
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_shared_names_are_counted_once_when_their_session_comes_back(
@@ -862,15 +869,15 @@ async def test_shared_names_are_counted_once_when_their_session_comes_back(
     await s.append("user.message", set={"app:open": True, "user:lang": "en"})
     await s.complete()
     await s.archive()
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
     for _ in range(2):
         await lp.unarchive(s.key)
-        assert (await lp.verify()).ok
-        assert (await lp.doctor()).report.ok
+        assert (await lp.maintenance.verify()).ok
+        assert (await lp.maintenance.doctor()).report.ok
         await (await lp.get(s.key, actor="user:ada")).archive()
     other = await lp.create("support", "ada", actor="user:ada")
     await other.append("user.message", set={"user:lang": "de"})
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
     assert dict(await lp.names("support", "ada")) == {"app:open": True, "user:lang": "de"}
 
 
@@ -894,7 +901,7 @@ async def test_a_fence_counts_on_after_the_session_came_back(lp: limpet.Limpet) 
     s = await ended(lp)
     store: Any = lp._journal.store
     old = await store.acquire(s.key, "first", 30)
-    await lp.release(old)
+    await lp.work.release(old)
     await s.archive()
     await lp.unarchive(s.key)
     new = await store.acquire(s.key, "second", 30)
@@ -924,7 +931,7 @@ async def test_a_full_disk_is_said_by_the_archive_and_leaves_nothing(
             with pytest.raises(limpet.ArchiveFailed, match="No space left"):
                 await s.archive()
         assert not [each for each in (*cold.rglob("*"), *temporary.rglob("*")) if each.is_file()]
-    assert (await lp.sweep()).failed == ()
+    assert (await lp.work.sweep()).failed == ()
     assert (await lp.get(s.key, archived=True)).values["n"] == 4
 
 
@@ -1007,7 +1014,7 @@ async def test_unarchiving_returns_what_it_did_whatever_happens_next(lp: limpet.
     async def again(session: limpet.Session) -> None:
         await session.archive()
 
-    lp.lifecycle("support", after={("archived", "completed"): again})
+    lp.policies.lifecycle("support", after={("archived", "completed"): again})
     s = await ended(lp)
     await s.archive()
     t = await lp.unarchive(s.key)
@@ -1058,7 +1065,7 @@ async def test_a_sweep_does_not_report_what_another_has_dealt_with(
         return await load(key, **how)
 
     monkeypatch.setattr(store, "load", loads)
-    assert (await lp.sweep()).failed == ()
+    assert (await lp.work.sweep()).failed == ()
     assert len(met) == 1
 
 
@@ -1082,7 +1089,7 @@ async def test_a_copy_has_the_logs_of_archived_sessions_and_none_of_the_files(
             s = await lp.get(s.key, actor="user:ada")
         await s.archive()
         await other.delete(s.key)
-        assert (await other.verify()).ok
+        assert (await other.maintenance.verify()).ok
     assert (await lp.get(s.key, archived=True)).values["n"] == 4
 
 
@@ -1128,13 +1135,13 @@ async def test_forgetting_wins_over_a_process_that_dies_after_its_file_was_writt
     with pytest.raises(RuntimeError):
         await s.archive()
     assert len(list(cold.rglob("*.limpet"))) == 1
-    assert await lp.sweep() == limpet.Swept()
+    assert await lp.work.sweep() == limpet.Swept()
     assert list(cold.rglob("*.limpet")) == []
     page = await lp._journal.store.heads(Query(reserved=True), cursor=None, limit=100)
     assert [
         head.key for head in page.items if re.search(r"\bada\b", f"{head.key}{head.facts}")
     ] == []
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 @pytest.mark.parametrize("end", ["delete", "erase", "erase_user"])
@@ -1161,7 +1168,7 @@ async def test_what_is_forgotten_while_it_is_archived_by_another_has_no_file(
     assert await lp.find(s.key) is None
     assert list(cold.rglob("*.limpet")) == []
     assert (await lp.list(app="support")).items == ()
-    assert await lp.sweep() == limpet.Swept()
+    assert await lp.work.sweep() == limpet.Swept()
 
 
 async def test_a_log_that_never_arrived_is_removed_with_time(
@@ -1185,14 +1192,14 @@ async def test_a_log_that_never_arrived_is_removed_with_time(
         await lp.get(s.key)
     left = Query(app=ARCHIVE_LOGS, order="key", reverse=False)
     assert len((await store.heads(left, cursor=None, limit=9)).items) == 2  # and its checkpoints
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
     assert (await lp.list()).items[0].key == s.key
     with monkeypatch.context() as patch:
         patch.setattr(archiving, "ATTEMPT_US", -1)
-        await lp.sweep()
+        await lp.work.sweep()
     assert (await store.heads(left, cursor=None, limit=9)).items == ()
     assert (await lp.get(s.key)).values["n"] == 4  # the sweep has finished it
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_an_erased_session_is_named_by_nothing_that_archiving_left(lp: limpet.Limpet) -> None:
@@ -1228,8 +1235,8 @@ async def test_who_brings_it_back_after_another_is_told_that_it_is_not_archived(
         with pytest.raises(limpet.InvalidTransition):
             await lp.unarchive(s.key)
         assert (await lp.get(s.key)).values["n"] == 4
-        assert (await lp.sweep()).failed == ()
-    assert (await lp.verify()).ok
+        assert (await lp.work.sweep()).failed == ()
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_what_archiving_prepares_is_not_copied(
@@ -1266,11 +1273,11 @@ async def test_who_knew_a_session_before_it_was_archived_writes_to_what_came_bac
         await lp.session(s.key, actor="user:ada").archive()
         await lp.unarchive(s.key)
         made = await known.checkpoint("after", full=True)
-        await known.set_timeouts(limpet.Timeouts(expiry=timedelta(days=9)))
-        assert (await lp.verify()).ok
+        await known.lifecycle.set_timeouts(limpet.Timeouts(expiry=timedelta(days=9)))
+        assert (await lp.maintenance.verify()).ok
         back = await lp.get(s.key)
-        assert back.timeouts == limpet.Timeouts(expiry=timedelta(days=9))
-        assert made.number in [each.number for each in (await back.checkpoints()).items]
+        assert back.lifecycle.timeouts == limpet.Timeouts(expiry=timedelta(days=9))
+        assert made.number in [each.number for each in (await back.history.checkpoints()).items]
         await lp.session(s.key, actor="user:ada").archive()
         await lp.unarchive(s.key)
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok

@@ -42,7 +42,7 @@ async def fill(path: Path, count: int) -> None:
 async def version(path: Path) -> int:
     """The version of the session, in a database that verifies."""
     async with limpet.open(url(path)) as lp:
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
         s = await lp.get(("a", "u", "1"))
         assert s.state["n"] == s.version
         return s.version
@@ -62,11 +62,11 @@ async def test_a_backup_is_of_one_instant_while_others_write(path: Path, copy: P
 
         steps: list[tuple[int, int]] = []
         writing = asyncio.create_task(write())
-        await lp.backup(copy, progress=lambda done, total: steps.append((done, total)))
+        await lp.maintenance.backup(copy, progress=lambda done, total: steps.append((done, total)))
         await writing
         assert steps[-1][0] == steps[-1][1]
     async with limpet.open(url(copy)) as lp:
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
         states = [(await lp.get(("a", "u", id))).state["n"] for id in ("1", "2")]
         assert states[0] == states[1]
 
@@ -77,7 +77,7 @@ async def test_a_backup_does_not_overwrite(path: Path, copy: Path) -> None:
     copy.write_text("precious")
     async with limpet.open(url(path)) as lp:
         with pytest.raises(errors.BackupRefused):
-            await lp.backup(copy)
+            await lp.maintenance.backup(copy)
     assert copy.read_text() == "precious"
 
 
@@ -86,7 +86,7 @@ async def test_a_backup_that_cannot_be_written_leaves_nothing(path: Path) -> Non
     await fill(path, 2)
     async with limpet.open(url(path)) as lp:
         with pytest.raises(errors.StoreError):
-            await lp.backup(path.parent / "missing" / "copy.db")
+            await lp.maintenance.backup(path.parent / "missing" / "copy.db")
     assert [file.name for file in path.parent.iterdir()] == ["support.db"]
 
 
@@ -94,7 +94,7 @@ async def test_a_restore_brings_the_moment_of_the_backup_back(path: Path, copy: 
     """In a new place, and in the old one when asked to replace it."""
     await fill(path, 3)
     async with limpet.open(url(path)) as lp:
-        await lp.backup(copy)
+        await lp.maintenance.backup(copy)
     await fill(path, 9)
     elsewhere = path.with_name("elsewhere.db")
     limpet.restore(copy, url(elsewhere))
@@ -109,7 +109,7 @@ async def test_a_restore_does_not_overwrite_unasked(path: Path, copy: Path) -> N
     """Without replace=True an existing database is safe."""
     await fill(path, 3)
     async with limpet.open(url(path)) as lp:
-        await lp.backup(copy)
+        await lp.maintenance.backup(copy)
     await fill(path, 5)
     with pytest.raises(errors.BackupRefused):
         limpet.restore(copy, url(path))
@@ -122,7 +122,7 @@ async def test_a_restore_verifies_every_session_first(path: Path, copy: Path) ->
     async with limpet.open(url(path)) as lp:
         s = await lp.get(("a", "u", "1"), actor="x")
         await s.append("a.b", {"text": "a marker"}, inc={"n": 1})
-        await lp.backup(copy)
+        await lp.maintenance.backup(copy)
     content = copy.read_bytes()
     assert content.count(b"a marker") == 1
     copy.write_bytes(content.replace(b"a marker", b"a marKer"))
@@ -134,7 +134,7 @@ async def test_a_restore_verifies_every_session_first(path: Path, copy: Path) ->
     done = limpet.restore(copy, url(path), replace=True, damaged=True)
     assert (done.report.sessions, len(done.report.findings), done.aside) == (1, 1, None)
     async with limpet.open(url(path)) as lp:
-        assert not (await lp.verify()).ok
+        assert not (await lp.maintenance.verify()).ok
 
 
 @pytest.mark.parametrize("wrong", ["missing", "text", "torn"])
@@ -147,7 +147,7 @@ async def test_a_bad_backup_does_not_replace_a_good_database(
         copy.write_text("dear diary, " * 1_000)
     if wrong == "torn":
         async with limpet.open(url(path)) as lp:
-            await lp.backup(copy)
+            await lp.maintenance.backup(copy)
         copy.write_bytes(copy.read_bytes()[: copy.stat().st_size // 2])
     with pytest.raises(errors.StoreError):
         limpet.restore(copy, url(path), replace=True)
@@ -181,7 +181,7 @@ async def test_a_watcher_goes_on_over_a_restore(
     monkeypatch.setattr(time, "time_ns", lambda: 1_800_000_000_000_000_000)
     await fill(path, 4)
     async with limpet.open(url(path)) as lp:
-        await lp.backup(copy)
+        await lp.maintenance.backup(copy)
     await fill(path, 9)
     async with limpet.open(url(path)) as lp:
         seen, position = await watched(lp, None, 9)
@@ -193,7 +193,7 @@ async def test_a_watcher_goes_on_over_a_restore(
             seen, position = await watched(lp, position, 3)
             assert seen == [5, 6, 7]
             assert (await watched(lp, None, 7))[0] == list(range(1, 8))
-            assert (await lp.verify()).findings == ()
+            assert (await lp.maintenance.verify()).findings == ()
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640])
@@ -202,7 +202,7 @@ async def test_copies_are_as_private_as_what_they_are_of(path: Path, copy: Path,
     await fill(path, 3)
     path.chmod(mode)
     async with limpet.open(url(path)) as lp:
-        await lp.backup(copy)
+        await lp.maintenance.backup(copy)
     assert copy.stat().st_mode & 0o777 == mode
     new = path.with_name("new.db")
     limpet.restore(copy, url(new))
@@ -215,7 +215,7 @@ async def test_a_link_is_followed_and_stays_a_link(path: Path, copy: Path, tmp_p
     """What it leads to is replaced, so that both names go on meaning one store."""
     await fill(path, 3)
     async with limpet.open(url(path)) as lp:
-        await lp.backup(copy)
+        await lp.maintenance.backup(copy)
     await fill(path, 5)
     link = tmp_path / "link.db"
     link.symlink_to(path)
@@ -257,5 +257,5 @@ async def test_a_copy_of_another_group_is_not_read_by_it(
 
     monkeypatch.setattr(os, "chown", refuse)
     async with limpet.open(url(path)) as lp:
-        await lp.backup(copy)
+        await lp.maintenance.backup(copy)
     assert copy.stat().st_mode & 0o777 == 0o600

@@ -14,6 +14,7 @@ import limpet
 from limpet import Draft, Key, Lease, Limpet, Session, errors
 from limpet.model.values import described
 from limpet.session.commit import CommitBuilder
+from limpet.session.work import StoreWork
 from tests.support.views import shown, stored
 
 
@@ -96,19 +97,21 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "app claim worker": lambda lp, s, v: lp.app("a").claim(v),
             "get user": lambda lp, s, v: lp.get("a", v, "i"),
             "get id": lambda lp, s, v: lp.get("a", "u", v),
-            "migrate app": lambda lp, s, v: lp.migrate(limpet.MigrationRegistry(), app=v),
-            "claim worker": lambda lp, s, v: lp.claim(v),
-            "claim app": lambda lp, s, v: lp.claim("w", app=v),
-            "acquire_lock worker": lambda lp, s, v: lp.acquire_lock(K, worker=v),
+            "migrate app": lambda lp, s, v: lp.maintenance.migrate(
+                limpet.MigrationRegistry(), app=v
+            ),
+            "claim worker": lambda lp, s, v: lp.work.claim(v),
+            "claim app": lambda lp, s, v: lp.work.claim("w", app=v),
+            "acquire_lock worker": lambda lp, s, v: lp.work.lock(K, worker=v),
             "append type": lambda lp, s, v: s.append(v, actor="x"),
             "append id": lambda lp, s, v: s.append("a.b", actor="x", id=v),
             "append cause": lambda lp, s, v: s.append("a.b", actor="x", cause=v),
             "append invocation_id": lambda lp, s, v: s.append("a.b", actor="x", invocation_id=v),
             "append correlation_id": lambda lp, s, v: s.append("a.b", actor="x", correlation_id=v),
             "append wake_id": lambda lp, s, v: s.append("a.b", actor="x", wake_id=v),
-            "clear_timer name": lambda lp, s, v: s.clear_timer(v, actor="x"),
-            "set_timer name": lambda lp, s, v: s.set_timer(v, AT, actor="x"),
-            "set_timer kind": lambda lp, s, v: s.set_timer("t", AT, kind=v, actor="x"),
+            "clear_timer name": lambda lp, s, v: s.lifecycle.clear_timer(v, actor="x"),
+            "set_timer name": lambda lp, s, v: s.lifecycle.set_timer(v, AT, actor="x"),
+            "set_timer kind": lambda lp, s, v: s.lifecycle.set_timer("t", AT, kind=v, actor="x"),
             "envelope format": lambda lp, s, v: s.envelope(format=v),
             "list order": lambda lp, s, v: lp.list(app="a", order=v),
             "commit append type": lambda lp, s, v: one(lp, s, lambda c: c.append(s, v, actor="x")),
@@ -120,7 +123,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "app actor": lambda lp, s, v: lp.app("a", actor=v),
             "app create actor": lambda lp, s, v: lp.app("a").create("u", actor=v),
             "app session actor": lambda lp, s, v: lp.app("a").session("u", "i", actor=v),
-            "migrate actor": lambda lp, s, v: lp.migrate(registered(), actor=v),
+            "migrate actor": lambda lp, s, v: lp.maintenance.migrate(registered(), actor=v),
             "create actor": lambda lp, s, v: lp.create("a", "u", actor=v),
             "get_or_create actor": lambda lp, s, v: lp.get_or_create("a", "u", id="i", actor=v),
             "get actor": lambda lp, s, v: lp.get(K, actor=v),
@@ -139,9 +142,9 @@ VERBS: list[tuple[str, list[Any], Make]] = [
                 lp, s, lambda c: c.record(s, limpet.facts.labeled({"a": "b"}, actor=v))
             ),
             "label actor": lambda lp, s, v: s.label({"a": "b"}, actor=v),
-            "set_timer actor": lambda lp, s, v: s.set_timer("t", AT, actor=v),
-            "clear_timer actor": lambda lp, s, v: s.clear_timer("t", actor=v),
-            "set_priority actor": lambda lp, s, v: s.set_priority(1, actor=v),
+            "set_timer actor": lambda lp, s, v: s.lifecycle.set_timer("t", AT, actor=v),
+            "clear_timer actor": lambda lp, s, v: s.lifecycle.clear_timer("t", actor=v),
+            "set_priority actor": lambda lp, s, v: s.lifecycle.set_priority(1, actor=v),
             "mark_processed actor": lambda lp, s, v: s.mark_processed([2], actor=v),
         },
     ),
@@ -160,7 +163,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "get_many tail": lambda lp, s, v: lp.get_many([K], tail=v),
             "refresh tail": lambda lp, s, v: s.refresh(tail=v),
             "list limit": lambda lp, s, v: lp.list(limit=v),
-            "claim limit": lambda lp, s, v: lp.claim("w", limit=v),
+            "claim limit": lambda lp, s, v: lp.work.claim("w", limit=v),
             "read after": lambda lp, s, v: s.read(after=v),
             "read before": lambda lp, s, v: s.read(before=v if v is not None else 0),
             "read limit": lambda lp, s, v: s.read(limit=v),
@@ -172,13 +175,13 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     *rows(
         [None, 5, 1.5, True, OBJECT, "x", b"x", ["x"], {"x": 1}],
         {
-            "get_blob ref": lambda lp, s, v: s.get_blob(v),
-            "stream_blob ref": lambda lp, s, v: s.stream_blob(v),
+            "get_blob ref": lambda lp, s, v: s.blobs.get(v),
+            "stream_blob ref": lambda lp, s, v: s.blobs.stream(v),
         },
     ),
     *rows(
         [5, True, OBJECT, "text", {"x": 1}],
-        {"put_blob data": lambda lp, s, v: s.put_blob(v, "text/plain")},
+        {"put_blob data": lambda lp, s, v: s.blobs.put(v, "text/plain")},
     ),
     *rows(
         [5, 1.5, True, OBJECT, ["x"], {"x": 1}],
@@ -190,7 +193,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     ),
     *rows(
         [v for v in NUMBER if v != -1],
-        {"set_priority": lambda lp, s, v: s.set_priority(v, actor="x")},
+        {"set_priority": lambda lp, s, v: s.lifecycle.set_priority(v, actor="x")},
     ),
     *rows(
         NUMBER[1:],
@@ -207,25 +210,25 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     *rows(
         SECONDS,
         {
-            "claim lease_seconds": lambda lp, s, v: lp.claim("w", lease_seconds=v),
-            "acquire_lock lease_seconds": lambda lp, s, v: lp.acquire_lock(
+            "claim lease_seconds": lambda lp, s, v: lp.work.claim("w", lease_seconds=v),
+            "acquire_lock lease_seconds": lambda lp, s, v: lp.work.lock(
                 K, worker="w", lease_seconds=v
             ),
         },
     ),
     *rows(
         SECONDS[1:],
-        {"renew lease_seconds": lambda lp, s, v: lp.renew(held(s), lease_seconds=v)},
+        {"renew lease_seconds": lambda lp, s, v: lp.work.renew(held(s), lease_seconds=v)},
     ),
     *rows(
         [v for v in SECONDS[1:] if v not in (0, 1e-9) or v is False],
-        {"release retry_seconds": lambda lp, s, v: lp.release(held(s), retry_seconds=v)},
+        {"release retry_seconds": lambda lp, s, v: lp.work.release(held(s), retry_seconds=v)},
     ),
     *rows(
         LEASE,
         {
-            "renew": lambda lp, s, v: lp.renew(v),
-            "release": lambda lp, s, v: lp.release(v),
+            "renew": lambda lp, s, v: lp.work.renew(v),
+            "release": lambda lp, s, v: lp.work.release(v),
         },
     ),
     *rows(LEASE[1:], {"session lease": lambda lp, s, v: lp.session(K, lease=v)}),
@@ -238,14 +241,14 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "delete key": lambda lp, s, v: lp.delete(v),
             "erase key": lambda lp, s, v: lp.erase(v),
             "export key": lambda lp, s, v: lp.export(v, "x"),
-            "acquire_lock key": lambda lp, s, v: lp.acquire_lock(v, worker="w"),
+            "acquire_lock key": lambda lp, s, v: lp.work.lock(v, worker="w"),
         },
     ),
     *rows(
         KEY[1:],
         {
             "watch key": lambda lp, s, v: lp.watch(key=v),
-            "verify key": lambda lp, s, v: lp.verify(v),
+            "verify key": lambda lp, s, v: lp.maintenance.verify(v),
         },
     ),
     *rows(
@@ -298,17 +301,17 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "list updated_after": lambda lp, s, v: lp.list(
                 app="a", order="updated", updated_after=v
             ),
-            "set_timer at": lambda lp, s, v: s.set_timer("t", v, actor="x"),
+            "set_timer at": lambda lp, s, v: s.lifecycle.set_timer("t", v, actor="x"),
         },
     ),
     *rows(
         CALL,
         {
             "update": lambda lp, s, v: s.update(v, actor="x"),
-            "verify progress": lambda lp, s, v: lp.verify(progress=v),
-            "doctor progress": lambda lp, s, v: lp.doctor(progress=v),
-            "migrate progress": lambda lp, s, v: lp.migrate(registered(), progress=v),
-            "backup progress": lambda lp, s, v: lp.backup("copy.db", progress=v),
+            "verify progress": lambda lp, s, v: lp.maintenance.verify(progress=v),
+            "doctor progress": lambda lp, s, v: lp.maintenance.doctor(progress=v),
+            "migrate progress": lambda lp, s, v: lp.maintenance.migrate(registered(), progress=v),
+            "backup progress": lambda lp, s, v: lp.maintenance.backup("copy.db", progress=v),
         },
     ),
     *rows(
@@ -316,8 +319,10 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         {
             "get state_type": lambda lp, s, v: lp.get(K, state_type=v),
             "session state_type": lambda lp, s, v: lp.session(K, state_type=v),
-            "migrate registry": lambda lp, s, v: lp.migrate(v),
-            "migrate state_type": lambda lp, s, v: lp.migrate(limpet.MigrationRegistry(), v),
+            "migrate registry": lambda lp, s, v: lp.maintenance.migrate(v),
+            "migrate state_type": lambda lp, s, v: lp.maintenance.migrate(
+                limpet.MigrationRegistry(), v
+            ),
             "get migrations": lambda lp, s, v: lp.get(K, state_type=limpet.State, migrations=v),
         },
     ),
@@ -329,19 +334,19 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         [None, 5, "x", OBJECT, [None], [5], [""], ["x" * 1_000], ["x"] * 1_001],
         {"read_ids ids": lambda lp, s, v: s.read_ids(v)},
     ),
-    *rows([None, 5, OBJECT, b"x"], {"backup target": lambda lp, s, v: lp.backup(v)}),
+    *rows([None, 5, OBJECT, b"x"], {"backup target": lambda lp, s, v: lp.maintenance.backup(v)}),
     *rows(
         [0, -1, 10**30, 1.5, True, None, "soon", OBJECT, datetime(2001, 1, 1, tzinfo=UTC)],
         {
-            "state_at when": lambda lp, s, v: s.state_at(v),
-            "diff before": lambda lp, s, v: s.diff(v),
+            "state_at when": lambda lp, s, v: s.history.at(v),
+            "diff before": lambda lp, s, v: s.history.diff(v),
             "rewind when": lambda lp, s, v: s.rewind(v, actor="x"),
         },
     ),
     *rows(
         [0, 10**30, 1.5, True, "soon", OBJECT],
         {
-            "diff after": lambda lp, s, v: s.diff(1, v),
+            "diff after": lambda lp, s, v: s.history.diff(1, v),
             "fork at": lambda lp, s, v: s.fork(v, actor="x"),
         },
     ),
@@ -361,14 +366,14 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     ),
     *rows(
         [None, 5, "", (), (5,), ("a", None), b"x", OBJECT],
-        {"blame path": lambda lp, s, v: s.blame(v)},
+        {"blame path": lambda lp, s, v: s.history.blame(v)},
     ),
     *rows(
         CALL,
         {
-            "bisect predicate": lambda lp, s, v: s.bisect(v),
-            "on_metric hook": lambda lp, s, v: lp.on_metric(v),
-            "compact progress": lambda lp, s, v: lp.compact(progress=v),
+            "bisect predicate": lambda lp, s, v: s.history.bisect(v),
+            "on_metric hook": lambda lp, s, v: lp.maintenance.on_metric(v),
+            "compact progress": lambda lp, s, v: lp.maintenance.compact(progress=v),
         },
     ),
     *rows(
@@ -382,34 +387,38 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     *rows(
         [None, 5, "1", OBJECT, ("a", 1)],
         {
-            "restore ref": lambda lp, s, v: s.restore(v, actor="x"),
-            "unpin ref": lambda lp, s, v: s.unpin(v, actor="x"),
+            "restore ref": lambda lp, s, v: s.history.restore(v, actor="x"),
+            "unpin ref": lambda lp, s, v: s.history.unpin(v, actor="x"),
         },
     ),
     *rows(
         [0, -1, 1_001, 1.5, True, None, "1"],
-        {"checkpoints limit": lambda lp, s, v: s.checkpoints(limit=v)},
+        {"checkpoints limit": lambda lp, s, v: s.history.checkpoints(limit=v)},
     ),
     *rows(
         [None, 5, "$x", "", OBJECT],
         {
-            "checkpointing app": lambda lp, s, v: lp.checkpointing(v, None),
-            "retention app": lambda lp, s, v: lp.retention(v, events=5),
+            "checkpointing app": lambda lp, s, v: lp.policies.checkpointing(v, None),
+            "retention app": lambda lp, s, v: lp.policies.retention(v, events=5),
         },
     ),
     *rows(
         [5, "x", OBJECT, {"every": 5}],
-        {"checkpointing policy": lambda lp, s, v: lp.checkpointing("a", v)},
+        {"checkpointing policy": lambda lp, s, v: lp.policies.checkpointing("a", v)},
     ),
     *rows(
-        [0, -1, 1.5, True, "5"], {"retention events": lambda lp, s, v: lp.retention("a", events=v)}
+        [0, -1, 1.5, True, "5"],
+        {"retention events": lambda lp, s, v: lp.policies.retention("a", events=v)},
     ),
-    *rows([5, "x", timedelta(-1)], {"retention age": lambda lp, s, v: lp.retention("a", age=v)}),
+    *rows(
+        [5, "x", timedelta(-1)],
+        {"retention age": lambda lp, s, v: lp.policies.retention("a", age=v)},
+    ),
     *rows(
         KEY,
         {
             "wake key": lambda lp, s, v: lp.wake(v, _idle),
-            "requeue": lambda lp, s, v: lp.requeue(v),
+            "requeue": lambda lp, s, v: lp.work.requeue(v),
         },
     ),
     *rows(
@@ -419,10 +428,10 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     *rows(
         [0, -1, "x", OBJECT, True],
         {
-            "dead_letters limit": lambda lp, s, v: lp.dead_letters(app="a", limit=v),
-            "wakes limit": lambda lp, s, v: s.wakes(limit=v),
-            "outcome_history limit": lambda lp, s, v: s.outcome_history(limit=v),
-            "activations limit": lambda lp, s, v: s.activations(limit=v),
+            "dead_letters limit": lambda lp, s, v: lp.work.dead_letters(app="a", limit=v),
+            "wakes limit": lambda lp, s, v: s.runs.wakes(limit=v),
+            "outcome_history limit": lambda lp, s, v: s.outcome.history(limit=v),
+            "activations limit": lambda lp, s, v: s.runs.activations(limit=v),
         },
     ),
     *rows(
@@ -430,31 +439,31 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         {
             "interrupt actor": lambda lp, s, v: s.interrupt(actor=v),
             "interrupt note": lambda lp, s, v: s.interrupt(v),
-            "grant actor": lambda lp, s, v: s.grant(1.0, actor=v),
-            "requeue actor": lambda lp, s, v: lp.requeue(K, actor=v),
+            "grant actor": lambda lp, s, v: s.runs.grant(1.0, actor=v),
+            "requeue actor": lambda lp, s, v: lp.work.requeue(K, actor=v),
         },
     ),
     *rows(
         [5, "", None, OBJECT, b"x"],
         {
-            "define_outcome": lambda lp, s, v: s.define_outcome(v),
+            "define_outcome": lambda lp, s, v: s.outcome.define(v),
             "learnings": lambda lp, s, v: lp.learnings(v),
             "memory_of": lambda lp, s, v: lp.memory_of(v),
             "promote": lambda lp, s, v: lp.promote("support", v),
-            "gates_of": lambda lp, s, v: lp.gates_of(v),
-            "set_gates agent": lambda lp, s, v: lp.set_gates(v, limpet.Gates()),
-            "check_permission": lambda lp, s, v: s.check_permission(v),
+            "gates_of": lambda lp, s, v: lp.policies.gates_of(v),
+            "set_gates agent": lambda lp, s, v: lp.policies.gates(v, limpet.Gates()),
+            "check_permission": lambda lp, s, v: s.setup.check_permission(v),
             "append_soon": lambda lp, s, v: s.append_soon(v, actor="x"),
         },
     ),
     *rows(
         [5, "x", OBJECT],
         {
-            "set_gates": lambda lp, s, v: lp.set_gates("support", v),
-            "unmet": lambda lp, s, v: s.unmet(v),
-            "compare_setup": lambda lp, s, v: s.compare_setup(v),
-            "attach resources": lambda lp, s, v: s.attach(resources=v),
-            "attach vaults": lambda lp, s, v: s.attach(vaults=v),
+            "set_gates": lambda lp, s, v: lp.policies.gates("support", v),
+            "unmet": lambda lp, s, v: s.outcome.unmet(v),
+            "compare_setup": lambda lp, s, v: s.setup.compare(v),
+            "attach resources": lambda lp, s, v: s.setup.attach(resources=v),
+            "attach vaults": lambda lp, s, v: s.setup.attach(vaults=v),
             "append_soon data": lambda lp, s, v: s.append_soon("a.b", v, actor="x"),
         },
     ),
@@ -468,8 +477,8 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     *rows(
         [5, None, "x", OBJECT, [5], [["x"]]],
         {
-            "define_outcome criteria": lambda lp, s, v: s.define_outcome("t", criteria=v),
-            "set_gates kinds": lambda lp, s, v: lp.set_gates("support", limpet.Gates(kinds=v)),
+            "define_outcome criteria": lambda lp, s, v: s.outcome.define("t", criteria=v),
+            "set_gates kinds": lambda lp, s, v: lp.policies.gates("support", limpet.Gates(kinds=v)),
         },
     ),
     *rows(
@@ -478,25 +487,25 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     ),
     *rows(
         [5, None, "x", OBJECT],
-        {"bind_tools registry": lambda lp, s, v: s.bind_tools(v, actor="x")},
+        {"bind_tools registry": lambda lp, s, v: s.tools.bind(v, actor="x")},
     ),
     *rows(
         [5, None, OBJECT, ["x"], {"x": 1}],
-        {"bind_tools": lambda lp, s, v: s.bind_tools(limpet.ToolRegistry(), v, actor="x")},
+        {"bind_tools": lambda lp, s, v: s.tools.bind(limpet.ToolRegistry(), v, actor="x")},
     ),
     *rows(
         [None, 5, "", OBJECT, ["x"]],
-        {"dead_letters app": lambda lp, s, v: lp.dead_letters(app=v)},
+        {"dead_letters app": lambda lp, s, v: lp.work.dead_letters(app=v)},
     ),
-    *rows([5, "", OBJECT], {"attach permissions": lambda lp, s, v: s.attach(permissions=v)}),
-    *rows([5, "x", OBJECT], {"evaluate": lambda lp, s, v: s.evaluate(v)}),
-    *rows([-1, "x", OBJECT, True, None], {"grant": lambda lp, s, v: s.grant(v, actor="x")}),
+    *rows([5, "", OBJECT], {"attach permissions": lambda lp, s, v: s.setup.attach(permissions=v)}),
+    *rows([5, "x", OBJECT], {"evaluate": lambda lp, s, v: s.outcome.evaluate(v)}),
+    *rows([-1, "x", OBJECT, True, None], {"grant": lambda lp, s, v: s.runs.grant(v, actor="x")}),
     *rows(
         [5, None, OBJECT, b"x", "", "x\x00"],
         {
             "confirm": lambda lp, s, v: s.confirm(v, allow=True),
             "answer": lambda lp, s, v: s.answer(v, 1),
-            "trace": lambda lp, s, v: s.trace(v),
+            "trace": lambda lp, s, v: s.runs.trace(v),
         },
     ),
     *rows(
@@ -572,10 +581,10 @@ async def test_a_wrong_argument_is_the_callers_mistake(
 
 
 WORDS: dict[str, tuple[str, Make]] = {
-    "claim limit": ("1 to 1,000 sessions", lambda lp, s, _: lp.claim("w", limit=0)),
-    "claim worker": ("the worker's name", lambda lp, s, _: lp.claim("")),
+    "claim limit": ("1 to 1,000 sessions", lambda lp, s, _: lp.work.claim("w", limit=0)),
+    "claim worker": ("the worker's name", lambda lp, s, _: lp.work.claim("")),
     "get tail": ("tail must be from 0 to 1,000", lambda lp, s, _: lp.get(K, tail=-1)),
-    "renew": ("lp.claim or lp.acquire_lock", lambda lp, s, _: lp.renew("x")),  # type: ignore[arg-type]  # wrong on purpose
+    "renew": ("lp.work.claim or lp.work.lock", lambda lp, s, _: lp.work.renew("x")),  # type: ignore[arg-type]  # wrong on purpose
     "a lease of another session": (
         "the lease of this session",
         lambda lp, s, _: lp.session(("a", "b", "c"), lease=held(s)),
@@ -587,9 +596,18 @@ WORDS: dict[str, tuple[str, Make]] = {
     ),
     # Not for everybody's: what is beside a key must not be passed over.
     "copy a user": ("pass app, user and id", lambda lp, s, _: lp.copy(user="ada", to=lp)),
-    "mirror a user": ("pass app, user and id", lambda lp, s, _: lp.mirror(".", user="ada")),
-    "mirror an id": ("pass app, user and id", lambda lp, s, _: lp.mirror(".", app="a", id="one")),
-    "compact a user": ("pass app, user and id", lambda lp, s, _: lp.compact(user="ada")),
+    "mirror a user": (
+        "pass app, user and id",
+        lambda lp, s, _: lp.maintenance.mirror(".", user="ada"),
+    ),
+    "mirror an id": (
+        "pass app, user and id",
+        lambda lp, s, _: lp.maintenance.mirror(".", app="a", id="one"),
+    ),
+    "compact a user": (
+        "pass app, user and id",
+        lambda lp, s, _: lp.maintenance.compact(user="ada"),
+    ),
     "another app": ("does not belong to the app 'x'", lambda lp, s, _: lp.watch(app="x", key=K)),
     "since": ("since must be a datetime", lambda lp, s, _: lp.get(K, since=5)),  # type: ignore[call-overload]  # wrong on purpose
 }
@@ -638,7 +656,7 @@ async def test_a_wrong_argument_within_a_turn_is_the_harness_mistake(
     await s.append("user.message", {"text": "go"}, actor="x")
     woken = await lp.wake(K, harness)
     assert (woken.error, wrong) == (None, [])
-    assert await s.children() == ()
+    assert await s.runs.children() == ()
     assert await s.read(types=["effect.*"]) == ()
 
 
@@ -660,5 +678,5 @@ async def test_a_session_may_be_watched_with_its_app(lp: Limpet, s: Session) -> 
 
 def test_dead_letters_are_asked_for_by_app() -> None:
     """Labels belong to an app: there is no default that the verb itself would refuse."""
-    app = inspect.signature(Limpet.dead_letters).parameters["app"]
+    app = inspect.signature(StoreWork.dead_letters).parameters["app"]
     assert app.default is inspect.Parameter.empty

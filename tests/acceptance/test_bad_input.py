@@ -67,7 +67,7 @@ KEY_CALLS: dict[str, Callable[[Limpet, Any], Awaitable[Any]]] = {
     "get_or_create": lambda lp, part: lp.get_or_create("a", "u", id=part),
     "delete": lambda lp, part: lp.delete(("a", part, "i")),
     "erase": lambda lp, part: lp.erase(("a", "u", part)),
-    "verify": lambda lp, part: lp.verify(("a", "u", part)),
+    "verify": lambda lp, part: lp.maintenance.verify(("a", "u", part)),
 }
 
 
@@ -180,15 +180,15 @@ async def test_an_unfit_value_is_refused_everywhere(
         ),
         "timer without zone": (
             errors.InvalidEvent,
-            lambda lp, s: s.set_timer("t", datetime(2030, 1, 1), actor="x"),  # noqa: DTZ001  # wrong on purpose
+            lambda lp, s: s.lifecycle.set_timer("t", datetime(2030, 1, 1), actor="x"),  # noqa: DTZ001  # wrong on purpose
         ),
         "timer of no kind": (
             errors.InvalidEvent,
-            lambda lp, s: s.set_timer("t", s.events[0].at, kind="x", actor="x"),  # type: ignore[arg-type]  # wrong on purpose
+            lambda lp, s: s.lifecycle.set_timer("t", s.events[0].at, kind="x", actor="x"),  # type: ignore[arg-type]  # wrong on purpose
         ),
         "cleared timer without a name": (
             errors.InvalidEvent,
-            lambda lp, s: s.clear_timer(5, actor="x"),  # type: ignore[arg-type]  # wrong on purpose
+            lambda lp, s: s.lifecycle.clear_timer(5, actor="x"),  # type: ignore[arg-type]  # wrong on purpose
         ),
         "processed nothing": (errors.InvalidEvent, lambda lp, s: s.mark_processed([], actor="x")),
         "processed twice": (errors.NotPending, lambda lp, s: s.mark_processed([2, 1], actor="x")),
@@ -269,7 +269,7 @@ SESSION_CALLS: dict[str, Callable[[Limpet, Any], Awaitable[Any]]] = {
     "follow": lambda lp, key: anext(lp.session(key).follow()),
     "label": lambda lp, key: lp.session(key, actor="x").label({"a": "b"}),
     "mark_processed": lambda lp, key: lp.session(key, actor="x").mark_processed([2]),
-    "verify": lambda lp, key: lp.verify(key),
+    "verify": lambda lp, key: lp.maintenance.verify(key),
 }
 
 
@@ -365,5 +365,5 @@ async def test_a_memory_store_cannot_be_backed_up(s: Session, tmp_path: Any) -> 
     """It says so, and no file appears."""
     async with limpet.open("memory://") as lp:
         with pytest.raises(errors.BackupRefused):
-            await lp.backup(tmp_path / "copy.db")
+            await lp.maintenance.backup(tmp_path / "copy.db")
     assert not (tmp_path / "copy.db").exists()

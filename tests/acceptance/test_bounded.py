@@ -68,13 +68,13 @@ async def whole(s: Made) -> list[int]:
 async def test_history_may_be_kept_for_longer_than_people_live(lp: limpet.Limpet) -> None:
     """An age of a thousand years is an age."""
     s = await lp.create("shop", "ada", actor="user:ada")
-    await s.retention(age=timedelta(days=365_000), actor="user:ada")
+    await s.history.retention(age=timedelta(days=365_000), actor="user:ada")
     assert (await lp.get(s.key)).head.facts["retention"] == {"age_us": 365_000 * 86_400_000_000}
 
 
 async def test_a_history_beyond_the_limit_of_its_app_is_evicted_by_itself(lp: Limpet) -> None:
     """Nobody calls compact; the newest stay hot, all is read, and repeats are still recognised."""
-    await lp.retention("shop", events=20)
+    await lp.policies.retention("shop", events=20)
     s = await made(lp)
     first = await s.append("agent.said", {"text": "first"}, id="mine", inc={"n": 1})
     for _ in range(5):
@@ -85,29 +85,29 @@ async def test_a_history_beyond_the_limit_of_its_app_is_evicted_by_itself(lp: Li
     await settled(lp)
     assert 20 <= await hot(lp) <= 28
     assert await whole(s) == [*range(1, s.version + 1)]
-    assert (await s.state_at(12))["n"] == 11
+    assert (await s.history.at(12))["n"] == 11
     again = await s.append("agent.said", {"text": "first"}, id="mine", inc={"n": 1})
     assert (again.seq, again.repeated) == (first.seq, True)
-    assert (await lp.verify()).findings == ()
+    assert (await lp.maintenance.verify()).findings == ()
 
 
 async def test_a_session_has_limits_of_its_own(lp: Limpet) -> None:
     """They come before those of its app, also where that has none; without any, the app's count."""
     bounded, other = await made(lp), await made(lp, limpet.Key("shop", "ada", "2"))
-    await bounded.retention(events=10)
+    await bounded.history.retention(events=10)
     for s in (bounded, other):
         await talk(s, 40)
     await settled(lp)
     assert await hot(lp) <= 10 + 8
     assert await hot(lp, other.key) == other.version
-    await lp.retention("shop", events=30)
-    await bounded.retention(events=100)
+    await lp.policies.retention("shop", events=30)
+    await bounded.history.retention(events=100)
     for s in (bounded, other):
         await talk(s, 60)
     await settled(lp)
     assert await hot(lp) >= 60
     assert await hot(lp, other.key) <= 30 + 8
-    await bounded.retention()
+    await bounded.history.retention()
     await talk(bounded, 1)
     await settled(lp)
     assert await hot(lp) <= 30 + 8
@@ -127,7 +127,7 @@ async def test_what_came_while_it_was_evicted_is_evicted_too(
         return done
 
     monkeypatch.setattr(bounds, "compact_one", held)
-    await lp.retention("shop", events=10)
+    await lp.policies.retention("shop", events=10)
     s = await made(lp)
     await talk(s, 20)
     await began.wait()
@@ -143,16 +143,16 @@ async def test_a_sweep_evicts_what_nobody_writes_to(lp: Limpet) -> None:
     for key in keys:
         await talk(await made(lp, key), 30)
     await talk(await made(lp, limpet.Key("other", "ada", "1")), 30)
-    await lp.retention("shop", events=10)
+    await lp.policies.retention("shop", events=10)
     evicted, sweeps, more = 0, 0, True
     while more:
-        swept = await lp.sweep(limit=2)
+        swept = await lp.work.sweep(limit=2)
         evicted, sweeps, more = evicted + swept.evicted, sweeps + 1, swept.more
     assert sweeps >= 3
     assert evicted == 5 * 21
     assert [await hot(lp, key) for key in keys] == [10] * 5
-    assert (await lp.sweep()).evicted == 0
-    assert (await lp.verify()).findings == ()
+    assert (await lp.work.sweep()).evicted == 0
+    assert (await lp.maintenance.verify()).findings == ()
 
 
 async def test_a_sweep_looks_again_after_the_time_between(
@@ -163,24 +163,24 @@ async def test_a_sweep_looks_again_after_the_time_between(
     async with limpet.open(url) as lp:
         s = await made(lp)
         await talk(s, 30)
-        await lp.retention("shop", age=timedelta(days=30), every=timedelta(hours=6))
-        assert (await lp.sweep()).evicted == 0
+        await lp.policies.retention("shop", age=timedelta(days=30), every=timedelta(hours=6))
+        assert (await lp.work.sweep()).evicted == 0
         later = lp._journal.now_us() + 31 * 86_400 * 1_000_000
         monkeypatch.setattr(lp._journal, "now_us", lambda: later)
-        assert (await lp.sweep()).evicted == 30  # all but the newest event
-        await lp.retention("shop", events=1, every=timedelta(hours=6))
+        assert (await lp.work.sweep()).evicted == 30  # all but the newest event
+        await lp.policies.retention("shop", events=1, every=timedelta(hours=6))
         await talk(s, 1)
         soon = later + 3_600 * 1_000_000
         monkeypatch.setattr(lp._journal, "now_us", lambda: soon)
-        assert (await lp.sweep()).evicted == 0  # not yet
+        assert (await lp.work.sweep()).evicted == 0  # not yet
         due = later + 7 * 3_600 * 1_000_000
         monkeypatch.setattr(lp._journal, "now_us", lambda: due)
-        assert (await lp.sweep()).evicted == 1
+        assert (await lp.work.sweep()).evicted == 1
 
 
 async def test_what_is_pending_does_not_make_it_try_again_and_again(lp: Limpet) -> None:
     """Inputs that wait stay hot, and nothing else is there; the next try comes after so many."""
-    await lp.retention("shop", events=10)
+    await lp.policies.retention("shop", events=10)
     s = await made(lp)
     store: Any = lp._journal.store
     calls: list[int] = []
@@ -201,45 +201,45 @@ async def test_what_is_pending_does_not_make_it_try_again_and_again(lp: Limpet) 
 async def test_an_input_that_waits_holds_nothing_back(lp: Limpet) -> None:
     """Everything around it is moved, as far as the limits say; it is still pending, in order, and
     is moved when it was processed."""
-    await lp.retention("shop", events=50)
+    await lp.policies.retention("shop", events=50)
     s = await made(lp)
     waiting = await s.append("user.said", {"text": "wait"})
     for _ in range(6):
         await s.append_many([limpet.Draft(type="agent.said", data={"n": 1})] * 100)
     await settled(lp)
-    await lp.compact()
+    await lp.maintenance.compact()
     assert await hot(lp) == 51
     assert [event.seq for event in await s.pending()] == [waiting.seq]
     assert await whole(s) == [*range(1, 603)]
     assert (await s.read(after=1, limit=1))[0] == waiting
     await s.mark_processed([waiting.seq])
-    moved = await lp.compact()
+    moved = await lp.maintenance.compact()
     assert (moved.events, await hot(lp)) == (2, 50)
     (done,) = await s.read(after=1, limit=1)
     assert (done.processed, done.processed_us) == (603, s.events[-1].at_us)
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_chat_without_a_worker_is_evicted_too(lp: Limpet) -> None:
     """Every message of its user is pending; what the agent said is moved around them."""
-    await lp.retention("shop", events=10)
+    await lp.policies.retention("shop", events=10)
     s = await made(lp)
     for _ in range(50):
         await s.append("user.message", {"text": "hello"})
         await talk(s, 1)
     await settled(lp)
-    await lp.compact()
+    await lp.maintenance.compact()
     assert await hot(lp) == 5 + 50
     assert await whole(s) == [*range(1, 102)]
     assert len(await s.pending()) == 50
     assert s.head.pending == 50
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_no_caller_waits_for_eviction_and_closing_ends_it(url: str) -> None:
     """A commit is answered before, and a store that is closed meanwhile closes cleanly."""
     async with limpet.open(url) as lp:
-        await lp.retention("shop", events=10)
+        await lp.policies.retention("shop", events=10)
         s = await made(lp)
         started = keeping_of(lp._journal).bounds
         while started._task is None:
@@ -254,10 +254,10 @@ async def test_limits_that_make_no_sense_are_refused(lp: Limpet) -> None:
     wrong: list[dict[str, Any]] = [{"events": 0}, {"events": True}, {"age": timedelta(-1)}]
     for how in wrong:
         with pytest.raises(limpet.InvalidInput):
-            await s.retention(**how)
+            await s.history.retention(**how)
         with pytest.raises(limpet.InvalidInput):
-            await lp.retention("shop", **how)
+            await lp.policies.retention("shop", **how)
     with pytest.raises(limpet.InvalidInput):
-        await lp.retention("shop", events=5, every=5)  # type: ignore[arg-type]  # what is refused
+        await lp.policies.retention("shop", events=5, every=5)  # type: ignore[arg-type]  # what is refused
     with pytest.raises(limpet.InvalidInput, match="no limits"):
-        await lp.compact(s.key)
+        await lp.maintenance.compact(s.key)

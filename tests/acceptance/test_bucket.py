@@ -118,12 +118,12 @@ async def test_a_file_that_a_bucket_changed_is_refused(bucket: dict[str, bytes])
 async def test_checkpoints_go_to_a_bucket(bucket: dict[str, bytes]) -> None:
     """Each has a file there that its state can be read from; deleting the session removes them."""
     async with limpet.open("memory://") as lp:
-        await lp.checkpointing("support", limpet.CheckpointPolicy(tier="s3://cold/limpet"))
+        await lp.policies.checkpointing("support", limpet.CheckpointPolicy(tier="s3://cold/limpet"))
         s = await lp.create("support", "ada", state={"n": 1}, actor="user:ada")
         await s.checkpoint()
         await s.append("agent.did", set={"n": 2})
         await s.checkpoint()
-        newest, first = (await s.checkpoints()).items
+        newest, first = (await s.history.checkpoints()).items
         assert sorted(bucket) == sorted(
             f"limpet/{each.place.file}" for each in (newest, first) if each.place is not None
         )

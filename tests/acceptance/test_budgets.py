@@ -19,13 +19,13 @@ async def begun(lp: limpet.Limpet, **how: Any) -> limpet.Session[Any]:
 
 
 async def only_child(lp: limpet.Limpet, s: limpet.Session[Any]) -> limpet.Session[Any]:
-    (key,) = await s.children()
+    (key,) = await s.runs.children()
     return await lp.get(key)
 
 
 def view(s: limpet.Session[Any]) -> limpet.BudgetView:
-    assert s.budget is not None
-    return s.budget
+    assert s.runs.budget is not None
+    return s.runs.budget
 
 
 def says(cost: float) -> Any:
@@ -49,11 +49,11 @@ async def test_what_was_said_to_cost_stops_the_next_turn(lp: limpet.Limpet) -> N
     assert (woken.error.amount, woken.error.left) == (None, pytest.approx(-19.99))
     await s.refresh()
     assert (s.stop_reason, s.head.pending, view(s).spent.cost) == ("budget_reached", 1, 20.0)
-    assert await lp.claim("w", app="support") == ()
-    await s.grant(19.99, actor=ADA)
-    assert await lp.claim("w", app="support") == (), "nothing is left yet"
-    await s.grant(0.5, actor=ADA)
-    (lease,) = await lp.claim("w", app="support")
+    assert await lp.work.claim("w", app="support") == ()
+    await s.runs.grant(19.99, actor=ADA)
+    assert await lp.work.claim("w", app="support") == (), "nothing is left yet"
+    await s.runs.grant(0.5, actor=ADA)
+    (lease,) = await lp.work.claim("w", app="support")
     assert (await Wake(lp, lease, manner_of(says(0.25))).run()).reason == "end_turn"
     await s.refresh()
     assert (view(s).spent.cost, s.head.pending) == (20.25, 0)
@@ -73,7 +73,7 @@ async def test_no_turn_begins_when_the_budget_is_just_used_up(lp: limpet.Limpet)
     await s.interrupt(actor=ADA)
     await lp.wake(s.key, speaks)
     await s.refresh()
-    assert (s.stop_reason, s.head.pending, s.usage.tokens) == ("interrupted", 0, 100)
+    assert (s.stop_reason, s.head.pending, s.runs.usage.tokens) == ("interrupted", 0, 100)
 
 
 async def test_a_turn_goes_on_with_nothing_left_and_its_calls_are_refused_beyond(
@@ -99,7 +99,7 @@ async def test_a_turn_goes_on_with_nothing_left_and_its_calls_are_refused_beyond
         assert (woken.reason, done) == ("budget_reached", ["step", "mail"])
         await s.refresh()
         assert view(s).spent.cost == 1.5
-        await s.grant(1.0, actor=ADA)
+        await s.runs.grant(1.0, actor=ADA)
         assert (await lp.wake(s.key, harness)).reason == "end_turn"
 
 
@@ -121,7 +121,7 @@ async def test_a_child_with_nothing_left_ends_and_its_parent_decides(lp: limpet.
 
     s = await begun(lp, budget=1.0)
     await lp.wake(s.key, manages)
-    (child,) = await s.children()
+    (child,) = await s.runs.children()
     assert (await lp.wake(child, says(5.0))).reason == "budget_reached"
     assert (await lp.wake(s.key, manages)).reason == "end_turn"
     await s.refresh()
@@ -141,7 +141,7 @@ async def test_a_child_has_every_limit_of_its_parent(lp: limpet.Limpet) -> None:
 
     s = await begun(lp, budget=limpet.Budget(cost=1.0, tokens=1_000))
     await lp.wake(s.key, delegates)
-    limits = [view(await lp.get(key)).limit for key in await s.children()]
+    limits = [view(await lp.get(key)).limit for key in await s.runs.children()]
     assert limits == [
         limpet.Budget(0.25, 250),
         limpet.Budget(0.2, 187),
@@ -160,13 +160,13 @@ async def test_a_child_of_a_parent_without_a_limit_has_none(lp: limpet.Limpet) -
     s = await begun(lp)
     await lp.wake(s.key, delegates)
     child = await only_child(lp, s)
-    assert (s.budget, child.budget) == (None, None)
-    await s.grant(10.0, actor=ADA)
+    assert (s.runs.budget, child.runs.budget) == (None, None)
+    await s.runs.grant(10.0, actor=ADA)
     await lp.wake(child.key, says(3.0))
     await s.refresh()
     assert (view(s).limit.cost, view(s).delegated.cost, view(s).remaining.cost) == (10.0, 3.0, 7.0)
     await child.refresh()
-    assert (child.budget, child.usage.cost) == (None, 3.0)
+    assert (child.runs.budget, child.runs.usage.cost) == (None, 3.0)
 
 
 @pytest.mark.parametrize("cost", [0.01, 50.0])
@@ -191,9 +191,9 @@ async def test_the_end_of_a_child_never_changes_the_limit_of_its_parent(
         await child.refresh()
         await s.refresh()
         assert view(s).limit.cost == limit
-        assert view(s).remaining.cost == pytest.approx(limit - child.usage.cost)
+        assert view(s).remaining.cost == pytest.approx(limit - child.runs.usage.cost)
         assert view(child).remaining.cost == 0
-        assert not await s.children()
+        assert not await s.runs.children()
 
 
 async def test_a_grant_to_a_child_is_one_to_the_tree(lp: limpet.Limpet) -> None:
@@ -208,8 +208,8 @@ async def test_a_grant_to_a_child_is_one_to_the_tree(lp: limpet.Limpet) -> None:
     child = await only_child(lp, s)
     await lp.wake(child.key, delegates)
     grandchild = await only_child(lp, child)
-    await grandchild.grant(2.0, actor=ADA)
-    await child.grant(limpet.Budget(cost=0.5, tokens=7), actor=ADA)
+    await grandchild.runs.grant(2.0, actor=ADA)
+    await child.runs.grant(limpet.Budget(cost=0.5, tokens=7), actor=ADA)
     await lp.wake(grandchild.key, says(0.7))
     await child.refresh()
     assert view(child).remaining.cost == pytest.approx(0.4 + 0.5 + 2.0 - 0.7)

@@ -84,10 +84,10 @@ async def test_a_writer_whose_lease_is_lost_writes_nothing(
     lp: limpet.Limpet, s: limpet.Session[Any]
 ) -> None:
     """A buffer is fenced like everything else in the log."""
-    old = await lp.acquire_lock(s.key, worker="w1")
+    old = await lp.work.lock(s.key, worker="w1")
     stale = lp.session(s.key, lease=old)
-    await lp.release(old)
-    await lp.acquire_lock(s.key, worker="w2")
+    await lp.work.release(old)
+    await lp.work.lock(s.key, worker="w2")
     with pytest.raises(limpet.SessionFenced):
         await stale.memory.session_state.write("late", actor=ADA)
     assert await s.memory.session_state.read() is None
@@ -123,7 +123,7 @@ async def test_a_store_with_buffers_verifies(lp: limpet.Limpet, s: limpet.Sessio
     """Head, log and snapshots agree, and a copy has every version."""
     for n in range(3):
         await s.memory.session_state.write({"n": n}, actor=ADA)
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
     async with limpet.open("memory://") as to:
         await lp.copy(to=to)
         there = to.session(s.key)

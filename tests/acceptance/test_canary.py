@@ -42,7 +42,7 @@ async def lp(url: str, tmp_path: Path) -> AsyncIterator[Limpet]:
     archive = f"file://{tmp_path}/archive"
     async with limpet.open(url, seal=FixedKeySeal(), archive=archive) as opened:
         tier = limpet.CheckpointPolicy(tier=f"file://{tmp_path}/tier", full_every=2)
-        await opened.checkpointing("support", tier)
+        await opened.policies.checkpointing("support", tier)
         yield opened
 
 
@@ -99,7 +99,7 @@ async def speak(lp: Limpet) -> None:
     async with lp.commit() as c:
         c.append(s, "note.made", {"text": said("commit")})
         c.put(lp.documents("notes"), "shared", {"text": said("in_commit")}, actor="user:ada")
-    await s.put_blob(said("blob").encode(), f"text/{said('media')}")
+    await s.blobs.put(said("blob").encode(), f"text/{said('media')}")
     await s.checkpoint(said("trigger"))
     await s.checkpoint("second", full=False)
     await s.fork(id="forked")
@@ -127,8 +127,8 @@ async def remember(lp: Limpet) -> None:
     )
     schema = {"type": "object", "description": said("schema")}
     tools = limpet.ToolRegistry([limpet.Tool("search", "1.0.0", schema)])
-    lp.lifecycle("support", tools=tools, after={("active", "suspended"): _failing_hook})
-    await s.bind_tools(tools)
+    lp.policies.lifecycle("support", tools=tools, after={("active", "suspended"): _failing_hook})
+    await s.tools.bind(tools)
     await s.suspend()
 
 
@@ -138,11 +138,13 @@ async def _failing_hook(session: Any) -> None:
 
 async def achieve(lp: Limpet) -> None:
     s = await lp.create("support", "ada", id="achieving", actor="user:ada")
-    await s.define_outcome(said("title"), said("detail"), [said("criterion")])
+    await s.outcome.define(said("title"), said("detail"), [said("criterion")])
     await s.mark_processed([s.version])
-    await s.evaluate(lambda outcome, evidence: Evaluation("fail", (False,), note=said("verdict")))
-    assert s.outcome is not None
-    assert (s.outcome.title, s.outcome.verdict) == (said("title"), "fail")
+    await s.outcome.evaluate(
+        lambda outcome, evidence: Evaluation("fail", (False,), note=said("verdict"))
+    )
+    assert s.outcome.current is not None
+    assert (s.outcome.current.title, s.outcome.current.verdict) == (said("title"), "fail")
 
 
 async def ask(lp: Limpet) -> None:
@@ -194,7 +196,7 @@ async def delegate(lp: Limpet) -> None:
     async def worker(turn: Turn) -> None:
         await turn.say(said("child_said"))
 
-    (child,) = await s.children()
+    (child,) = await s.runs.children()
     await lp.wake(child, worker)
     again = await begun(lp, "delegating-too")
     await lp.wake(again.key, harness)
@@ -209,8 +211,8 @@ async def fail(lp: Limpet) -> None:
     s = await begun(lp, "dead")
     await lp.wake(s.key, harness, retries=0)
     await s.refresh()
-    assert s.failure is not None
-    assert s.failure.message == f"RuntimeError: {said('error')}"
+    assert s.runs.failure is not None
+    assert s.runs.failure.message == f"RuntimeError: {said('error')}"
     await lp.wake((await begun(lp, "retried")).key, harness)
 
     async def mismatched(turn: Turn) -> None:
@@ -224,7 +226,7 @@ async def fail(lp: Limpet) -> None:
 async def put_away(lp: Limpet) -> None:
     s = await begun(lp, "archived", state={"field": said("archived")})
     await s.checkpoint("kept", full=True)
-    await s.put_blob(said("archived_blob").encode(), "text/plain")
+    await s.blobs.put(said("archived_blob").encode(), "text/plain")
     await s.complete({"result": said("complete")})
     await s.archive()
 
@@ -255,9 +257,9 @@ async def test_no_text_is_readable_without_a_key(lp: Limpet, url: str, tmp_path:
     await stream(lp, url)
     assert await shown(url, tmp_path) == {}
     assert {path.relative_to(tmp_path).parts[0] for path in _files(tmp_path)} >= set(COLD)
-    heads = [(await lp.list(limit=100)).items, (await lp.dead_letters(app="support")).items]
+    heads = [(await lp.list(limit=100)).items, (await lp.work.dead_letters(app="support")).items]
     assert MARK not in json.dumps(msgspec.to_builtins(heads, enc_hook=str))
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
     await lp.close()
     assert await shown(url, tmp_path) == {}
 
@@ -271,12 +273,12 @@ async def test_the_texts_are_there_with_the_key(lp: Limpet, url: str) -> None:
     async with limpet.open(url, seal=FixedKeySeal()) as again:
         asking, dead = [await again.get("support", "ada", id) for id in ("asking", "dead")]
         assert [each.input for each in asking.blocked_on] == [{"text": said("ask")}]
-        assert dead.failure is not None
-        assert said("error") in dead.failure.message
+        assert dead.runs.failure is not None
+        assert said("error") in dead.runs.failure.message
         achieving = await again.get("support", "ada", "achieving")
-        assert achieving.outcome is not None
-        assert achieving.outcome.criteria == (said("criterion"),)
-        assert (await again.verify()).ok
+        assert achieving.outcome.current is not None
+        assert achieving.outcome.current.criteria == (said("criterion"),)
+        assert (await again.maintenance.verify()).ok
 
 
 async def test_without_the_key_a_request_is_listed_by_its_id(lp: Limpet, url: str) -> None:

@@ -28,7 +28,7 @@ async def file(tmp_path: Path) -> str:
         await lp.agents.put("support", {"model": "small"}, actor=ADA)
         await lp.vaults.put("payments", {"stripe": "env:STRIPE_KEY"}, actor=ADA)
         s = await lp.create("support", "ada", "one", agent="support", actor=ADA)
-        await s.attach(vaults=["payments"])
+        await s.setup.attach(vaults=["payments"])
         await s.append("user.message", {"text": "hi"}, actor=ADA)
         assert (await lp.wake(s.key, learns)).error is None
     return path
@@ -112,7 +112,7 @@ def test_learnings_are_promoted_through_the_gates(file: str) -> None:
     (lesson,) = found["learnings"]
     assert (lesson["sessions"], found["memory"]) == (1, "")
     with limpet.open_sync(f"sqlite:///{file}") as lp:
-        lp.set_gates("support", limpet.Gates(grade="missing"))
+        lp.policies.gates("support", limpet.Gates(grade="missing"))
     promote = ["learnings", file, "support", "--promote", lesson["id"]]
     assert "promotion.refused" in ran(*promote, code=3)
     assert "--id together" in ran(*promote, "--app", "support", code=2)

@@ -117,7 +117,7 @@ async def test_labels_of_limpets_own_are_not_shown(tmp_path: Path) -> None:
         await s.append("user.message", {"text": "hi"})
         await lp.wake(s.key, fails, retries=0)
         await s.refresh()
-        (dead,) = (await lp.dead_letters(app="support")).items
+        (dead,) = (await lp.work.dead_letters(app="support")).items
         assert s.labels == dead.labels == {"plan": "gold"}
         assert "$dead" in dead.indexed_labels
     assert "$" not in (await asyncio.to_thread(run, tmp_path, "list", "a.db")).stdout

@@ -150,7 +150,7 @@ async def test_a_program_is_told_of_every_session_without_a_way(
     renaming = limpet.MigrationRegistry()
     renaming.register("1.0.0", "2.0.0", lambda fields: {"goal": fields["plan"]})
     async with limpet.open(f"sqlite:///{here}/chats.db") as lp:
-        plan = await lp.migrate(
+        plan = await lp.maintenance.migrate(
             migrations=renaming,
             state_type=chats.New,
             failure=lambda key, fate, reason: told.append((key, fate, reason)),

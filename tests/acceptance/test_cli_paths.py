@@ -108,7 +108,7 @@ def test_the_table_fits_its_terminal(here: Path, columns: int) -> None:
     async def lease() -> None:
         async with limpet.open(f"sqlite:///{here}/support.db") as lp:
             session = await lp.create("support", "grace" * 12, id="x" * 60, actor="x")
-            await lp.acquire_lock(session.key, worker="worker-" * 8, lease_seconds=3_600)
+            await lp.work.lock(session.key, worker="worker-" * 8, lease_seconds=3_600)
 
     asyncio.run(lease())
     code, shown = run_terminal(here, "status", "support.db", columns=columns)

@@ -205,7 +205,7 @@ async def take_back(session, effect): ...
 
 
 async def declare(lp):
-    lp.lifecycle("support", compensations={"take_back": take_back})
+    lp.policies.lifecycle("support", compensations={"take_back": take_back})
 """
 
 

@@ -33,13 +33,13 @@ async def fill(url: str) -> None:
     async with limpet.open(url) as lp:
         await lp.create("support", "ada", id="idle")
         asleep = await lp.create("support", "ada", id="asleep", actor="x")
-        await asleep.set_timer("nap", now + timedelta(days=1))
+        await asleep.lifecycle.set_timer("nap", now + timedelta(days=1))
         woken = await lp.create("support", "ada", id="woken", actor="x")
-        await woken.set_timer("nap", now - timedelta(days=1))
+        await woken.lifecycle.set_timer("nap", now - timedelta(days=1))
         for id in ("waiting", "leased"):
             s = await lp.create("support", "ada", id=id, actor="user:ada")
             await s.append("user.message", {"text": "hi"})
-        await lp.acquire_lock(("support", "ada", "leased"), worker="worker-1", lease_seconds=HOUR)
+        await lp.work.lock(("support", "ada", "leased"), worker="worker-1", lease_seconds=HOUR)
         await lp.create("billing", "ada", id="other")
 
 
@@ -114,8 +114,8 @@ def test_a_session_held_back_is_shown_with_when_it_is_retried(tmp_path: Path) ->
     async def give_up() -> None:
         await fill(url)
         async with limpet.open(url) as lp:
-            lease = await lp.acquire_lock(("support", "ada", "waiting"), worker="worker-2")
-            await lp.release(lease, retry_seconds=HOUR)
+            lease = await lp.work.lock(("support", "ada", "waiting"), worker="worker-2")
+            await lp.work.release(lease, retry_seconds=HOUR)
 
     asyncio.run(give_up())
     _, told = answer(tmp_path, "status", url)

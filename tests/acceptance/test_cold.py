@@ -64,9 +64,9 @@ async def everything(s: Made) -> dict[str, Any]:
         "down": await paged(s, reverse=True),
         "typed": await s.read(types=["user.*"], limit=1_000),
         "middle": await s.read(after=5, before=30, limit=1_000),
-        "states": [await s.state_at(seq) for seq in seqs],
+        "states": [await s.history.at(seq) for seq in seqs],
         "ids": await s.read_ids([f"id-{n}" for n in range(0, 60, 10)]),
-        "blame": await s.blame("n"),
+        "blame": await s.history.blame("n"),
         "pending": await s.pending(),
         "tail": (await s.refresh(tail=50)).events,
     }
@@ -87,30 +87,30 @@ async def test_cold_events_are_read_as_if_they_were_hot(lp: limpet.Limpet) -> No
     """In both directions, by type, by id, state by state; and everything still verifies."""
     s = await talk(lp)
     before = await everything(s)
-    await lp.retention("shop", events=10)
-    done = await lp.compact()
+    await lp.policies.retention("shop", events=10)
+    done = await lp.maintenance.compact()
     assert (done.sessions, done.events) == (1, s.version - 10)
     assert await everything(s) == before
-    report = await lp.verify()
+    report = await lp.maintenance.verify()
     assert (report.findings, report.events >= s.version) == ((), True)
-    assert (await lp.compact()).events == 0
+    assert (await lp.maintenance.compact()).events == 0
 
 
 async def test_a_session_goes_on_over_its_cold_events(lp: limpet.Limpet) -> None:
     """Repeats of cold ids are recognised, new ones are recorded; more is moved later."""
     s = await talk(lp)
-    await lp.retention("shop", events=10)
-    await lp.compact(KEY)
+    await lp.policies.retention("shop", events=10)
+    await lp.maintenance.compact(KEY)
     repeat = await s.append("user.said", {"text": "hello 0"}, id="id-0")
     assert (repeat.repeated, repeat.seq) == (True, 2)
     fresh = await lp.get(KEY, actor="agent:main")
     assert (await fresh.append("user.said", {"text": "x"}, id="id-10")).repeated
     for _ in range(5):
         await fresh.append("agent.said", inc={"n": 1})
-    await lp.compact()
+    await lp.maintenance.compact()
     before = await everything(fresh)
     assert [event.seq for event in before["up"]] == [*range(1, fresh.version + 1)]
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_what_is_pending_stays_hot(lp: limpet.Limpet) -> None:
@@ -119,14 +119,14 @@ async def test_what_is_pending_stays_hot(lp: limpet.Limpet) -> None:
     waiting = await s.append("user.said", {"text": "still here"})
     for _ in range(10):
         await s.append("agent.said", inc={"n": 1})
-    await lp.retention("shop", events=1)
-    assert (await lp.compact()).events == s.version - 2
+    await lp.policies.retention("shop", events=1)
+    assert (await lp.maintenance.compact()).events == s.version - 2
     assert [event.seq for event in await s.pending()] == [waiting.seq]
     await s.mark_processed([waiting.seq])
-    await lp.compact()
+    await lp.maintenance.compact()
     assert (await s.read(after=waiting.seq - 1, limit=1))[0].processed == s.version
-    assert (await lp.compact()).events == 0
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.compact()).events == 0
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_forks_read_through_cold_events(lp: limpet.Limpet) -> None:
@@ -134,19 +134,19 @@ async def test_forks_read_through_cold_events(lp: limpet.Limpet) -> None:
     s = await talk(lp)
     early = await s.fork(20, id="early")
     before = await paged(early, reverse=False)
-    await lp.retention("shop", events=5)
-    await lp.compact()
+    await lp.policies.retention("shop", events=5)
+    await lp.maintenance.compact()
     assert await paged(early, reverse=False) == before
     late = await s.fork(33, id="late")
-    assert await late.state_at(34) == await s.state_at(33)
-    assert (await lp.verify()).ok
+    assert await late.history.at(34) == await s.history.at(33)
+    assert (await lp.maintenance.verify()).ok
     await lp.delete(KEY)
     assert await paged(early, reverse=False) == before
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
     for fork in (early, late):
         await lp.delete(fork.key)
     await lp.erase(KEY)
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_fork_is_compacted_down_to_its_floor(lp: limpet.Limpet) -> None:
@@ -156,45 +156,45 @@ async def test_a_fork_is_compacted_down_to_its_floor(lp: limpet.Limpet) -> None:
     for _ in range(20):
         await fork.append("agent.said", inc={"n": 1})
     before = await everything(fork)
-    await lp.retention("shop", events=3)
-    await lp.compact(fork.key)
+    await lp.policies.retention("shop", events=3)
+    await lp.maintenance.compact(fork.key)
     assert await everything(fork) == before
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_age_is_a_limit_too(lp: limpet.Limpet) -> None:
     """What is older is moved; both limits together move what either does."""
     s = await talk(lp, 20)
-    await lp.retention("shop", age=timedelta(days=1))
-    assert (await lp.compact()).events == 0
+    await lp.policies.retention("shop", age=timedelta(days=1))
+    assert (await lp.maintenance.compact()).events == 0
     later = lp._journal.now_us() + 2 * 86_400_000_000
     lp._journal.now_us = lambda: later
-    assert (await lp.compact()).events == s.version - 1
-    await lp.retention("shop")
+    assert (await lp.maintenance.compact()).events == s.version - 1
+    await lp.policies.retention("shop")
     with pytest.raises(InvalidInput, match="no limits"):
-        await lp.compact(KEY)
+        await lp.maintenance.compact(KEY)
 
 
 async def test_a_cold_session_is_exported_and_copied(lp: limpet.Limpet, tmp_path: Path) -> None:
     """With the same events, times and links."""
     s = await talk(lp)
-    await lp.retention("shop", events=10)
-    await lp.compact()
+    await lp.policies.retention("shop", events=10)
+    await lp.maintenance.compact()
     links = [event.link for event in await s.read(limit=1_000)]
     await lp.export(KEY, tmp_path / "one.limpet")
     async with limpet.open("memory://") as other:
         await other.import_(tmp_path / "one.limpet")
         there = await other.get(KEY)
         assert [event.link for event in await there.read(limit=1_000)] == links
-        assert (await other.verify()).ok
+        assert (await other.maintenance.verify()).ok
 
 
 async def test_the_feed_goes_on_beyond_what_was_moved(lp: limpet.Limpet) -> None:
     """No position is given twice, and a follower that has read the rest misses nothing."""
     s = await talk(lp, 20)
     at = await lp.position()
-    await lp.retention("shop", events=1)
-    await lp.compact()
+    await lp.policies.retention("shop", events=1)
+    await lp.maintenance.compact()
     made = await s.append("agent.said", inc={"n": 1})
     async for entry in lp.watch(after=at):
         if entry.key == KEY:
@@ -215,8 +215,8 @@ async def test_cold_segments_take_about_a_third_of_the_rows(
     for start in range(0, 2_000, 500):
         drafts = [_turn(number) for number in range(start, start + 500)]
         await s.append_many(drafts)
-    await lp.retention("shop", events=100)
-    done = await lp.compact()
+    await lp.policies.retention("shop", events=100)
+    done = await lp.maintenance.compact()
     assert done.events == 1_901
     assert done.segment_bytes <= 0.35 * done.rows_bytes
 

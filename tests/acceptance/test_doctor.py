@@ -40,7 +40,7 @@ async def admin(server: Server) -> AsyncIterator[asyncpg.Connection]:
 
 async def diagnose(url: str) -> Diagnosis:
     async with limpet.open(url) as lp:
-        return await lp.doctor()
+        return await lp.maintenance.doctor()
 
 
 def of(diagnosis: Diagnosis, name: str) -> Check:
@@ -57,7 +57,9 @@ async def test_a_sound_server_is_well(server: Server) -> None:
     """Every check is ok, and progress is told to the end."""
     steps: list[tuple[int, int]] = []
     async with limpet.open(server.url) as lp:
-        diagnosis = await lp.doctor(progress=lambda done, total: steps.append((done, total)))
+        diagnosis = await lp.maintenance.doctor(
+            progress=lambda done, total: steps.append((done, total))
+        )
     assert unwell(diagnosis) == {}
     assert diagnosis.ok
     assert steps == [(1, 1)]

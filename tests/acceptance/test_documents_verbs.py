@@ -192,7 +192,7 @@ async def test_deleted_documents_are_verified_and_copied(
     """The deletion is a part of the log like every put."""
     await agents.put("a", 1)
     await agents.delete("a")
-    report = await lp.verify()
+    report = await lp.maintenance.verify()
     assert (report.ok, report.events) == (True, 2)
     async with limpet.open("memory://") as to:
         await lp.copy(to=to)
@@ -382,14 +382,14 @@ REFUSING: list[Callable[[limpet.Limpet], Any]] = [
     lambda lp: lp.list(app="$agents"),
     lambda lp: lp.watch(app="$agents"),
     lambda lp: lp.watch(key=KEY),
-    lambda lp: lp.claim("w", app="$agents"),
-    lambda lp: lp.acquire_lock(KEY, worker="w"),
+    lambda lp: lp.work.claim("w", app="$agents"),
+    lambda lp: lp.work.lock(KEY, worker="w"),
     lambda lp: lp.delete(KEY),
     lambda lp: lp.erase(KEY),
     lambda lp: lp.erase_user("$agents", "*"),
     lambda lp: lp.get_many([KEY]),
     lambda lp: lp.export(KEY, "bundle"),
-    lambda lp: lp.migrate(limpet.MigrationRegistry(), Chat, app="$agents"),
+    lambda lp: lp.maintenance.migrate(limpet.MigrationRegistry(), Chat, app="$agents"),
 ]
 
 
@@ -422,7 +422,7 @@ async def test_lists_feeds_and_claims_without_an_app_skip_documents(
     await agents.delete("gone")
     assert [head.key for head in (await lp.list()).items] == [s.key]
     assert (await lp.list(deleted=True)).items == ()
-    assert [lease.key for lease in await lp.claim("w", limit=10)] == [s.key]
+    assert [lease.key for lease in await lp.work.claim("w", limit=10)] == [s.key]
     feed = lp.watch()
     assert [(await anext(feed)).key for _ in range(2)] == [s.key] * 2
     waiting = asyncio.ensure_future(anext(feed))
@@ -436,11 +436,11 @@ async def test_documents_are_verified(lp: limpet.Limpet, agents: limpet.Document
     """With everything, by doctor, and one by its key."""
     await agents.put("support", 1)
     await agents.put("support", 2)
-    report = await lp.verify()
+    report = await lp.maintenance.verify()
     assert (report.ok, report.sessions, report.events) == (True, 1, 2)
-    assert (await lp.doctor()).report == report
-    assert (await lp.verify(agents.key("support"))).events == 2
-    assert (await lp.verify(*KEY)).ok
+    assert (await lp.maintenance.doctor()).report == report
+    assert (await lp.maintenance.verify(agents.key("support"))).events == 2
+    assert (await lp.maintenance.verify(*KEY)).ok
 
 
 async def test_a_user_is_erased_with_the_documents_of_that_user(lp: limpet.Limpet) -> None:
@@ -458,7 +458,7 @@ async def test_a_user_is_erased_with_the_documents_of_that_user(lp: limpet.Limpe
     assert (len(erasures.sessions), len(erasures.logs)) == (0, 2)
     assert await mine.find("likes") is None
     assert [(await place.get("likes")).value for place in others] == ["tea", "tea"]
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_copy_of_everything_has_the_documents(
@@ -481,7 +481,7 @@ async def test_a_backup_has_the_documents(tmp_path: Path, file_url: str) -> None
         agents = lp.documents("agents", actor=WHO)
         await agents.put("support", 1)
         await agents.put("support", 2)
-        await lp.backup(tmp_path / "copy.db")
+        await lp.maintenance.backup(tmp_path / "copy.db")
         history = await agents.history("support")
     async with limpet.open(f"sqlite:///{tmp_path}/copy.db") as lp:
         assert await lp.documents("agents").history("support") == history

@@ -397,7 +397,7 @@ async def test_a_major_change_needs_its_migration(lp: limpet.Limpet, change: str
     assert session.state == wanted
     assert session.events[-1].actor == "agent:b"
     assert (await stored(lp))[:2] == (2, "2.0.0")
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 class LaterType(State):
@@ -521,7 +521,7 @@ async def test_a_way_back_is_taken_by_old_code_only(lp: limpet.Limpet) -> None:
     old = await lp.get(KEY, state_type=Trip, migrations=both)
     assert old.state == Trip(goal="oslo", budget=12, steps=PAY)
     assert (await stored(lp))[:2] == (3, "1.1.0")
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 # --- old code after a major change ---------------------------------------------------------------
@@ -608,7 +608,7 @@ async def test_new_code_goes_on_when_old_code_has_gone_back(lp: limpet.Limpet) -
         await new.append("agent.planned", set={"aim": f"aim {number}"})
         assert new.state == Renamed(aim=f"aim {number}", budget=number, steps=PAY)
     assert (await stored(lp))[1] == "2.0.0"
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_minor_change_stops_no_append_of_old_code(lp: limpet.Limpet) -> None:
@@ -683,7 +683,7 @@ async def test_a_migration_that_another_writer_overtakes_is_made_again_on_what_i
         assert runs == [12, 99]
         types = [event.type for event in await session.read()]
         assert types == ["session.created", "state.updated", "state.migrated"]
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 async def test_loads_and_plain_writers_at_once_lose_nothing(lp: limpet.Limpet) -> None:
@@ -698,7 +698,7 @@ async def test_loads_and_plain_writers_at_once_lose_nothing(lp: limpet.Limpet) -
     types = [event.type for event in await session.read()]
     assert (types.count("agent.noted"), types.count("state.migrated"), len(types)) == (10, 1, 12)
     assert session.state == Renamed(aim="oslo", budget=12, steps=PAY)
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 # --- damage --------------------------------------------------------------------------------------
@@ -722,7 +722,7 @@ async def test_a_damaged_session_is_not_migrated(tmp_path: Path) -> None:
 
     async with limpet.open(f"sqlite:///{path}") as lp:
         before = await lp.get(KEY)
-        assert before.damaged == (2,)
+        assert before.history.damaged == (2,)
         for _ in range(2):
             with pytest.raises(errors.SessionCorrupt):
                 await lp.get(

@@ -28,20 +28,20 @@ async def test_a_fork_has_the_permissions_of_its_original(lp: limpet.Limpet) -> 
     await lp.permissions.put("careful", {"tools": {"refund": "deny"}}, actor=ADA)
     s = await lp.create("support", "ada", "p")
     await s.append("user.message", {"text": "hi"}, actor=ADA)
-    await s.attach(permissions="careful")
+    await s.setup.attach(permissions="careful")
     for fork in (await s.fork(), await s.fork(1), await (await s.fork()).fork()):
-        assert fork.setup.permissions == "careful@1"
+        assert fork.setup.current.permissions == "careful@1"
         assert isinstance((await woken(lp, fork, refunds)).error, limpet.ToolDenied)
-        assert (await lp.get(fork.key)).setup.permissions == "careful@1"
+        assert (await lp.get(fork.key)).setup.current.permissions == "careful@1"
 
 
 async def test_a_fork_has_the_tools_of_its_original(lp: limpet.Limpet) -> None:
     """Each as it is bound there, with what it asks for and costs."""
     s = await lp.create("support", "ada", "p")
     tool = limpet.Tool("refund", permission="always_ask", cost=0.5)
-    await s.bind_tools(limpet.ToolRegistry([tool]), actor=ADA)
+    await s.tools.bind(limpet.ToolRegistry([tool]), actor=ADA)
     fork = await s.fork()
-    assert fork.tools == s.tools
+    assert fork.tools.bound == s.tools.bound
     assert (await woken(lp, fork, refunds)).reason == "requires_action"
 
 
@@ -50,7 +50,7 @@ async def test_a_fork_of_a_session_with_no_tools_to_use_has_none(lp: limpet.Limp
     refund = limpet.Tool("refund", required=False)
     registry = limpet.ToolRegistry([refund], authorize=lambda tool, session: "not for you")
     s = await lp.create("support", "ada", "p")
-    await s.bind_tools(registry, actor=ADA)
+    await s.tools.bind(registry, actor=ADA)
     fork = await s.fork()
     assert isinstance((await woken(lp, fork, refunds)).error, limpet.ToolDenied)
     assert fork.head.facts["degraded"] == s.head.facts["degraded"]
@@ -65,9 +65,9 @@ async def test_a_fork_of_a_child_may_not_do_what_the_parent_may_not(lp: limpet.L
     s = await lp.create("support", "ada", "p")
     await s.append("user.message", {"text": "hi"}, actor=ADA)
     await lp.wake(s.key, delegates, permissions={"refund": "deny"})
-    (child,) = await s.children()
+    (child,) = await s.runs.children()
     fork = await (await lp.get(child)).fork()
-    assert (fork.parent, fork.setup.limits) == (None, {"refund": "deny"})
+    assert (fork.runs.parent, fork.setup.current.limits) == (None, {"refund": "deny"})
     assert isinstance((await woken(lp, fork, refunds)).error, limpet.ToolDenied)
 
 
@@ -75,32 +75,36 @@ async def test_a_fork_has_nothing_to_spend_until_it_is_granted(lp: limpet.Limpet
     """Every limit of its original, and nothing in it; what its original has is left alone."""
     s = await lp.create("support", "ada", "p", budget=limpet.Budget(cost=1.0, tokens=100))
     for fork in (await s.fork(), await (await s.fork()).fork()):
-        assert fork.budget is not None
-        assert fork.budget.limit == fork.budget.remaining == limpet.Budget(0.0, 0)
+        assert fork.runs.budget is not None
+        assert fork.runs.budget.limit == fork.runs.budget.remaining == limpet.Budget(0.0, 0)
         assert (await woken(lp, fork, spends)).reason == "budget_reached"
-        assert (await fork.refresh()).usage.cost == 0
-        await fork.grant(limpet.Budget(cost=6.0, tokens=1), actor=ADA)
+        assert (await fork.refresh()).runs.usage.cost == 0
+        await fork.runs.grant(limpet.Budget(cost=6.0, tokens=1), actor=ADA)
         assert (await lp.wake(fork.key, spends)).reason == "end_turn"
         await fork.refresh()
-        assert fork.budget.remaining == limpet.Budget(1.0, 1)
+        assert fork.runs.budget.remaining == limpet.Budget(1.0, 1)
     await s.refresh()
-    assert s.budget is not None
-    assert s.budget.remaining == limpet.Budget(1.0, 100)
+    assert s.runs.budget is not None
+    assert s.runs.budget.remaining == limpet.Budget(1.0, 100)
 
 
 async def test_a_fork_has_the_limits_that_its_original_has(lp: limpet.Limpet) -> None:
     """And no other: of cost without one of tokens, timeouts; none where the original has none."""
     s = await lp.create("support", "ada", "p", budget=limpet.Budget(tokens=100))
     fork = await s.fork()
-    assert fork.budget is not None
-    assert fork.budget.limit == limpet.Budget(None, 0)
+    assert fork.runs.budget is not None
+    assert fork.runs.budget.limit == limpet.Budget(None, 0)
     idle = limpet.Timeouts(idle=timedelta(hours=1), absolute=timedelta(days=2))
     slow = await lp.create("support", "ada", "slow", timeouts=idle)
     assert (await slow.fork()).head.timeouts == idle
     free = await (await lp.create("support", "ada", "free")).fork()
-    assert (free.budget, free.head.timeouts, free.setup) == (None, None, limpet.Setup())
+    assert (free.runs.budget, free.head.timeouts, free.setup.current) == (
+        None,
+        None,
+        limpet.Setup(),
+    )
     assert (await woken(lp, free, spends)).reason == "end_turn"
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_tools_given_by_name_stay_the_limit_of_a_child(lp: limpet.Limpet) -> None:
@@ -113,10 +117,10 @@ async def test_tools_given_by_name_stay_the_limit_of_a_child(lp: limpet.Limpet) 
     s = await lp.create("support", "ada", "p")
     await s.append("user.message", {"text": "hi"}, actor=ADA)
     assert (await lp.wake(s.key, delegates)).error is None
-    lp.lifecycle(
+    lp.policies.lifecycle(
         "research", tools=limpet.ToolRegistry([limpet.Tool("search"), limpet.Tool("refund")])
     )
-    for key in await s.children():
+    for key in await s.runs.children():
         child = await lp.get(key)
         assert child.head.facts["delegation"]["tools"] == ["search"]
         for fork in (await child.fork(), await (await child.fork()).fork()):
@@ -125,8 +129,8 @@ async def test_tools_given_by_name_stay_the_limit_of_a_child(lp: limpet.Limpet) 
             await fork.refresh()
             await fork.suspend(actor=ADA)
             await fork.resume(actor=ADA)
-            assert set(fork.tools) == {"search"}
+            assert set(fork.tools.bound) == {"search"}
         await child.suspend(actor=ADA)
         await child.resume(actor=ADA)
-        assert set(child.tools) == {"search"}
-    assert (await lp.verify()).ok
+        assert set(child.tools.bound) == {"search"}
+    assert (await lp.maintenance.verify()).ok

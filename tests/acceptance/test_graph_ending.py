@@ -225,4 +225,4 @@ async def test_a_disk_that_fails_once_costs_no_step_that_was_saved(tmp_path: Pat
                     final = await graph.invoke(resume_invocation=record.invocation_id)
             assert final.messages == ["hi", "first", "second"]
             assert len(nodes.ran) <= 3
-            assert (await lp.verify()).ok
+            assert (await lp.maintenance.verify()).ok

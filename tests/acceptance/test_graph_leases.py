@@ -22,6 +22,7 @@ from limpet.graph import (
     append,
     suspend,
 )
+from limpet.session.work import StoreWork
 from limpet.store.memory import MemoryStore
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
@@ -415,28 +416,33 @@ async def test_a_lease_that_lapsed_is_not_taken_from_a_run_of_the_same_process(w
     assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "last"]
 
 
-async def test_a_run_that_lost_its_lease_saves_nothing_more(postgres_store_url: str) -> None:
+async def test_a_run_that_lost_its_lease_saves_nothing_more(
+    postgres_store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a server as well: another goes on, and the first stops at its next step."""
     leases: list[Any] = []
+    lock = StoreWork.lock
 
-    class Noting(limpet.Limpet):
-        async def acquire_lock(self, *key: Any, **how: Any) -> Any:
-            leases.append(await super().acquire_lock(*key, **how))
-            return leases[-1]
+    async def noted(self: StoreWork, *key: Any, **how: Any) -> Any:
+        leases.append(await lock(self, *key, **how))
+        return leases[-1]
+
+    monkeypatch.setattr(StoreWork, "lock", noted)
 
     gate, stuck = Gate(), Gate()
     stuck.broken = False
-    async with Noting(postgres_store_url) as lp, limpet.open(postgres_store_url) as other:
+    async with limpet.open(postgres_store_url) as lp, limpet.open(postgres_store_url) as other:
         losing, alive = LimpetCheckpointer(lp, "jobs"), LimpetCheckpointer(other, "jobs")
         await failed(losing, gate)
         dying = graph_of(losing, says("gate"), last=stuck).compile()
         lost = asyncio.ensure_future(dying.invoke(resume_invocation="i"))
         await asyncio.wait_for(stuck.inside.wait(), 60)
+        held = leases[-1]
         j = await heir(alive)
         graph = graph_of(alive, gate, last=says("last")).compile()
         with pytest.raises(limpet.CheckpointInUse):
             await graph.invoke(resume_invocation="i")
-        assert await other.release(leases[-1])  # as if it had ended
+        assert await other.work.release(held)  # as if it had ended
         assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "last"]
         stuck.open.set()
         with pytest.raises(limpet.CheckpointSaveFailed, match="SessionFenced"):

@@ -31,9 +31,9 @@ async def test_a_state_is_that_after_an_event_a_time_or_a_checkpoint(lp: limpet.
     s = await orders(lp)
     for event in await s.read():
         expected = {"total": 40 - 10 * event.seq, "items": [{"n": n} for n in range(event.seq - 1)]}
-        assert await s.state_at(event.seq) == expected
-        assert (await s.state_at(event.at))["total"] <= expected["total"]
-    assert await s.state_at(datetime.now(UTC) + timedelta(days=1)) == s.state
+        assert await s.history.at(event.seq) == expected
+        assert (await s.history.at(event.at))["total"] <= expected["total"]
+    assert await s.history.at(datetime.now(UTC) + timedelta(days=1)) == s.state
 
 
 async def test_a_text_names_a_place_as_the_command_line_does(lp: limpet.Limpet) -> None:
@@ -42,13 +42,13 @@ async def test_a_text_names_a_place_as_the_command_line_does(lp: limpet.Limpet) 
     third = (await s.read())[2]
     ref = await s.checkpoint()
     await s.append("order.item", set={"total": -1}, actor="agent:main")
-    assert await s.state_at("3") == await s.state_at(3)
-    assert await s.state_at(third.at.isoformat()) == await s.state_at(third.at)
-    assert await s.state_at("#1") == await s.state_at(ref)
-    assert await s.diff("2", "#1") == await s.diff(2, ref)
-    assert (await s.fork("#1", id="fork")).state == await s.state_at(ref)
+    assert await s.history.at("3") == await s.history.at(3)
+    assert await s.history.at(third.at.isoformat()) == await s.history.at(third.at)
+    assert await s.history.at("#1") == await s.history.at(ref)
+    assert await s.history.diff("2", "#1") == await s.history.diff(2, ref)
+    assert (await s.fork("#1", id="fork")).state == await s.history.at(ref)
     await s.rewind("#1", actor="agent:main")
-    assert s.state == await s.state_at(ref)
+    assert s.state == await s.history.at(ref)
 
 
 async def test_a_place_that_is_not_in_the_history_is_refused(lp: limpet.Limpet) -> None:
@@ -68,14 +68,14 @@ async def test_a_place_that_is_not_in_the_history_is_refused(lp: limpet.Limpet) 
         None,
     ):
         with pytest.raises(InvalidInput):
-            await s.state_at(when)  # type: ignore[arg-type]
+            await s.history.at(when)  # type: ignore[arg-type]
     with pytest.raises(limpet.NoCheckpoint):
         await s.rewind("#1")
     elsewhere = limpet.CheckpointRef(limpet.Key("shop", "ada", "2"), 1, 2, "00")
     with pytest.raises(InvalidInput, match="checkpoint is of shop/ada/2"):
-        await s.state_at(elsewhere)
+        await s.history.at(elsewhere)
     with pytest.raises(limpet.CheckpointIntegrity):
-        await s.state_at(limpet.CheckpointRef(s.key, 1, 2, "00"))
+        await s.history.at(limpet.CheckpointRef(s.key, 1, 2, "00"))
 
 
 async def test_a_handle_of_a_session_that_was_replaced_sees_none_of_the_new_one(
@@ -85,7 +85,7 @@ async def test_a_handle_of_a_session_that_was_replaced_sees_none_of_the_new_one(
     s = await orders(lp)
     await lp.delete(s.key)
     await lp.create("shop", "ada", "1", reuse_deleted=True)
-    for ask in (s.state_at(1), s.fork(1), s.rewind(1), s.lineage()):
+    for ask in (s.history.at(1), s.fork(1), s.rewind(1), s.history.lineage()):
         with pytest.raises(limpet.SessionDeleted):
             await ask
 
@@ -93,10 +93,10 @@ async def test_a_handle_of_a_session_that_was_replaced_sees_none_of_the_new_one(
 async def test_a_diff_is_what_changed_between_two_places(lp: limpet.Limpet) -> None:
     """Applied to the first state it gives the second; without a second place it goes to now."""
     s = await orders(lp)
-    found = await s.diff(2, 5)
-    assert found.apply(await s.state_at(2)) == await s.state_at(5)
-    assert (await s.diff(5)).apply(await s.state_at(5)) == s.state
-    assert not await s.diff(6)
+    found = await s.history.diff(2, 5)
+    assert found.apply(await s.history.at(2)) == await s.history.at(5)
+    assert (await s.history.diff(5)).apply(await s.history.at(5)) == s.state
+    assert not await s.history.diff(6)
 
 
 # --- forks ---------------------------------------------------------------------------------------
@@ -108,7 +108,11 @@ async def test_a_fork_goes_on_from_any_event(lp: limpet.Limpet) -> None:
     await s.append("user.said", {"text": "hm"})
     before = await lp.get(s.key)
     fork = await s.fork(3, id="try", labels={"plan": "b"}, actor="agent:other")
-    assert (fork.version, fork.state, dict(fork.labels)) == (4, await s.state_at(3), {"plan": "b"})
+    assert (fork.version, fork.state, dict(fork.labels)) == (
+        4,
+        await s.history.at(3),
+        {"plan": "b"},
+    )
     await fork.append("agent.sold", inc={"total": 5})
     assert [event.seq for event in await fork.read()] == [1, 2, 3, 4, 5]
     assert (await fork.read())[:3] == (await s.read())[:3]
@@ -116,7 +120,7 @@ async def test_a_fork_goes_on_from_any_event(lp: limpet.Limpet) -> None:
     assert (again.head, again.state) == (before.head, before.state)
     assert fork.head.pending == 0
     assert (await fork.read(after=3, limit=1))[0].actor == "agent:other"
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_fork_of_now_of_another_user_or_below_its_own_floor(lp: limpet.Limpet) -> None:
@@ -125,10 +129,10 @@ async def test_a_fork_of_now_of_another_user_or_below_its_own_floor(lp: limpet.L
     mine = await s.fork(user="bob")
     assert (mine.key.user, mine.version, mine.state) == ("bob", 7, s.state)
     deep = await mine.fork(2, id="deep")
-    assert (deep.version, deep.state) == (3, await s.state_at(2))
+    assert (deep.version, deep.state) == (3, await s.history.at(2))
     with pytest.raises(limpet.SessionExists):
         await s.fork(2, id="1")
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_fork_keeps_its_state_whatever_becomes_of_its_parent(lp: limpet.Limpet) -> None:
@@ -138,16 +142,16 @@ async def test_a_fork_keeps_its_state_whatever_becomes_of_its_parent(lp: limpet.
     await lp.delete(s.key)
     kept = await lp.get(fork.key)
     assert (kept.state, len(await kept.read())) == (fork.state, 4)
-    assert await kept.state_at(2) == {"total": 20, "items": [{"n": 0}]}
+    assert await kept.history.at(2) == {"total": 20, "items": [{"n": 0}]}
     assert (await lp.get(deeper.key)).state["total"] == 0
     await lp._journal.store.erase(s.key, forks="keep")
     kept = await lp.get(fork.key)
     assert kept.state == fork.state
     assert [event.removed for event in await kept.read()] == [True, True, True, False]
     with pytest.raises(limpet.SessionCorrupt):
-        await kept.state_at(2)
-    assert await kept.bisect(lambda state: False) == kept.events[-1]
-    assert (await lp.verify()).ok
+        await kept.history.at(2)
+    assert await kept.history.bisect(lambda state: False) == kept.events[-1]
+    assert (await lp.maintenance.verify()).ok
 
 
 # --- rewinds -------------------------------------------------------------------------------------
@@ -158,7 +162,7 @@ async def test_a_rewind_restores_exactly_and_can_be_rewound(lp: limpet.Limpet) -
     s = await orders(lp)
     await s.label({"plan": "gold"})
     await s.append("user.said", {"text": "hm"})
-    then, now = await s.state_at(3), s.state
+    then, now = await s.history.at(3), s.state
     done = await s.rewind(3, actor="user:ada")
     assert done.event is not None
     assert (done.event.type, done.event.actor) == ("session.rewound", "user:ada")
@@ -168,7 +172,7 @@ async def test_a_rewind_restores_exactly_and_can_be_rewound(lp: limpet.Limpet) -
     assert (await s.rewind(3)).event is None
     await s.rewind(8)
     assert s.state == now
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_rewind_takes_back_only_shared_names_that_nobody_else_changed(
@@ -192,20 +196,20 @@ async def test_a_rewind_takes_back_only_shared_names_that_nobody_else_changed(
     assert (values["app:mine"], values["user:both"], values["app:early"]) == ("before", 3, 3)
     assert "app:gone" not in values
     assert values["app:theirs"] == 1
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_rewinds_of_many_writers_leave_the_state_of_then(lp: limpet.Limpet) -> None:
     """While others write, each rewind is decided again on the newest state until it fits."""
     s = await orders(lp)
-    target = await s.state_at(2)
+    target = await s.history.at(2)
     handles = [await lp.get(s.key, actor="agent:w") for _ in range(3)]
     writes = [h.append("agent.did", inc={"total": 1}) for h in handles]
     done = await asyncio.gather(*writes, *[h.rewind(2) for h in handles])
     seqs = [r.event.seq for r in done[3:] if isinstance(r, limpet.Rewound) and r.event]
     assert seqs
     for seq in seqs:
-        assert await s.state_at(seq) == target
+        assert await s.history.at(seq) == target
 
 
 async def test_what_is_written_between_reading_and_rewinding_is_not_left_over(
@@ -225,7 +229,7 @@ async def test_what_is_written_between_reading_and_rewinding_is_not_left_over(
     monkeypatch.setattr(store, "names_since", racing)
     await s.rewind(3)
     assert raced
-    assert await s.state_at(s.version) == await s.state_at(3)
+    assert await s.history.at(s.version) == await s.history.at(3)
 
 
 # --- merges --------------------------------------------------------------------------------------
@@ -246,7 +250,7 @@ async def test_a_merge_takes_in_what_the_other_changed_since_the_fork(lp: limpet
     assert len(s.state["items"]) == 5
     assert (await s.merge(fork.key)).event is None
     assert (await lp.get(fork.key)).version == fork.version
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_what_was_merged_once_is_the_base_of_the_next_merge(lp: limpet.Limpet) -> None:
@@ -304,7 +308,7 @@ async def test_siblings_merge_on_what_they_share(lp: limpet.Limpet) -> None:
     await one.append("agent.did", set={"x": 1})
     await other.append("agent.did", set={"y": 1})
     await one.merge(other)
-    assert one.state == {**(await s.state_at(5)), "x": 1, "y": 1}
+    assert one.state == {**(await s.history.at(5)), "x": 1, "y": 1}
 
 
 async def test_sessions_without_a_common_history_are_not_merged(lp: limpet.Limpet) -> None:
@@ -335,7 +339,7 @@ async def test_blame_names_every_change_of_a_value(lp: limpet.Limpet) -> None:
     await s.append("agent.did", delete=["plan"], actor="agent:d")
     await s.append("agent.did", set={"plan": {"steps": []}, "last": 1}, actor="agent:e")
     await s.append("agent.did", set={"last": 2})
-    found = await s.blame("plan.steps")
+    found = await s.history.blame("plan.steps")
     assert [(each.event.seq, each.actor) for each in found] == [
         (7, "agent:e"),
         (6, "agent:d"),
@@ -345,9 +349,9 @@ async def test_blame_names_every_change_of_a_value(lp: limpet.Limpet) -> None:
     ]
     assert found[0].op == ops.Set(("plan",), {"steps": []})
     assert found[0].at == found[0].event.at
-    assert [each.event.seq for each in await s.blame(("plan", "x"))] == [7, 6, 3, 1]
-    assert [each.event.seq for each in await s.blame("last")] == [8, 7]
-    assert await s.blame("never") == ()
+    assert [each.event.seq for each in await s.history.blame(("plan", "x"))] == [7, 6, 3, 1]
+    assert [each.event.seq for each in await s.history.blame("last")] == [8, 7]
+    assert await s.history.blame("never") == ()
 
 
 async def test_blame_follows_items_of_lists_and_shared_names(lp: limpet.Limpet) -> None:
@@ -355,12 +359,12 @@ async def test_blame_follows_items_of_lists_and_shared_names(lp: limpet.Limpet) 
     s = await orders(lp)
     await s.append("agent.did", set={"app:x": 1})
     await s.append("agent.did", ops=[ops.Cut(("items",), 0, 1)], set={"app:x": 2})
-    assert [each.event.seq for each in await s.blame("items.1")] == [8, 3, 1]
-    assert [each.event.seq for each in await s.blame("items.4")] == [8, 6, 1]
-    assert [each.event.seq for each in await s.blame("app:x")] == [8, 7]
+    assert [each.event.seq for each in await s.history.blame("items.1")] == [8, 3, 1]
+    assert [each.event.seq for each in await s.history.blame("items.4")] == [8, 6, 1]
+    assert [each.event.seq for each in await s.history.blame("app:x")] == [8, 7]
     for path in ("", (), (0,), 3, (None,)):
         with pytest.raises(InvalidInput):
-            await s.blame(path)  # type: ignore[arg-type]
+            await s.history.blame(path)  # type: ignore[arg-type]
 
 
 async def test_blame_takes_a_path_as_a_diff_shows_it(lp: limpet.Limpet) -> None:
@@ -369,11 +373,11 @@ async def test_blame_takes_a_path_as_a_diff_shows_it(lp: limpet.Limpet) -> None:
         "shop", "ada", actor="x", state={"plan": {"steps": [{"a.b": 1}], "it's": 2}}
     )
     await s.append("x.y", ops=[limpet.ops.Set(("plan", "steps", 0, "a.b"), 5)])
-    (change,) = (await s.diff(1, 2)).changes
-    shown = str(await s.diff(1, 2)).split()[1].rstrip(":")
+    (change,) = (await s.history.diff(1, 2)).changes
+    shown = str(await s.history.diff(1, 2)).split()[1].rstrip(":")
     assert shown == "plan.steps[0]['a.b']"
     for path in (shown, "plan.steps[0]", "plan.steps.0", change.path):
-        assert [each.event.seq for each in await s.blame(path)] == [2, 1], path
+        assert [each.event.seq for each in await s.history.blame(path)] == [2, 1], path
     for path in (
         "",
         ".plan",
@@ -387,14 +391,14 @@ async def test_blame_takes_a_path_as_a_diff_shows_it(lp: limpet.Limpet) -> None:
         "a[007]",
     ):
         with pytest.raises(limpet.InvalidInput, match="is not a path"):
-            await s.blame(path)
+            await s.history.blame(path)
 
 
 async def test_blame_reads_through_to_the_parents(lp: limpet.Limpet) -> None:
     """Of a fork, the events before it are those of the session that it forked."""
     fork = await (await orders(lp)).fork(4, id="f")
     await fork.append("agent.did", set={"total": 0}, actor="agent:f")
-    found = await fork.blame("total")
+    found = await fork.history.blame("total")
     assert [each.event.seq for each in found] == [6, 4, 3, 2, 1]
 
 
@@ -412,7 +416,7 @@ async def test_bisect_finds_the_event_in_few_states(lp: limpet.Limpet) -> None:
         asked.append(state["total"])
         return bool(state["total"] >= 0)
 
-    found = await s.bisect(solvent)
+    found = await s.history.bisect(solvent)
     assert found is not None
     assert found.seq == 27
     assert len(asked) <= math.ceil(math.log2(41)) + 1
@@ -420,12 +424,12 @@ async def test_bisect_finds_the_event_in_few_states(lp: limpet.Limpet) -> None:
     async def rich(state: Any) -> bool:
         return bool(state["total"] > -1_000)
 
-    assert await s.bisect(rich) is None
-    first = await s.bisect(lambda _: False)
+    assert await s.history.bisect(rich) is None
+    first = await s.history.bisect(lambda _: False)
     assert first is not None
     assert first.seq == 1
     with pytest.raises(InvalidInput):
-        await s.bisect("total")  # type: ignore[arg-type]
+        await s.history.bisect("total")  # type: ignore[arg-type]
 
 
 # --- lineage -------------------------------------------------------------------------------------
@@ -438,12 +442,12 @@ async def test_a_lineage_is_a_tree_of_parents_forks_and_merges(lp: limpet.Limpet
     deep = await fork.fork(4, id="g")
     await fork.append("agent.did", set={"x": 1})
     await s.merge(fork)
-    tree = await s.lineage()
+    tree = await s.history.lineage()
     assert (tree.key, tree.parent, tree.at) == (s.key, None, 0)
     assert [(each.key, each.at) for each in tree.forks] == [(fork.key, 3)]
     assert [each.key for each in tree.forks[0].forks] == [deep.key]
     assert [(m.key, m.at, m.seq) for m in tree.merges] == [(fork.key, 5, 7)]
-    up = await deep.lineage()
+    up = await deep.history.lineage()
     assert str(up).splitlines() == [
         str(s.key),
         f"  {fork.key} (from event 3)",
@@ -455,7 +459,7 @@ async def test_a_lineage_is_a_tree_of_parents_forks_and_merges(lp: limpet.Limpet
     assert up.parent.parent is not None
     assert (up.parent.key, up.parent.parent.key) == (fork.key, s.key)
     await lp.delete(fork.key)
-    assert (await deep.lineage()).parent == limpet.Lineage(fork.key)
+    assert (await deep.history.lineage()).parent == limpet.Lineage(fork.key)
 
 
 # --- typed state ---------------------------------------------------------------------------------
@@ -485,8 +489,8 @@ async def test_typed_state_of_then_is_of_the_class_of_now(lp: limpet.Limpet) -> 
     assert fork.state == Old(cents=100)
     await fork.apply({"cents": 900})
     s = await lp.get(old.key, state_type=New, migrations=migrations(), actor="agent:main")
-    assert (s.state, await s.state_at(1)) == (New(euros=2.5), New(euros=1.0))
-    found = await s.bisect(lambda state: state.euros < 2)
+    assert (s.state, await s.history.at(1)) == (New(euros=2.5), New(euros=1.0))
+    found = await s.history.bisect(lambda state: state.euros < 2)
     assert found is not None
     assert found.seq == 2
     with pytest.raises(MergeConflict):

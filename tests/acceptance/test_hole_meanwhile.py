@@ -57,7 +57,7 @@ async def test_an_update_is_not_computed_on_a_hole_that_came_meanwhile(
             seal.forget("raised")
             await s.refresh()
             seal.recover()
-            assert s.damaged == (2,)
+            assert s.history.damaged == (2,)
 
         store.meanwhile = read_a_hole
         await s.update(lambda found: {"n": (found.n if typed else found["n"]) + 1}, id="mine")

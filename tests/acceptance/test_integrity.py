@@ -33,7 +33,7 @@ async def test_tools_that_another_bound_meanwhile_are_missed(lp: limpet.Limpet) 
     await s.resume(activate=False)
 
     async def role(session: limpet.Session) -> str:
-        await s.bind_tools(ToolRegistry([Tool("search")]))
+        await s.tools.bind(ToolRegistry([Tool("search")]))
         return "helper"
 
     assert await failed(lp, s.key, role=role) == ("tools: search not bound",)
@@ -73,7 +73,7 @@ async def test_state_that_newer_code_migrated_meanwhile_is_not_ours(lp: limpet.L
     migrations.register("1.0.0", "2.0.0", dict)
 
     async def role(session: limpet.Session) -> str:
-        await lp.migrate(migrations, New, app="support", apply=True, actor=ADA)
+        await lp.maintenance.migrate(migrations, New, app="support", apply=True, actor=ADA)
         return "helper"
 
     (reason,) = await failed(lp, s.key, role=role, state_type=Old)
@@ -90,7 +90,7 @@ async def test_a_child_that_is_lost_is_an_orphan(lp: limpet.Limpet) -> None:
     s = await lp.create("support", "ada", actor=ADA)
     await s.append("user.message", {"text": "hi"})
     await lp.wake(s.key, delegates)
-    (child,) = await s.children()
+    (child,) = await s.runs.children()
     await s.suspend()
     await lp._journal.store.delete(child)  # as a restored backup may have lost it
     assert await failed(lp, s.key) == (f"children: {child.id} not found",)
@@ -103,7 +103,7 @@ async def test_every_check_that_fails_is_named(lp: limpet.Limpet) -> None:
     await s.resume(activate=False)
 
     async def role(session: limpet.Session) -> str:
-        await s.bind_tools(ToolRegistry([Tool("search"), Tool("paint", required=False)]))
+        await s.tools.bind(ToolRegistry([Tool("search"), Tool("paint", required=False)]))
         return "helper"
 
     found = await failed(lp, s.key, role=role, plan=lambda s: "step 3 is missing")
@@ -188,7 +188,7 @@ async def test_memory_goes_back_over_any_number_of_versions(lp: limpet.Limpet) -
     s = await lp.create("support", "ada", actor=ADA)
     await s.memory.session.put("a", "old")
     await s.checkpoint()
-    (kept,) = (await s.checkpoints()).items
+    (kept,) = (await s.history.checkpoints()).items
     for number in range(101):
         await s.memory.session.put("a", number)
     (put,) = await s.memory.session.back_to(kept)

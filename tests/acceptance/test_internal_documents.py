@@ -42,14 +42,14 @@ def move(place: str, owner: tuple[str, str] = ("shop", "ada"), **more: Any) -> d
 
 async def works(lp: limpet.Limpet) -> None:
     """Every session is kept, swept and compacted as always."""
-    await lp.retention("shop", events=1)
+    await lp.policies.retention("shop", events=1)
     s = await lp.create("shop", "ada", "one")
     for n in range(200):
         s.append_soon("app.note", {"n": n}, actor=WHO)
     await lp.flush()
-    await lp.sweep()
-    await lp.compact()
-    assert (await lp.verify()).ok
+    await lp.work.sweep()
+    await lp.maintenance.compact()
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_programs_documents_are_never_taken_for_our_own(archived: limpet.Limpet) -> None:
@@ -120,7 +120,7 @@ async def test_no_stored_name_leads_out_of_the_archive(
     for owner in (("shop", "ada"), ("shop", "bob")):
         intents = Internal(archived._journal, "archive-moves", owner=("shop", "ada"), actor=WHO)
         await intents.put("one", move(named, owner))
-        await archived.sweep()
+        await archived.work.sweep()
         assert victim.read_text() == "kept"
     cold: Any = archived._journal.archive
     with pytest.raises(limpet.ArchiveFailed, match="leads out of the archive"):
@@ -146,7 +146,7 @@ async def test_a_move_never_names_the_file_of_another_session(
     mine = await archived.create("shop", "ada", "one")
     intents = Internal(archived._journal, "archive-moves", owner=("shop", "ada"), actor=WHO)
     await intents.put("one", move(place, uid=mine.head.uid))
-    await archived.sweep()
+    await archived.work.sweep()
     assert file.exists()
 
 
@@ -156,9 +156,15 @@ async def test_the_doctor_names_what_an_earlier_build_kept_in_plain_collections(
     """It is not read any more, and the advice says how to keep it."""
     own = archived.documents("memory", owner=("shop", "ada"), actor=WHO)
     await own.put("preferences", {"lang": "en"})  # of a program, which may have such a collection
-    assert "collections" not in [check.name for check in (await archived.doctor()).checks]
+    assert "collections" not in [
+        check.name for check in (await archived.maintenance.doctor()).checks
+    ]
     await own.put("session/3-one/fact", {"paid": True})
     await archived.documents("retention", actor=WHO).put("shop", {"events": 5})
-    (found,) = [check for check in (await archived.doctor()).checks if check.name == "collections"]
+    (found,) = [
+        check
+        for check in (await archived.maintenance.doctor()).checks
+        if check.name == "collections"
+    ]
     assert (found.severity, "memory, retention" in found.found) == ("warning", True)
-    assert "lp.retention" in found.advice
+    assert "lp.policies.retention" in found.advice

@@ -33,7 +33,7 @@ async def begun(lp: limpet.Limpet) -> tuple[limpet.Session[Any], limpet.Key]:
     s = await lp.create("support", "ada", "p", budget=1.0)
     await s.append("user.message", {"text": "hi"}, actor=ADA)
     await lp.wake(s.key, delegates)
-    (child,) = await s.children()
+    (child,) = await s.runs.children()
     return s, child
 
 
@@ -58,8 +58,8 @@ async def test_a_child_never_tells_a_session_that_took_the_key_of_its_parent(
     assert (await lp.wake(child, spends)).reason == "end_turn"
     await other.refresh()
     assert (other.head.pending, other.version) == (0, 1)
-    assert other.budget is not None
-    assert other.budget.remaining.cost == 0.5
+    assert other.runs.budget is not None
+    assert other.runs.budget.remaining.cost == 0.5
 
 
 async def test_a_child_that_is_removed_never_tells_a_session_that_took_its_parents_key(
@@ -126,12 +126,12 @@ async def test_an_imported_session_has_no_parent_by_its_own_word(
     assert children.delegation(stranger.head.facts).get("ended")  # type: ignore[union-attr]  # it has one
     await s.refresh()
     assert (s.version, s.head.pending) == (version, 0)
-    assert s.budget is not None
-    assert s.budget.remaining.cost == 0.6
-    assert await s.children() == (child,)
+    assert s.runs.budget is not None
+    assert s.runs.budget.remaining.cost == 0.6
+    assert await s.runs.children() == (child,)
     await lp.wake(child, works)
     await s.refresh()
-    assert s.budget.remaining.cost == pytest.approx(1.0 - cost)
+    assert s.runs.budget.remaining.cost == pytest.approx(1.0 - cost)
 
 
 async def test_an_imported_session_has_no_children_by_its_own_word(
@@ -145,8 +145,8 @@ async def test_an_imported_session_has_no_children_by_its_own_word(
     named = children.child_created(victim.key, victim.head.uid, 1, "", "mine")
     await carried(lp, tmp_path / "eve.limpet", key, named)
     s = await lp.get(key)
-    assert await s.children() == (victim.key,), "so it says"
-    assert [kin.gone for kin in (await s.tree()).children] == [True]
+    assert await s.runs.children() == (victim.key,), "so it says"
+    assert [kin.gone for kin in (await s.runs.tree()).children] == [True]
     seen: list[Any] = []
 
     async def looks(turn: limpet.Turn) -> None:
@@ -198,6 +198,6 @@ async def test_a_family_that_moves_together_stays_one(lp: limpet.Limpet, tmp_pat
         await to.import_(tmp_path / "child.limpet")
         await to.wake(child, spends)
         there = await to.get(s.key)
-        assert (there.head.pending, await there.children()) == (1, ())
-        assert there.budget is not None
-        assert there.budget.remaining.cost == pytest.approx(0.7)
+        assert (there.head.pending, await there.runs.children()) == (1, ())
+        assert there.runs.budget is not None
+        assert there.runs.budget.remaining.cost == pytest.approx(0.7)

@@ -387,10 +387,10 @@ async def varied(path: Path) -> Path:
     async with limpet.open(f"sqlite:///{path}") as lp:
         s = await lp.create("a", "u", id="1", state={"n": 0}, labels={"l": "v"})
         await s.append("user.message", {"text": "hi"}, actor="x", inc={"n": 1})
-        await s.set_timer("t", s.head.updated_at, actor="x")
+        await s.lifecycle.set_timer("t", s.head.updated_at, actor="x")
         await s.mark_processed([2], actor="x")
         await s.label({"m": "w"}, actor="x")
-        await s.clear_timer("t", actor="x")
+        await s.lifecycle.clear_timer("t", actor="x")
         await s.append("agent.message", {"text": "ho"}, actor="x", inc={"n": 1})
         await lp.create("a", "u", id="2")
     return path
@@ -404,14 +404,14 @@ async def test_law_11_a_corrupt_row_is_isolated_and_reported(varied: Path, seq: 
     conn.close()
     async with limpet.open(f"sqlite:///{varied}") as lp:
         s = await lp.get(("a", "u", "1"))
-        assert s.damaged == (seq,)
+        assert s.history.damaged == (seq,)
         assert (s.version, s.labels) == (7, {"l": "v", "m": "w"})
         assert [e.seq for e in s.events] == [1, 2, 3, 4, 5, 6, 7]
         assert [e.seq for e in await s.read() if e.damage] == [seq]
         lost = s.events[seq - 1]
         assert (lost.data, lost.ops) == (None, ())
         assert (await s.append("a.b", actor="x")).seq == 8
-        report = await lp.verify()
+        report = await lp.maintenance.verify()
         assert {(f.key.id if f.key else None, f.seq) for f in report.findings} == {("1", seq)}
         assert (await lp.get(("a", "u", "2"))).version == 1
         assert len((await lp.list(app="a")).items) == 2
@@ -434,7 +434,7 @@ async def test_law_11_a_corrupt_shared_value_is_isolated_and_reported(
         assert len([n for n in ("app:shared", "user:own") if n in s.state]) == 1
         assert (await s.append("a.b", actor="x", inc={"n": 1})).seq == 2
         assert (await lp.get(("a", "v", "2"))).state["user:own"] == 3
-        report = await lp.verify()
+        report = await lp.maintenance.verify()
         assert not report.ok
         assert name in str(report.findings)
         await s.append("a.b", actor="x", set={name: 9})
@@ -481,8 +481,8 @@ async def test_law_13_stored_bytes_are_never_run(varied: Path, tmp_path: Path) -
     conn.execute("UPDATE snapshots SET body = ?", (Bomb(mark).raw(),))
     conn.close()
     async with limpet.open(f"sqlite:///{varied}") as lp:
-        assert (await lp.get(("a", "u", "1"))).damaged == (2,)
-        await lp.verify()
+        assert (await lp.get(("a", "u", "1"))).history.damaged == (2,)
+        await lp.maintenance.verify()
     assert not mark.exists()
 
 

@@ -43,7 +43,7 @@ async def begun(lp: limpet.Limpet) -> tuple[limpet.Session[Any], limpet.Key]:
     s = await lp.create("support", "ada", "p", budget=1.0)
     await s.append("user.message", {"text": "hi"}, actor=ADA)
     await lp.wake(s.key, waits)
-    (child,) = await s.children()
+    (child,) = await s.runs.children()
     await lp.wake(child, spends)
     return s, child
 
@@ -57,11 +57,11 @@ async def test_a_parent_is_woken_when_its_child_is_removed(lp: limpet.Limpet, wa
     """It learns how the child ended, and has back what the child had not used."""
     s, child = await begun(lp)
     await way(lp, child)
-    assert [lease.key for lease in await lp.claim("w", app="support")] == [s.key]
+    assert [lease.key for lease in await lp.work.claim("w", app="support")] == [s.key]
     await s.refresh()
-    assert await s.children() == ()
-    assert s.budget is not None
-    assert s.budget.remaining.cost == pytest.approx(0.95)
+    assert await s.runs.children() == ()
+    assert s.runs.budget is not None
+    assert s.runs.budget.remaining.cost == pytest.approx(0.95)
     with pytest.raises((limpet.SessionDeleted, limpet.SessionErased, limpet.SessionNotFound)):
         await lp.get(child)
 
@@ -88,7 +88,7 @@ async def test_a_deletion_that_died_in_the_middle_is_finished_by_the_next(
     assert (await lp.wake(s.key, waits)).error is None
     assert await said(s) == ["terminated, deleted, None"]
     assert len(await s.read(types=["session.child_ended"])) == 1
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 class BusyStore(MemoryStore):
@@ -117,11 +117,11 @@ async def test_a_child_that_goes_on_meanwhile_is_looked_at_again() -> None:
         store.left = UPDATE_TRIES_MAX
         with pytest.raises(limpet.SessionConflict):
             await leave(lp._journal, child)
-        assert (await s.children(), store.left) == ((child,), 0)
+        assert (await s.runs.children(), store.left) == ((child,), 0)
         store.left = 2
         await leave(lp._journal, child)
         (ended,) = await s.read(types=["session.child_ended"])
-        assert (ended.actor, await s.children()) == ("system:operator", ())
+        assert (ended.actor, await s.runs.children()) == ("system:operator", ())
 
 
 async def test_a_child_that_was_interrupted_with_its_parent_is_removed_without_news(
@@ -131,10 +131,10 @@ async def test_a_child_that_was_interrupted_with_its_parent_is_removed_without_n
     s, child = await begun(lp)
     await lp.session(child, actor=ADA).append("user.interrupt", {"by": "parent"})
     await lp.delete(child)
-    assert await s.children() == ()
+    assert await s.runs.children() == ()
     assert await s.read(types=["session.child_ended"]) == ()
-    assert s.budget is not None
-    assert s.budget.remaining.cost == pytest.approx(0.95)
+    assert s.runs.budget is not None
+    assert s.runs.budget.remaining.cost == pytest.approx(0.95)
 
 
 async def test_a_session_is_found_beside_those_whose_ids_begin_with_its_own(
@@ -154,7 +154,7 @@ async def test_a_fork_of_a_child_is_removed_alone(lp: limpet.Limpet) -> None:
     s, child = await begun(lp)
     fork = await (await lp.get(child)).fork(actor=ADA)
     assert await lp.delete(fork.key)
-    assert await s.children() == (child,)
+    assert await s.runs.children() == (child,)
     assert await s.read(types=["session.child_ended"]) == ()
 
 
@@ -173,7 +173,7 @@ async def test_what_is_refused_tells_nobody(lp: limpet.Limpet) -> None:
     await (await lp.get(child)).fork(actor=ADA)
     with pytest.raises(limpet.SessionHasForks):
         await lp.erase(child)
-    assert await s.children() == (child,)
+    assert await s.runs.children() == (child,)
 
 
 @pytest.mark.parametrize("how", ["terminate", "delete"])
@@ -187,8 +187,8 @@ async def test_a_child_outlives_its_parent_and_is_removed(lp: limpet.Limpet, how
     assert await lp.delete(child)
     if how != "delete":
         await s.refresh()
-        assert (await s.children(), await s.read(types=["session.child_ended"])) == ((), ())
-    assert (await lp.verify()).ok
+        assert (await s.runs.children(), await s.read(types=["session.child_ended"])) == ((), ())
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_erasing_a_user_erases_parents_and_children_of_the_app(lp: limpet.Limpet) -> None:
@@ -201,7 +201,7 @@ async def test_erasing_a_user_erases_parents_and_children_of_the_app(lp: limpet.
     await s.append("user.message", {"text": "hi"}, actor=ADA)
     await lp.wake(s.key, delegates)
     assert len((await lp.erase_user("support", "ada")).sessions) == 2
-    assert await lp.claim("w", app="support") == ()
+    assert await lp.work.claim("w", app="support") == ()
 
 
 class Unreachable(FixedKeySeal):
@@ -242,7 +242,7 @@ async def test_children_in_other_apps_are_named_when_their_user_is_erased(
     s = await lp.create("support", "ada", "p", budget=1.0)
     await s.append("user.message", {"text": "my secret"}, actor=ADA)
     await limpet.Worker(lp, delegates, app="support", idle_exit=True).run()
-    (child,) = await s.children()
+    (child,) = await s.runs.children()
     if archived:
         await lp.session(child).complete(actor=ADA)
         for app in ("research", "support"):

@@ -46,7 +46,7 @@ async def test_a_session_goes_through_its_life(lp: limpet.Limpet) -> None:
     assert t.event.actor == "user:ada"
     wanted = {"from": "active", "to": "suspended", "event": "suspend", "reason": "lunch"}
     assert t.event.data == {**wanted, "checkpoint": 1, "state_version": 2}
-    assert (await s.checkpoints()).items[0].ref.seq == 2
+    assert (await s.history.checkpoints()).items[0].ref.seq == 2
     t = await s.resume()
     assert (t.phase, s.phase) == ("active", "active")
     done = await s.complete(output={"n": 1})
@@ -63,7 +63,7 @@ async def test_a_session_goes_through_its_life(lp: limpet.Limpet) -> None:
         "session.completed",
     ]
     assert (await lp.get(s.key)).phase == "completed"
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_plain_session_is_active_and_has_no_facts(lp: limpet.Limpet) -> None:
@@ -107,7 +107,7 @@ async def test_a_suspended_session_records_inputs_and_nothing_else(lp: limpet.Li
     s = await session_in(lp, "suspended")
     hi = await s.append("user.message", {"text": "hi"})
     await s.label({"plan": "gold"})
-    await s.set_timeouts(limpet.Timeouts())
+    await s.lifecycle.set_timeouts(limpet.Timeouts())
     for write in (
         s.append("agent.message", {"text": "x"}),
         s.update(lambda state: {"n": 1}),
@@ -115,9 +115,9 @@ async def test_a_suspended_session_records_inputs_and_nothing_else(lp: limpet.Li
     ):
         with pytest.raises(limpet.SessionSuspended):
             await write
-    assert await lp.claim("w") == ()  # it runs nothing
+    assert await lp.work.claim("w") == ()  # it runs nothing
     await s.resume()
-    assert [lease.key for lease in await lp.claim("w")] == [s.key]
+    assert [lease.key for lease in await lp.work.claim("w")] == [s.key]
 
 
 @pytest.mark.parametrize("phase", ["completed", "terminated"])
@@ -129,13 +129,13 @@ async def test_an_ended_session_accepts_no_work(lp: limpet.Limpet, phase: str) -
         s.append("user.message", {"text": "x"}),
         s.append("agent.message", {"text": "x"}),
         s.label({"plan": "gold"}),
-        s.set_timer("t", limpet.deadline_at(s.head) or s.head.created_at),
+        s.lifecycle.set_timer("t", limpet.deadline_at(s.head) or s.head.created_at),
     ):
         with pytest.raises(limpet.SessionEnded) as caught:
             await write
         assert caught.value.phase == phase
     assert (await s.refresh()).version == version
-    await s.set_timeouts(limpet.Timeouts())
+    await s.lifecycle.set_timeouts(limpet.Timeouts())
 
 
 async def test_a_session_in_init_takes_everything_and_runs_nothing(lp: limpet.Limpet) -> None:
@@ -143,14 +143,14 @@ async def test_a_session_in_init_takes_everything_and_runs_nothing(lp: limpet.Li
     s = await session_in(lp, "init")
     await s.append("user.message", {"text": "hi"}, set={"n": 1})
     await s.append("agent.message", {"text": "x"})
-    assert await lp.claim("w") == ()
+    assert await lp.work.claim("w") == ()
     await s.activate()
-    assert len(await lp.claim("w")) == 1
+    assert len(await lp.work.claim("w")) == 1
 
 
 async def test_a_guard_that_fails_changes_nothing(lp: limpet.Limpet) -> None:
     """GuardFailed has the phase, the event and the reason; the session is as it was."""
-    lp.lifecycle("support", guards={("active", "suspend"): lambda s: "it is busy"})
+    lp.policies.lifecycle("support", guards={("active", "suspend"): lambda s: "it is busy"})
     s = await session_in(lp, "active")
     version = s.version
     with pytest.raises(limpet.GuardFailed) as caught:
@@ -158,7 +158,7 @@ async def test_a_guard_that_fails_changes_nothing(lp: limpet.Limpet) -> None:
     failed = caught.value
     assert (failed.phase, failed.event, failed.reason) == ("active", "suspend", "it is busy")
     assert (await s.refresh()).version == version
-    lp.lifecycle("support")
+    lp.policies.lifecycle("support")
     await s.suspend()
 
 
@@ -196,7 +196,7 @@ async def test_exit_criteria_must_all_hold(lp: limpet.Limpet) -> None:
     async def answered(session: limpet.Session) -> Any:
         return session.values.get("answered") is True or "no answer yet"
 
-    lp.lifecycle("support", exit_criteria=[lambda s: True, answered])
+    lp.policies.lifecycle("support", exit_criteria=[lambda s: True, answered])
     s = await session_in(lp, "active")
     with pytest.raises(limpet.GuardFailed, match="no answer yet"):
         await s.complete()
@@ -217,7 +217,7 @@ async def test_hooks_run_before_and_after_the_commit(lp: limpet.Limpet) -> None:
         seen.append((session.phase, step.event.type))
 
     at = ("active", "suspended")
-    lp.lifecycle("support", before={at: before}, after={at: after})
+    lp.policies.lifecycle("support", before={at: before}, after={at: after})
     s = await session_in(lp, "active")
     await s.suspend()
     assert seen == [("active", "suspended", None), ("suspended", "session.suspended")]
@@ -228,23 +228,23 @@ async def test_a_hook_before_runs_before_side_effects(lp: limpet.Limpet) -> None
     kept: list[int] = []
 
     async def before(session: limpet.Session) -> Any:
-        kept.append(len((await session.checkpoints()).items))
+        kept.append(len((await session.history.checkpoints()).items))
         return "not now" if len(kept) == 1 else None
 
-    lp.lifecycle("support", before={("active", "suspended"): before})
+    lp.policies.lifecycle("support", before={("active", "suspended"): before})
     s = await session_in(lp, "active")
     with pytest.raises(limpet.GuardFailed, match="not now"):
         await s.suspend()
     await s.suspend()
     assert kept == [0, 0]
-    assert len((await s.checkpoints()).items) == 1
+    assert len((await s.history.checkpoints()).items) == 1
 
 
 async def test_resuming_needs_a_checkpoint(lp: limpet.Limpet) -> None:
     """If every one was let go, a session stays suspended until another is made."""
     s = await session_in(lp, "suspended")
-    for kept in (await s.checkpoints()).items:
-        await s.unpin(kept.ref)
+    for kept in (await s.history.checkpoints()).items:
+        await s.history.unpin(kept.ref)
     with pytest.raises(limpet.GuardFailed, match="no checkpoint") as caught:
         await s.resume()
     assert (caught.value.phase, caught.value.event) == ("suspended", "resume")
@@ -283,24 +283,32 @@ async def test_activating_begins_with_empty_working_memory(lp: limpet.Limpet) ->
 
 async def test_a_session_has_the_nine_parts_of_the_chapter(lp: limpet.Limpet) -> None:
     """Id, state, phase, isolation, memory, tools, history, persistence policy and metadata."""
-    lp.lifecycle("support", tools=limpet.ToolRegistry([limpet.Tool("search")]))
+    lp.policies.lifecycle("support", tools=limpet.ToolRegistry([limpet.Tool("search")]))
     how: dict[str, Any] = {"labels": {"task": "refund"}, "state": {"n": 1}}
     how["timeouts"] = limpet.Timeouts(idle=timedelta(hours=1), expiry=timedelta(days=30))
     s = await lp.create("support", "ada", phase="init", actor="user:ada", **how)
     await s.activate()
-    await s.retention(events=50)
+    await s.history.retention(events=50)
     await s.memory.session.put("note", "x")
     assert uuid.UUID(s.head.uid).version == 7
     assert (dict(s.values), s.phase) == ({"n": 1}, "active")
-    assert (s.app, s.user, s.setup.limits, await s.children()) == ("support", "ada", {}, ())
+    assert (s.app, s.user, s.setup.current.limits, await s.runs.children()) == (
+        "support",
+        "ada",
+        {},
+        (),
+    )
     assert [each.name for each in await s.memory.session.list()] == ["note"]
-    assert set(s.tools) == {"search"}
+    assert set(s.tools.bound) == {"search"}
     assert [event.seq for event in await s.read()] == list(range(1, s.version + 1))
-    assert s.timeouts is not None  # its lifetime, beside the bounds of its history
-    assert (s.timeouts.idle, s.head.facts["retention"]["events"]) == (timedelta(hours=1), 50)
+    assert s.lifecycle.timeouts is not None  # its lifetime, beside the bounds of its history
+    assert (s.lifecycle.timeouts.idle, s.head.facts["retention"]["events"]) == (
+        timedelta(hours=1),
+        50,
+    )
     assert limpet.deadline_at(s.head) is not None
     assert (s.head.created_at.tzinfo is not None, s.labels) == (True, {"task": "refund"})
-    assert (await s.lineage()).key == s.key
+    assert (await s.history.lineage()).key == s.key
 
 
 async def test_a_hook_before_that_fails_changes_nothing(lp: limpet.Limpet) -> None:
@@ -309,7 +317,7 @@ async def test_a_hook_before_that_fails_changes_nothing(lp: limpet.Limpet) -> No
     def fails(session: limpet.Session) -> None:
         raise RuntimeError("no")
 
-    lp.lifecycle("support", before={("active", "suspended"): fails})
+    lp.policies.lifecycle("support", before={("active", "suspended"): fails})
     s = await session_in(lp, "active")
     with pytest.raises(RuntimeError, match="no"):
         await s.suspend()
@@ -326,7 +334,7 @@ async def test_a_hook_after_that_fails_is_recorded_and_undoes_nothing(
         raise RuntimeError("no")
 
     ends = {"suspend": "suspended", "complete": "completed", "terminate": "terminated"}
-    lp.lifecycle("support", after={("active", ends[verb]): fails})  # type: ignore[dict-item]
+    lp.policies.lifecycle("support", after={("active", ends[verb]): fails})  # type: ignore[dict-item]
     s = await session_in(lp, "active")
     assert (await getattr(s, verb)()).phase == ends[verb]
     event = (await s.refresh()).events[-1]
@@ -353,7 +361,7 @@ async def test_a_termination_compensates_and_cleans_up_in_order(lp: limpet.Limpe
 
     names = ("scrub", "promote", "analytics", "notify", "release", "flush")
     cleanup = {name: step(name) for name in names}
-    lp.lifecycle("support", compensate=[hangs], cleanup=cleanup, cleanup_seconds=0.01)  # type: ignore[arg-type]
+    lp.policies.lifecycle("support", compensate=[hangs], cleanup=cleanup, cleanup_seconds=0.01)  # type: ignore[arg-type]
     s = await lp.create("support", "ada", state={"secret": "x", "n": 1}, actor="user:ada")
     t = await s.terminate("operator")
     assert ran == ["undo", "flush", "release", "notify", "analytics", "promote", "scrub"]
@@ -402,14 +410,14 @@ async def test_transitions_race_with_writers_and_each_other(lp: limpet.Limpet) -
     assert s.phase == "suspended"
     log = await s.read(types=["agent.message"], limit=100)
     assert sorted(event.seq for event in log) == sorted(written)
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_lease_holder_cannot_write_into_a_suspended_session(lp: limpet.Limpet) -> None:
     """Suspending stops the work under way: its next write is refused."""
     s = await session_in(lp, "active")
     await s.append("user.message", {"text": "hi"})
-    (lease,) = await lp.claim("w")
+    (lease,) = await lp.work.claim("w")
     worker = lp.session(s.key, lease=lease, actor="agent:main")
     await s.suspend()
     with pytest.raises(limpet.SessionSuspended):
@@ -434,7 +442,7 @@ async def test_a_policy_that_cannot_be_meant_is_refused(
 ) -> None:
     """A hook at a place that no transition passes would never be called."""
     with pytest.raises(limpet.InvalidInput):
-        lp.lifecycle("support", **wrong)
+        lp.policies.lifecycle("support", **wrong)
 
 
 @pytest.mark.arguments

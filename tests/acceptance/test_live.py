@@ -325,7 +325,7 @@ async def test_a_lost_file_costs_partials_and_nothing_else(
         met = [e async for e in until_partial(following)]
         speaking.cancel()
         assert told(met[:-1]) == recorded
-        assert (await here.verify()).ok
+        assert (await here.maintenance.verify()).ok
 
 
 async def speak(s: Session) -> None:
@@ -405,7 +405,7 @@ async def test_a_copy_has_no_partials(file_url: str, tmp_path: Path) -> None:
         following = await begun(there)
         await say(s, "said and gone")
         await take(following, 1)
-        await here.backup(tmp_path / "copy.db")
+        await here.maintenance.backup(tmp_path / "copy.db")
     assert b"said and gone" not in (tmp_path / "copy.db").read_bytes()
     assert not (tmp_path / "copy.db-live").exists()
 

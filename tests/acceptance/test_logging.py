@@ -240,7 +240,7 @@ async def test_backups_and_restores_are_told(heard: Heard, tmp_path: Path) -> No
     async with limpet.open(url) as lp:
         session = await lp.create("a", "b", id="c", actor="x")
         await session.append("note.made", {"text": "a marker"})
-        await lp.backup(tmp_path / "copy.db")
+        await lp.maintenance.backup(tmp_path / "copy.db")
     told = heard.one("backup written")
     assert (told["file"], told["verified"]) == (f"{tmp_path}/copy.db", "False")
     content = (tmp_path / "copy.db").read_bytes().replace(b"a marker", b"a marKer")
@@ -404,7 +404,7 @@ async def leased(heard: Heard) -> AsyncIterator[tuple[limpet.Limpet, limpet.Leas
     clock = FakeClock()
     async with limpet.Limpet("memory://", store=MemoryStore(clock.clock())) as lp:
         session = await lp.create("a", "b", id="c", actor="x")
-        yield lp, await lp.acquire_lock(session.key, worker="w1", lease_seconds=10), clock
+        yield lp, await lp.work.lock(session.key, worker="w1", lease_seconds=10), clock
 
 
 async def test_a_lease_that_ended_is_told_to_whoever_goes_on(
@@ -415,13 +415,13 @@ async def test_a_lease_that_ended_is_told_to_whoever_goes_on(
     session = await lp.session(lease.key, actor="x", lease=lease).refresh()
     clock.advance(timedelta(seconds=11))
     with pytest.raises(limpet.SessionFenced):
-        await lp.renew(lease)
+        await lp.work.renew(lease)
     with pytest.raises(limpet.SessionFenced):
         await session.append("note.made")
     with pytest.raises(limpet.SessionFenced):
         async with lp.commit() as c:
             c.append(session, "note.made")
-    assert not await lp.release(lease)
+    assert not await lp.work.release(lease)
     told = {"session": "a/b/c", "worker": "w1", "fence": "1"}
     during = ("renewal", "commit", "commit")
     assert heard.all("lease expired") == [{**told, "during": each} for each in during]
@@ -434,7 +434,7 @@ async def test_a_lease_that_another_took_is_told_with_both_fences(
     """The slow worker is told of, and the fence of the one who came after it."""
     lp, lease, clock = leased
     clock.advance(timedelta(seconds=11))
-    await lp.acquire_lock(lease.key, worker="w2")
+    await lp.work.lock(lease.key, worker="w2")
     with pytest.raises(limpet.SessionFenced):
         await lp.session(lease.key, actor="x", lease=lease).append("note.made")
     told = heard.one("lease taken over")
@@ -463,7 +463,7 @@ async def test_migrations_of_state_are_told_by_session_and_version(
         await lp.get(old, state_type=chats.New, migrations=registry)
         told = heard.one("state migrated")
         assert (told["session"], told["from"], told["to"]) == (str(old), "1.0.0", "2.0.0")
-        await lp.migrate(registry, chats.New, apply=True)
+        await lp.maintenance.migrate(registry, chats.New, apply=True)
     failed = {one["session"]: one["code"] for one in heard.all("state migration failed")}
     assert failed == {
         "support/ada/bare": "session.migration_failed",

@@ -110,7 +110,7 @@ async def test_every_field_of_every_tool_takes_any_value(
             assert set(answer["error"]) == {"code", "message"}
             assert answer["error"]["message"]
     assert caplog.records == [], "a mistake of ours, hidden from the model"
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_what_cannot_be_asked_about_is_refused_without_asking(
@@ -194,7 +194,7 @@ async def test_each_call_of_a_managed_tool_is_a_span_of_its_wake(
     for woken in (first, second):
         assert woken.error is None
         assert woken.wake_id is not None
-        trace = await own.trace(woken.wake_id)
+        trace = await own.runs.trace(woken.wake_id)
         assert trace.span.kind == "wake"
         for span in trace.spans[1:]:
             assert (span.kind, span.parent) == ("tool", woken.wake_id)

@@ -176,10 +176,10 @@ async def test_a_call_is_made_once_in_a_turn(lp: limpet.Limpet, own: limpet.Sess
     assert note is not None
     assert (note.value, note.version) == ("x", 1)
     await own.refresh()
-    assert len(await own.children()) == 1
-    assert own.outcome is not None
-    assert own.outcome.title == "deliver"
-    assert len(await own.outcome_history()) == 1
+    assert len(await own.runs.children()) == 1
+    assert own.outcome.current is not None
+    assert own.outcome.current.title == "deliver"
+    assert len(await own.outcome.history()) == 1
     assert own.head.pending == 0, "who defines an outcome is not woken by it"
 
 
@@ -190,7 +190,7 @@ async def test_a_tool_that_must_be_asked_for_is_asked_for(
     await lp.permissions.put(
         "p", {"tools": {"memory_write": "always_ask", "session_delegate": "deny"}}, actor=ADA
     )
-    await own.attach(permissions="p")
+    await own.setup.attach(permissions="p")
 
     async def writes(turn: limpet.Turn) -> None:
         tools = limpet.ManagedTools(turn, lp)
@@ -226,7 +226,7 @@ async def test_22_what_a_tool_read_is_no_evidence(
     lp: limpet.Limpet, own: limpet.Session[Any]
 ) -> None:
     """An agent that only reads its criteria has not met them."""
-    await own.define_outcome("deliver", criteria=["the parcel has arrived"])
+    await own.outcome.define("deliver", criteria=["the parcel has arrived"])
 
     async def reads(tools: limpet.ManagedTools) -> Any:
         for name in ("outcome_read", "outcome_history", "session_get_events"):
@@ -237,7 +237,7 @@ async def test_22_what_a_tool_read_is_no_evidence(
         return [any(each in text for text in texts) for each in outcome.criteria]
 
     await used(lp, own, reads)
-    assert (await own.evaluate(mentioned)).verdict == "fail"
+    assert (await own.outcome.evaluate(mentioned)).verdict == "fail"
 
 
 async def test_what_a_tool_writes_is_in_the_trace_of_its_wake(
@@ -249,8 +249,8 @@ async def test_what_a_tool_writes_is_in_the_trace_of_its_wake(
         return await tools.call("memory_write", {"target": "session_state", "value": 1})
 
     await used(lp, own, writes)
-    (wake,) = await own.wakes()
-    trace = await own.trace(str(wake.wake_id))
+    (wake,) = await own.runs.wakes()
+    trace = await own.runs.trace(str(wake.wake_id))
     assert "session.memory_written" in [event.type for event in trace.events]
 
 
@@ -260,7 +260,7 @@ async def test_a_setup_is_described_without_secrets(lp: limpet.Limpet) -> None:
     await lp.vaults.put("payments", {"stripe": "env:STRIPE_KEY"}, actor=ADA)
     await lp.resources.put("repo", {"mount": "/srv"}, actor=ADA)
     s = await lp.create("support", "ada", "own", environment="default")
-    await s.attach(resources=["repo"], vaults=["payments"])
+    await s.setup.attach(resources=["repo"], vaults=["payments"])
 
     async def use(tools: limpet.ManagedTools) -> Any:
         names = ("environment_describe", "vault_list", "resources_list", "agent_describe_setup")
@@ -272,7 +272,7 @@ async def test_a_setup_is_described_without_secrets(lp: limpet.Limpet) -> None:
     assert found["environment_describe"]["environment"]["value"] == {"image": "python"}
     assert found["vault_list"] == {"vaults": {"payments@1": ["stripe"]}}
     assert found["resources_list"]["resources"][0]["value"] == {"mount": "/srv"}
-    assert found["agent_describe_setup"]["fingerprint"] == s.setup.fingerprint
+    assert found["agent_describe_setup"]["fingerprint"] == s.setup.current.fingerprint
     assert compared == {"changes": ["resource repo: repo@1 → repo@2"]}
     assert "STRIPE_KEY" not in str(found)
 
@@ -344,10 +344,10 @@ async def test_a_child_is_delegated_with_a_title_a_budget_and_tools(
 ) -> None:
     """Each as the model asks for it; what it does not ask for is not given, a quarter of the budget
     excepted."""
-    await own.bind_tools(
+    await own.tools.bind(
         limpet.ToolRegistry([limpet.Tool("search"), limpet.Tool("mail")]), actor=ADA
     )
-    await own.grant(1.0, actor=ADA)
+    await own.runs.grant(1.0, actor=ADA)
     asked = {"title": "the invoice", "budget": 0.2, "tools": ["search"]}
 
     async def use(tools: limpet.ManagedTools) -> Any:
@@ -356,17 +356,17 @@ async def test_a_child_is_delegated_with_a_title_a_budget_and_tools(
 
     made = await used(lp, own, use)
     given, bare = [await lp.get("research", "ada", id) for id in made]
-    titles = {kin.key.id: kin.title for kin in (await own.tree()).children}
+    titles = {kin.key.id: kin.title for kin in (await own.runs.tree()).children}
     assert titles == {given.id: "the invoice", bare.id: None}
-    assert (given.budget.limit.cost, bare.budget.limit.cost) == (0.2, 0.2)  # type: ignore[union-attr]  # a quarter of 0.8
-    assert (set(given.tools), set(bare.tools)) == ({"search"}, set())
+    assert (given.runs.budget.limit.cost, bare.runs.budget.limit.cost) == (0.2, 0.2)  # type: ignore[union-attr]  # a quarter of 0.8
+    assert (set(given.tools.bound), set(bare.tools.bound)) == ({"search"}, set())
     assert given.head.facts["delegation"]["tools"] == ["search"]
 
 
 async def test_the_whole_trace_is_shown_unless_it_is_cut(
     lp: limpet.Limpet, own: limpet.Session[Any]
 ) -> None:
-    """Every event of the wake, however many, as s.trace has them."""
+    """Every event of the wake, however many, as s.runs.trace has them."""
 
     async def speaks(turn: limpet.Turn) -> None:
         for number in range(250):
@@ -380,7 +380,7 @@ async def test_the_whole_trace_is_shown_unless_it_is_cut(
         named = {"wake_id": woken.wake_id}
         return [await tools.call("session_get_trace", input) for input in ({}, named)]
 
-    whole = [event.seq for event in (await own.trace(woken.wake_id)).events]
+    whole = [event.seq for event in (await own.runs.trace(woken.wake_id)).events]
     assert len(whole) > 250
     for trace in await used(lp, own, use):
         assert [event["seq"] for event in trace["events"]] == whole
@@ -428,9 +428,9 @@ async def test_promotion_through_a_tool_passes_the_gates(
     async def use(tools: limpet.ManagedTools) -> Any:
         found = await tools.call("learning_list")
         input = {"learning": found["learnings"][0]["id"]}
-        await lp.set_gates("support", limpet.Gates(verdict="pass"))
+        await lp.policies.gates("support", limpet.Gates(verdict="pass"))
         refused = await tools.call("memory_promote_note", input)
-        await lp.set_gates("support", None)
+        await lp.policies.gates("support", None)
         done = await tools.call("memory_promote_note", input)
         return refused, done, await tools.call("learning_list")
 

@@ -37,7 +37,7 @@ async def test_every_session_is_met_once_over_many_pages(lp: limpet.Limpet) -> N
     """Progress ends where the count does; nothing is written until it is asked for."""
     await many(lp, 1_050)
     seen: list[tuple[int, int]] = []
-    plan = await lp.migrate(registry(), chats.New, progress=lambda *at: seen.append(at))
+    plan = await lp.maintenance.migrate(registry(), chats.New, progress=lambda *at: seen.append(at))
     assert (plan.ok, plan.applied, plan.target) == (True, False, "2.0.0")
     assert (plan.sessions, plan.count("migratable")) == (1_050, 1_050)
     assert seen[-1] == (1_050, 1_050)
@@ -50,7 +50,7 @@ async def test_the_event_is_the_one_that_a_load_records(lp: limpet.Limpet) -> No
     """Same type, data and operations, by the same actor: there is one way to migrate."""
     await many(lp, 2)
     await lp.get(("support", "ada", "0"), state_type=chats.New, migrations=registry())
-    plan = await lp.migrate(registry(), chats.New, apply=True)
+    plan = await lp.maintenance.migrate(registry(), chats.New, apply=True)
     assert (plan.count("compatible"), plan.count("migrated")) == (1, 1)
     one, two = [(await lp.get(("support", "ada", id))).events[-1] for id in ("0", "1")]
     assert (one.type, two.type) == ("state.migrated", "state.migrated")
@@ -62,7 +62,7 @@ async def test_the_event_is_the_one_that_a_load_records(lp: limpet.Limpet) -> No
         two.data["steps"],
     )
     assert [op.path for op in one.ops] == [op.path for op in two.ops]
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_beside_live_writers_nothing_is_lost(lp: limpet.Limpet) -> None:
@@ -79,7 +79,7 @@ async def test_beside_live_writers_nothing_is_lost(lp: limpet.Limpet) -> None:
         return written
 
     writers = {str(n): asyncio.create_task(write(n)) for n in range(0, 40, 4)}
-    plan = await lp.migrate(registry(), chats.New, apply=True)
+    plan = await lp.maintenance.migrate(registry(), chats.New, apply=True)
     stop.set()
     written = {id: await writer for id, writer in writers.items()}
     assert plan.count("migrated") == 40
@@ -88,13 +88,15 @@ async def test_beside_live_writers_nothing_is_lost(lp: limpet.Limpet) -> None:
         assert sum(event.type == "state.migrated" for event in events) == 1
         steps = sum(event.type == "agent.step" for event in events)
         assert steps == written.get(head.key.id, 0)
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_two_runs_at_once_migrate_every_session_once(lp: limpet.Limpet) -> None:
     """Whoever is second finds it compatible."""
     await many(lp, 60)
-    plans = await asyncio.gather(*(lp.migrate(registry(), chats.New, apply=True) for _ in range(2)))
+    plans = await asyncio.gather(
+        *(lp.maintenance.migrate(registry(), chats.New, apply=True) for _ in range(2))
+    )
     assert sum(plan.count("migrated") for plan in plans) == 60
     assert sum(plan.sessions for plan in plans) == 120
     assert {head.version for head in (await lp.list(limit=100)).items} == {2}
@@ -118,7 +120,7 @@ async def test_a_session_that_is_deleted_meanwhile_is_not_counted(lp: limpet.Lim
         return await load(key, **how)
 
     lp._journal.store.load = deleting  # type: ignore[method-assign]  # the moment between two calls
-    plan = await lp.migrate(found, chats.New)
+    plan = await lp.maintenance.migrate(found, chats.New)
     assert (deleted, plan.sessions) == ([True], 2)
 
 
@@ -129,7 +131,7 @@ async def test_names_that_others_share_are_not_a_migrations_to_write(
     await many(lp, 1)
     found = MigrationRegistry()
     found.register("1.0.0", "2.0.0", lambda fields: {"goal": "", "app:plan": fields["plan"]})
-    plan = await lp.migrate(found, chats.New, apply=True)
+    plan = await lp.maintenance.migrate(found, chats.New, apply=True)
     (outcome,) = plan.outcomes
     assert (outcome.fate, outcome.ok, plan.ok) == ("failed", False, False)
     assert "'app:plan'" in outcome.reason
@@ -145,7 +147,7 @@ async def test_what_is_too_much_for_an_event_is_seen_by_the_plan(lp: limpet.Limp
     await many(lp, 1)
     found = MigrationRegistry()
     found.register("1.0.0", "2.0.0", lambda fields: {f"f{n}": n for n in range(2_000)})
-    (outcome,) = (await lp.migrate(found)).outcomes
+    (outcome,) = (await lp.maintenance.migrate(found)).outcomes
     assert outcome.fate == "failed"
 
 
@@ -156,7 +158,7 @@ async def test_too_many_bytes_for_an_event_name_the_last_step() -> None:
     found.register("2.0.0", "3.0.0", lambda fields: {"goal": "x" * EVENT_BYTES_MAX})
     async with limpet.open("memory://") as lp:
         await many(lp, 1)
-        (outcome,) = (await lp.migrate(found)).outcomes
+        (outcome,) = (await lp.maintenance.migrate(found)).outcomes
     assert outcome.fate == "failed"
     assert "migrating from schema 1.0.0 to 3.0.0, the step 2.0.0 → 3.0.0 changes" in outcome.reason
     assert re.search(r"too much for one event \(8,\d{3},\d{3} bytes\)", outcome.reason)
@@ -176,7 +178,7 @@ async def test_the_report_says_why_in_bounds_and_what_is_left_behind(lp: limpet.
 
     found = MigrationRegistry("chats")
     found.register("1.0.0", "2.0.0", fails)
-    plan = await lp.migrate(found, chats.New)
+    plan = await lp.maintenance.migrate(found, chats.New)
     by_fate = {outcome.fate: outcome for outcome in plan.outcomes}
     said = dict(by_fate["failed"].named)
     long, ours = said[limpet.Key("support", "ada", "0")], said[limpet.Key("support", "ada", "1")]
@@ -215,7 +217,7 @@ async def test_what_keeps_a_session_from_being_migrated_is_reported(
     async with limpet.open("memory://") as lp:
         await many(lp, 3)
         monkeypatch.setattr(Loading, "load", fails)
-        plan = await lp.migrate(registry(), chats.New, apply=True)
+        plan = await lp.maintenance.migrate(registry(), chats.New, apply=True)
     (stuck,) = [outcome for outcome in plan.outcomes if not outcome.ok]
     assert (stuck.fate, stuck.named) == (fate, ((LOCKED, str(error)),))
     assert plan.count("migrated") == 2
@@ -225,7 +227,7 @@ async def test_only_the_sessions_of_an_app_are_migrated(lp: limpet.Limpet) -> No
     """Those of another stay as they are."""
     await many(lp, 3)
     await many(lp, 2, app="billing")
-    plan = await lp.migrate(registry(), app="billing", apply=True)
+    plan = await lp.maintenance.migrate(registry(), app="billing", apply=True)
     assert plan.count("migrated") == plan.sessions == 2
     assert {head.version for head in (await lp.list(app="support")).items} == {1}
 
@@ -233,15 +235,15 @@ async def test_only_the_sessions_of_an_app_are_migrated(lp: limpet.Limpet) -> No
 async def test_a_wrong_registry_or_class_is_refused(lp: limpet.Limpet) -> None:
     """Before any session is looked at."""
     with pytest.raises(errors.InvalidInput, match="is not a registry"):
-        await lp.migrate({})  # type: ignore[arg-type]  # on purpose
+        await lp.maintenance.migrate({})  # type: ignore[arg-type]  # on purpose
     with pytest.raises(errors.InvalidInput, match="is not a State class"):
-        await lp.migrate(registry(), dict)  # type: ignore[arg-type]  # on purpose
+        await lp.maintenance.migrate(registry(), dict)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(errors.InvalidInput, match="no version to migrate to"):
-        await lp.migrate(MigrationRegistry())
+        await lp.maintenance.migrate(MigrationRegistry())
 
 
 def test_without_await_too(tmp_path: Any) -> None:
     """The sync façade hands the plan through."""
     with limpet.open_sync(f"sqlite:///{tmp_path}/a.db") as lp:
         lp.create("support", "ada", id="1", state=chats.Old(plan="p"))
-        assert lp.migrate(registry(), chats.New, apply=True).count("migrated") == 1
+        assert lp.maintenance.migrate(registry(), chats.New, apply=True).count("migrated") == 1

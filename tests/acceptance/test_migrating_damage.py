@@ -44,7 +44,7 @@ async def test_a_session_that_does_not_verify_is_not_migrated(url: str) -> None:
 
     async with limpet.open(url) as lp:
         found = await lp.get(KEY)
-        assert (found.damaged, found.version, found.state["plan"]) == ((), 61, "p")
+        assert (found.history.damaged, found.version, found.state["plan"]) == ((), 61, "p")
         for _ in range(2):
             with pytest.raises(errors.SessionCorrupt):
                 await lp.get(KEY, state_type=chats.New, migrations=registry)
@@ -75,7 +75,7 @@ async def test_a_dry_run_does_not_plan_on_a_state_with_a_hole(tmp_path: Path) ->
     conn.execute("DELETE FROM snapshots")
     conn.close()
     async with limpet.open(f"sqlite:///{path}?sync=normal") as lp:
-        assert (await lp.get(KEY)).damaged == (2,)
-        (outcome,) = (await lp.migrate(registry, chats.New)).outcomes
+        assert (await lp.get(KEY)).history.damaged == (2,)
+        (outcome,) = (await lp.maintenance.migrate(registry, chats.New)).outcomes
     assert (outcome.fate, outcome.sessions, ran) == ("damaged", 1, [])
     assert "event 2 cannot be read" in outcome.reason

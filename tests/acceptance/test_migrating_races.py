@@ -82,7 +82,7 @@ async def test_a_session_that_is_leased_for_the_first_time_meanwhile_is_read_aga
 
     async def lease(load: int) -> None:
         if load == UPDATE_TRIES_MAX - 1 + late:
-            assert await lp.release(await lp.acquire_lock(KEY, worker="w"))
+            assert await lp.work.release(await lp.work.lock(KEY, worker="w"))
 
     store.then = lease
     if late:
@@ -100,13 +100,13 @@ async def test_a_worker_that_loses_its_lease_migrates_nothing_and_hears_it_at_on
 ) -> None:
     """Another runs the session now: trying again could only write under its hands."""
     store, lp = await busy(0)
-    mine = await lp.acquire_lock(KEY, worker="one")
+    mine = await lp.work.lock(KEY, worker="one")
     handle = lp.session(KEY, state_type=chats.New, migrations=MIGRATIONS, actor="a", lease=mine)
 
     async def taken(load: int) -> None:
         store.then = None
-        assert await lp.release(mine)
-        await lp.acquire_lock(KEY, worker="two")
+        assert await lp.work.release(mine)
+        await lp.work.lock(KEY, worker="two")
 
     store.then, store.loads = taken, 0
     with pytest.raises(errors.SessionFenced):
@@ -121,10 +121,10 @@ async def test_a_worker_that_loses_its_lease_migrates_nothing_and_hears_it_at_on
 async def test_a_lease_that_was_taken_over_before_the_load_is_not_ours() -> None:
     """Whoever runs the session now is named; nothing is sent that its fence would refuse."""
     _, lp = await busy(0)
-    mine = await lp.acquire_lock(KEY, worker="one")
+    mine = await lp.work.lock(KEY, worker="one")
     handle = lp.session(KEY, state_type=chats.New, migrations=MIGRATIONS, actor="a", lease=mine)
-    assert await lp.release(mine)
-    await lp.acquire_lock(KEY, worker="two")
+    assert await lp.work.release(mine)
+    await lp.work.lock(KEY, worker="two")
     with pytest.raises(errors.SessionLocked) as info:
         await handle.refresh()
     assert "two" in str(info.value)

@@ -33,7 +33,7 @@ async def worked(lp: limpet.Limpet) -> limpet.Session[Any]:
     """A session that waits, has notes, a checkpoint, a timer and a child."""
     s = await lp.create("support", "ada", "order-7", state={"n": 1, "user:lang": "en"}, actor=ADA)
     await s.append("user.message", {"text": "hi"}, actor=ADA)
-    await s.set_timer("daily", datetime(2040, 1, 1, tzinfo=UTC), actor=ADA)
+    await s.lifecycle.set_timer("daily", datetime(2040, 1, 1, tzinfo=UTC), actor=ADA)
     await s.memory.session_state.write("- paid\n- shipped\n", actor=ADA)
     await s.checkpoint()
     await lp.wake(s.key, works)
@@ -47,7 +47,7 @@ def read(path: Path) -> Any:
 async def test_a_session_is_written_in_the_layout(lp: limpet.Limpet, tmp_path: Path) -> None:
     """session.json, events.jsonl, wake-queue.jsonl and runtime/, as the store has them."""
     s = await worked(lp)
-    written = await lp.mirror(tmp_path, s.key)
+    written = await lp.maintenance.mirror(tmp_path, s.key)
     place = tmp_path / "support" / "ada" / "order-7"
     assert sorted([str(p.relative_to(place)) for p in place.rglob("*")]) == LAYOUT
     assert (written.sessions, written.events) == (1, s.version)
@@ -70,8 +70,8 @@ async def test_a_mirrored_session_says_what_it_runs_with(lp: limpet.Limpet, tmp_
     await lp.resources.put("repo", {"mount": "/srv"}, actor=ADA)
     await lp.vaults.put("payments", {"stripe": "env:KEY"}, actor=ADA)
     s = await lp.create("support", "ada", "c1", agent="support", environment="default", actor=ADA)
-    await s.attach(resources=["repo"], vaults=["payments"])
-    await lp.mirror(tmp_path, s.key)
+    await s.setup.attach(resources=["repo"], vaults=["payments"])
+    await lp.maintenance.mirror(tmp_path, s.key)
     shown = read(tmp_path / "support" / "ada" / "c1" / "session.json")
     assert (shown["agent"], shown["environment"]) == ("support@1", "default@1")
     assert (shown["resources"], shown["vaults"]) == (["repo@1"], ["payments@1"])
@@ -83,8 +83,8 @@ async def test_relations_are_mirrored_and_revisits_queued(
 ) -> None:
     """One file says who works for whom; one session leaves what is known of the others."""
     s = await worked(lp)
-    (child,) = await s.children()
-    await lp.mirror(tmp_path)
+    (child,) = await s.runs.children()
+    await lp.maintenance.mirror(tmp_path)
     relations = tmp_path / ".limpet-runtime" / "session-relations.json"
     (edge,) = read(relations)
     assert (edge["parent"]["id"], edge["child"]["id"], edge["ended"]) == (
@@ -94,7 +94,7 @@ async def test_relations_are_mirrored_and_revisits_queued(
     )
     await s.answer(s.blocked_on[0].id, 1.1, actor=ADA)
     await lp.wake(s.key, works)
-    await lp.mirror(tmp_path, s.key)
+    await lp.maintenance.mirror(tmp_path, s.key)
     assert read(relations) == [edge]
     queue = (tmp_path / "support" / "ada" / "order-7" / "wake-queue.jsonl").read_text()
     (revisit, _) = [json.loads(line) for line in queue.splitlines()]
@@ -115,7 +115,7 @@ async def test_no_key_leads_out_of_the_directory(lp: limpet.Limpet, tmp_path: Pa
     for id in ("..", ".", "a/b", "../../x", "ä" * 250, "ä" * 249 + "b"):
         await lp.create("support", "..", id)
     inside = tmp_path / "inside"
-    assert (await lp.mirror(inside, app="support")).sessions == 6
+    assert (await lp.maintenance.mirror(inside, app="support")).sessions == 6
     kinds = (".json", ".jsonl", ".md", ".part")
     found = [path for path in tmp_path.rglob("*") if path.suffix in kinds]
     assert all(inside in path.parents for path in found)
@@ -128,7 +128,7 @@ async def test_no_two_keys_share_a_directory(lp: limpet.Limpet, tmp_path: Path) 
     """Not even a long name and one that is what was made of it."""
     long = "u" * 250
     await lp.create("support", long, "one")
-    await lp.mirror(tmp_path / "first")
+    await lp.maintenance.mirror(tmp_path / "first")
     (made,) = (tmp_path / "first" / "support").iterdir()
     users = [
         long,
@@ -142,7 +142,7 @@ async def test_no_two_keys_share_a_directory(lp: limpet.Limpet, tmp_path: Path) 
     ]
     for user in users[1:]:
         await lp.create("support", user, "one")
-    assert (await lp.mirror(tmp_path / "all")).sessions == len(users)
+    assert (await lp.maintenance.mirror(tmp_path / "all")).sessions == len(users)
     found = [read(path)["session"]["user"] for path in (tmp_path / "all").rglob("session.json")]
     assert sorted(found) == sorted(users)
 
@@ -153,9 +153,9 @@ async def test_a_mirror_that_cannot_be_written_says_so(lp: limpet.Limpet, tmp_pa
     (tmp_path / "file").write_text("")
     for how in ({"directory": tmp_path / "file"}, {"directory": tmp_path, "app": "support"}):
         with pytest.raises(limpet.InvalidInput):
-            await lp.mirror(key=s.key, **how)
+            await lp.maintenance.mirror(key=s.key, **how)
     with pytest.raises(limpet.SessionNotFound):
-        await lp.mirror(tmp_path, "support", "ada", "none")
+        await lp.maintenance.mirror(tmp_path, "support", "ada", "none")
 
 
 async def test_a_session_that_is_deleted_meanwhile_is_passed_over(
@@ -171,11 +171,11 @@ async def test_a_session_that_is_deleted_meanwhile_is_passed_over(
         return await read(session, **how)
 
     monkeypatch.setattr(limpet.Session, "read", deleted_first)
-    assert (await lp.mirror(tmp_path)).sessions == 1
+    assert (await lp.maintenance.mirror(tmp_path)).sessions == 1
     assert [path.parent.name for path in tmp_path.rglob("session.json")] == [kept.id]
     gone = await lp.create("support", "ada", "gone", reuse_deleted=True)
     with pytest.raises(limpet.SessionDeleted):
-        await lp.mirror(tmp_path, gone.key)
+        await lp.maintenance.mirror(tmp_path, gone.key)
 
 
 async def test_a_file_of_relations_that_is_not_one_is_named(
@@ -187,8 +187,8 @@ async def test_a_file_of_relations_that_is_not_one_is_named(
     relations.parent.mkdir()
     relations.write_text("[")
     with pytest.raises(limpet.InvalidInput):
-        await lp.mirror(tmp_path, app="support")
-    await lp.mirror(tmp_path)
+        await lp.maintenance.mirror(tmp_path, app="support")
+    await lp.maintenance.mirror(tmp_path)
     assert read(relations) == []
 
 
@@ -199,15 +199,15 @@ async def test_what_is_archived_stays_as_it_was_mirrored_and_stops_no_other(
     directory = tmp_path / "mirror"
     async with limpet.open(url, archive=f"file://{tmp_path / 'cold'}") as lp:
         s = await worked(lp)
-        child = await lp.get((await s.children())[0], actor=ADA)
+        child = await lp.get((await s.runs.children())[0], actor=ADA)
         await child.complete({})
         await lp.wake(child.key, works)  # its parent learns of it
-        await lp.mirror(directory)
+        await lp.maintenance.mirror(directory)
         await child.archive()
         before = read(directory / ".limpet-runtime" / "session-relations.json")
         files = {path: path.read_bytes() for path in directory.rglob(child.id + "/**/*.json*")}
-        assert (await lp.mirror(directory)).sessions == 1
+        assert (await lp.maintenance.mirror(directory)).sessions == 1
         assert files == {path: path.read_bytes() for path in files}
         assert read(directory / ".limpet-runtime" / "session-relations.json") == before
         with pytest.raises(limpet.SessionArchived):
-            await lp.mirror(directory, child.key)
+            await lp.maintenance.mirror(directory, child.key)

@@ -86,7 +86,7 @@ async def same(one: Limpet, other: Limpet, key: Key) -> None:
     assert await recorded(other._journal.store, key) == await recorded(one._journal.store, key)
     pending = [await lp._journal.store.pending_inputs(key, limit=99) for lp in (one, other)]
     assert pending[0] == pending[1]
-    assert (await other.verify()).findings == ()
+    assert (await other.maintenance.verify()).findings == ()
 
 
 # --- copying --------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ async def test_a_copy_has_every_session_and_every_shared_name(pair: tuple[Limpet
         await same(source, target, key)
         assert (await target.get(key)).values == (await source.get(key)).values
     assert await source.copy(to=target) == limpet.Copied(0, 0)
-    assert (await source.verify()).findings == ()
+    assert (await source.maintenance.verify()).findings == ()
 
 
 async def test_a_copied_session_goes_on_and_the_next_copy_refuses_it(
@@ -179,7 +179,7 @@ async def test_names_that_the_target_has_are_left_alone(pair: tuple[Limpet, Limp
         "app:catalog": {"v": "mine"},
         "app:new": [1],
     }
-    assert (await target.verify()).findings == ()
+    assert (await target.maintenance.verify()).findings == ()
 
 
 async def test_copying_one_session_says_which_names_it_left_out(
@@ -215,7 +215,7 @@ async def test_names_are_copied_once_and_through_a_log_of_their_own(
     assert done.names == 1
     with pytest.raises(limpet.SessionErased):
         await target._journal.store.load(log, tail=0)
-    assert (await target.verify()).findings == ()
+    assert (await target.maintenance.verify()).findings == ()
     again = await source.copy(to=target)
     assert {each.code for each in again.refused} == {"session.erased", "name.not_copied"}
     assert (await target.create("support", "ada")).values == {"app:catalog": {"v": 2}}
@@ -305,7 +305,7 @@ async def test_a_fork_without_its_parent_is_named(two: tuple[Limpet, Limpet]) ->
     async with limpet.open("memory://") as third:
         await source.delete(A)
         assert (await source.copy(to=third)).cut == (child,)
-        assert (await third.verify()).findings == ()
+        assert (await third.maintenance.verify()).findings == ()
 
 
 async def test_blobs_are_copied_before_the_events_that_name_them(
@@ -316,7 +316,7 @@ async def test_blobs_are_copied_before_the_events_that_name_them(
     await filled(source)
     s = await source.get(A)
     content = bytes(range(256)) * 10_000
-    refs = [await s.put_blob(content, "image/png"), await s.put_blob(b"small", "text/plain")]
+    refs = [await s.blobs.put(content, "image/png"), await s.blobs.put(b"small", "text/plain")]
     for ref in refs:
         await s.append("agent.message", {"file": ref.sha256}, actor="agent:a")
     child = Key("support", "bob", "f1")
@@ -334,12 +334,12 @@ async def test_blobs_are_copied_before_the_events_that_name_them(
     assert (await source.copy(to=target)).ok
     for key in (A, child):
         there = await target.get(key)
-        assert [await there.get_blob(ref) for ref in refs] == [content, b"small"]
+        assert [await there.blobs.get(ref) for ref in refs] == [content, b"small"]
         await same(source, target, key)
-    late = await s.put_blob(b"late", "text/plain")
+    late = await s.blobs.put(b"late", "text/plain")
     await source.copy(to=target)
-    assert await (await target.get(A)).get_blob(late) == b"late"
-    assert (await target.verify()).findings == ()
+    assert await (await target.get(A)).blobs.get(late) == b"late"
+    assert (await target.maintenance.verify()).findings == ()
 
 
 async def test_everything_includes_reserved_apps(two: tuple[Limpet, Limpet]) -> None:
@@ -441,7 +441,7 @@ async def test_a_compressed_body_is_copied_as_it_is(
         assert (await one.copy(to=two)).events == 2
         assert len(compressed) == sealed
         assert (await (await two.get(s.key)).read()) == await s.read()
-        assert (await two.verify()).findings == ()
+        assert (await two.maintenance.verify()).findings == ()
 
 
 async def test_a_copy_counts_its_events_as_it_goes(two: tuple[Limpet, Limpet]) -> None:
@@ -542,7 +542,7 @@ async def test_a_fork_travels_with_the_state_it_began_on(
     assert (await target.get(child)).head == (await source.get(child)).head
     found = await target._journal.store.read(child, after=0, limit=9, reverse=False, types=None)
     assert [event.removed for event in found] == [True] * 4 + [False] * 2
-    assert (await target.verify()).findings == ()
+    assert (await target.maintenance.verify()).findings == ()
 
 
 async def test_a_file_carries_the_blobs_of_its_session(
@@ -553,7 +553,7 @@ async def test_a_file_carries_the_blobs_of_its_session(
     await filled(source)
     s = await source.get(A)
     contents = [bytes(range(256)) * 10_000, b"small", b""]
-    refs = [await s.put_blob(content, "text/plain") for content in contents]
+    refs = [await s.blobs.put(content, "text/plain") for content in contents]
     await s.append("agent.message", {"files": [ref.sha256 for ref in refs]}, actor="agent:a")
     path = tmp_path / "blobs.limpet"
     await source.export(A, path)
@@ -574,7 +574,7 @@ async def test_a_file_carries_the_blobs_of_its_session(
     assert await target.import_(path) == A
     assert await target.import_(path) == A
     there = await target.get(A)
-    assert [await there.get_blob(ref) for ref in refs] == contents
+    assert [await there.blobs.get(ref) for ref in refs] == contents
     await same(source, target, A)
 
 
@@ -669,7 +669,7 @@ async def test_what_is_not_what_was_recorded_is_not_exported(
     """Another body, or another content of a blob: the file could be imported nowhere."""
     source, _ = two
     await filled(source)
-    await source.session(A, actor="user:ada").put_blob(b"large" * 100, "text/plain")
+    await source.session(A, actor="user:ada").blobs.put(b"large" * 100, "text/plain")
     store: Any = source._journal.store
     records, chunk = store.records, store.blobs.chunk
 
@@ -758,7 +758,7 @@ async def test_a_user_is_forgotten_whole(lp: Limpet) -> None:
         await lp.get(A)
     assert (await lp.get(B)).values["user:lang"] == "en"
     assert (await lp.create("support", "ada")).values == {"app:catalog": {"v": 2}}
-    assert (await lp.verify()).findings == ()
+    assert (await lp.maintenance.verify()).findings == ()
     with pytest.raises(limpet.InvalidKey):
         await lp.erase_user("support", "")
 

@@ -56,12 +56,12 @@ async def filled(lp: Limpet, key: Key = KEY) -> list[limpet.CheckpointRef]:
     for number in range(8):
         await s.append("agent.message", {"text": f"{number}"}, set={"n": number})
         refs.append(await s.checkpoint(f"turn {number}", full=number % 4 == 0))
-    await s.unpin(refs.pop(3))
+    await s.history.unpin(refs.pop(3))
     return refs
 
 
 async def shown(lp: Limpet, key: Key = KEY) -> tuple[limpet.Checkpoint, ...]:
-    return (await (await lp.get(key)).checkpoints(limit=100)).items
+    return (await (await lp.get(key)).history.checkpoints(limit=100)).items
 
 
 async def pinned(lp: Limpet, key: Key = KEY) -> list[int]:
@@ -84,11 +84,11 @@ async def test_a_file_has_the_checkpoints_of_its_session(
     assert [each.ref for each in await shown(target)] == refs[::-1]
     assert {2, 6} <= set(await pinned(target))
     s = await target.get(KEY, actor="agent:main")
-    await s.restore(refs[2])
+    await s.history.restore(refs[2])
     assert s.state["n"] == 2
     made = await s.checkpoint("after")
     assert made.number == 9  # it goes on counting
-    assert (await target.verify()).findings == ()
+    assert (await target.maintenance.verify()).findings == ()
 
 
 async def test_importing_again_brings_only_later_checkpoints(
@@ -104,7 +104,7 @@ async def test_importing_again_brings_only_later_checkpoints(
     assert await recorded(target._journal.store, checkpoints_of(KEY)) == before
     s = await source.get(KEY, actor="agent:main")
     await s.checkpoint("later")
-    await s.unpin(refs[0])
+    await s.history.unpin(refs[0])
     await source.export(KEY, tmp_path / "b.limpet")
     await target.import_(tmp_path / "b.limpet")
     assert await shown(target) == await shown(source)
@@ -220,7 +220,7 @@ async def test_a_copy_brings_the_checkpoints_of_its_sessions(
     assert (copied.events, copied.checkpoints) == (1, 1)
     assert await shown(target) == await shown(source)
     assert {2, 6, 10} <= set(await pinned(target))
-    assert (await target.verify()).findings == ()
+    assert (await target.maintenance.verify()).findings == ()
 
 
 async def test_what_is_adopted_makes_no_checkpoints_of_its_own(
@@ -230,7 +230,7 @@ async def test_what_is_adopted_makes_no_checkpoints_of_its_own(
     source, target = pair
     await filled(source)
     often = limpet.CheckpointPolicy(every=timedelta(microseconds=1), events=("agent.*",))
-    await target.checkpointing("support", often)
+    await target.policies.checkpointing("support", often)
     await source.copy(KEY, to=target)
     assert await shown(target) == await shown(source)
 
@@ -248,13 +248,13 @@ async def test_checkpoints_go_to_the_archive_and_come_back(lp: Limpet, tmp_path:
     query = Query(app=CHECKPOINTS, reserved=True)
     assert not (await lp._journal.store.heads(query, cursor=None, limit=9)).items
     cold = await lp.get(KEY, archived=True)
-    assert (await cold.checkpoints(limit=100)).items == before
-    assert (await cold.state_at(refs[2]))["n"] == 2
+    assert (await cold.history.checkpoints(limit=100)).items == before
+    assert (await cold.history.at(refs[2]))["n"] == 2
     await lp.unarchive(KEY)
     assert await shown(lp) == before
     assert {2, 6} <= set(await pinned(lp))
     assert (await lp.get(KEY)).head.created_at == created_at
-    assert (await lp.verify()).findings == ()
+    assert (await lp.maintenance.verify()).findings == ()
 
 
 async def test_a_listing_by_creation_has_a_stub_where_its_session_was(lp: Limpet) -> None:

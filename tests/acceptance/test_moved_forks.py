@@ -74,11 +74,11 @@ async def test_a_fork_of_a_fork_moves_without_its_grandparent(
             for key in files:
                 await fresh.import_(tmp_path / f"{key.id}.limpet")
             assert (await fresh.get(THIRD)).state == state
-            assert (await fresh.verify()).ok
+            assert (await fresh.maintenance.verify()).ok
     copied = await source.copy(to=target)
     assert copied.refused == ()
     assert (await target.get(THIRD)).state == state
-    assert (await target.verify()).ok
+    assert (await target.maintenance.verify()).ok
 
 
 @pytest.mark.parametrize("gone", GONE)
@@ -89,7 +89,7 @@ async def test_blame_and_bisect_look_at_every_event_that_can_be_read(lp: Limpet,
     third = await lp.get(THIRD)
     read = [each for each in await third.read(limit=100) if not each.removed]
     changed = [each.seq for each in read if each.type == "agent.message" or each.seq == 1]
-    assert [each.event.seq for each in await third.blame("n")] == changed[::-1]
+    assert [each.event.seq for each in await third.history.blame("n")] == changed[::-1]
     assert 8 in changed
-    found = await third.bisect(lambda state: state["n"] < 60)
+    found = await third.history.bisect(lambda state: state["n"] < 60)
     assert found.seq == 8

@@ -39,7 +39,7 @@ async def pair(two_urls: list[str]) -> AsyncIterator[tuple[Limpet, Limpet]]:
 async def go_back(lp: Limpet) -> None:
     """What a resumption from the first checkpoint does to what a session remembers."""
     s = await lp.get(KEY)
-    (first,) = [each for each in (await s.checkpoints()).items if each.number == 1]
+    (first,) = [each for each in (await s.history.checkpoints()).items if each.number == 1]
     puts = await s.memory.session.back_to(first)
     await commit_puts(lp._journal, (), puts)
 
@@ -94,7 +94,7 @@ async def test_a_session_that_moves_still_remembers(
         assert await remembered(target) == await remembered(source)
     there = (await target.get(KEY)).memory.session
     assert [each.version for each in await there.list("plan")] == [3]
-    assert (await target.verify()).ok
+    assert (await target.maintenance.verify()).ok
 
 
 @pytest.mark.parametrize("how", ["file", "copy"])

@@ -19,7 +19,7 @@ async def begun(lp: limpet.Limpet, **how: Any) -> limpet.Session[Any]:
 
 
 async def only_child(lp: limpet.Limpet, s: limpet.Session[Any]) -> limpet.Session[Any]:
-    (key,) = await s.children()
+    (key,) = await s.runs.children()
     return await lp.get(key)
 
 
@@ -34,10 +34,10 @@ async def test_a_child_has_a_subset_of_its_parents_tools(lp: limpet.Limpet) -> N
     registry = limpet.ToolRegistry(
         [limpet.Tool("search", permission="always_ask"), limpet.Tool("refund")]
     )
-    await s.bind_tools(registry, actor=ADA)
+    await s.tools.bind(registry, actor=ADA)
     assert (await lp.wake(s.key, delegates)).error is None
     child = await only_child(lp, s)
-    assert child.tools == {"search": s.tools["search"]}
+    assert child.tools.bound == {"search": s.tools.bound["search"]}
     for wrong, error in (
         (["shell"], limpet.ToolAuthorizationFailed),
         ("search", limpet.InvalidInput),
@@ -47,7 +47,7 @@ async def test_a_child_has_a_subset_of_its_parents_tools(lp: limpet.Limpet) -> N
         await child.append("user.message", {"text": "more"}, actor=ADA)
         woken = await lp.wake(child.key, delegates)
         assert isinstance(woken.error, error)
-        assert await child.children() == ()
+        assert await child.runs.children() == ()
 
 
 async def test_a_child_of_a_child_has_no_tool_that_its_parent_was_not_given(
@@ -81,10 +81,10 @@ async def test_a_child_runs_under_its_parents_permissions(lp: limpet.Limpet) -> 
 
     s = await begun(lp)
     await lp.permissions.put("p", {"tools": {"refund": "always_ask"}}, actor=ADA)
-    await s.attach(permissions="p")
+    await s.setup.attach(permissions="p")
     await lp.wake(s.key, delegates)
     child = await only_child(lp, s)
-    assert child.setup.permissions == "p@1"
+    assert child.setup.current.permissions == "p@1"
     assert (await lp.wake(child.key, acts)).reason == "requires_action"
     assert done == []
 
@@ -102,16 +102,16 @@ async def test_what_a_bound_tool_asks_for_is_asked_for_in_every_child(lp: limpet
 
     s = await begun(lp)
     tools = [limpet.Tool("refund", permission="always_ask"), limpet.Tool("search")]
-    await s.bind_tools(limpet.ToolRegistry(tools), actor=ADA)
+    await s.tools.bind(limpet.ToolRegistry(tools), actor=ADA)
     await lp.wake(s.key, delegates)
     child = await only_child(lp, s)
     await lp.wake(child.key, delegates)
     below = await only_child(lp, child)
     free = [limpet.Tool("refund"), limpet.Tool("search")]
-    await below.bind_tools(limpet.ToolRegistry(free), actor=ADA)
+    await below.tools.bind(limpet.ToolRegistry(free), actor=ADA)
     expected = {"*": "deny", "refund": "always_ask", "search": "always_allow"}
     for each in (child, below):
-        assert await each.describe_permissions() == expected
+        assert await each.setup.permissions() == expected
         await each.append("user.message", {"text": "more"}, actor=ADA)
         assert (await lp.wake(each.key, acts)).reason == "requires_action"
     assert done == ["search", "search"]
@@ -135,17 +135,17 @@ async def test_a_child_uses_the_tools_that_it_was_given_and_no_others(
     s = await begun(lp)
     if bound:
         tools = [limpet.Tool("search"), limpet.Tool("refund")]
-        await s.bind_tools(limpet.ToolRegistry(tools), actor=ADA)
+        await s.tools.bind(limpet.ToolRegistry(tools), actor=ADA)
     await lp.wake(s.key, acts)
     child = await only_child(lp, s)
     await lp.wake(child.key, acts)
     below = await only_child(lp, child)
     await lp.wake(below.key, acts)
     assert done == ["support search", "support refund", "research search"]
-    assert await child.check_permission("search") == "always_allow"
-    assert await child.check_permission("refund") == "deny"
-    assert await below.check_permission("search") == "deny"
-    assert await below.check_permission("memory_write") == "always_allow"
+    assert await child.setup.check_permission("search") == "always_allow"
+    assert await child.setup.check_permission("refund") == "deny"
+    assert await below.setup.check_permission("search") == "deny"
+    assert await below.setup.check_permission("memory_write") == "always_allow"
 
 
 async def test_what_a_child_has_from_its_parent_is_a_part_of_its_setup(lp: limpet.Limpet) -> None:
@@ -155,14 +155,14 @@ async def test_what_a_child_has_from_its_parent_is_a_part_of_its_setup(lp: limpe
         await turn.delegate("research", "look")
 
     s = await begun(lp)
-    await s.bind_tools(limpet.ToolRegistry([limpet.Tool("refund", permission="always_ask")]))
+    await s.tools.bind(limpet.ToolRegistry([limpet.Tool("refund", permission="always_ask")]))
     await lp.wake(s.key, delegates)
     child = await only_child(lp, s)
-    assert child.setup.limits == {"refund": "always_ask"}
-    assert await child.compare_setup() == ()
+    assert child.setup.current.limits == {"refund": "always_ask"}
+    assert await child.setup.compare() == ()
     other = await lp.create("research", "ada")
-    assert child.setup.fingerprint != other.setup.fingerprint
-    (change,) = other.setup.compare(child.setup)
+    assert child.setup.current.fingerprint != other.setup.current.fingerprint
+    (change,) = other.setup.current.compare(child.setup.current)
     assert str(change) == "limit refund was added (always_ask)"
 
 
@@ -185,7 +185,7 @@ async def test_a_child_that_its_parent_runs_has_the_permissions_of_the_parents_w
         await s.append("user.message", {"text": "go"}, actor=ADA)
         woken = await lp.wake(s.key, runs, permissions={"refund": permission})
         assert woken.error is None
-    assert len(await s.children()) == 1, "the one who was denied has ended"
+    assert len(await s.runs.children()) == 1, "the one who was denied has ended"
     assert done == []
 
 
@@ -209,7 +209,7 @@ async def test_a_child_keeps_to_the_permissions_of_its_parents_worker_whoever_ru
     await lp.wake(child.key, delegates)
     below = await only_child(lp, child)
     for each in (child, below):
-        assert await each.check_permission("other") == "deny"
+        assert await each.setup.check_permission("other") == "deny"
         await each.append("user.message", {"text": "more"}, actor=ADA)
         assert (await lp.wake(each.key, acts)).reason == "requires_action"
     assert done == ["search", "search"]
@@ -225,11 +225,11 @@ async def test_a_share_is_a_part_of_what_the_parent_has_left(lp: limpet.Limpet) 
     s = await begun(lp, budget=limpet.Budget(cost=1.0, tokens=1_000))
     await lp.wake(s.key, delegates)
     child = await only_child(lp, s)
-    assert child.budget is not None
-    assert child.budget.limit == limpet.Budget(cost=0.2, tokens=225)
+    assert child.runs.budget is not None
+    assert child.runs.budget.limit == limpet.Budget(cost=0.2, tokens=225)
     await s.refresh()
-    assert s.budget is not None
-    assert s.budget.remaining == limpet.Budget(cost=0.6, tokens=675)
+    assert s.runs.budget is not None
+    assert s.runs.budget.remaining == limpet.Budget(cost=0.6, tokens=675)
 
 
 @pytest.mark.parametrize("share", [0, 1.5, -0.5, True, "half"])
@@ -244,9 +244,9 @@ async def test_a_share_is_between_0_and_1(lp: limpet.Limpet, share: Any) -> None
 
     s = await begun(lp)
     assert isinstance((await lp.wake(s.key, fair)).error, limpet.InvalidInput)
-    await s.grant(1.0, actor=ADA)
+    await s.runs.grant(1.0, actor=ADA)
     assert isinstance((await lp.wake(s.key, delegates)).error, limpet.InvalidInput)
-    assert await s.children() == ()
+    assert await s.runs.children() == ()
 
 
 async def test_a_child_has_its_parents_owner_and_a_scope_of_its_own(lp: limpet.Limpet) -> None:
@@ -258,7 +258,7 @@ async def test_a_child_has_its_parents_owner_and_a_scope_of_its_own(lp: limpet.L
 
     s = await begun(lp, state={"secret": 1})
     await lp.wake(s.key, delegates)
-    keys = await s.children()
+    keys = await s.runs.children()
     assert {key.user for key in keys} == {"ada"}
     assert len({*keys, s.key}) == 3
     assert [dict((await lp.get(key)).state) for key in keys] == [{"order": 7}] * 2
@@ -276,7 +276,7 @@ async def test_a_parent_completes_after_its_children(lp: limpet.Limpet) -> None:
 
     s = await begun(lp)
     await lp.wake(s.key, delegates)
-    (child,) = await s.children()
+    (child,) = await s.runs.children()
     with pytest.raises(limpet.GuardFailed, match=child.id):
         await s.complete(actor=ADA)
     await lp.wake(child, looks)
@@ -300,17 +300,17 @@ async def test_a_tree_has_every_session_that_was_delegated(lp: limpet.Limpet) ->
 
     s = await begun(lp)
     await lp.wake(s.key, delegates)
-    one, two = await s.children()
+    one, two = await s.runs.children()
     await lp.wake(one, reads)
     await lp.wake(two, quiet)
-    (three,) = await lp.session(one).children()
-    tree = await s.tree()
+    (three,) = await lp.session(one).runs.children()
+    tree = await s.runs.tree()
     assert tree.edges == ((s.key, one), (s.key, two), (one, three))
-    assert ((await lp.get(three)).parent, (await lp.get(one)).parent) == (one, s.key)
-    assert s.parent is None
+    assert ((await lp.get(three)).runs.parent, (await lp.get(one)).runs.parent) == (one, s.key)
+    assert s.runs.parent is None
     first, second = tree.children
     assert (first.title, first.stop_reason, second.stop_reason) == ("first", None, "end_turn")
     assert (first.output, second.output, tree.at_work) == (None, "invoice 4711", (one,))
     await lp.delete(two)
-    assert [child.gone for child in (await s.tree()).children] == [False, True]
-    assert (await lp.session(three).tree()).edges == ()
+    assert [child.gone for child in (await s.runs.tree()).children] == [False, True]
+    assert (await lp.session(three).runs.tree()).edges == ()

@@ -17,11 +17,11 @@ WRITES: dict[str, Write] = {
     "input": lambda s: s.append("user.message", {"text": "hi"}),
     "input of another type": lambda s: s.append("shop.order", {"n": 1}, input=True),
     "label": lambda s: s.label({"plan": "gold"}),
-    "timer": lambda s: s.set_timer("t", DAY),
-    "timeouts": lambda s: s.set_timeouts(limpet.Timeouts(idle=DAY)),
-    "retention": lambda s: s.retention(events=50),
+    "timer": lambda s: s.lifecycle.set_timer("t", DAY),
+    "timeouts": lambda s: s.lifecycle.set_timeouts(limpet.Timeouts(idle=DAY)),
+    "retention": lambda s: s.history.retention(events=50),
     "checkpoint": lambda s: s.checkpoint(),
-    "tools": lambda s: s.bind_tools(limpet.ToolRegistry([limpet.Tool("search")])),
+    "tools": lambda s: s.tools.bind(limpet.ToolRegistry([limpet.Tool("search")])),
     "rewind": lambda s: s.rewind(1),  # its state has changed since
     "agent": lambda s: s.append("agent.message", {"text": "hi"}),
     "state": lambda s: s.update(lambda state: {"n": 3}),
@@ -67,7 +67,7 @@ async def test_a_phase_accepts_these_writes_and_no_others(lp: limpet.Limpet, pha
         with pytest.raises(refused):
             await write(s)
         assert (s.phase, s.version) == (phase, version), name
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_suspended_session_takes_answers(lp: limpet.Limpet) -> None:

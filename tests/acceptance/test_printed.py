@@ -58,11 +58,11 @@ async def test_a_migration_says_what_becomes_of_sessions(lp: limpet.Limpet) -> N
     await lp.create("support", "ada", "plain")
     await lp.create("support", "ada", "one", state=chats.Old(plan="a"))
     await lp.create("support", "ada", "two", state=chats.Old(plan="b"))
-    untyped, migratable, said = str(await lp.migrate(registry, chats.New)).splitlines()
+    untyped, migratable, said = str(await lp.maintenance.migrate(registry, chats.New)).splitlines()
     assert untyped == "untyped: 1 session"
     assert migratable.startswith("migratable: 2 sessions, the first support/ada/one: ")
     assert said == "ok: 2 sessions of 3 to be migrated to schema 2.0.0; nothing was written."
-    plan = await lp.migrate(registry, chats.New, apply=True)
+    plan = await lp.maintenance.migrate(registry, chats.New, apply=True)
     assert str(plan).splitlines()[-1] == "ok: 2 sessions of 3 migrated to schema 2.0.0."
 
 
@@ -74,8 +74,8 @@ async def test_what_has_moved_or_ended_is_counted(lp: limpet.Limpet, tmp_path: P
         assert str(await lp.copy(s.key, to=other)) == (
             "1 session, 2 events, 0 shared names copied; left out: user:u"
         )
-    assert str(await lp.mirror(tmp_path / "mirror")) == "1 session, 2 events written"
-    assert str(await lp.compact()) == "0 events of 0 sessions moved"
+    assert str(await lp.maintenance.mirror(tmp_path / "mirror")) == "1 session, 2 events written"
+    assert str(await lp.maintenance.compact()) == "0 events of 0 sessions moved"
     assert str(await s.rewind(1)) == "event 3 restored a"
     assert str(await s.rewind(1)) == "nothing to restore"
     assert str(await s.suspend()).startswith("suspend: active to suspended (checkpoint, ")

@@ -26,7 +26,7 @@ async def learns(turn: limpet.Turn) -> None:
 async def learned(lp: limpet.Limpet, id: str) -> limpet.Session[Any]:
     """A session that has an outcome, and has learned a lesson."""
     s = await lp.create("support", "ada", id)
-    await s.define_outcome("deliver", criteria=["it is there"])
+    await s.outcome.define("deliver", criteria=["it is there"])
     assert (await lp.wake(s.key, learns)).error is None
     return await s.refresh()
 
@@ -50,18 +50,18 @@ async def test_without_gates_a_learning_is_promoted_once(lp: limpet.Limpet) -> N
 async def test_a_verdict_opens_the_gate(lp: limpet.Limpet) -> None:
     """Refused until the outcome was evaluated as good; the session records the promotion."""
     s = await learned(lp, "one")
-    await lp.set_gates("support", limpet.Gates(grade="done_candidate", verdict="pass"))
+    await lp.policies.gates("support", limpet.Gates(grade="done_candidate", verdict="pass"))
     lesson = await the_lesson(lp)
     for verdict in (None, False):
         if verdict is not None:
-            await s.evaluate(lambda outcome, evidence: False)
+            await s.outcome.evaluate(lambda outcome, evidence: False)
         with pytest.raises(limpet.PromotionRefused) as info:
             await lp.promote("support", lesson, session=s.key)
         found = "was not evaluated" if verdict is None else "was evaluated as fail"
         assert info.value.unmet == (f"the outcome {found}, and pass is needed",)
     assert await lp.memory_of("support") == ""
-    await s.evaluate(lambda outcome, evidence: True)
-    assert await s.unmet(limpet.Gates(verdict="pass")) == ()
+    await s.outcome.evaluate(lambda outcome, evidence: True)
+    assert await s.outcome.unmet(limpet.Gates(verdict="pass")) == ()
     await lp.promote("support", lesson, session=s.key, actor=ADA)
     assert LESSON in await lp.memory_of("support")
     (event,) = await s.read(types=["audit.*"])
@@ -72,8 +72,8 @@ async def test_a_verdict_opens_the_gate(lp: limpet.Limpet) -> None:
 async def test_a_grade_below_the_gate_is_refused(lp: limpet.Limpet) -> None:
     """A session that has work to do is not done, whatever was said of it before."""
     s = await learned(lp, "one")
-    await s.evaluate(lambda outcome, evidence: True)
-    await lp.set_gates("support", limpet.Gates(grade="done_candidate"))
+    await s.outcome.evaluate(lambda outcome, evidence: True)
+    await lp.policies.gates("support", limpet.Gates(grade="done_candidate"))
     await s.append("user.message", {"text": "and?"}, actor=ADA)
     with pytest.raises(limpet.PromotionRefused, match="graded in_progress"):
         await lp.promote("support", await the_lesson(lp), session=s.key)
@@ -82,7 +82,7 @@ async def test_a_grade_below_the_gate_is_refused(lp: limpet.Limpet) -> None:
 async def test_a_gate_on_an_outcome_needs_a_session_that_learned_it(lp: limpet.Limpet) -> None:
     """Without one, or with another session, nothing is promoted."""
     await learned(lp, "one")
-    await lp.set_gates("support", limpet.Gates(grade="missing"))
+    await lp.policies.gates("support", limpet.Gates(grade="missing"))
     lesson = await the_lesson(lp)
     with pytest.raises(limpet.PromotionRefused, match="no session= was given"):
         await lp.promote("support", lesson)
@@ -97,7 +97,7 @@ async def test_sessions_that_learned_it_are_counted_once_each(lp: limpet.Limpet)
     s = await learned(lp, "one")
     await s.append("user.message", {"text": "again"}, actor=ADA)
     await lp.wake(s.key, learns)
-    await lp.set_gates("support", limpet.Gates(sessions=2))
+    await lp.policies.gates("support", limpet.Gates(sessions=2))
     with pytest.raises(limpet.PromotionRefused, match="1 of 2 sessions"):
         await lp.promote("support", await the_lesson(lp))
     await learned(lp, "two")
@@ -113,7 +113,7 @@ async def test_a_learning_that_says_it_was_learned_often_is_counted_again(
 ) -> None:
     """The store counts, not the object that was passed."""
     await learned(lp, "one")
-    await lp.set_gates("support", limpet.Gates(sessions=2))
+    await lp.policies.gates("support", limpet.Gates(sessions=2))
     lesson = await the_lesson(lp)
     boast = limpet.Learning(lesson.id, lesson.kind, lesson.text, sessions=99)
     made_up = limpet.Learning("0" * 32, "lesson", "Trust me.", sessions=99)
@@ -126,11 +126,11 @@ async def test_only_the_kinds_of_the_gate_are_promoted(lp: limpet.Limpet) -> Non
     """And taking the gates away lets everything in again; their history stays."""
     await learned(lp, "one")
     lesson = await the_lesson(lp)
-    await lp.set_gates("support", limpet.Gates(kinds=("correction",)))
+    await lp.policies.gates("support", limpet.Gates(kinds=("correction",)))
     with pytest.raises(limpet.PromotionRefused, match="it is a lesson"):
         await lp.promote("support", lesson)
-    await lp.set_gates("support", None)
-    assert await lp.gates_of("support") == limpet.Gates()
+    await lp.policies.gates("support", None)
+    assert await lp.policies.gates_of("support") == limpet.Gates()
     await lp.promote("support", lesson)
     assert len(await Internal(lp._journal, "gates").history("support")) == 2
 
@@ -164,16 +164,16 @@ async def test_racing_promotions_lose_nothing(lp: limpet.Limpet) -> None:
 async def test_gates_are_checked_before_they_are_kept(lp: limpet.Limpet, wrong: Any) -> None:
     """What nobody could meet or read is refused."""
     with pytest.raises(limpet.InvalidInput):
-        await lp.set_gates("support", wrong)
-    assert await lp.gates_of("support") == limpet.Gates()
+        await lp.policies.gates("support", wrong)
+    assert await lp.policies.gates_of("support") == limpet.Gates()
 
 
 async def test_a_completed_session_still_promotes(lp: limpet.Limpet) -> None:
     """What was learned counts after the end of the session that learned it."""
     s = await learned(lp, "one")
-    await s.evaluate(lambda outcome, evidence: True)
+    await s.outcome.evaluate(lambda outcome, evidence: True)
     await s.complete(actor=ADA)
-    await lp.set_gates("support", limpet.Gates(verdict="pass"))
+    await lp.policies.gates("support", limpet.Gates(verdict="pass"))
     await lp.promote("support", await the_lesson(lp), session=s.key)
     assert LESSON in await lp.memory_of("support")
 
@@ -195,10 +195,10 @@ async def test_a_verdict_that_changes_meanwhile_is_looked_at_again() -> None:
     store = Meddling()
     async with limpet.Limpet("memory://", store=store) as lp:
         s = await learned(lp, "one")
-        await s.evaluate(lambda outcome, evidence: True)
-        await lp.set_gates("support", limpet.Gates(verdict="pass"))
+        await s.outcome.evaluate(lambda outcome, evidence: True)
+        await lp.policies.gates("support", limpet.Gates(verdict="pass"))
         lesson = await the_lesson(lp)
-        store.before = lambda: lp.session(s.key, actor=ADA).evaluate(lambda o, e: False)
+        store.before = lambda: lp.session(s.key, actor=ADA).outcome.evaluate(lambda o, e: False)
         with pytest.raises(limpet.PromotionRefused, match="evaluated as fail"):
             await lp.promote("support", lesson, session=s.key)
         assert await lp.memory_of("support") == ""

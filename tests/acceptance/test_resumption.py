@@ -29,7 +29,7 @@ async def suspended(lp: limpet.Limpet, *tools: Tool, **state: Any) -> limpet.Ses
     """A session with tools bound, suspended at a checkpoint."""
     s = await lp.create("support", "ada", state=state, actor="user:ada")
     if tools:
-        await s.bind_tools(ToolRegistry(tools))
+        await s.tools.bind(ToolRegistry(tools))
     await s.append("agent.message", {"text": "hi", "usage": {"input": 30, "output": 10}})
     await s.suspend()
     return s
@@ -48,7 +48,7 @@ async def test_a_session_is_resumed_in_five_reported_phases(lp: limpet.Limpet) -
     assert wanted.items() <= dict(event.data).items()
     assert event.data["tokens_left"] == 60
     assert str(report).splitlines()[1].startswith("  restore")
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_resuming_may_stop_before_it_is_active(lp: limpet.Limpet) -> None:
@@ -157,7 +157,7 @@ async def test_a_tool_is_rebound_only_if_its_version_fits(lp: limpet.Limpet) -> 
         [Tool("search", "1.1.0"), Tool("search", "1.4.0"), Tool("search", "2.0.0")]
     )
     session, _ = await lp.resume(s.key, tools=newer)
-    assert session.tools["search"]["version"] == "1.4.0"
+    assert session.tools.bound["search"]["version"] == "1.4.0"
     await session.suspend(actor="user:ada")
     with pytest.raises(limpet.RequiredToolUnavailable) as caught:
         await lp.resume(s.key, tools=ToolRegistry([Tool("search", "2.0.0")]))
@@ -174,13 +174,13 @@ async def test_an_older_version_of_a_tool_is_never_bound_in_its_place(
     registry = ToolRegistry([Tool("search", older), Tool("paint", older)])
     with pytest.raises(limpet.RequiredToolUnavailable):
         await lp.resume(s.key, tools=registry)
-    lp.lifecycle("support", tools=registry)
+    lp.policies.lifecycle("support", tools=registry)
     with pytest.raises(limpet.GuardFailed, match="search"):
         await s.resume()
     registry.add(Tool("search", "1.2.1"))
     s, report = await lp.resume(s.key)
-    assert ({*s.tools}, report.degraded) == ({"search"}, ("paint",))
-    assert s.tools["search"]["version"] == "1.2.1"
+    assert ({*s.tools.bound}, report.degraded) == ({"search"}, ("paint",))
+    assert s.tools.bound["search"]["version"] == "1.2.1"
 
 
 async def test_a_missing_tool_is_substituted_degraded_or_fails(lp: limpet.Limpet) -> None:
@@ -190,7 +190,7 @@ async def test_a_missing_tool_is_substituted_degraded_or_fails(lp: limpet.Limpet
     assert report.substituted == {"search": "find"}
     assert report.degraded == ("paint",)
     assert "tool substituted: search by find" in report.warnings
-    assert session.tools["search"]["as"] == "find"
+    assert session.tools.bound["search"]["as"] == "find"
     assert (await session.read(types=["session.tools_bound"]))[-1].data["degraded"] == ["paint"]
 
 
@@ -205,9 +205,9 @@ async def test_a_tool_is_bound_for_who_may_use_it(lp: limpet.Limpet) -> None:
         await lp.resume(s.key, tools=ToolRegistry([Tool("search")], authorize=authorize))
     new = await lp.create("support", "ada", actor="user:ada")
     with pytest.raises(limpet.ToolAuthorizationFailed):
-        await new.bind_tools(ToolRegistry([Tool("rm", permission="deny")]))
+        await new.tools.bind(ToolRegistry([Tool("rm", permission="deny")]))
     optional = ToolRegistry([Tool("rm", permission="deny", required=False)])
-    assert await new.bind_tools(optional) == {}
+    assert await new.tools.bind(optional) == {}
 
 
 async def test_an_exclusive_tool_is_held_by_one_session(lp: limpet.Limpet) -> None:
@@ -216,17 +216,17 @@ async def test_an_exclusive_tool_is_held_by_one_session(lp: limpet.Limpet) -> No
     one = await lp.create("support", "ada", actor="user:ada")
     other = await lp.create("support", "bob", actor="user:bob")
     for s in (one, other):
-        await s.bind_tools(registry)
-    await one.lock_tool("printer")
-    await one.lock_tool("printer")  # again, by itself
+        await s.tools.bind(registry)
+    await one.tools.lock("printer")
+    await one.tools.lock("printer")  # again, by itself
     with pytest.raises(limpet.ToolLocked):
-        await other.lock_tool("printer")
+        await other.tools.lock("printer")
     await one.suspend()
-    await other.lock_tool("printer")
+    await other.tools.lock("printer")
     with pytest.raises(limpet.ToolLocked):
-        await one.lock_tool("printer")
+        await one.tools.lock("printer")
     await other.terminate()
-    await one.lock_tool("printer")
+    await one.tools.lock("printer")
 
 
 # --- verification -------------------------------------------------------------------------------
@@ -244,8 +244,8 @@ async def test_a_plan_that_does_not_hold_keeps_a_session_suspended(lp: limpet.Li
 async def test_without_a_checkpoint_there_is_nothing_to_resume_from(lp: limpet.Limpet) -> None:
     """NoCheckpoint if none is kept, NoFullCheckpoint if none of them has the state."""
     s = await suspended(lp)
-    (kept,) = (await s.checkpoints()).items
-    await s.unpin(kept.ref)
+    (kept,) = (await s.history.checkpoints()).items
+    await s.history.unpin(kept.ref)
     with pytest.raises(limpet.NoCheckpoint):
         await lp.resume(s.key)
     await s.checkpoint(full=False)
@@ -294,7 +294,7 @@ async def test_a_restored_state_has_the_checksum_of_its_checkpoint(lp: limpet.Li
     has it."""
     s = await suspended(lp, n=1)
     ref = await forged(s)
-    for refused in (s.restore(ref), s.state_at(ref), lp.resume(s.key)):
+    for refused in (s.history.restore(ref), s.history.at(ref), lp.resume(s.key)):
         with pytest.raises(limpet.CheckpointIntegrity, match="another state"):
             await refused
     for activate in (True, False):
@@ -435,7 +435,7 @@ async def test_what_a_session_remembered_goes_with_it(lp: limpet.Limpet, way: st
     await s.complete()
     if way == "expiry":
         await passed(lp)
-        assert (await lp.sweep()).deleted == 1
+        assert (await lp.work.sweep()).deleted == 1
     else:
         await getattr(lp, way)(s.key)
     again = await lp.create(
@@ -444,7 +444,7 @@ async def test_what_a_session_remembered_goes_with_it(lp: limpet.Limpet, way: st
     assert await again.memory.session.list() == ()
     names = [each.name for each in await again.memory.episodic.list()]
     assert names == ([] if way == "erase" else ["promoted/one/fact"])
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_the_budget_of_the_session_counts_where_no_tokens_are_given(

@@ -51,18 +51,18 @@ async def failed(lp: Limpet, lease: Lease) -> None:
     s = lp.session(lease.key, actor="agent:main", lease=lease, state_type=Old)
     with contextlib.suppress(limpet.SessionError, limpet.StoreError):
         await s.refresh()
-        await lp.release(lease)
+        await lp.work.release(lease)
 
 
 async def worker(lp: Limpet, name: str, app: str) -> list[str]:
     """Until nothing is due; the codes of what it met."""
     met = []
-    while leases := await lp.claim(name, app=app):
+    while leases := await lp.work.claim(name, app=app):
         for lease in leases:
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(work_on(lp, lease))
-                await lp.release(lease)
+                await lp.work.release(lease)
             except* limpet.SessionFenced:
                 pass
             except* Exception as errors:

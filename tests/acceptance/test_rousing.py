@@ -15,7 +15,7 @@ async def test_a_commit_over_sessions_resumes_each_that_its_input_rouses(lp: lim
     for id in ("one", "two", "three"):
         await lp.create("support", "ada", id, timeouts=limpet.Timeouts(idle=NOW), actor="user:ada")
     await passed(lp, 3)
-    assert (await lp.sweep()).suspended == 3
+    assert (await lp.work.sweep()).suspended == 3
     one, two, three = [await lp.get("support", "ada", id) for id in ("one", "two", "three")]
     async with lp.commit() as c:
         c.append(one, "user.message", {"text": "back"}, actor="user:ada")

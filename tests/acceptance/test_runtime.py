@@ -40,7 +40,7 @@ async def test_a_turn_from_the_first_message_to_the_last_answer(lp: Limpet) -> N
 
     session = await begun(lp)
     assert (await lp.wake(session.key, support)).reason == "requires_action"
-    assert not await lp.claim("w")
+    assert not await lp.work.claim("w")
     await session.refresh()
     await session.confirm(session.blocked_on[0].id, allow=True)
     assert (await lp.wake(session.key, support)).reason == "requires_action"
@@ -51,9 +51,9 @@ async def test_a_turn_from_the_first_message_to_the_last_answer(lp: Limpet) -> N
     assert await said(session) == ["soon", "SOON 7 True 1.25"]
     assert len(refunds) == 1
     assert (session.status, session.stop_reason, session.head.pending) == ("idle", "end_turn", 0)
-    assert session.usage.cost == 0.5
+    assert session.runs.usage.cost == 0.5
     assert session.head.timers["revisit:delivery"]
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_an_effect_under_a_key_is_performed_once_in_the_life_of_a_session(
@@ -93,7 +93,7 @@ async def test_a_worker_answers_everything_that_is_due(lp: Limpet) -> None:
     assert rates.turns == 5
     for session in sessions:
         assert await said(session) == ["hi"]
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_failed_turn_is_due_at_its_time_and_not_before(lp: Limpet) -> None:
@@ -105,7 +105,7 @@ async def test_a_failed_turn_is_due_at_its_time_and_not_before(lp: Limpet) -> No
     session = await begun(lp)
     woken = await lp.wake(session.key, broken)
     assert woken.reason == "rescheduling"
-    assert not await lp.claim("w")
+    assert not await lp.work.claim("w")
     await session.refresh()
     due = limpet.runnable_at(session.head)
     assert due is not None
@@ -123,9 +123,9 @@ async def test_dead_letters_are_listed_and_requeued(lp: Limpet) -> None:
 
     session = await begun(lp)
     await lp.wake(session.key, broken, retries=0)
-    assert [h.key for h in (await lp.dead_letters(app="support")).items] == [session.key]
-    assert not await lp.claim("w")
-    await lp.requeue(session.key)
+    assert [h.key for h in (await lp.work.dead_letters(app="support")).items] == [session.key]
+    assert not await lp.work.claim("w")
+    await lp.work.requeue(session.key)
     async with asyncio.timeout(60):
         await limpet.Worker(lp, fine, app="support", idle_exit=True).run()
     assert await said(session) == ["ok"]
@@ -147,7 +147,7 @@ async def test_an_interrupted_session_goes_first(lp: Limpet) -> None:
         assert (await waking).reason == "interrupted"
     third = await begun(lp)
     await third.interrupt()
-    leases = await lp.claim("w", limit=3)
+    leases = await lp.work.claim("w", limit=3)
     assert [lease.key for lease in leases] == [third.key, second.key]
 
 
@@ -178,7 +178,7 @@ async def test_an_interrupt_with_a_note_begins_a_turn_on_every_store(lp: Limpet)
     for session in (paused, running):
         await session.refresh()
         assert (session.head.pending, session.stop_reason) == (0, "end_turn")
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_child_wakes_its_parent(lp: Limpet) -> None:
@@ -192,18 +192,18 @@ async def test_a_child_wakes_its_parent(lp: Limpet) -> None:
         await turn.say("found", cost=0.05)
 
     session = await begun(lp)
-    await session.grant(1.0)
+    await session.runs.grant(1.0)
     await lp.wake(session.key, parent)
-    (key,) = await session.children()
-    assert not await lp.claim("w", app="support")
+    (key,) = await session.runs.children()
+    assert not await lp.work.claim("w", app="support")
     await lp.wake(key, child)
-    assert len(await lp.claim("w", app="support", lease_seconds=0.01)) == 1
+    assert len(await lp.work.claim("w", app="support", lease_seconds=0.01)) == 1
     async with asyncio.timeout(60):
         while (woken := await lp.wake(session.key, parent)).reason == "locked":  # noqa: ASYNC110  # the lease ends by itself
             await asyncio.sleep(0.01)
     assert woken.reason == "end_turn"
     await session.refresh()
     assert await said(session) == ["found"]
-    assert session.budget is not None
-    assert session.budget.remaining.cost == 0.95
-    assert (await lp.verify()).ok
+    assert session.runs.budget is not None
+    assert session.runs.budget.remaining.cost == 0.95
+    assert (await lp.maintenance.verify()).ok

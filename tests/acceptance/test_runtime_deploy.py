@@ -29,7 +29,7 @@ async def answers(turn: limpet.Turn) -> None:
 async def asked(lp: Limpet, id: str, state: State, priority: int = 0) -> limpet.Session[Any]:
     session = await lp.create("desk", "ada", id=id, state=state)
     if priority:
-        await session.set_priority(priority, actor="user:ada")
+        await session.lifecycle.set_priority(priority, actor="user:ada")
     await session.append("user.message", {"text": id}, actor="user:ada")
     return session
 
@@ -56,14 +56,14 @@ async def test_sessions_of_newer_code_are_put_back_and_starve_nobody(
         assert session.version == 3, "nothing was written to it"
         woken = await lp.wake(session.key, answers, state_type=New)
         assert woken.reason == "end_turn"
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_session_of_newer_code_is_due_again_soon(lp: Limpet) -> None:
     """It is held back for seconds, so that a worker of that code need not wait long."""
     session = await asked(lp, "new", New())
-    (lease,) = await lp.claim("old", app="desk")
-    await lp.release(lease, retry_seconds=0)
+    (lease,) = await lp.work.claim("old", app="desk")
+    await lp.work.release(lease, retry_seconds=0)
     worker = limpet.Worker(lp, answers, app="desk", idle_exit=True, state_type=Old)
     async with asyncio.timeout(60):
         await worker.run()

@@ -33,13 +33,13 @@ async def test_a_termination_undoes_and_cascades(lp: Limpet) -> None:
             await turn.effect("book", book, seat=seat, compensate="unbook")
         await (await turn.delegate("hotel", "a room", budget=0.5)).result()
 
-    lp.lifecycle("trip", compensations={"unbook": unbook})
+    lp.policies.lifecycle("trip", compensations={"unbook": unbook})
     session = await lp.create("trip", "ada", actor="user:ada")
-    await session.grant(1.0)
+    await session.runs.grant(1.0)
     await session.append("user.message", {"text": "go"}, actor="user:ada")
     await work(lp, "trip", trip)
     await work(lp, "hotel", waits)
-    (key,) = await session.children()
+    (key,) = await session.runs.children()
     await session.terminate("rain", actor="user:ada")
     await work(lp, "trip", trip)
     assert undone == ["1b ticket 1b", "1a ticket 1a"]
@@ -47,11 +47,11 @@ async def test_a_termination_undoes_and_cascades(lp: Limpet) -> None:
     child = await lp.get(key)
     await session.refresh()
     assert child.phase == "terminated"
-    assert not await session.children()
-    assert session.budget is not None
-    assert session.budget.remaining.cost == 1.0
-    assert not await lp.claim("w", limit=10)
-    assert (await lp.verify()).ok
+    assert not await session.runs.children()
+    assert session.runs.budget is not None
+    assert session.runs.budget.remaining.cost == 1.0
+    assert not await lp.work.claim("w", limit=10)
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_compensation_that_cannot_be_done_is_a_dead_letter(lp: Limpet) -> None:
@@ -65,16 +65,16 @@ async def test_a_compensation_that_cannot_be_done_is_a_dead_letter(lp: Limpet) -
     async def trip(turn: limpet.Turn) -> None:
         await turn.effect("book", lambda seat: seat, seat="1a", compensate="unbook")
 
-    lp.lifecycle("trip", compensations={"unbook": unbook})
+    lp.policies.lifecycle("trip", compensations={"unbook": unbook})
     session = await lp.create("trip", "ada", actor="user:ada")
     await session.append("user.message", {"text": "go"}, actor="user:ada")
     await work(lp, "trip", trip)
     await session.terminate(actor="user:ada")
     await work(lp, "trip", trip, retries=0)
-    assert [head.key for head in (await lp.dead_letters(app="trip")).items] == [session.key]
-    await lp.requeue(session.key)
+    assert [head.key for head in (await lp.work.dead_letters(app="trip")).items] == [session.key]
+    await lp.work.requeue(session.key)
     await work(lp, "trip", trip, retries=0)
-    assert not (await lp.dead_letters(app="trip")).items
+    assert not (await lp.work.dead_letters(app="trip")).items
     kinds = [e.type for e in await session.read() if e.type.startswith("effect.comp")]
     assert kinds == [
         "effect.compensating",

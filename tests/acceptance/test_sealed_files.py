@@ -47,7 +47,7 @@ def seal() -> WatchedSeal:
 async def lp(url: str, cold: Path, seal: WatchedSeal) -> AsyncIterator[limpet.Limpet]:
     async with limpet.open(url, seal=seal, archive=f"file://{cold}/archive") as opened:
         policy = limpet.CheckpointPolicy(tier=f"file://{cold}/tier", full_every=2)
-        await opened.checkpointing("support", policy)
+        await opened.policies.checkpointing("support", policy)
         yield opened
 
 
@@ -57,7 +57,7 @@ async def spoken(lp: limpet.Limpet, id: str = "one", **how: Any) -> limpet.Sessi
     await s.checkpoint("first")
     await s.append("user.message", {"text": f"{SECRET} {id}"}, set={"more": SECRET * 10})
     await s.checkpoint("second", full=False)
-    await s.put_blob(LARGE + SECRET.encode(), "text/plain")
+    await s.blobs.put(LARGE + SECRET.encode(), "text/plain")
     return s
 
 
@@ -80,7 +80,7 @@ def archive_file(cold: Path) -> Path:
 async def in_tier(s: limpet.Session) -> list[Any]:
     """The states that the files of its checkpoints hold, the newest first."""
     tiers = keeping_of(s.writer.journal).tiers
-    kept = (await s.checkpoints()).items
+    kept = (await s.history.checkpoints()).items
     return [await tiers.fields((s.key, s.head.uid), each.place) for each in kept if each.place]
 
 
@@ -127,7 +127,7 @@ async def test_a_sealed_archive_brings_everything_back(lp: limpet.Limpet, cold: 
     assert (back.head.uid, back.values["said"]) == (s.head.uid, SECRET)
     assert (await in_tier(back))[1:] == states == [s.values, {"said": SECRET}]
     assert not list((cold / "archive").rglob("*.limpet"))
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 def changes(raw: bytes) -> dict[str, bytes]:
@@ -186,7 +186,7 @@ async def _failure(call: Awaitable[object]) -> type[Exception] | None:
 async def test_a_changed_checkpoint_file_is_noticed(lp: limpet.Limpet, cold: Path) -> None:
     """Or one in the place of another of the same session."""
     s = await spoken(lp)
-    newest, oldest = (await s.checkpoints()).items
+    newest, oldest = (await s.history.checkpoints()).items
     assert newest.place is not None
     assert oldest.place is not None
     file, other = (cold / "tier" / each.place.file for each in (newest, oldest))
@@ -206,7 +206,7 @@ async def test_a_checkpoint_is_restored_from_its_sealed_file(
     """Where the log is damaged. Keys that are out of reach are no damage: nothing older is taken
     instead; one that was changed is."""
     s = await spoken(lp)
-    newest = (await s.checkpoints()).items[0]
+    newest = (await s.history.checkpoints()).items[0]
     assert newest.place is not None
 
     async def damaged(*_: Any, **__: Any) -> Any:
@@ -216,15 +216,15 @@ async def test_a_checkpoint_is_restored_from_its_sealed_file(
     with monkeypatch.context() as unready:
         unready.setattr(FileSeal, "ready", _unreachable)
         with pytest.raises(limpet.SealUnavailable):
-            await s.restore(newest.ref, fallback=True)
+            await s.history.restore(newest.ref, fallback=True)
     await s.append("note.made", set={"said": "nothing"})
-    await s.restore(newest.ref)
+    await s.history.restore(newest.ref)
     assert s.values["said"] == SECRET
     file = Path(newest.tier.removeprefix("file://")) / newest.place.file
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(limpet.CheckpointIntegrity, match=r"archive\.damaged"):
-        await s.restore(newest.ref)
-    await s.restore(newest.ref, fallback=True)
+        await s.history.restore(newest.ref)
+    await s.history.restore(newest.ref, fallback=True)
     assert dict(s.values) == {"said": SECRET}
 
 
@@ -264,7 +264,7 @@ async def test_files_from_before_the_seal_are_read(tmp_path: Path, cold: Path) -
     url, where = f"sqlite:///{tmp_path}/a.db?sync=normal", f"file://{cold}/archive"
     async with limpet.open(url, archive=where) as lp:
         policy = limpet.CheckpointPolicy(tier=f"file://{cold}/tier", full_every=2)
-        await lp.checkpointing("support", policy)
+        await lp.policies.checkpointing("support", policy)
         s, two = await archived(lp), await spoken(lp, "two")
     assert not any(raw.read_bytes().startswith(b'{"format":"limpet.sealed"') for raw in files(cold))
     async with limpet.open(url, archive=where, seal=FixedKeySeal()) as lp:
@@ -282,9 +282,9 @@ async def test_sealed_files_need_their_seal(tmp_path: Path, cold: Path) -> None:
     url, where = f"sqlite:///{tmp_path}/a.db?sync=normal", f"file://{cold}/archive"
     async with limpet.open(url, archive=where, seal=FixedKeySeal()) as lp:
         policy = limpet.CheckpointPolicy(tier=f"file://{cold}/tier", full_every=2)
-        await lp.checkpointing("support", policy)
+        await lp.policies.checkpointing("support", policy)
         s, two = await archived(lp), await spoken(lp, "two")
-        places = [each.place for each in (await two.checkpoints()).items]
+        places = [each.place for each in (await two.history.checkpoints()).items]
     before = [file.read_bytes() for file in files(cold)]
     wrong = FixedKeySeal(bytes(32))
     for seal, error in ((None, limpet.ArchiveSealed), (wrong, limpet.ArchiveDamaged)):
@@ -345,7 +345,7 @@ async def test_a_session_that_two_archive_at_once_comes_back(
     assert len(list(cold.rglob("*.limpet"))) == 1
     assert (await lp.get(s.key, archived=True)).values["said"] == SECRET
     await lp.unarchive(s.key)
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_process_without_the_seal_yet_takes_no_sealed_files_place(

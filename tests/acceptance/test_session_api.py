@@ -65,7 +65,7 @@ async def test_the_example_everyone_starts_from_works(url: str) -> None:
         await following.aclose()
         await s.refresh()
         assert s.version == 7
-        report = await lp.verify(key)
+        report = await lp.maintenance.verify(key)
         assert report.ok
         assert await lp.delete(key) is True
         assert await lp.erase(key) is not None
@@ -471,11 +471,11 @@ async def test_labels_timers_and_processing_are_verbs(s: limpet.Session) -> None
     await s.label({"team": None}, actor="x")
     assert s.labels == {"plan": "free"}
     at = datetime(2040, 1, 1, tzinfo=UTC)
-    await s.set_timer("nap", at, actor="x")
-    await s.set_timer("end", at + timedelta(days=1), kind="deadline", actor="x")
+    await s.lifecycle.set_timer("nap", at, actor="x")
+    await s.lifecycle.set_timer("end", at + timedelta(days=1), kind="deadline", actor="x")
     assert s.head.timers["nap"] == limpet.Timer(2_208_988_800_000_000, "wake", s.version - 1)
     assert limpet.deadline_at(s.head) == at + timedelta(days=1)
-    await s.clear_timer("end", actor="x")
+    await s.lifecycle.clear_timer("end", actor="x")
     assert limpet.deadline_at(s.head) is None
     e = await s.mark_processed([2], actor="x")
     assert s.head.pending == 0
@@ -509,8 +509,8 @@ async def test_verify_reads_everything_back(lp: limpet.Limpet, s: limpet.Session
     """One session, or all of them with progress."""
     await lp.create("a", "u")
     steps: list[tuple[int, int]] = []
-    report = await lp.verify(progress=lambda done, total: steps.append((done, total)))
+    report = await lp.maintenance.verify(progress=lambda done, total: steps.append((done, total)))
     assert (report.ok, report.sessions, report.events) == (True, 2, 3)
     assert steps
-    report = await lp.verify(s.key)
+    report = await lp.maintenance.verify(s.key)
     assert (report.ok, report.sessions, report.events) == (True, 1, 2)

@@ -28,7 +28,7 @@ async def made(lp: limpet.Limpet, id: str) -> limpet.Session[Any]:
         if await collection.find(name) is None:
             await collection.put(name, value, actor=ADA)
     s = await lp.create("support", "ada", id, agent="support", environment="default")
-    await s.attach(resources=["repo", "docs"], vaults=["payments"], permissions="careful")
+    await s.setup.attach(resources=["repo", "docs"], vaults=["payments"], permissions="careful")
     return s
 
 
@@ -36,30 +36,30 @@ async def test_a_session_keeps_the_versions_it_was_set_up_with(lp: limpet.Limpet
     """Newer documents change nothing for it, until they are attached."""
     s = await made(lp, "one")
     await lp.resources.put("repo", {"mount": "/elsewhere"}, actor=ADA)
-    setup = (await lp.get(s.key)).setup
+    setup = (await lp.get(s.key)).setup.current
     assert (setup.agent, setup.environment) == ("support@1", "default@1")
     assert setup.permissions == "careful@1"
     assert (setup.resources, setup.vaults) == (("docs@1", "repo@1"), ("payments@1",))
-    assert [d.value["mount"] for d in await s.list_resources()] == ["/srv/docs", "/srv/repo"]
-    await s.attach(resources=["repo"])
-    assert s.setup.resources == ("repo@2",)
-    assert s.setup.vaults == ("payments@1",)
+    assert [d.value["mount"] for d in await s.setup.resources()] == ["/srv/docs", "/srv/repo"]
+    await s.setup.attach(resources=["repo"])
+    assert s.setup.current.resources == ("repo@2",)
+    assert s.setup.current.vaults == ("payments@1",)
 
 
 async def test_equal_setups_have_one_fingerprint(lp: limpet.Limpet) -> None:
     """In another session and another order it is the same; any change changes it."""
     one, two = await made(lp, "one"), await made(lp, "two")
-    await two.attach(resources=["docs", "repo", "docs"])
-    assert one.setup.fingerprint == two.setup.fingerprint
-    assert one.setup.compare(two.setup) == ()
-    seen = {two.setup.fingerprint}
-    await two.attach(resources=["docs"])
-    seen.add(two.setup.fingerprint)
-    await two.bind_tools(limpet.ToolRegistry([limpet.Tool("refund", permission="always_ask")]))
-    seen.add(two.setup.fingerprint)
+    await two.setup.attach(resources=["docs", "repo", "docs"])
+    assert one.setup.current.fingerprint == two.setup.current.fingerprint
+    assert one.setup.current.compare(two.setup.current) == ()
+    seen = {two.setup.current.fingerprint}
+    await two.setup.attach(resources=["docs"])
+    seen.add(two.setup.current.fingerprint)
+    await two.tools.bind(limpet.ToolRegistry([limpet.Tool("refund", permission="always_ask")]))
+    seen.add(two.setup.current.fingerprint)
     await lp.permissions.put("careful", {"tools": {"refund": "deny"}}, actor=ADA)
-    await two.attach(permissions="careful")
-    seen.add(two.setup.fingerprint)
+    await two.setup.attach(permissions="careful")
+    seen.add(two.setup.current.fingerprint)
     assert len(seen) == 4
 
 
@@ -73,9 +73,9 @@ async def test_a_comparison_names_what_changed(lp: limpet.Limpet) -> None:
     """Added, removed, and from which version to which; in words, too."""
     one, two = await made(lp, "one"), await made(lp, "two")
     await lp.permissions.put("careful", {"tools": {}}, actor=ADA)
-    await two.attach(resources=["docs"], permissions="careful")
-    await two.bind_tools(limpet.ToolRegistry([limpet.Tool("refund")]))
-    changes = one.setup.compare(two.setup)
+    await two.setup.attach(resources=["docs"], permissions="careful")
+    await two.tools.bind(limpet.ToolRegistry([limpet.Tool("refund")]))
+    changes = one.setup.current.compare(two.setup.current)
     assert [(c.what, c.name) for c in changes] == [
         ("permissions", "careful"),
         ("resource", "repo"),
@@ -86,16 +86,16 @@ async def test_a_comparison_names_what_changed(lp: limpet.Limpet) -> None:
         "resource repo was removed (repo@1)",
         "tool refund was added (version 1.0.0, always_allow)",
     ]
-    assert await one.compare_setup(two.setup) == changes
+    assert await one.setup.compare(two.setup.current) == changes
 
 
 async def test_a_setup_is_compared_with_the_newest_documents(lp: limpet.Limpet) -> None:
     """A newer version and a deleted document show, and nothing else."""
     s = await made(lp, "one")
-    assert await s.compare_setup() == ()
+    assert await s.setup.compare() == ()
     await lp.agents.put("support", {"model": "large"}, actor=ADA)
     await lp.resources.delete("repo", actor=ADA)
-    shown = [str(change) for change in await s.compare_setup()]
+    shown = [str(change) for change in await s.setup.compare()]
     assert shown == ["agent support: support@1 → support@2", "resource repo was removed (repo@1)"]
 
 
@@ -104,10 +104,10 @@ async def test_what_is_not_there_cannot_be_attached(lp: limpet.Limpet) -> None:
     s = await lp.create("support", "ada", "one")
     for wrong in ({"resources": ["repo"]}, {"vaults": ["v"]}, {"permissions": "p"}):
         with pytest.raises(limpet.DocumentNotFound):
-            await s.attach(**wrong)  # type: ignore[arg-type]  # one of them at a time
+            await s.setup.attach(**wrong)  # type: ignore[arg-type]  # one of them at a time
     for refused in ({}, {"resources": "repo"}, {"permissions": "p@x"}):
         with pytest.raises(limpet.InvalidInput):
-            await s.attach(**refused)  # type: ignore[arg-type]
+            await s.setup.attach(**refused)  # type: ignore[arg-type]
     assert (await s.refresh()).version == 1
 
 
@@ -115,20 +115,20 @@ async def test_the_stricter_permission_counts(lp: limpet.Limpet) -> None:
     """Of the attached document and the bound tools; `*` is for every other tool. What is not bound
     is denied, whatever the document says of it."""
     s = await lp.create("support", "ada", "one")
-    assert await s.describe_permissions() == {}
-    assert await s.check_permission("refund") == "always_allow"
+    assert await s.setup.permissions() == {}
+    assert await s.setup.check_permission("refund") == "always_allow"
     tools = {"search": "always_allow", "refund": "always_ask", "*": "deny"}
     await lp.permissions.put("p", {"tools": tools}, actor=ADA)
-    await s.attach(permissions="p")
+    await s.setup.attach(permissions="p")
     registry = limpet.ToolRegistry([limpet.Tool("search", permission="always_ask")])
-    await s.bind_tools(registry)
-    assert await s.describe_permissions() == {
+    await s.tools.bind(registry)
+    assert await s.setup.permissions() == {
         "*": "deny",
         "refund": "deny",
         "search": "always_ask",
     }
-    await s.bind_tools(limpet.ToolRegistry([limpet.Tool("search"), limpet.Tool("refund")]))
-    found = [await s.check_permission(tool) for tool in ("search", "refund", "shell")]
+    await s.tools.bind(limpet.ToolRegistry([limpet.Tool("search"), limpet.Tool("refund")]))
+    found = [await s.setup.check_permission(tool) for tool in ("search", "refund", "shell")]
     assert found == ["always_allow", "always_ask", "deny"]
 
 
@@ -151,7 +151,7 @@ async def test_the_permissions_of_a_session_hold_in_its_turns(lp: limpet.Limpet)
 
     s = await lp.create("support", "ada", "one")
     await lp.permissions.put("p", {"tools": {"refund": "always_ask"}}, actor=ADA)
-    await s.attach(permissions="p")
+    await s.setup.attach(permissions="p")
     await s.append("user.message", {"text": "hi"}, actor=ADA)
     loose = {"refund": "always_allow"}
     assert (await lp.wake(s.key, act, permissions=loose)).reason == "requires_action"
@@ -161,7 +161,7 @@ async def test_the_permissions_of_a_session_hold_in_its_turns(lp: limpet.Limpet)
     await lp.wake(s.key, act)
     assert done == ["refund"]
     await lp.permissions.put("p", {"tools": {"*": "deny"}}, actor=ADA)
-    await s.attach(permissions="p")
+    await s.setup.attach(permissions="p")
     await s.append("user.message", {"text": "again"}, actor=ADA)
     woken = await lp.wake(s.key, act)
     assert isinstance(woken.error, limpet.ToolDenied)
@@ -231,7 +231,7 @@ async def test_what_is_not_a_permission_denies(lp: limpet.Limpet) -> None:
     await s.record(attached(limits={"refund": "on_mondays"}), actor=ADA)
     await s.append("user.message", {"text": "hi"}, actor=ADA)
     assert isinstance((await lp.wake(s.key, act)).error, limpet.ToolDenied)
-    assert await s.check_permission("refund") == "deny"
+    assert await s.setup.check_permission("refund") == "deny"
     assert done == []
 
 
@@ -254,8 +254,8 @@ async def test_a_vault_never_shows_its_references(
     assert put.value == {"stripe": REFERENCE}
     assert "STRIPE_KEY" not in caplog.text
     s = await lp.create("support", "ada", "one")
-    await s.attach(vaults=["payments"])
-    assert await s.list_vaults() == {"payments@1": ("stripe",)}
+    await s.setup.attach(vaults=["payments"])
+    assert await s.setup.vaults() == {"payments@1": ("stripe",)}
 
 
 SECRET = "sk_live_51H8xyz"

@@ -65,7 +65,7 @@ async def test_memory_goes_back_to_the_checkpoint(skewed: limpet.Limpet) -> None
     await s.checkpoint()
     await s.memory.session.put("a", "new")
     await s.memory.session.put("b", "new")
-    (kept,) = (await s.checkpoints()).items
+    (kept,) = (await s.history.checkpoints()).items
     await commit_puts(s.writer.journal, (), await s.memory.session.back_to(kept))
     assert {each.name: each.value for each in await s.memory.session.list()} == {"a": "old"}
 
@@ -76,27 +76,27 @@ async def test_a_checkpoint_is_dated_as_events_are(skewed: limpet.Limpet) -> Non
     before = await s.append("note.made", {})
     await s.checkpoint()
     after = await s.append("note.made", {})
-    (kept,) = (await s.checkpoints()).items
+    (kept,) = (await s.history.checkpoints()).items
     assert before.at <= kept.at <= after.at
-    assert s.last_checkpoint_at == kept.at
+    assert s.history.last_checkpoint_at == kept.at
 
 
 async def test_a_span_counts_from_the_stores_time(skewed: limpet.Limpet) -> None:
     """A timer that is due at once is due, and one of half an hour is not."""
     s = await skewed.create("support", "ada", id="due", actor=ADA)
-    await s.set_timer("now", timedelta(0))
+    await s.lifecycle.set_timer("now", timedelta(0))
     other = await skewed.create("support", "ada", id="later", actor=ADA)
-    await other.set_timer("later", HOUR / 2)
-    leases = await skewed.claim("w", limit=2, lease_seconds=60)
+    await other.lifecycle.set_timer("later", HOUR / 2)
+    leases = await skewed.work.claim("w", limit=2, lease_seconds=60)
     assert [lease.key.id for lease in leases] == ["due"]
 
 
 async def test_a_lease_is_judged_by_the_stores_time(skewed: limpet.Limpet) -> None:
     """A session is shown as running while its lease lasts, and no longer."""
     s = await skewed.create("support", "ada", actor=ADA)
-    lease = await skewed.acquire_lock(s.key, worker="w", lease_seconds=600)
+    lease = await skewed.work.lock(s.key, worker="w", lease_seconds=600)
     assert (await s.refresh()).status == "running"
-    await skewed.release(lease)
+    await skewed.work.release(lease)
     assert (await s.refresh()).status == "idle"
 
 
@@ -104,7 +104,7 @@ async def test_durations_are_of_the_stores_time(skewed: limpet.Limpet) -> None:
     """A new session has not been active for an hour, nor for no time at all."""
     s = await skewed.create("support", "ada", actor=ADA)
     await s.append("note.made", {})
-    assert 0 < s.durations.active < 600
+    assert 0 < s.lifecycle.durations.active < 600
 
 
 async def test_fresh_events_are_not_too_old(skewed: limpet.Limpet) -> None:
@@ -112,15 +112,15 @@ async def test_fresh_events_are_not_too_old(skewed: limpet.Limpet) -> None:
     s = await skewed.create("support", "ada", actor=ADA)
     for _ in range(5):
         await s.append("note.made", {})
-    await s.retention(age=HOUR / 2)
-    assert (await skewed.compact(s.key)).events == 0
+    await s.history.retention(age=HOUR / 2)
+    assert (await skewed.maintenance.compact(s.key)).events == 0
 
 
 async def test_an_absolute_timeout_has_not_passed(skewed: limpet.Limpet) -> None:
     """A session may be renewed until its time is over by the store's clock."""
     timeouts = limpet.Timeouts(idle=HOUR / 4, absolute=HOUR / 2)
     s = await skewed.create("support", "ada", timeouts=timeouts, actor=ADA)
-    assert (await s.renew(idle=HOUR / 4)).data
+    assert (await s.lifecycle.renew(idle=HOUR / 4)).data
 
 
 async def test_now_is_the_stores_time(skewed: limpet.Limpet) -> None:

@@ -61,7 +61,7 @@ def test_every_verb_works_without_await(lp: Any) -> None:
     assert [each.seq for each in s.read(after=5)] == [6, 7]
     assert len(lp.list(app="support").items) == 2
     assert s.refresh().version == s.version == 7
-    assert lp.verify().ok
+    assert lp.maintenance.verify().ok
     assert lp.delete(s.key) is True
     assert lp.erase(s.key) is not None
 

@@ -16,9 +16,9 @@ def test_documents_setups_and_buffers_have_the_same_verbs() -> None:
         lp.vaults.put("payments", {"stripe": "env:STRIPE_KEY"}, actor=ADA)
         lp.permissions.put("p", {"tools": {"*": "deny"}}, actor=ADA)
         s = lp.create("support", "ada", agent="support")
-        s.attach(vaults=["payments"], permissions="p")
-        assert s.list_vaults() == {"payments@1": ("stripe",)}
-        assert s.check_permission("shell") == "deny"
+        s.setup.attach(vaults=["payments"], permissions="p")
+        assert s.setup.vaults() == {"payments@1": ("stripe",)}
+        assert s.setup.check_permission("shell") == "deny"
         assert s.memory.session_state.write("a", expect=0).version == 1
         with pytest.raises(limpet.MemoryConflict):
             s.memory.session_state.write("b", expect=0)
@@ -26,9 +26,9 @@ def test_documents_setups_and_buffers_have_the_same_verbs() -> None:
         s.memory.session.put("mood", "calm")
         assert s.memory.session.get("mood") == "calm"
         assert lp.agents.delete("support", expect=1) is True
-        assert [str(change) for change in s.compare_setup()] == [
+        assert [str(change) for change in s.setup.compare()] == [
             "agent support was removed (support@1)"
         ]
-        lp.set_gates("support", limpet.Gates(verdict="pass"))
-        assert lp.gates_of("support").verdict == "pass"
-        assert s.tree().edges == ()
+        lp.policies.gates("support", limpet.Gates(verdict="pass"))
+        assert lp.policies.gates_of("support").verdict == "pass"
+        assert s.runs.tree().edges == ()

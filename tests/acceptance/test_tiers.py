@@ -30,7 +30,7 @@ def tier(tmp_path: Path) -> Path:
 @pytest.fixture
 async def s(lp: limpet.Limpet, tier: Path) -> Made:
     """A session of an app whose checkpoints go to a directory, four of them full."""
-    await lp.checkpointing("shop", CheckpointPolicy(tier=f"file://{tier}", full_every=4))
+    await lp.policies.checkpointing("shop", CheckpointPolicy(tier=f"file://{tier}", full_every=4))
     return await lp.create(*("shop", "ada", "1"), state={"n": 0, "f": 1.0}, actor="agent:main")
 
 
@@ -47,17 +47,17 @@ async def grown(s: Made, checkpoints: int) -> None:
 async def test_each_checkpoint_has_a_file_in_its_tier(s: Made, tier: Path) -> None:
     """A full one an envelope of its state, an incremental one the diff from the full one."""
     await grown(s, 3)
-    full, *others = (await s.checkpoints()).items[::-1]
+    full, *others = (await s.history.checkpoints()).items[::-1]
     assert {each.tier for each in (full, *others)} == {f"file://{tier}"}
     assert len(files(tier)) == 3
     assert full.place is not None
     envelope = limpet.envelope.decode((tier / full.place.file).read_bytes())
-    assert (envelope.fields, envelope.state_version) == (await s.state_at(full.ref), full.seq)
+    assert (envelope.fields, envelope.state_version) == (await s.history.at(full.ref), full.seq)
     for each in others:
         assert each.place is not None
         assert each.place.base == full.place.file
         raw = (tier / each.place.file).read_bytes()
-        assert limpet.Diff.from_bytes(raw).apply(envelope.fields) == await s.state_at(each.ref)
+        assert limpet.Diff.from_bytes(raw).apply(envelope.fields) == await s.history.at(each.ref)
 
 
 async def test_the_name_of_a_file_says_nothing_about_its_user(
@@ -73,17 +73,17 @@ async def test_the_name_of_a_file_says_nothing_about_its_user(
 async def test_files_go_with_their_checkpoints(lp: limpet.Limpet, s: Made, tier: Path) -> None:
     """Let go by hand or by policy; a full one's file stays as long as another needs it."""
     await grown(s, 3)
-    full, *others = [each.ref for each in (await s.checkpoints()).items[::-1]]
-    await s.unpin(full)
+    full, *others = [each.ref for each in (await s.history.checkpoints()).items[::-1]]
+    await s.history.unpin(full)
     assert len(files(tier)) == 3
     for each in others:
-        await s.unpin(each)
+        await s.history.unpin(each)
     assert files(tier) == []
     policy = CheckpointPolicy(events=("shop.grown",), tier=f"file://{tier}", full_every=2, keep=2)
-    await lp.checkpointing("shop", policy)
+    await lp.policies.checkpointing("shop", policy)
     for _ in range(5):
         await s.append("shop.grown", inc={"n": 1})
-    assert len(files(tier)) == len((await s.checkpoints()).items) == 3
+    assert len(files(tier)) == len((await s.history.checkpoints()).items) == 3
 
 
 @pytest.mark.parametrize("end", ["delete", "erase", "forks", "user", "expire"])
@@ -95,7 +95,7 @@ async def test_files_go_with_their_session(
     fork = await s.fork(user="carol")
     for each in (s, other, fork):
         await each.checkpoint()
-    await lp.checkpointing("shop", None)
+    await lp.policies.checkpointing("shop", None)
     match end:
         case "delete":
             await lp.delete(s.key)
@@ -106,12 +106,12 @@ async def test_files_go_with_their_session(
         case "user":
             await lp.erase_user("shop", "ada")
         case _:
-            await s.set_timeouts(limpet.Timeouts(expiry=timedelta(microseconds=1)))
+            await s.lifecycle.set_timeouts(limpet.Timeouts(expiry=timedelta(microseconds=1)))
             await s.terminate()
             await passed(lp)
-            assert (await lp.sweep()).deleted == 1
+            assert (await lp.work.sweep()).deleted == 1
     assert len(files(tier)) == (1 if end == "forks" else 2)
-    assert (await lp.get(other.key)).checkpoint_seq == 1
+    assert (await lp.get(other.key)).history.checkpoint_seq == 1
 
 
 @pytest.mark.parametrize("end", ["delete", "expire"])
@@ -129,11 +129,11 @@ async def test_a_checkpoint_made_while_its_session_ends_leaves_no_file(
             assert len(files(tier)) == 1
         return await delete(key, **how)
 
-    await s.set_timeouts(limpet.Timeouts(expiry=timedelta(microseconds=1)))
+    await s.lifecycle.set_timeouts(limpet.Timeouts(expiry=timedelta(microseconds=1)))
     await s.terminate()
     await passed(lp)
     monkeypatch.setattr(store, "delete", late)
-    await (lp.delete(s.key) if end == "delete" else lp.sweep())
+    await (lp.delete(s.key) if end == "delete" else lp.work.sweep())
     assert files(tier) == []
 
 
@@ -144,9 +144,9 @@ async def test_what_cannot_be_written_there_is_no_checkpoint(
     tier.write_text("not a directory")
     with pytest.raises(ArchiveFailed):
         await s.checkpoint()
-    assert ((await s.checkpoints()).items, s.checkpoint_seq) == ((), 0)
+    assert ((await s.history.checkpoints()).items, s.history.checkpoint_seq) == ((), 0)
     policy = CheckpointPolicy(tier=f"file://{tier}", before=("agent.refund",))
-    await lp.checkpointing("shop", policy)
+    await lp.policies.checkpointing("shop", policy)
     with pytest.raises(ArchiveFailed):
         await s.append("agent.refund")
     assert (await s.refresh()).version == 1
@@ -171,12 +171,12 @@ async def test_a_checkpoint_that_is_not_recorded_leaves_no_file(
     with pytest.raises(StoreBusy):
         await s.checkpoint()
     monkeypatch.undo()
-    assert len(files(tier)) == len((await s.checkpoints()).items) == 2
+    assert len(files(tier)) == len((await s.history.checkpoints()).items) == 2
     with pytest.raises(limpet.InvalidInput):
         await s.checkpoint("\ud800")
     assert len(files(tier)) == 2
     await grown(s, 1)
-    assert [each.number for each in (await s.checkpoints()).items] == [3, 2, 1]
+    assert [each.number for each in (await s.history.checkpoints()).items] == [3, 2, 1]
 
 
 async def test_checkpoints_made_at_once_have_numbers_and_files_of_their_own(
@@ -186,7 +186,7 @@ async def test_checkpoints_made_at_once_have_numbers_and_files_of_their_own(
     await grown(s, 1)
     refs = await asyncio.gather(*[s.checkpoint(full=False) for _ in range(4)])
     assert sorted([ref.number for ref in refs]) == [2, 3, 4, 5]
-    kept = (await s.checkpoints()).items
+    kept = (await s.history.checkpoints()).items
     assert sorted([each.ref for each in kept[:4]], key=lambda ref: ref.number) == sorted(
         refs, key=lambda ref: ref.number
     )
@@ -199,12 +199,12 @@ async def test_an_event_is_recorded_whatever_becomes_of_the_checkpoint_after_it(
 ) -> None:
     """Also if there is no room for a temporary file: who appended must not append again."""
     policy = CheckpointPolicy(tier=f"file://{tier}", events=("agent.did",))
-    await lp.checkpointing("shop", policy)
+    await lp.policies.checkpointing("shop", policy)
     monkeypatch.setattr(tempfile, "tempdir", str(tier / "missing"))
     assert (await s.append("agent.did")).seq == 2
     with pytest.raises(ArchiveFailed):
         await s.checkpoint()
-    assert (await s.checkpoints()).items == ()
+    assert (await s.history.checkpoints()).items == ()
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -217,18 +217,18 @@ async def test_an_imported_session_reaches_no_files_of_others(
     await lp.export(s.key, tmp_path / "one.limpet")
     async with limpet.open("memory://") as other:
         if named:
-            await other.checkpointing("shop", CheckpointPolicy(tier=f"file://{tier}"))
+            await other.policies.checkpointing("shop", CheckpointPolicy(tier=f"file://{tier}"))
         await other.import_(tmp_path / "one.limpet")
         copy = await other.get(s.key, actor="agent:main")
         tiers = keeping_of(copy.writer.journal).tiers
-        (kept,) = (await copy.checkpoints()).items
+        (kept,) = (await copy.history.checkpoints()).items
         assert kept.place is not None
         elsewhere = Place(kept.tier, f"{kept.place.file}/../../../other")
         with pytest.raises(ArchiveFailed):
             await tiers.fields((s.key, s.head.uid), elsewhere)
         with pytest.raises(ArchiveFailed) if not named else nullcontext():
             assert await tiers.fields((s.key, s.head.uid), kept.place) == copy.values
-        await copy.unpin(ref)
+        await copy.history.unpin(ref)
     assert len(files(tier)) == (0 if named else 1)
 
 

@@ -18,17 +18,19 @@ ADA = "user:ada"
 
 async def suspended(lp: limpet.Limpet, *tools: Tool) -> limpet.Session:
     s = await lp.create("support", "ada", actor=ADA)
-    await s.bind_tools(ToolRegistry(tools))
+    await s.tools.bind(ToolRegistry(tools))
     await s.suspend()
     return s
 
 
 async def test_activating_binds_the_tools_of_the_app(lp: limpet.Limpet) -> None:
     """In one commit with the transition, which says so."""
-    lp.lifecycle("support", tools=ToolRegistry([Tool("search"), Tool("paint", required=False)]))
+    lp.policies.lifecycle(
+        "support", tools=ToolRegistry([Tool("search"), Tool("paint", required=False)])
+    )
     s = await lp.create("support", "ada", phase="init", actor=ADA)
     t = await s.activate()
-    assert set(s.tools) == {"search", "paint"}
+    assert set(s.tools.bound) == {"search", "paint"}
     assert t.side_effects == ("bind_tools", "initialize_memory", "session.activated")
     types = [event.type for event in await s.read()]
     assert types == ["session.created", "session.activated", "session.tools_bound"]
@@ -37,15 +39,15 @@ async def test_activating_binds_the_tools_of_the_app(lp: limpet.Limpet) -> None:
 async def test_a_session_that_lacks_a_tool_is_not_activated(lp: limpet.Limpet) -> None:
     """Tools bound is a part of the guard: what it had bound itself counts, not what there is."""
     s = await lp.create("support", "ada", phase="init", actor=ADA)
-    await s.bind_tools(ToolRegistry([Tool("search")]))
-    lp.lifecycle("support", tools=ToolRegistry([Tool("find")]))
+    await s.tools.bind(ToolRegistry([Tool("search")]))
+    lp.policies.lifecycle("support", tools=ToolRegistry([Tool("find")]))
     with pytest.raises(limpet.GuardFailed, match="search") as caught:
         await s.activate()
     assert (caught.value.phase, caught.value.event) == ("init", "activate")
     assert (await s.refresh()).phase == "init"
-    lp.lifecycle("support", tools=ToolRegistry([Tool("find"), Tool("search", "1.3.0")]))
+    lp.policies.lifecycle("support", tools=ToolRegistry([Tool("find"), Tool("search", "1.3.0")]))
     await s.activate()
-    assert {name: kept["version"] for name, kept in s.tools.items()} == {"search": "1.3.0"}
+    assert {name: kept["version"] for name, kept in s.tools.bound.items()} == {"search": "1.3.0"}
 
 
 async def test_resuming_binds_the_tools_of_the_app_again(lp: limpet.Limpet) -> None:
@@ -54,21 +56,21 @@ async def test_resuming_binds_the_tools_of_the_app_again(lp: limpet.Limpet) -> N
     t = await s.resume(activate=False)
     assert t.side_effects == ("session.resumed",)
     await s.activate()
-    lp.lifecycle("support", tools=ToolRegistry([Tool("search", "1.5.0")]))
+    lp.policies.lifecycle("support", tools=ToolRegistry([Tool("search", "1.5.0")]))
     await s.suspend()
     t = await s.resume(activate=False)
     assert t.side_effects == ("bind_tools", "session.resumed")
-    assert s.tools["search"]["version"] == "1.5.0"
+    assert s.tools.bound["search"]["version"] == "1.5.0"
     await s.activate()
     await s.suspend()
-    lp.lifecycle("support", tools=ToolRegistry([]))
+    lp.policies.lifecycle("support", tools=ToolRegistry([]))
     with pytest.raises(limpet.GuardFailed, match="search"):
         await s.resume()
     with pytest.raises(limpet.RequiredToolUnavailable):
         await lp.resume(s.key)
-    lp.lifecycle("support", tools=ToolRegistry([Tool("search", "1.6.0")]))
+    lp.policies.lifecycle("support", tools=ToolRegistry([Tool("search", "1.6.0")]))
     session, _ = await lp.resume(s.key)
-    assert session.tools["search"]["version"] == "1.6.0"
+    assert session.tools.bound["search"]["version"] == "1.6.0"
 
 
 async def test_a_substitute_brings_its_own_permission_and_lock(lp: limpet.Limpet) -> None:
@@ -76,15 +78,15 @@ async def test_a_substitute_brings_its_own_permission_and_lock(lp: limpet.Limpet
     s = await suspended(lp, Tool("print", substitutes=("plot",)))
     other = Tool("plot", "3.0.0", permission="always_ask", exclusive=True)
     s, _ = await lp.resume(s.key, tools=ToolRegistry([other]), actor=ADA)
-    kept = s.tools["print"]
+    kept = s.tools.bound["print"]
     assert (kept["as"], kept["as_version"], kept["permission"]) == ("plot", "3.0.0", "always_ask")
     plotter = await lp.create("support", "bob", actor="user:bob")
-    await plotter.bind_tools(ToolRegistry([other]))
-    await s.lock_tool("print")
+    await plotter.tools.bind(ToolRegistry([other]))
+    await s.tools.lock("print")
     with pytest.raises(limpet.ToolLocked):
-        await plotter.lock_tool("plot")
+        await plotter.tools.lock("plot")
     await s.suspend()
-    await plotter.lock_tool("plot")
+    await plotter.tools.lock("plot")
 
 
 async def test_the_tool_itself_is_taken_again_once_it_is_back(lp: limpet.Limpet) -> None:
@@ -94,8 +96,8 @@ async def test_the_tool_itself_is_taken_again_once_it_is_back(lp: limpet.Limpet)
     await s.suspend()
     s, report = await lp.resume(s.key, tools=ToolRegistry([Tool("search", "1.2.1")]), actor=ADA)
     assert report.substituted == {}
-    assert s.tools["search"]["version"] == "1.2.1"
-    assert "as" not in s.tools["search"]
+    assert s.tools.bound["search"]["version"] == "1.2.1"
+    assert "as" not in s.tools.bound["search"]
 
 
 async def test_the_first_substitute_that_may_be_used_is_taken(lp: limpet.Limpet) -> None:
@@ -115,7 +117,7 @@ async def test_a_permission_that_became_stricter_holds_after_resuming(lp: limpet
     s = await suspended(lp, Tool("refund"), Tool("mail", permission="always_ask"))
     now = ToolRegistry([Tool("refund", permission="always_ask"), Tool("mail")])
     s, _ = await lp.resume(s.key, tools=now)
-    assert {kept["permission"] for kept in s.tools.values()} == {"always_ask"}
+    assert {kept["permission"] for kept in s.tools.bound.values()} == {"always_ask"}
 
 
 async def test_a_permission_that_is_not_known_stays_denied(lp: limpet.Limpet) -> None:
@@ -124,7 +126,7 @@ async def test_a_permission_that_is_not_known_stays_denied(lp: limpet.Limpet) ->
     await s.record(tools_bound({"mail": {"version": "1.0.0", "permission": "on_mondays"}}))
     await s.suspend()
     s, _ = await lp.resume(s.key, tools=ToolRegistry([Tool("mail")]))
-    assert await s.check_permission("mail") == "deny"
+    assert await s.setup.check_permission("mail") == "deny"
 
 
 async def test_a_lock_ends_by_itself() -> None:
@@ -134,21 +136,21 @@ async def test_a_lock_ends_by_itself() -> None:
     async with limpet.Limpet("memory://", store=store) as lp:
         one, other = [await lp.create("support", user, actor=ADA) for user in ("ada", "bob")]
         for s in (one, other):
-            await s.bind_tools(ToolRegistry([Tool("printer", exclusive=True)]))
-        await one.lock_tool("printer", seconds=30)
+            await s.tools.bind(ToolRegistry([Tool("printer", exclusive=True)]))
+        await one.tools.lock("printer", seconds=30)
         clock.advance(timedelta(seconds=29))
         with pytest.raises(limpet.ToolLocked):
-            await other.lock_tool("printer")
+            await other.tools.lock("printer")
         clock.advance(timedelta(seconds=2))
-        await other.lock_tool("printer")
+        await other.tools.lock("printer")
 
 
 async def test_tools_of_apps_are_kept_apart(lp: limpet.Limpet) -> None:
     """Names with a slash do not run into each other."""
     for app, tool in (("shop", "eu/print"), ("shop/eu", "print")):
         s = await lp.create(app, "ada", actor=ADA)
-        await s.bind_tools(ToolRegistry([Tool(tool, exclusive=True)]))
-        await s.lock_tool(tool)
+        await s.tools.bind(ToolRegistry([Tool(tool, exclusive=True)]))
+        await s.tools.lock(tool)
 
 
 async def test_each_use_of_a_tool_is_charged_to_the_session(lp: limpet.Limpet) -> None:
@@ -160,16 +162,20 @@ async def test_each_use_of_a_tool_is_charged_to_the_session(lp: limpet.Limpet) -
         await turn.say("done", usage={"input": 3, "output": 4}, cost=0.1)
 
     s = await lp.create("support", "ada", actor=ADA, budget=1.0)
-    await s.bind_tools(ToolRegistry([Tool("search", cost=0.25)]))
+    await s.tools.bind(ToolRegistry([Tool("search", cost=0.25)]))
     await s.append("user.message", {"text": "hi"})
     assert (await lp.wake(s.key, acts)).error is None
     await s.refresh()
-    assert (s.usage.cost, s.usage.tokens, s.usage.turns) == (pytest.approx(0.85), 7, 1)
-    (activation,) = await s.activations()  # how long it computed
+    assert (s.runs.usage.cost, s.runs.usage.tokens, s.runs.usage.turns) == (
+        pytest.approx(0.85),
+        7,
+        1,
+    )
+    (activation,) = await s.runs.activations()  # how long it computed
     assert activation.ended_us is not None
     assert activation.ended_us >= activation.started_us
-    assert s.budget is not None
-    assert s.budget.remaining.cost == pytest.approx(0.15)
+    assert s.runs.budget is not None
+    assert s.runs.budget.remaining.cost == pytest.approx(0.15)
 
 
 @pytest.mark.arguments
@@ -185,4 +191,4 @@ async def test_the_tools_of_an_app_are_a_registry(lp: limpet.Limpet) -> None:
     """A list of tools is refused when it is declared, not at the first activation."""
     wrong: Any = [Tool("search")]
     with pytest.raises(limpet.InvalidInput):
-        lp.lifecycle("support", tools=wrong)
+        lp.policies.lifecycle("support", tools=wrong)

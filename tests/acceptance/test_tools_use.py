@@ -55,16 +55,16 @@ def only_for(*users: str) -> ToolRegistry:
 async def test_a_tool_that_was_refused_or_never_bound_is_not_used(lp: limpet.Limpet) -> None:
     """Neither as an effect nor by what the turn, the session and the model's tools say of it."""
     s = await lp.create("support", "bob", actor=ADA)
-    await s.bind_tools(only_for("ada"))
-    assert set(s.tools) == {"search"}
+    await s.tools.bind(only_for("ada"))
+    assert set(s.tools.bound) == {"search"}
     assert await used(lp, s, "search", "refund", "shell") == {
         "search": "done always_allow",
         "refund": "tool.denied deny",
         "shell": "tool.denied deny",
     }
-    said = [await s.check_permission(name) for name in ("search", "refund", "memory_write")]
+    said = [await s.setup.check_permission(name) for name in ("search", "refund", "memory_write")]
     assert said == ["always_allow", "deny", "always_allow"]
-    assert await s.describe_permissions() == {"search": "always_allow", "*": "deny"}
+    assert await s.setup.permissions() == {"search": "always_allow", "*": "deny"}
     assert "effect.intended" in [e.type for e in await s.read(types=["effect.*"])]
     names = {e.data["name"] for e in await s.read(types=["effect.*"])}
     assert names == {"search"}
@@ -75,10 +75,10 @@ async def test_a_session_whose_tools_were_all_refused_uses_none(lp: limpet.Limpe
     registry = only_for("ada")
     registry.remove("search")
     s = await lp.create("support", "bob", actor=ADA)
-    await s.bind_tools(registry)
-    assert s.tools == {}
+    await s.tools.bind(registry)
+    assert s.tools.bound == {}
     assert await used(lp, s, "refund") == {"refund": "tool.denied deny"}
-    lp.lifecycle("support", tools=registry)
+    lp.policies.lifecycle("support", tools=registry)
     other = await lp.create("support", "bob", phase="init", actor=ADA)
     await other.activate()
     assert await used(lp, other, "refund") == {"refund": "tool.denied deny"}
@@ -88,16 +88,16 @@ async def test_a_session_without_a_binding_uses_what_it_likes(lp: limpet.Limpet)
     """Nothing is said of its tools, so every effect is free."""
     s = await lp.create("support", "ada", actor=ADA)
     assert await used(lp, s, "refund") == {"refund": "done always_allow"}
-    assert await s.describe_permissions() == {}
+    assert await s.setup.permissions() == {}
 
 
 async def test_authorization_is_asked_at_every_use(lp: limpet.Limpet) -> None:
     """Of the app's registry in this process: one that was withdrawn holds at once; also where the
     tool was never bound."""
     bound = await lp.create("support", "bob", actor=ADA)
-    await bound.bind_tools(only_for("ada", "bob"))
+    await bound.tools.bind(only_for("ada", "bob"))
     assert await used(lp, bound, "refund") == {"refund": "done always_allow"}
-    lp.lifecycle("support", tools=only_for("ada"))
+    lp.policies.lifecycle("support", tools=only_for("ada"))
     assert await used(lp, bound, "refund", "search") == {
         "refund": "tool.denied always_allow",
         "search": "done always_allow",
@@ -121,28 +121,28 @@ async def test_a_version_that_does_not_fit_the_binding_is_not_used(
 ) -> None:
     """A process that has only an older one, or another MAJOR, is not the one to run it."""
     s = await lp.create("support", "ada", actor=ADA)
-    await s.bind_tools(ToolRegistry([Tool("search", bound)]))
-    lp.lifecycle("support", tools=ToolRegistry([Tool("search", there)]))
+    await s.tools.bind(ToolRegistry([Tool("search", bound)]))
+    lp.policies.lifecycle("support", tools=ToolRegistry([Tool("search", there)]))
     assert await used(lp, s, "search") == {"search": f"{found} always_allow"}
 
 
 async def test_a_substitute_is_used_under_the_name_of_the_tool(lp: limpet.Limpet) -> None:
     """That is how it is bound, and in the version that stands in; its own name is not bound."""
     s = await lp.create("support", "ada", actor=ADA)
-    await s.bind_tools(ToolRegistry([Tool("search", "1.2.0", substitutes=("find",))]))
+    await s.tools.bind(ToolRegistry([Tool("search", "1.2.0", substitutes=("find",))]))
     await s.suspend()
-    lp.lifecycle("support", tools=ToolRegistry([Tool("find", "3.0.0")]))
+    lp.policies.lifecycle("support", tools=ToolRegistry([Tool("find", "3.0.0")]))
     s, _ = await lp.resume(s.key, actor=ADA)
     found = await used(lp, s, "search", "find")
     assert found == {"search": "done always_allow", "find": "tool.denied deny"}
-    lp.lifecycle("support", tools=ToolRegistry([Tool("find", "2.9.0")]))
+    lp.policies.lifecycle("support", tools=ToolRegistry([Tool("find", "2.9.0")]))
     assert await used(lp, s, "search") == {"search": "tool.unavailable always_allow"}
 
 
 async def test_nobody_is_asked_about_a_tool_that_cannot_be_used(lp: limpet.Limpet) -> None:
     """always_ask for every tool, and one that is not bound: denied without a question."""
     s = await lp.create("support", "bob", actor=ADA)
-    await s.bind_tools(only_for("ada"))
+    await s.tools.bind(only_for("ada"))
     denied: list[str] = []
 
     async def harness(turn: limpet.Turn) -> None:
@@ -162,7 +162,7 @@ async def test_what_was_done_before_a_tool_was_taken_away_keeps_its_result(
 ) -> None:
     """A turn that goes on returns what it recorded; only the next use is denied."""
     s = await lp.create("support", "ada", actor=ADA)
-    await s.bind_tools(only_for("ada"))
+    await s.tools.bind(only_for("ada"))
     found: list[str] = []
 
     async def harness(turn: limpet.Turn) -> None:
@@ -173,13 +173,13 @@ async def test_what_was_done_before_a_tool_was_taken_away_keeps_its_result(
 
     for permissions in ({}, {"refund": "always_ask"}):
         found.clear()
-        await s.bind_tools(only_for("ada"))
+        await s.tools.bind(only_for("ada"))
         woken = await ran(lp, s, harness, permissions=permissions)
         while s.blocked_on:
             if s.blocked_on[0].kind == "approval":
                 await s.confirm(s.blocked_on[0].id, allow=True)
             else:
-                await s.bind_tools(only_for())
+                await s.tools.bind(only_for())
                 await s.answer(s.blocked_on[0].id, "yes")
             woken = await lp.wake(s.key, harness, permissions=permissions)
             await s.refresh()
@@ -191,7 +191,7 @@ async def test_a_tool_that_is_taken_away_while_its_intent_is_recorded_is_not_use
 ) -> None:
     """The commit of the intent finds the binding as it is: what was looked at before is old."""
     s = await lp.create("support", "ada", actor=ADA)
-    await s.bind_tools(ToolRegistry([Tool("refund"), Tool("search")]))
+    await s.tools.bind(ToolRegistry([Tool("refund"), Tool("search")]))
     done: list[str] = []
 
     async def harness(turn: limpet.Turn) -> None:
@@ -200,7 +200,7 @@ async def test_a_tool_that_is_taken_away_while_its_intent_is_recorded_is_not_use
         async def late(*drafts: Any, **how: Any) -> Any:
             if "effect.intended" in [draft.type for draft in drafts]:
                 other = lp.session(s.key, actor=ADA)
-                await other.bind_tools(ToolRegistry([Tool("search")]))
+                await other.tools.bind(ToolRegistry([Tool("search")]))
             return await write(*drafts, **how)
 
         monkeypatch.setattr(turn.log, "write", late)
@@ -218,7 +218,7 @@ async def test_an_exclusive_tool_is_held_while_it_is_used(lp: limpet.Limpet) -> 
     registry = ToolRegistry([Tool("printer", exclusive=True)])
     one, other = [await lp.create("support", user, actor=ADA) for user in ("ada", "bob")]
     for s in (one, other):
-        await s.bind_tools(registry)
+        await s.tools.bind(registry)
     found: list[str] = []
     at_work: list[int] = []
 
@@ -235,7 +235,7 @@ async def test_an_exclusive_tool_is_held_while_it_is_used(lp: limpet.Limpet) -> 
     assert (await ran(lp, one, harness)).error is None
     assert found == ["tool.locked always_allow"] * 2
     assert await used(lp, other, "printer") == {"printer": "done always_allow"}
-    await one.lock_tool("printer")
+    await one.tools.lock("printer")
 
 
 async def test_a_tool_that_was_lost_meanwhile_is_not_used(
@@ -245,7 +245,7 @@ async def test_a_tool_that_was_lost_meanwhile_is_not_used(
     registry = ToolRegistry([Tool("printer", exclusive=True)])
     one, other = [await lp.create("support", user, actor=ADA) for user in ("ada", "bob")]
     for s in (one, other):
-        await s.bind_tools(registry)
+        await s.tools.bind(registry)
     done: list[str] = []
 
     async def harness(turn: limpet.Turn) -> None:
@@ -254,7 +254,7 @@ async def test_a_tool_that_was_lost_meanwhile_is_not_used(
         async def late(*drafts: Any, **how: Any) -> Any:
             events = await write(*drafts, **how)
             if "effect.intended" in [draft.type for draft in drafts]:
-                await one.lock_tool("printer", seconds=0.001)  # over at once
+                await one.tools.lock("printer", seconds=0.001)  # over at once
                 lock = await taken(other)
                 clock = life_tools.steady_ns
                 monkeypatch.setattr(life_tools, "steady_ns", lambda: clock() + 60_000_000_000)
@@ -266,7 +266,7 @@ async def test_a_tool_that_was_lost_meanwhile_is_not_used(
         with pytest.raises(limpet.EffectFailed, match="ToolLocked"):
             await turn.effect("printer", lambda: done.append("printed"))
         monkeypatch.undo()
-        assert await lp.release(found[0])
+        assert await lp.work.release(found[0])
         await turn.effect("printer", lambda: done.append("again"))
 
     assert (await ran(lp, one, harness)).error is None
@@ -277,7 +277,7 @@ async def taken(s: limpet.Session[Any]) -> limpet.Lease:
     """The lock on the printer, as soon as nobody has it."""
     while True:
         with suppress(limpet.ToolLocked):
-            return await s.lock_tool("printer")
+            return await s.tools.lock("printer")
 
 
 async def test_a_lock_that_the_session_has_taken_stays_after_a_use(lp: limpet.Limpet) -> None:
@@ -285,13 +285,13 @@ async def test_a_lock_that_the_session_has_taken_stays_after_a_use(lp: limpet.Li
     registry = ToolRegistry([Tool("printer", exclusive=True)])
     one, other = [await lp.create("support", user, actor=ADA) for user in ("ada", "bob")]
     for s in (one, other):
-        await s.bind_tools(registry)
-    lease = await one.lock_tool("printer", seconds=3600)
+        await s.tools.bind(registry)
+    lease = await one.tools.lock("printer", seconds=3600)
     assert await used(lp, one, "printer") == {"printer": "done always_allow"}
     assert await used(lp, other, "printer") == {"printer": "tool.locked always_allow"}
-    renewed = await lp.renew(lease)
+    renewed = await lp.work.renew(lease)
     assert renewed.until >= lease.until
-    assert await lp.release(lease)
+    assert await lp.work.release(lease)
     assert await used(lp, other, "printer") == {"printer": "done always_allow"}
 
 
@@ -300,16 +300,16 @@ async def test_a_degraded_tool_is_bound_again_when_it_returns(lp: limpet.Limpet)
     both = ToolRegistry([Tool("search"), Tool("paint", "1.2.0", required=False)])
     less = ToolRegistry([Tool("search")])
     s = await lp.create("support", "ada", actor=ADA)
-    await s.bind_tools(both)
+    await s.tools.bind(both)
     for way in ("protocol", "short", "turn"):
-        lp.lifecycle("support", tools=less)
+        lp.policies.lifecycle("support", tools=less)
         await s.suspend()
         s, report = await lp.resume(s.key, actor=ADA)
-        assert (set(s.tools), report.degraded) == ({"search"}, ("paint",))
+        assert (set(s.tools.bound), report.degraded) == ({"search"}, ("paint",))
         older = ToolRegistry([Tool("search"), Tool("paint", "1.1.0", required=False)])
-        lp.lifecycle("support", tools=older)
+        lp.policies.lifecycle("support", tools=older)
         assert await used(lp, s, "paint") == {"paint": "tool.denied deny"}
-        lp.lifecycle("support", tools=both)
+        lp.policies.lifecycle("support", tools=both)
         if way == "turn":
             assert await used(lp, s, "paint") == {"paint": "done always_allow"}
         else:
@@ -319,50 +319,50 @@ async def test_a_degraded_tool_is_bound_again_when_it_returns(lp: limpet.Limpet)
             assert report.degraded == ()
         elif way == "short":
             await s.resume()
-        assert {name: kept["version"] for name, kept in s.tools.items()} == {
+        assert {name: kept["version"] for name, kept in s.tools.bound.items()} == {
             "search": "1.0.0",
             "paint": "1.2.0",
         }
     bindings = len(await s.read(types=["session.tools_bound"]))
     assert await used(lp, s, "paint") == {"paint": "done always_allow"}
     assert len(await s.read(types=["session.tools_bound"])) == bindings
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_refused_tool_is_bound_when_it_is_authorized(lp: limpet.Limpet) -> None:
     """The next turn has it; a function that fails to authorize leaves the session as it was."""
     s = await lp.create("support", "bob", actor=ADA)
-    await s.bind_tools(only_for("ada"))
+    await s.tools.bind(only_for("ada"))
 
     def fails(tool: Tool, session: limpet.Session[Any]) -> Any:
         raise ConnectionError("the directory is away")
 
     tools = [Tool("search"), Tool("refund", required=False)]
-    lp.lifecycle("support", tools=ToolRegistry(tools, authorize=fails))
+    lp.policies.lifecycle("support", tools=ToolRegistry(tools, authorize=fails))
     woken = await ran(lp, s, lambda turn: turn.say("fine"))
-    assert (woken.reason, set(s.tools)) == ("end_turn", {"search"})
-    lp.lifecycle("support", tools=only_for("ada", "bob"))
+    assert (woken.reason, set(s.tools.bound)) == ("end_turn", {"search"})
+    lp.policies.lifecycle("support", tools=only_for("ada", "bob"))
     assert await used(lp, s, "refund") == {"refund": "done always_allow"}
-    assert set(s.tools) == {"search", "refund"}
+    assert set(s.tools.bound) == {"search", "refund"}
 
 
 async def test_a_binding_that_was_made_meanwhile_is_not_overwritten(lp: limpet.Limpet) -> None:
     """A turn that binds what has returned decides on the binding that it has looked at."""
     s = await lp.create("support", "bob", actor=ADA)
-    await s.bind_tools(only_for("ada"))
+    await s.tools.bind(only_for("ada"))
     bound: list[str] = []
 
     async def authorize(tool: Tool, session: limpet.Session[Any]) -> Any:
         if not bound:
             bound.append(tool.name)
-            await lp.session(s.key, actor=ADA).bind_tools(ToolRegistry([Tool("mail")]))
+            await lp.session(s.key, actor=ADA).tools.bind(ToolRegistry([Tool("mail")]))
         return True
 
     tools = [Tool("refund", required=False), Tool("mail")]
-    lp.lifecycle("support", tools=ToolRegistry(tools, authorize=authorize))
+    lp.policies.lifecycle("support", tools=ToolRegistry(tools, authorize=authorize))
     found = await used(lp, s, "mail", "refund")
     assert found == {"mail": "done always_allow", "refund": "tool.denied deny"}
-    assert (set(s.tools), bound) == ({"mail"}, ["refund"])
+    assert (set(s.tools.bound), bound) == ({"mail"}, ["refund"])
 
 
 async def test_a_binding_of_an_earlier_release_is_completed_too(lp: limpet.Limpet) -> None:
@@ -374,9 +374,9 @@ async def test_a_binding_of_an_earlier_release_is_completed_too(lp: limpet.Limpe
     await s.suspend()
     s, report = await lp.resume(s.key, tools=ToolRegistry([Tool("search")]), actor=ADA)
     assert report.degraded == ("paint",)
-    lp.lifecycle("support", tools=ToolRegistry([Tool("search"), Tool("paint", "2.0.0")]))
+    lp.policies.lifecycle("support", tools=ToolRegistry([Tool("search"), Tool("paint", "2.0.0")]))
     assert await used(lp, s, "paint") == {"paint": "done always_allow"}
-    assert s.tools["paint"]["required"] is False
+    assert s.tools.bound["paint"]["required"] is False
 
 
 @pytest.mark.parametrize(("bound", "left_out"), [(128, 0), (0, 128), (100, 28)])

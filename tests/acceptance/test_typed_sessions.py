@@ -66,7 +66,7 @@ async def test_state_comes_back_as_it_was_given(lp: limpet.Limpet) -> None:
     assert type(found.state) is Chat
     assert found.head.schema_version == "1.0.0"
     assert (await lp.list(app="shop")).items[0].schema_version == "1.0.0"
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_an_update_goes_through_the_reducers(lp: limpet.Limpet) -> None:
@@ -417,7 +417,7 @@ async def test_a_major_change_is_migrated_on_load_and_recorded(lp: limpet.Limpet
     assert event.data["checksum_after"] == checksum(session.values).hex()
     assert session.version == 2
     assert set(session.values) == {"goal", "messages"}
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 async def test_old_code_that_wakes_up_after_a_major_change_writes_nothing(
@@ -515,11 +515,11 @@ async def test_tasks_that_share_an_object_migrate_once_and_lose_nothing(
 async def test_a_session_is_not_migrated_under_anothers_lease(lp: limpet.Limpet) -> None:
     """Whoever runs it is of the old version: SessionLocked until it lets go."""
     await chat(lp, plan="p")
-    lease = await lp.acquire_lock(KEY, worker="worker:old")
+    lease = await lp.work.lock(KEY, worker="worker:old")
     with pytest.raises(errors.SessionLocked):
         await lp.get(KEY, state_type=Renamed, migrations=MIGRATIONS)
     await lp.session(KEY, state_type=Chat, lease=lease, actor="x").apply({"plan": "q"})
-    await lp.release(lease)
+    await lp.work.release(lease)
     assert (await lp.get(KEY, state_type=Renamed, migrations=MIGRATIONS)).state.goal == "q"
 
 
@@ -532,7 +532,7 @@ async def test_a_lease_given_during_a_migration_stops_it(
     verify = store.verify
 
     async def claimed_meanwhile(*args: Any) -> limpet.Report:
-        await lp.acquire_lock(KEY, worker="worker:old")
+        await lp.work.lock(KEY, worker="worker:old")
         return await verify(*args)
 
     monkeypatch.setattr(store, "verify", claimed_meanwhile)

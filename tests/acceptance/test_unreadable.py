@@ -74,12 +74,12 @@ async def test_a_plain_event_does_not_make_a_hole_last(
     seal.forget("raised")
     s = mine.session(KEY, actor="a")
     await s.append("a.noted")  # looks at nothing, so it is recorded
-    assert s.damaged == (2,)
+    assert s.history.damaged == (2,)
     seal.recover()
     await s.update(lambda state: {"n": state["n"] + 1})
     assert (await other.get(KEY)).state["n"] == 6
-    assert s.damaged == ()
-    assert (await other.verify()).ok
+    assert s.history.damaged == ()
+    assert (await other.maintenance.verify()).ok
 
 
 async def test_an_update_is_not_decided_without_a_body(
@@ -120,7 +120,7 @@ async def test_a_retry_is_not_made_on_a_state_with_a_hole(
     now = await other.get(KEY)
     assert now.state["n"] == 100 * attempt
     assert not await now.read(types=["state.updated"])
-    assert (await other.verify()).ok
+    assert (await other.maintenance.verify()).ok
 
 
 class Overtaken:
@@ -154,12 +154,12 @@ async def test_an_operation_recorded_beside_a_hole_counts_when_the_body_is_back(
     seal.forget("raised")
     s = mine.session(KEY, actor="a")
     await s.append("a.changed", inc={"n": 1}, add={"items": [2]})
-    assert s.damaged == (2,)
+    assert s.history.damaged == (2,)
     seal.recover()
     now = await other.get(KEY)
-    assert (now.state["n"], now.state["items"], now.damaged) == (6, [0, 1, 2], ())
+    assert (now.state["n"], now.state["items"], now.history.damaged) == (6, [0, 1, 2], ())
     assert (await mine.get(KEY)).state == now.state
-    assert (await other.verify()).ok
+    assert (await other.maintenance.verify()).ok
 
 
 async def test_the_store_itself_judges_no_guard_on_a_hole(
@@ -224,10 +224,10 @@ async def test_an_object_knows_that_a_commit_told_it_a_state_with_a_hole(
     await made.apply({"tags": ["x"]}, type="a.raised", id="raised")
     seal.forget("raised")
     await s.append("a.noted")
-    assert s.damaged == (2,)
+    assert s.history.damaged == (2,)
     seal.recover()
     await s.apply({"tags": ["x", "y"]})
-    assert (s.state.tags, s.damaged) == (["x", "y"], ())
+    assert (s.state.tags, s.history.damaged) == (["x", "y"], ())
 
 
 @pytest.mark.parametrize("name", ["app:n", "user:n"])
@@ -259,9 +259,9 @@ async def test_a_tail_that_could_not_be_read_is_read_again(
     await other.create("a", "u", id="one", state={"n": 0})
     await raised(other, set={"n": 5})
     seal.forget("raised")
-    assert (await mine.get(KEY)).damaged == (2,)
+    assert (await mine.get(KEY)).history.damaged == (2,)
     newest = (await mine.session(KEY).read(reverse=True, limit=5))[0]
     assert newest.damage is not None
     seal.recover()
-    assert (await mine.get(KEY)).damaged == ()
+    assert (await mine.get(KEY)).history.damaged == ()
     assert (await mine.session(KEY).read(reverse=True, limit=5))[0].damage is None

@@ -94,7 +94,7 @@ async def test_nothing_is_undone_twice_or_forgotten_while_a_record_cannot_be_rea
             raise ConnectionError("reset")
         undone.append(effect.name)
 
-    lp.lifecycle("support", compensations={"undo": undo})
+    lp.policies.lifecycle("support", compensations={"undo": undo})
 
     async def harness(turn: limpet.Turn) -> None:
         for name in ("a", "b"):

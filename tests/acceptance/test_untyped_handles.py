@@ -77,9 +77,9 @@ async def test_all_else_is_recorded_by_an_untyped_handle(lp: Limpet) -> None:
     s = lp.session(KEY, actor="agent:a")
     await s.append("user.message", {"text": "hi"}, set={"app:n": 1, "temp:t": 1}, inc={"user:n": 1})
     await s.label({"plan": "gold"})
-    await s.set_timer("tea", datetime(2040, 1, 1, tzinfo=UTC))
-    await s.clear_timer("tea")
-    await s.set_priority(1)
+    await s.lifecycle.set_timer("tea", datetime(2040, 1, 1, tzinfo=UTC))
+    await s.lifecycle.clear_timer("tea")
+    await s.lifecycle.set_priority(1)
     await s.mark_processed([2])
     async with lp.commit() as c:
         c.append(s, "a.b", inc={"app:n": 1})

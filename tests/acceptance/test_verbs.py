@@ -40,18 +40,18 @@ async def test_a_key_is_taken_in_three_forms(
     assert (await lp.get(*key)).key == s.key
     assert (await lp.find(*key, tail=1)).events == s.events[-1:]
     assert lp.session(*key, actor="x").key == s.key
-    assert (await lp.verify(*key)).sessions == 1
-    assert await lp.release(await lp.acquire_lock(*key, worker="w"))
+    assert (await lp.maintenance.verify(*key)).sessions == 1
+    assert await lp.work.release(await lp.work.lock(*key, worker="w"))
     await lp.export(*key, tmp_path / "one.limpet")
     await lp.export(*key, path=tmp_path / "two.limpet")
     async with limpet.open("memory://") as other:
         assert await other.import_(tmp_path / "one.limpet") == s.key
         assert (await lp.copy(*key, to=other)).refused == ()
-    await s.retention(events=100, actor="x")
-    assert (await lp.compact(*key)).events == 0
+    await s.history.retention(events=100, actor="x")
+    assert (await lp.maintenance.compact(*key)).events == 0
     assert (await lp.wake(*key, quiet)).error is None
     with pytest.raises(errors.InvalidInput, match="is not a dead letter"):
-        await lp.requeue(*key)
+        await lp.work.requeue(*key)
     version = (await lp.get(*key)).version
     assert await lp.delete(*key)
     assert await lp.find(*key) is None
@@ -73,9 +73,21 @@ async def test_half_a_key_is_refused_by_the_part_that_is_missing(
     lp: Limpet, key: Any, words: str
 ) -> None:
     """The same words from every verb, and nothing is asked of the store."""
-    verbs: list[Callable[..., Any]] = [lp.get, lp.find, lp.session, lp.delete, lp.erase, lp.verify]
-    verbs += [lp.compact, lp.requeue, partial(lp.export, path="x"), partial(lp.wake, harness=print)]
-    for verb in (*verbs, lambda *key: lp.acquire_lock(*key, worker="w")):
+    verbs: list[Callable[..., Any]] = [
+        lp.get,
+        lp.find,
+        lp.session,
+        lp.delete,
+        lp.erase,
+        lp.maintenance.verify,
+    ]
+    verbs += [
+        lp.maintenance.compact,
+        lp.work.requeue,
+        partial(lp.export, path="x"),
+        partial(lp.wake, harness=print),
+    ]
+    for verb in (*verbs, lambda *key: lp.work.lock(*key, worker="w")):
         with pytest.raises(errors.InvalidKey, match=words):
             await verb(*key)
 
@@ -161,7 +173,7 @@ async def test_a_timer_is_set_for_so_long_from_now(lp: Limpet, s: Session) -> No
     """A timedelta is added to the store's time of the call; a fact has a time of its own."""
     now_us, at = s.writer.journal.now_us, datetime.now(UTC)
     before = now_us()
-    await s.set_timer("one", timedelta(hours=1), actor="x")
+    await s.lifecycle.set_timer("one", timedelta(hours=1), actor="x")
     after = now_us()
     async with lp.commit() as c:
         c.record(s, limpet.facts.timer_set("two", at, actor="x"))
@@ -174,7 +186,7 @@ async def test_a_timer_is_set_for_so_long_from_now(lp: Limpet, s: Session) -> No
 async def test_a_timer_that_cannot_come_is_refused(s: Session, span: timedelta) -> None:
     """Before now, or after the last year there is."""
     with pytest.raises(errors.InvalidEvent, match="a timer"):
-        await s.set_timer("t", span, actor="x")
+        await s.lifecycle.set_timer("t", span, actor="x")
     assert s.version == 2
 
 
@@ -294,7 +306,7 @@ EMPTY: dict[str, Callable[[Limpet, Session[Any]], Awaitable[Any]]] = {
     "create": lambda lp, s: lp.create("a", "u", actor=""),
     "get": lambda lp, s: lp.get(s.key, state_type=Chat, actor=""),
     "app": lambda lp, s: lp.app("a", actor="").list(),
-    "migrate": lambda lp, s: lp.migrate(registry(), Chat, actor=""),
+    "migrate": lambda lp, s: lp.maintenance.migrate(registry(), Chat, actor=""),
 }
 
 
@@ -328,7 +340,7 @@ async def test_a_migration_is_by_the_actor_who_makes_it(lp: Limpet) -> None:
         schema_version = "0.9.0"
 
     await lp.create("a", "u", "i", state=Old())
-    await lp.migrate(registry(), Chat, apply=True, actor="operator:eve")
+    await lp.maintenance.migrate(registry(), Chat, apply=True, actor="operator:eve")
     (event,) = (await lp.get("a", "u", "i", tail=1)).events
     assert (event.type, event.actor) == ("state.migrated", "operator:eve")
 

@@ -22,17 +22,17 @@ async def waiting(lp: Limpet) -> Session:
 
 async def test_a_round_of_work(lp: Limpet, waiting: Session) -> None:
     """Claim, read, answer, say so, release: then there is nothing left to do."""
-    (lease,) = await lp.claim("w1")
+    (lease,) = await lp.work.claim("w1")
     assert (lease.key, lease.worker) == (waiting.key, "w1")
     assert lease.until > datetime.now(UTC) + timedelta(seconds=20)
-    assert await lp.claim("w2") == ()
+    assert await lp.work.claim("w2") == ()
     session = await lp.session(lease.key, actor=WHO, lease=lease).refresh()
     async with lp.commit() as c:
         c.append(session, "agent.message", {"text": "hello"}, inc={"n": 1})
         c.record(session, limpet.facts.processed([2]))
-    lease = await lp.renew(lease, lease_seconds=5)
-    assert await lp.release(lease)
-    assert await lp.claim("w2") == ()
+    lease = await lp.work.renew(lease, lease_seconds=5)
+    assert await lp.work.release(lease)
+    assert await lp.work.claim("w2") == ()
     await waiting.refresh()
     assert (waiting.state["n"], waiting.head.pending, waiting.head.fence) == (1, 0, 1)
 
@@ -57,30 +57,30 @@ async def test_a_loop_over_what_is_pending_never_runs_dry(lp: Limpet) -> None:
 async def test_renewing_never_shortens_a_lease_unasked(lp: Limpet, waiting: Session) -> None:
     """It is given again for as long as it was given for, claimed or locked."""
     far = datetime.now(UTC) + timedelta(seconds=3_000)
-    (lease,) = await lp.claim("w1", lease_seconds=3_600)
-    assert (await lp.renew(lease)).until > far
-    short = await lp.renew(lease, lease_seconds=5)
-    assert (await lp.renew(short)).until < far
-    assert (await lp.renew(lease)).until > far
-    lock = await lp.acquire_lock(("support", "eve", "waiting"), worker="w1", lease_seconds=3_600)
-    assert (await lp.renew(lock)).until > far
+    (lease,) = await lp.work.claim("w1", lease_seconds=3_600)
+    assert (await lp.work.renew(lease)).until > far
+    short = await lp.work.renew(lease, lease_seconds=5)
+    assert (await lp.work.renew(short)).until < far
+    assert (await lp.work.renew(lease)).until > far
+    lock = await lp.work.lock(("support", "eve", "waiting"), worker="w1", lease_seconds=3_600)
+    assert (await lp.work.renew(lock)).until > far
 
 
 async def test_every_way_to_write_is_guarded(lp: Limpet, waiting: Session) -> None:
     """Through a session with a lease that was given back, nothing is written any more."""
-    (lease,) = await lp.claim("w1")
+    (lease,) = await lp.work.claim("w1")
     session = await lp.session(lease.key, actor=WHO, lease=lease).refresh()
     await session.append("agent.thought")
     await session.update(lambda state: {"n": state["n"] + 1})
-    await lp.release(lease)
+    await lp.work.release(lease)
     version = (await waiting.refresh()).version
     for write in (
         lambda: session.append("agent.thought"),
         lambda: session.append_many([limpet.Draft(type="agent.thought")]),
         lambda: session.update(lambda state: {"n": state["n"] + 1}),
         lambda: session.label({"a": "b"}),
-        lambda: session.set_timer("t", datetime.now(UTC)),
-        lambda: session.set_priority(1),
+        lambda: session.lifecycle.set_timer("t", datetime.now(UTC)),
+        lambda: session.lifecycle.set_priority(1),
         lambda: session.mark_processed([2]),
     ):
         with pytest.raises(errors.SessionFenced) as told:
@@ -95,7 +95,7 @@ async def test_every_way_to_write_is_guarded(lp: Limpet, waiting: Session) -> No
 async def test_one_commit_is_under_one_lease(lp: Limpet, waiting: Session) -> None:
     """Two handles on one session with different fences cannot be meant."""
     key = waiting.key
-    leases = [await lp.acquire_lock(key, worker="me") for _ in range(2)]
+    leases = [await lp.work.lock(key, worker="me") for _ in range(2)]
     commit = await lp.commit().__aenter__()
     for lease in leases:
         commit.append(lp.session(key, actor=WHO, lease=lease), "agent.thought")
@@ -108,21 +108,21 @@ async def test_the_urgent_come_first(lp: Limpet) -> None:
     for id in "abc":
         session = await lp.create("support", "ada", id=id, actor=WHO)
         await session.append("user.message")
-    await lp.session(Key("support", "ada", "b"), actor=WHO).set_priority(5)
+    await lp.session(Key("support", "ada", "b"), actor=WHO).lifecycle.set_priority(5)
     async with lp.commit() as c:
         c.record(lp.session(Key("support", "ada", "c"), actor=WHO), limpet.facts.prioritized(-5))
-    assert [lease.key.id for lease in await lp.claim("w", limit=9)] == ["b", "a", "c"]
+    assert [lease.key.id for lease in await lp.work.claim("w", limit=9)] == ["b", "a", "c"]
 
 
 async def test_a_lock_tells_who_has_it(lp: Limpet, waiting: Session) -> None:
     """And is free again once it is released."""
-    lock = await lp.acquire_lock(tuple_of(waiting.key), worker="me")
+    lock = await lp.work.lock(tuple_of(waiting.key), worker="me")
     with pytest.raises(errors.SessionLocked, match="'me'") as told:
-        await lp.acquire_lock(waiting.key, worker="you")
+        await lp.work.lock(waiting.key, worker="you")
     assert told.value.until == lock.until
-    assert await lp.release(lock) is True
-    assert await lp.release(lock) is False
-    assert (await lp.acquire_lock(waiting.key, worker="you")).fence == lock.fence + 1
+    assert await lp.work.release(lock) is True
+    assert await lp.work.release(lock) is False
+    assert (await lp.work.lock(waiting.key, worker="you")).fence == lock.fence + 1
 
 
 def tuple_of(key: Key) -> tuple[str, str, str]:
@@ -136,14 +136,14 @@ async def test_a_lease_has_a_length_within_bounds(
     """Wherever a length is given, and nothing is leased."""
     lease = Lease(waiting.key, "w", 1, 1)
     for ask in (
-        lambda: lp.claim("w", lease_seconds=seconds),  # type: ignore[arg-type]
-        lambda: lp.renew(lease, lease_seconds=seconds),  # type: ignore[arg-type]
-        lambda: lp.acquire_lock(waiting.key, worker="w", lease_seconds=seconds),  # type: ignore[arg-type]
+        lambda: lp.work.claim("w", lease_seconds=seconds),  # type: ignore[arg-type]
+        lambda: lp.work.renew(lease, lease_seconds=seconds),  # type: ignore[arg-type]
+        lambda: lp.work.lock(waiting.key, worker="w", lease_seconds=seconds),  # type: ignore[arg-type]
     ):
         with pytest.raises(errors.InvalidInput):
             await ask()
     with pytest.raises(errors.InvalidInput):
-        await lp.renew(Lease(waiting.key, "w", 1, 1, seconds))  # type: ignore[arg-type]
+        await lp.work.renew(Lease(waiting.key, "w", 1, 1, seconds))  # type: ignore[arg-type]
     assert (await waiting.refresh()).head.lease_us is None
 
 
@@ -153,15 +153,15 @@ async def test_one_that_fails_does_not_starve_the_others(lp: Limpet) -> None:
         session = await lp.create("support", "ada", id=id, actor=WHO)
         await session.append("user.message", {"text": id})
     done: list[str] = []
-    while leases := await lp.claim("w"):
+    while leases := await lp.work.claim("w"):
         (lease,) = leases
         if lease.key.id == "bad":
-            assert await lp.release(lease, retry_seconds=600)
+            assert await lp.work.release(lease, retry_seconds=600)
         else:
             done.append(lease.key.id)
             session = lp.session(lease.key, actor=WHO, lease=lease)
             await session.mark_processed([e.seq for e in await session.pending()])
-            assert await lp.release(lease)
+            assert await lp.work.release(lease)
     assert done == ["good-1", "good-2"]
     bad = await lp.get(("support", "ada", "bad"))
     assert (bad.head.pending, bad.head.worker) == (1, None)
@@ -173,10 +173,10 @@ async def test_one_that_fails_does_not_starve_the_others(lp: Limpet) -> None:
 @pytest.mark.parametrize("seconds", [-1, 86_401, float("nan"), float("inf"), "30", True])
 async def test_a_retry_is_within_bounds(lp: Limpet, waiting: Session, seconds: object) -> None:
     """Anything else is refused, and the lease is held as before."""
-    (lease,) = await lp.claim("w")
+    (lease,) = await lp.work.claim("w")
     with pytest.raises(errors.InvalidInput):
-        await lp.release(lease, retry_seconds=seconds)  # type: ignore[arg-type]
-    assert await lp.release(lease)
+        await lp.work.release(lease, retry_seconds=seconds)  # type: ignore[arg-type]
+    assert await lp.work.release(lease)
 
 
 async def test_a_timer_is_cleared_with_the_work_it_was_for(lp: Limpet) -> None:
@@ -188,7 +188,7 @@ async def test_a_timer_is_cleared_with_the_work_it_was_for(lp: Limpet) -> None:
         c.record(session, limpet.facts.timer_set("remind", past))
         c.record(session, limpet.facts.timer_set("end", later, kind="deadline"))
     assert limpet.deadline_at(session.head) == later
-    (lease,) = await lp.claim("w")
+    (lease,) = await lp.work.claim("w")
     held = lp.session(lease.key, actor=WHO, lease=lease)
     c = await lp.commit().__aenter__()
     c.record(held, limpet.facts.timer_cleared("remind"))
@@ -200,10 +200,10 @@ async def test_a_timer_is_cleared_with_the_work_it_was_for(lp: Limpet) -> None:
         c.append(held, "agent.reminded")
         c.record(held, limpet.facts.timer_cleared("remind"))
         c.record(held, limpet.facts.timer_set("again", later))
-    await lp.release(lease)
+    await lp.work.release(lease)
     assert set((await session.refresh()).head.timers) == {"end", "again"}
     assert [event.type for event in c.events][1:] == ["session.timer_cleared", "session.timer_set"]
-    assert (limpet.runnable_at(session.head), await lp.claim("w")) == (later, ())
+    assert (limpet.runnable_at(session.head), await lp.work.claim("w")) == (later, ())
     async with lp.commit() as c:
         with pytest.raises(errors.InvalidEvent):
             c.record(session, limpet.facts.timer_set("x", later.replace(tzinfo=None)))
@@ -215,16 +215,16 @@ async def test_a_timer_is_cleared_with_the_work_it_was_for(lp: Limpet) -> None:
 async def test_what_makes_no_sense_is_refused(lp: Limpet, waiting: Session) -> None:
     """A worker without a name, no sessions at all, a lease of another session, a wild priority."""
     with pytest.raises(errors.InvalidInput):
-        await lp.claim("")
+        await lp.work.claim("")
     with pytest.raises(errors.InvalidInput):
-        await lp.claim("w", limit=0)
+        await lp.work.claim("w", limit=0)
     with pytest.raises(errors.InvalidInput):
-        await lp.acquire_lock(waiting.key, worker="\x00")
+        await lp.work.lock(waiting.key, worker="\x00")
     with pytest.raises(errors.InvalidInput, match="this is a lease on"):
         lp.session(("support", "ada", "x"), lease=Lease(waiting.key, "w", 1, 1))
     for priority in (1_001, -1_001, 1.5, True, "1"):
         with pytest.raises(errors.InvalidEvent, match="a priority"):
-            await waiting.set_priority(priority, actor=WHO)  # type: ignore[arg-type]
+            await waiting.lifecycle.set_priority(priority, actor=WHO)  # type: ignore[arg-type]
 
 
 def test_the_sync_facade_works_too(url: str) -> None:
@@ -232,6 +232,6 @@ def test_the_sync_facade_works_too(url: str) -> None:
     with limpet.open_sync(url) as lp:
         session = lp.create("support", "eve", id="one")
         session.append("user.message", actor="user:eve")
-        (lease,) = lp.claim("w")
+        (lease,) = lp.work.claim("w")
         lp.session(lease.key, actor=WHO, lease=lease).append("agent.message")
-        assert lp.release(lease) is True
+        assert lp.work.release(lease) is True

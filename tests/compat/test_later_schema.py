@@ -63,7 +63,7 @@ async def test_a_file_is_migrated_once(path: Path, monkeypatch: pytest.MonkeyPat
         await one.session(ONE, actor="x").append("note.made")
         assert (await other.get(ONE)).version == 3
     async with limpet.open(f"sqlite:///{path}") as lp:
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
     assert later.moods(path) == ["calm 2", "calm 1"]
 
 
@@ -74,7 +74,7 @@ async def test_a_new_file_gets_every_schema(
     later.release(monkeypatch)
     async with limpet.open(f"sqlite:///{tmp_path}/new.db") as lp:
         await lp.create("a", "b")
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
     assert later.of(tmp_path / "new.db") == later.LATER
 
 
@@ -90,7 +90,7 @@ async def test_a_step_that_fails_leaves_the_file_as_it_was(
     assert (later.of(path), later.moods(path)) == (SCHEMA, None)
     async with limpet.open(f"sqlite:///{path}") as lp:
         assert (await lp.get(ONE)).version == 2
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_kill_in_a_migration_is_harmless(
@@ -105,7 +105,7 @@ async def test_a_kill_in_a_migration_is_harmless(
         await lp.session(TWO, actor="x").append("note.made")
     later.release(monkeypatch)
     async with limpet.open(f"sqlite:///{path}") as lp:
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
     assert (later.of(path), later.moods(path)) == (later.LATER, ["calm 2", "calm 2"])
 
 
@@ -115,7 +115,7 @@ async def test_an_older_backup_is_verified_and_restored(
     """Verified as the later release would read it, and left as it is; opened, it is migrated."""
     copy, target = tmp_path / "copy.db", tmp_path / "target.db"
     async with limpet.open(f"sqlite:///{path}") as lp:
-        await lp.backup(copy)
+        await lp.maintenance.backup(copy)
     content = copy.read_bytes()
     later.release(monkeypatch)
     restored = limpet.restore(copy, f"sqlite:///{target}")

@@ -530,7 +530,7 @@ async def test_joint_saves_race_with_others_and_none_is_lost(kind: str, tmp_path
         assert len(await cp.list()) == 6
         log = await lp.session("support", "ada", "s").read(types=["graph.saved"])
         assert len(log) >= 11  # all but the one that created the session
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 @pytest.fixture(params=KINDS[1:])

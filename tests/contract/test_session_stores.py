@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ from limpet.graph.stores.sessions import (
     SQLiteSessionStore,
     StoredSessions,
 )
+from limpet.session.work import StoreWork
 from limpet.store.memory import MemoryStore
 from limpet.testing.clock import FakeClock
 from tests.support import graph_stores
@@ -276,19 +278,21 @@ async def test_a_lock_is_held_by_one_at_a_time(store: Any) -> None:
     assert await store.list() == ()
 
 
-async def test_a_lock_that_was_granted_to_a_cancelled_caller_is_free() -> None:
+async def test_a_lock_that_was_granted_to_a_cancelled_caller_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The store had granted it, and the caller never learned of it."""
     async with limpet.open("memory://") as lp:
-        acquire, granted, go_on = lp.acquire_lock, asyncio.Event(), asyncio.Event()
+        acquire, granted, go_on = StoreWork.lock, asyncio.Event(), asyncio.Event()
 
-        async def slow(*args: Any, **how: Any) -> Any:
-            lease = await acquire(*args, **how)
+        async def slow(self: StoreWork, *args: Any, **how: Any) -> Any:
+            lease = await acquire(self, *args, **how)
             granted.set()
             await go_on.wait()
             return lease
 
         store = LimpetSessionStore(lp, "support", "ada")
-        lp.acquire_lock = slow  # type: ignore[method-assign]  # what a slow server does
+        monkeypatch.setattr(StoreWork, "lock", slow)  # what a slow server does
         cancelled = asyncio.create_task(store.acquire_lock("s"))
         await granted.wait()
         cancelled.cancel()
@@ -407,7 +411,7 @@ async def test_a_session_of_the_application_is_a_session_of_the_graph() -> None:
         await store.save("s1", record({"n": 2}, id="s1"))
         s = await lp.get("support", "ada", "s1")
         assert s.values == {"n": 2, "app:shared": 5}
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 async def test_two_stores_of_one_file_see_one_session(tmp_path: Path) -> None:
@@ -462,22 +466,22 @@ def test_a_dsn_that_is_not_of_postgres_is_refused(dsn: Any) -> None:
         PostgresSessionStore(dsn)
 
 
-async def test_a_lock_is_renewed_while_it_is_held_and_an_outage_does_not_end_it() -> None:
+async def test_a_lock_is_renewed_while_it_is_held_and_an_outage_does_not_end_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Renewed again and again the lock is still held; released, it is free at once."""
-    renewed = asyncio.Event()
+    renewed, renew, renewals = asyncio.Event(), StoreWork.renew, itertools.count(1)
 
-    class Counting(limpet.Limpet):
-        renewals = 0
+    async def counted(self: StoreWork, lease: Any, **how: Any) -> Any:
+        number = next(renewals)
+        if number == 2:
+            raise limpet.StoreBusy("memory", "another holds it")
+        if number == 4:
+            renewed.set()
+        return await renew(self, lease, **how)
 
-        async def renew(self, lease: Any, **how: Any) -> Any:
-            self.renewals += 1
-            if self.renewals == 2:
-                raise limpet.StoreBusy("memory", "another holds it")
-            if self.renewals == 4:
-                renewed.set()
-            return await super().renew(lease, **how)
-
-    async with Counting("memory://") as lp:
+    monkeypatch.setattr(StoreWork, "renew", counted)
+    async with limpet.open("memory://") as lp:
         locks = Locks(Opened(lp), "support", "ada", renew_seconds=0)
         await locks.acquire("s")
         waiting = asyncio.create_task(locks.acquire("s"))
@@ -507,10 +511,10 @@ async def test_a_lock_that_has_lapsed_is_not_the_lock_of_who_has_it_now() -> Non
             taken.set()
             await late
             with pytest.raises(limpet.SessionLocked):
-                await lp.acquire_lock("support.locks", "ada", "s", worker="a third")
+                await lp.work.lock("support.locks", "ada", "s", worker="a third")
             await locks.release("s")
 
         late = asyncio.create_task(away())
         await asyncio.wait_for(present(), 30)
-        lease = await lp.acquire_lock("support.locks", "ada", "s", worker="a third")
-        assert await lp.release(lease)
+        lease = await lp.work.lock("support.locks", "ada", "s", worker="a third")
+        assert await lp.work.release(lease)

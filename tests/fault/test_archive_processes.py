@@ -62,8 +62,8 @@ async def check(
     lp: limpet.Limpet, user: str, said: Acknowledged, files: Callable[[], set[str]]
 ) -> None:
     for _ in range(3):  # each finishes what processes that died have left
-        assert (await lp.sweep()).failed == ()
-    assert (await lp.verify()).findings == ()
+        assert (await lp.work.sweep()).failed == ()
+    assert (await lp.maintenance.verify()).findings == ()
     for n in range(SESSIONS):
         key = limpet.Key("race", user, f"{n}")
         forgotten = said.of("going", n)
@@ -78,9 +78,11 @@ async def check(
         texts = {event.data["text"] for event in log if event.type == "user.message"}
         assert said.of("said", n) <= texts
         for hash in said.of("blob", n):
-            assert await s.get_blob(hash)
+            assert await s.blobs.get(hash)
         if s.phase != "archived" or "archive" not in (await head(lp, key)).facts:
-            numbers = {f"{each.number}" for each in (await s.checkpoints(limit=1_000)).items}
+            numbers = {
+                f"{each.number}" for each in (await s.history.checkpoints(limit=1_000)).items
+            }
             assert said.of("checkpoint", n) <= numbers
     page = await lp.list(app="race", limit=100)
     named = {each.facts["archive"]["place"] for each in page.items if "archive" in each.facts}

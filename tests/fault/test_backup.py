@@ -37,7 +37,7 @@ async def test_a_backup_that_fails_leaves_no_target(tmp_path: Path, stride: int)
                 target = tmp_path / f"{number}.bak"
                 faults.calls, faults.at, faults.struck = 0, number, []
                 try:
-                    await lp.backup(target)
+                    await lp.maintenance.backup(target)
                 except LimpetError:
                     assert faults.struck
                     left = {path.name for path in tmp_path.iterdir()}
@@ -46,7 +46,7 @@ async def test_a_backup_that_fails_leaves_no_target(tmp_path: Path, stride: int)
                     faults.mend()
                     async with limpet.open(f"sqlite:///{target}") as copy:
                         assert (await copy.get(KEY)).state["n"] == 40
-                        assert (await copy.verify()).ok
+                        assert (await copy.maintenance.verify()).ok
                     target.unlink()
                     if not faults.struck:
                         break
@@ -64,11 +64,11 @@ async def test_a_backup_killed_halfway_leaves_no_target(tmp_path: Path) -> None:
         child.kill()
     assert not target.exists()
     async with limpet.open(f"sqlite:///{path}") as lp:
-        await lp.backup(target)
-        assert (await lp.verify()).ok
+        await lp.maintenance.backup(target)
+        assert (await lp.maintenance.verify()).ok
     async with limpet.open(f"sqlite:///{target}") as copy:
         assert (await copy.get(KEY)).state["n"] == 40
-        assert (await copy.verify()).ok
+        assert (await copy.maintenance.verify()).ok
     assert not list(tmp_path.glob("*.part*"))
 
 
@@ -84,9 +84,9 @@ async def test_a_backup_beside_another_process_is_of_one_moment(
             for number in range(5):
                 before = (await lp.get((APP, USER, SHARED))).state.get("app:total", 0)
                 target = tmp_path / f"{number}.bak"
-                await lp.backup(target, progress=lambda *_: child.line())
+                await lp.maintenance.backup(target, progress=lambda *_: child.line())
                 async with limpet.open(f"sqlite:///{target}") as copy:
-                    assert (await copy.verify()).findings == ()
+                    assert (await copy.maintenance.verify()).findings == ()
                     total = 0
                     for head in (await copy.list()).items:
                         session = await copy.get(head.key)

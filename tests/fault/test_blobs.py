@@ -80,7 +80,7 @@ async def test_damage_to_a_blob_is_found(path: Path, damage: str, *, sealed: boo
         assert not (await store.verify(A)).ok
         async with Limpet(f"sqlite:///{path}", store=store) as lp:
             with suppress(SessionCorrupt, BlobNotFound):
-                assert await lp.session(A).get_blob(blob.hash) == LARGE
+                assert await lp.session(A).blobs.get(blob.hash) == LARGE
     finally:
         await store.close()
 
@@ -180,9 +180,9 @@ async def test_a_killed_process_leaves_whole_blobs_only(path: Path) -> None:
     store = await opened(path, clock)
     (blob,) = await store.blobs.page(A, after="", limit=9)
     async with Limpet(f"sqlite:///{path}", store=store) as lp:
-        assert await lp.session(A).get_blob(blob.hash) == LARGE
-        assert (await lp.verify()).ok
-        await lp.session(A).put_blob(b"another", "text/plain")  # a writer has something to do
+        assert await lp.session(A).blobs.get(blob.hash) == LARGE
+        assert (await lp.maintenance.verify()).ok
+        await lp.session(A).blobs.put(b"another", "text/plain")  # a writer has something to do
     assert execute(path, "SELECT count(*) FROM blobs WHERE hash IS NULL") == [(0,)]
     assert execute(path, "SELECT count(*) FROM blob_chunks") == [(4,)]
 
@@ -197,7 +197,7 @@ async def test_a_stream_that_fails_leaves_no_row(path: Path) -> None:
     async with Limpet(f"sqlite:///{path}", store=await opened(path, FakeClock())) as lp:
         s = await lp.create("shop", "ada", id="a")
         with pytest.raises(OSError, match="dead"):
-            await s.put_blob(failing(), "text/plain")
+            await s.blobs.put(failing(), "text/plain")
     assert execute(path, "SELECT (SELECT count(*) FROM blobs) + count(*) FROM blob_chunks") == [
         (0,)
     ]

@@ -57,7 +57,7 @@ async def check(lp: Limpet, session: Session, done: set[str], cancelled: set[str
     assert session.events == events
     assert session.state["n"] == len(ids)
     assert session.state.get("app:n", 0) == len(ids)
-    assert (await lp.verify()).findings == ()
+    assert (await lp.maintenance.verify()).findings == ()
 
 
 def one(session: Session, id: str) -> Callable[[], Awaitable[Any]]:
@@ -148,7 +148,7 @@ async def test_every_other_verb_can_be_cancelled(lp: Limpet) -> None:
                 assert await lp.delete(("a", "b", id))
             await cancelled_after(count, lambda i=id: lp.erase(("a", "b", i)), again)
             assert await lp.erase(("a", "b", id)) is not None
-    assert (await lp.verify()).findings == ()
+    assert (await lp.maintenance.verify()).findings == ()
 
 
 def _counted(state: Any) -> dict[str, int]:
@@ -189,10 +189,12 @@ async def test_a_cancelled_verification_and_a_cancelled_backup_are_over(
         await session.append("x.y", {"text": "z" * 3_000}, actor=ACTOR)
     for count in range(6):
         running: list[int] = []
-        await cancelled_after(count, lambda r=running: lp.verify(progress=lambda *_: r.append(1)))
+        await cancelled_after(
+            count, lambda r=running: lp.maintenance.verify(progress=lambda *_: r.append(1))
+        )
         calls = len(running)
         target = tmp_path / f"{count}.bak"
-        was = await cancelled_after(count, lambda t=target: lp.backup(t))
+        was = await cancelled_after(count, lambda t=target: lp.maintenance.backup(t))
         there = target.exists()
         assert there or was
         assert not list(tmp_path.glob("*.part")), "a backup is still being written"
@@ -201,7 +203,7 @@ async def test_a_cancelled_verification_and_a_cancelled_backup_are_over(
         assert len(running) == calls
         if there:
             async with limpet.open(f"sqlite:///{target}") as copy:
-                assert (await copy.verify()).ok
+                assert (await copy.maintenance.verify()).ok
 
 
 async def test_closing_finishes_what_was_handed_over(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ async def test_a_body_that_was_changed_with_its_checksum_is_damage(url: str) -> 
     change(url)
     async with limpet.open(url, check="chain") as lp:
         s = await lp.get(*KEY)
-        assert s.damaged == (3,)
+        assert s.history.damaged == (3,)
         event = s.events[2]
         assert event.data is None
         assert "is not what the chain says" in str(event.damage)
@@ -60,8 +60,8 @@ async def test_a_body_that_was_changed_with_its_checksum_is_damage(url: str) -> 
         with pytest.raises(limpet.SessionCorrupt):
             await s.update(lambda state: {"n": state["n"] + 1}, actor="user:ada")
     async with limpet.open(url) as lp:  # as it is without being asked for
-        assert (await lp.get(*KEY)).damaged == ()
-        assert not (await lp.verify()).ok
+        assert (await lp.get(*KEY)).history.damaged == ()
+        assert not (await lp.maintenance.verify()).ok
 
 
 async def test_a_sealed_store_compares_unless_it_is_told_not_to(url: str) -> None:
@@ -69,9 +69,9 @@ async def test_a_sealed_store_compares_unless_it_is_told_not_to(url: str) -> Non
     await written(url, KeylessSeal())
     change(url)
     async with limpet.open(url, seal=KeylessSeal()) as lp:
-        assert (await lp.get(*KEY)).damaged == (3,)
+        assert (await lp.get(*KEY)).history.damaged == (3,)
     async with limpet.open(url, seal=KeylessSeal(), check="crc") as lp:
-        assert (await lp.get(*KEY)).damaged == ()
+        assert (await lp.get(*KEY)).history.damaged == ()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ async def test_whatever_the_chain_covers_is_compared(url: str, statement: str) -
     await written(url)
     change(url, statement)
     async with limpet.open(url, check="chain") as lp:
-        assert (await lp.get(*KEY)).damaged
+        assert (await lp.get(*KEY)).history.damaged
 
 
 async def test_what_is_whole_is_found_whole(url: str) -> None:
@@ -103,16 +103,16 @@ async def test_what_is_whole_is_found_whole(url: str) -> None:
             await s.mark_processed(range(2, 30))
             fork = await s.fork(at=20)
             await fork.append("note.made", {"text": "y" * 2_000}, actor="user:ada")
-            await lp.retention("support", events=5)
-            await lp.compact()
+            await lp.policies.retention("support", events=5)
+            await lp.maintenance.compact()
             keys = [s.key, fork.key]
         async with limpet.open(url, seal=seal, check="chain") as lp:
             for key in keys:
                 again = await lp.get(key, tail=50)
-                assert again.damaged == ()
+                assert again.history.damaged == ()
                 assert not [e for e in await again.read(limit=100) if e.damage]
                 assert not [e for e in await again.read(limit=100, reverse=True) if e.damage]
-            assert (await lp.verify()).ok
+            assert (await lp.maintenance.verify()).ok
 
 
 async def test_an_old_event_before_the_snapshot_is_compared_too(url: str) -> None:
@@ -125,7 +125,7 @@ async def test_an_old_event_before_the_snapshot_is_compared_too(url: str) -> Non
         await s.checkpoint(full=True)
     change(url)
     async with limpet.open(url, check="chain") as lp:
-        assert (await lp.get(*KEY)).damaged == (3,)
+        assert (await lp.get(*KEY)).history.damaged == (3,)
         assert (await lp.get(*KEY, tail=1)).values["n"] == 1
 
 
@@ -151,15 +151,15 @@ async def test_a_load_from_a_server_compares_too(postgres_store_url: str) -> Non
             ("actor = $1", ("user:eve",), (row["actor"],)),
         )
         async with limpet.open(url, check="chain") as lp:
-            assert (await lp.get(*KEY)).damaged == ()
+            assert (await lp.get(*KEY)).history.damaged == ()
         for what, changed, before in changes:
             place = f"WHERE sid = {row['sid']} AND seq = 3"
             await conn.execute(f"UPDATE limpet.events SET {what} {place}", *changed)
             async with limpet.open(url, check="chain") as lp:
                 s = await lp.get(*KEY)
-                assert s.damaged == (3,)
+                assert s.history.damaged == (3,)
             async with limpet.open(url) as lp:
-                assert (await lp.get(*KEY)).damaged == ()
+                assert (await lp.get(*KEY)).history.damaged == ()
             await conn.execute(f"UPDATE limpet.events SET {what} {place}", *before)
         async with limpet.open(url, seal=FixedKeySeal()) as lp:
             sealed = await lp.create("support", "ada", id="two", actor="user:ada")
@@ -167,6 +167,10 @@ async def test_a_load_from_a_server_compares_too(postgres_store_url: str) -> Non
                 await sealed.append("user.message", {"text": "x" * 2_000}, set={"n": 1})
             fork = await sealed.fork(at=2)
         async with limpet.open(url, seal=FixedKeySeal()) as lp:
-            assert (await lp.get(sealed.key)).damaged == (await lp.get(fork.key)).damaged == ()
+            assert (
+                (await lp.get(sealed.key)).history.damaged
+                == (await lp.get(fork.key)).history.damaged
+                == ()
+            )
     finally:
         await conn.close()

@@ -80,7 +80,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     async def build() -> dict[str, Any]:
         await sample.build(path)
         async with at(path) as lp:
-            assert (await lp.verify()).findings == ()
+            assert (await lp.maintenance.verify()).findings == ()
             return await everything(lp)
 
     return path, asyncio.run(build())
@@ -104,7 +104,7 @@ async def at(path: Path) -> AsyncIterator[Limpet]:
 async def finds(lp: Limpet) -> bool:
     """Whether a verification reports anything, or cannot even be made."""
     try:
-        return not (await lp.verify()).ok
+        return not (await lp.maintenance.verify()).ok
     except LimpetError:
         return True
 
@@ -142,7 +142,7 @@ async def write_on(lp: Limpet) -> str:
     assert new.version == 1
     assert {name: v for name, v in new.state.items() if ":" not in name} == {"y": 2}
     assert len(await new.read()) == 1
-    assert (await lp.verify()).findings == ()
+    assert (await lp.maintenance.verify()).findings == ()
     return "harmless"
 
 
@@ -292,8 +292,8 @@ async def test_one_corrupt_event_costs_one_event(specimen: Specimen, key: Key) -
                 else:
                     assert event == before
             assert session.events == served
-            assert lost.seq in session.damaged
-            report = await lp.verify()
+            assert lost.seq in session.history.damaged
+            report = await lp.maintenance.verify()
             assert {finding.seq for finding in report.findings if finding.seq} >= {lost.seq}
             await check_others(specimen, lp, key)
             went_on = await session.append("agent.said", {"text": "on"}, actor="agent:x")
@@ -368,7 +368,7 @@ async def test_nothing_is_computed_from_a_state_with_a_hole(specimen: Specimen) 
     path = specimen.changed("UPDATE events SET crc = crc + 1 WHERE id = 'my-own-id'")
     async with at(path) as lp:
         session = await lp.get(ADA, actor="agent:ada")
-        assert session.damaged
+        assert session.history.damaged
         with pytest.raises(limpet.SessionCorrupt):
             session.envelope()
         with pytest.raises(limpet.SessionCorrupt):
@@ -405,7 +405,7 @@ async def check_verbs(path: Path) -> None:
                 lambda s=session: s.update(lambda state: {"step": state.get("step", 0)}),
                 lambda s=session: s.mark_processed([2]),
                 lambda s=session: s.label({"plan": None}),
-                lambda k=key: lp.verify(k),
+                lambda k=key: lp.maintenance.verify(k),
                 lambda k=key: lp.delete(k),
                 lambda k=key: lp.erase(k),
             ):
@@ -430,7 +430,7 @@ async def test_a_changed_definition_is_found(specimen: Specimen) -> None:
         conn.execute(sql)
         conn.close()
         async with at(path) as lp:
-            (finding,) = (await lp.verify()).findings
+            (finding,) = (await lp.maintenance.verify()).findings
             assert name in finding.problem
 
 
@@ -440,7 +440,7 @@ async def test_a_changed_definition_is_found(specimen: Specimen) -> None:
 async def check_long(specimen: Specimen, path: Path, *, writable: bool = True) -> None:
     async with at(path) as lp:
         session = await lp.get(LONG, tail=1_000)
-        shown = (session.head, dict(session.state), session.events, session.damaged)
+        shown = (session.head, dict(session.state), session.events, session.history.damaged)
         assert shown == specimen.shows[f"get {LONG}"]
         if not writable:
             return
@@ -564,7 +564,7 @@ async def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:
     path.touch()
     async with limpet.open(f"sqlite:///{path}") as lp:
         await lp.create("a", "b", id="c")
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 @pytest.mark.parametrize("name", ["missing/a.db", "."])
@@ -599,7 +599,7 @@ async def test_a_lock_held_elsewhere_is_told_in_time(tmp_path: Path) -> None:
             locker.end()
         await session.append("x.y", actor="a:b", id="once", inc={"n": 1})
         assert session.state["n"] == 1
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_new_file_locked_elsewhere_is_told_in_time(tmp_path: Path) -> None:
@@ -672,7 +672,7 @@ async def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
         await pages_max(100_000)
         await session.append("x.y", large, actor="a:b", id="large", inc={"n": 1})
         assert (session.version, session.state["n"]) == (3, 2)
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_file_that_may_not_grow_is_told_and_passes(tmp_path: Path) -> None:
@@ -688,4 +688,4 @@ async def test_a_file_that_may_not_grow_is_told_and_passes(tmp_path: Path) -> No
         recorded = [event.id for event in await session.read(limit=1_000)][1:]
         assert recorded == acknowledged
         assert session.state["n"] == len(acknowledged)
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok

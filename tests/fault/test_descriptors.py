@@ -43,7 +43,7 @@ def descriptors(left: int) -> Iterator[None]:
 async def file(tmp_path: Path) -> Path:
     async with limpet.open(f"sqlite:///{tmp_path}/a.db") as lp:
         await (await lp.create(*KEY)).append("user.message", {"text": "hi"}, actor="user:ada")
-        await lp.backup(tmp_path / "good.db")
+        await lp.maintenance.backup(tmp_path / "good.db")
     return tmp_path / "a.db"
 
 
@@ -68,7 +68,7 @@ async def made(file: Path) -> None:
 async def looked_at(file: Path) -> None:
     url = f"sqlite:///{file}"
     async with limpet.Limpet(url, store=await look_at(url)) as lp:
-        assert (await lp.doctor()).report.ok
+        assert (await lp.maintenance.doctor()).report.ok
 
 
 async def backed_up(file: Path) -> None:
@@ -109,17 +109,21 @@ async def test_an_open_store_without_descriptors_blames_no_file(
     """The doctor does not send anybody to a backup for it; writing and reading go on."""
     s = lp.session(*KEY, actor="user:ada")
     await s.append("user.message", {"text": "hi"})
-    assert (await lp.doctor()).report.ok
+    assert (await lp.maintenance.doctor()).report.ok
     with descriptors(0):
         await s.append("user.message", {"text": "still"})
         assert (await lp.get(*KEY)).version == 4
-        for call in (lp.doctor, lp.verify, lambda: lp.backup(file.with_name("copy.db"))):
+        for call in (
+            lp.maintenance.doctor,
+            lp.maintenance.verify,
+            lambda: lp.maintenance.backup(file.with_name("copy.db")),
+        ):
             with pytest.raises(limpet.StoreBusy, match="no file descriptor is free"):
                 await call()
     for left in range(1, ENOUGH):
         with descriptors(left):
             try:
-                checks = (await lp.doctor()).checks
+                checks = (await lp.maintenance.doctor()).checks
             except limpet.StoreBusy:
                 continue
         assert [check for check in checks if check.severity == "problem"] == []

@@ -128,7 +128,7 @@ async def test_nothing_of_an_erased_session_is_left(
             assert certificate.version == secret.session.version
             assert found_in(path, secret.marks) == []
             await secrets[5].say()
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
         kept = await lp.get(secrets[5].key)
         assert kept.version == secrets[5].session.version
     for secret in secrets[:5]:
@@ -148,7 +148,7 @@ async def test_erasing_lasts_over_a_reopening(tmp_path: Path) -> None:
             await lp.get(secret.key)
         with pytest.raises(limpet.SessionErased):
             await lp.create(secret.key.app, secret.key.user, id=secret.key.id)
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
     assert found_in(path, secret.marks) == []
 
 
@@ -191,7 +191,7 @@ async def test_an_erasure_that_failed_is_finished_by_its_retry(tmp_path: Path, s
                 assert certificate is not None
                 assert found_in(path, secrets[0].marks) == [], f"call {number}: {faults.struck}"
                 faults.mend()
-                assert (await lp.verify()).findings == ()
+                assert (await lp.maintenance.verify()).findings == ()
         if not faults.struck:
             return
         number += stride
@@ -213,7 +213,7 @@ async def test_an_erasure_cut_short_is_finished_by_the_next_process(tmp_path: Pa
     async with limpet.open(f"sqlite:///{path}") as lp:
         assert await lp.erase(secrets[0].key) is not None
         assert found_in(path, secrets[0].marks) == []
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
 
 
 async def test_an_erasure_with_a_reader_in_the_way_is_finished_when_it_leaves(
@@ -245,4 +245,4 @@ async def test_what_it_wrote_for_all_stays(tmp_path: Path) -> None:
         await lp.erase(gone.key)
         kept = await lp.get(("shop", "ada", "2"))
         assert kept.state == {"app:a": 1, "user:u": [2]}
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()

@@ -82,7 +82,7 @@ async def test_an_erasure_held_up_by_a_reader_is_told_and_finished_later(
     assert marked(path) == []
     await kept.append("x.y")
     assert marked(path) == []
-    assert (await lp.verify()).findings == ()
+    assert (await lp.maintenance.verify()).findings == ()
 
 
 @pytest.mark.parametrize("patience_seconds", [60.0])

@@ -38,7 +38,7 @@ def check(path: Path, version: int) -> None:
     """Everything up to this version is there, and whole."""
     with limpet.open_sync(url(path)) as lp:
         assert lp.get(KEY).version == version
-        assert lp.verify().findings == ()
+        assert lp.maintenance.verify().findings == ()
 
 
 @pytest.fixture

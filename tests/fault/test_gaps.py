@@ -48,7 +48,7 @@ async def build(path: Path) -> None:
             await lp.create("a", "u", id=id, state={"app:b": id})
         await lp.delete(DEAD)
         await lp.erase(("a", "u", "gone"))
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
 
 
 def change(path: Path, sql: str) -> None:
@@ -75,16 +75,16 @@ async def test_missing_events_are_told_and_none_counts_twice(
     for added in range(2):
         async with limpet.open(url(path)) as lp:
             session = await lp.get(HOLE, actor="x")
-            assert session.damaged == seqs
+            assert session.history.damaged == seqs
             log = there + list(range(100, 100 + added))
             assert session.state == {"n": len(log), "log": log, "app:a": 2, "app:b": "gone"} | {
                 "user:u": [1]
             }
             event = await session.append("x.y", inc={"n": 1}, add={"log": [100 + added]})
             assert event.seq == 8 + added
-            assert (await session.refresh()).damaged == seqs
+            assert (await session.refresh()).history.damaged == seqs
             assert session.state["n"] == len(log) + 1
-            report = await lp.verify(HOLE)
+            report = await lp.maintenance.verify(HOLE)
             assert not report.ok
 
 
@@ -94,13 +94,13 @@ async def test_what_depended_on_a_damaged_event_is_told_with_it(path: Path) -> N
     for version in (4, 5):
         async with limpet.open(url(path)) as lp:
             session = await lp.get(CHAIN, actor="x")
-            assert session.damaged == (2, 3)
+            assert session.history.damaged == (2, 3)
             assert (session.version, session.state["last"]) == (version, 3)
             assert "cfg" not in session.state
             assert (await session.append("x.y", set={"more": 1})).seq == version + 1
             assert session.state["more"] == 1
-            assert not (await lp.verify()).ok
-            assert (await lp.get(HOLE)).damaged == ()
+            assert not (await lp.maintenance.verify()).ok
+            assert (await lp.get(HOLE)).history.damaged == ()
 
 
 # --- columns of the wrong kind -------------------------------------------------------------------
@@ -115,8 +115,8 @@ async def answers(lp: Limpet, key: Key) -> list[Any]:
         lambda: lp.list(app="a"),
         lambda: lp.list(app="a", labels={"plan": "gold"}),
         lambda: lp.list(),
-        lambda: lp.verify(key),
-        lambda: lp.verify(),
+        lambda: lp.maintenance.verify(key),
+        lambda: lp.maintenance.verify(),
         lambda: lp.session(key, actor="x").append("x.y"),
     ):
         try:
@@ -158,7 +158,7 @@ async def test_an_event_with_a_column_of_the_wrong_kind_is_told(
         got, *_, whole, one, appended = await answers(lp, HOLE)
         assert not isinstance(got, LimpetError)
         assert (got.version, got.state["n"]) in ((7, 6), (7, 5))
-        assert got.state["n"] == 6 or got.damaged == (4,)
+        assert got.state["n"] == 6 or got.history.damaged == (4,)
         assert not whole.ok
         assert not one.ok
         assert appended.seq == 8
@@ -196,10 +196,12 @@ async def test_a_head_with_a_column_of_the_wrong_kind_is_told(
     """Every verb answers or refuses in our own words, verify finds it, and others are served."""
     change(path, f"UPDATE sessions SET {column} = {value} WHERE id = 'chain'")
     async with limpet.open(url(path)) as lp:
-        assert not (await lp.verify()).ok  # before an append, which writes some of it again
+        assert not (
+            await lp.maintenance.verify()
+        ).ok  # before an append, which writes some of it again
         await answers(lp, CHAIN)
         hole = await lp.get(HOLE, actor="x")
-        assert (hole.state["n"], hole.damaged) == (6, ())
+        assert (hole.state["n"], hole.history.damaged) == (6, ())
         assert (await hole.append("x.y")).seq == 8
 
 
@@ -260,5 +262,5 @@ async def test_verify_finds_what_was_changed_beside_the_logs(path: Path, sql: st
     """Secrets, erasures, tombstones, and every column of a version of a shared name."""
     change(path, sql)
     async with limpet.open(url(path)) as lp:
-        assert not (await lp.verify()).ok
+        assert not (await lp.maintenance.verify()).ok
         await answers(lp, HOLE)

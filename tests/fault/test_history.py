@@ -69,8 +69,8 @@ async def test_a_damaged_checkpoint_falls_back_to_the_full_one_before_it(path: P
         s = lp.session(KEY, actor="agent:main")
         for ref in refs[1:]:
             with pytest.raises(CheckpointIntegrity, match="event 5"):
-                await s.restore(ref)
-        done = await s.restore(refs[2], fallback=True)
+                await s.history.restore(ref)
+        done = await s.history.restore(refs[2], fallback=True)
         assert done.event is not None
         assert (done.event.data["checkpoint"], done.event.data["at"]) == (1, 3)
         assert s.writer.known.fields == {"n": 2}
@@ -84,7 +84,7 @@ async def test_without_a_good_full_checkpoint_nothing_is_restored(path: Path) ->
     damage(path, 2)
     async with limpet.open(f"sqlite:///{path}") as lp:
         with pytest.raises(CheckpointIntegrity):
-            await lp.session(KEY, actor="agent:main").restore(refs[2], fallback=True)
+            await lp.session(KEY, actor="agent:main").history.restore(refs[2], fallback=True)
         fork_from = lp.session(KEY, actor="agent:main")
         assert (await fork_from.fork(1, id="f")).state == {"n": 0}
 
@@ -95,9 +95,9 @@ async def test_a_damaged_snapshot_of_a_checkpoint_costs_time_only(path: Path) ->
     execute(path, "UPDATE snapshots SET body = x'00' WHERE pin IS NOT NULL")
     async with limpet.open(f"sqlite:///{path}") as lp:
         s = await lp.get(KEY, actor="agent:main")
-        await s.restore(refs[0])
+        await s.history.restore(refs[0])
         assert s.state == {"n": 2}
-        assert not (await lp.verify()).ok
+        assert not (await lp.maintenance.verify()).ok
 
 
 async def test_a_pinned_state_saves_what_damage_before_it_would_cost(path: Path) -> None:
@@ -110,7 +110,7 @@ async def test_a_pinned_state_saves_what_damage_before_it_would_cost(path: Path)
     async with limpet.open(f"sqlite:///{path}") as lp:
         s = await lp.get(KEY, actor="agent:main")
         await s.append("agent.did", set={"n": 99})
-        await s.restore(ref)
+        await s.history.restore(ref)
         assert s.state == {"n": 8}
 
 
@@ -121,7 +121,9 @@ async def test_restoring_reads_the_state_and_a_few_deltas(
     every, per_delta = 5, 20
     refs = []
     async with limpet.open(f"sqlite:///{path}") as lp:
-        await lp.checkpointing("shop", limpet.CheckpointPolicy(full_every=every, keep=1_000))
+        await lp.policies.checkpointing(
+            "shop", limpet.CheckpointPolicy(full_every=every, keep=1_000)
+        )
         s = await lp.create("shop", "ada", "1", state={"n": 0, "x": "y" * 3_000}, actor="a")
         for _ in range(30):
             await s.append_many(
@@ -168,8 +170,8 @@ async def cold(path: Path) -> None:
         s = await lp.create("shop", "ada", "1", state={"n": 0}, actor="agent:main")
         for number in range(60):
             await s.append("agent.did", {"text": f"event {number}"}, inc={"n": 1}, id=f"e{number}")
-        await lp.retention("shop", events=5)
-        await lp.compact()
+        await lp.policies.retention("shop", events=5)
+        await lp.maintenance.compact()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ async def test_damage_to_a_segment_is_found(path: Path, change: str) -> None:
     await cold(path)
     execute(path, change)
     async with limpet.open(f"sqlite:///{path}") as lp:
-        assert (await lp.verify()).findings
+        assert (await lp.maintenance.verify()).findings
         assert (await lp.get(KEY)).state == {"n": 60}
 
 
@@ -206,7 +208,7 @@ async def test_events_of_a_damaged_segment_are_stood_in_for(path: Path) -> None:
         assert [event.seq for event in events] == [*range(1, 62)]
         assert [event.damage is None for event in events].count(True) == 5
         with pytest.raises(limpet.SessionCorrupt):
-            await s.state_at(10)
+            await s.history.at(10)
 
 
 async def test_nothing_is_left_of_the_segments_of_an_ended_session(path: Path) -> None:
@@ -229,19 +231,19 @@ async def test_a_process_killed_in_fork_restore_or_compaction_loses_nothing(
     is listed has its file, whole."""
     chance = random.Random(seed("history"))
     async with limpet.open(f"sqlite:///{path}") as lp:
-        await lp.checkpointing("shop", limpet.CheckpointPolicy(tier=f"file://{path}-tier"))
+        await lp.policies.checkpointing("shop", limpet.CheckpointPolicy(tier=f"file://{path}-tier"))
     for _ in range(tries(4, 40)):
         with Child("tests.support.historian", path) as child:
             said = int(child.killed_after(chance.randrange(1, 30), chance.uniform(0, 3_000))[-1])
         async with limpet.open(f"sqlite:///{path}") as lp:
-            assert (await lp.verify()).findings == ()
+            assert (await lp.maintenance.verify()).findings == ()
             s = await lp.get(KEY)
             assert await s.read_ids([f"e{said}"])
             assert [event.seq for event in await everything(s)] == [*range(1, s.version + 1)]
             tiers = keeping_of(s.writer.journal).tiers
-            for each in (await s.checkpoints()).items:
+            for each in (await s.history.checkpoints()).items:
                 assert each.place is not None
-                assert await tiers.fields((KEY, s.head.uid), each.place) == await s.state_at(
+                assert await tiers.fields((KEY, s.head.uid), each.place) == await s.history.at(
                     each.ref
                 )
 
@@ -259,7 +261,7 @@ async def everything(s: Made) -> list[limpet.Event]:
 async def kept_elsewhere(path: Path, tier: Path) -> list[limpet.CheckpointRef]:
     """As `filled`, by an app that keeps its checkpoints in a directory, too."""
     async with limpet.open(f"sqlite:///{path}") as lp:
-        await lp.checkpointing("shop", limpet.CheckpointPolicy(tier=f"file://{tier}"))
+        await lp.policies.checkpointing("shop", limpet.CheckpointPolicy(tier=f"file://{tier}"))
     return await filled(path)
 
 
@@ -270,7 +272,7 @@ async def test_a_damaged_checkpoint_is_read_from_its_tier(path: Path, number: in
     damage(path, 5)
     async with limpet.open(f"sqlite:///{path}") as lp:
         s = lp.session(KEY, actor="agent:main")
-        done = await s.restore(refs[number - 1])
+        done = await s.history.restore(refs[number - 1])
         assert done.event is not None
         assert done.event.data["tier"] == f"file://{path.parent}/tier"
         assert (done.event.data["checkpoint"], done.event.data["at"]) == (number, 3 * number)
@@ -291,17 +293,17 @@ async def test_a_file_that_is_not_of_its_checkpoint_is_not_taken(path: Path) -> 
             for raw in (b"", whole[two], whole[full][:-9] + b"x" + whole[full][-8:]):
                 broken(raw)
                 with pytest.raises(CheckpointIntegrity, match="event 5"):
-                    await s.restore(refs[1])
+                    await s.history.restore(refs[1])
             one.write_bytes(whole[one])
             full.write_bytes(whole[full])
         one.unlink()
-        done = await s.restore(refs[1], fallback=True)
+        done = await s.history.restore(refs[1], fallback=True)
         assert done.event is not None
         assert (done.event.data["checkpoint"], "tier" in done.event.data) == (1, False)
 
 
 async def places(s: limpet.Session[Any]) -> list[Any]:
-    return [each.place for each in (await s.checkpoints()).items[::-1]]
+    return [each.place for each in (await s.history.checkpoints()).items[::-1]]
 
 
 async def test_a_session_is_resumed_from_the_tier_of_its_checkpoint(path: Path) -> None:

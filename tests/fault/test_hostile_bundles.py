@@ -39,9 +39,9 @@ async def standing(lp: Limpet) -> dict[Key, tuple[int, bytes]]:
 async def check_works(lp: Limpet, folder: Path, *, first: bool = False) -> None:
     """Whatever a store does for everybody, it still does. What was claimed and let go unchanged is
     held back for a moment, so only the `first` time the bystander is claimed."""
-    report = await lp.verify()
+    report = await lp.maintenance.verify()
     assert report.ok, report
-    await lp.doctor()
+    await lp.maintenance.doctor()
     for how in (
         {},
         {"app": "support"},
@@ -49,12 +49,12 @@ async def check_works(lp: Limpet, folder: Path, *, first: bool = False) -> None:
         {"app": "support", "labels": {"plan": "free"}},
     ):
         await lp.list(**how, limit=1_000)
-    await lp.sweep()
-    leases = await lp.claim("worker", limit=100, lease_seconds=1)
+    await lp.work.sweep()
+    leases = await lp.work.claim("worker", limit=100, lease_seconds=1)
     for lease in leases:
-        await lp.release(lease)
+        await lp.work.release(lease)
     assert not first or THEIRS in [lease.key for lease in leases]
-    await lp.mirror(folder / "mirror")
+    await lp.maintenance.mirror(folder / "mirror")
     s = await lp.get(THEIRS)
     assert s.state["user:lang"] == "de"
     assert await s.memory.semantic.get("refunds") == "within 30 days"
@@ -66,10 +66,10 @@ async def check_session(lp: Limpet, key: Key, folder: Path) -> None:
     after = 0
     while page := await s.read(after=after, limit=1_000):
         after = page[-1].seq
-    await s.checkpoints(limit=100)
+    await s.history.checkpoints(limit=100)
     for layer in (s.memory.session, s.memory.episodic):
         await layer.list()
-    s.blocked_on, s.usage, s.budget, s.outcome, s.setup, s.status  # noqa: B018  # are folded
+    s.blocked_on, s.runs.usage, s.runs.budget, s.outcome, s.setup.current, s.status  # noqa: B018  # are folded
     await lp.export(key, folder / "again.limpet")
     async with limpet.open("memory://") as other:
         await other.import_(folder / "again.limpet")

@@ -81,20 +81,20 @@ async def live(url: str) -> None:
         async with lp.commit() as c:
             c.append(s, "agent.asked", actor="agent:main", set={"asked": True})
             c.append(other, "agent.asked", actor="agent:main", set={"user:lang": None})
-        ref = await s.put_blob(BYTES)
-        assert await s.get_blob(ref) == BYTES
+        ref = await s.blobs.put(BYTES)
+        assert await s.blobs.get(ref) == BYTES
         await lp.agents.put("main", {"model": TEXT}, actor=TEXT)
         await s.checkpoint("here", full=True)
         fork = await s.fork(2, id="fork")
         await fork.append("agent.tried", set={"tried": 1})
         await s.merge(fork.key)
-        await s.set_timer("nap", timedelta(days=1))
+        await s.lifecycle.set_timer("nap", timedelta(days=1))
         assert (await lp.wake(s.key, answers)).error is None
         async for event in s.follow(after=s.version - 1):
             assert event.seq == s.version
             break
-        await lp.retention("shop", events=2, actor=TEXT)
-        await lp.compact()
+        await lp.policies.retention("shop", events=2, actor=TEXT)
+        await lp.maintenance.compact()
         again = await lp.get(s.key)
         assert {name: again.state[name] for name in state} == state
         (message,) = await again.read(types=["user.message"])
@@ -102,8 +102,8 @@ async def live(url: str) -> None:
         assert [head.key.id for head in (await lp.list(app="shop", labels={"plan": TEXT})).items]
         await lp.delete(other.key)
         await lp.erase_user("shop", "bob")
-        assert (await lp.verify()).findings == ()
-        found = {c.name for c in (await lp.doctor()).checks if c.severity == "problem"}
+        assert (await lp.maintenance.verify()).findings == ()
+        found = {c.name for c in (await lp.maintenance.doctor()).checks if c.severity == "problem"}
         assert found <= {"fsync"}  # off, for the tests' sake
     async with limpet.Limpet(url, store=await look_at(url)) as lp:
         assert len((await lp.list()).items) == 2

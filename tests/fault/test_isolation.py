@@ -69,7 +69,7 @@ async def test_a_seal_that_fails_for_one_fails_for_no_other(tmp_path: Path, kind
             assert (found.version, found.state["n"]) == (6, 5)
         seal.refused = ""
         await fail()
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
 
 
 # --- a transaction that is not ended -------------------------------------------------------------
@@ -129,7 +129,7 @@ async def test_no_failing_statement_leaves_a_transaction_open(
             child.end()
         await session.append("x.y", inc={"n": 1})
         assert (session.version, session.state["n"]) == (9, 8)
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
 
 
 def spoilt(writer: object) -> None:

@@ -66,7 +66,7 @@ def write_and_kill(where: Path | str, ledger: Ledger, chance: random.Random) -> 
 async def check(url: str, ledger: Ledger) -> None:
     """Hold the store against the ledger."""
     async with limpet.open(url) as lp:
-        report = await lp.verify()
+        report = await lp.maintenance.verify()
         assert report.findings == ()
         recorded: set[tuple[str, str]] = set()
         written = 0

@@ -55,8 +55,8 @@ async def test_a_killed_process_leaves_each_session_in_one_phase(tmp_path: Path)
         path, cold = tmp_path / f"{round}.db", tmp_path / f"{round}"
         said = live_and_kill(path, cold, chance)
         async with limpet.open(f"sqlite:///{path}", archive=f"file://{cold}") as lp:
-            assert (await lp.verify()).ok
-            swept = await lp.sweep()  # finishes what was between the store and the archive
+            assert (await lp.maintenance.verify()).ok
+            swept = await lp.work.sweep()  # finishes what was between the store and the archive
             assert not swept.failed
             await check(lp, said)
-            assert (await lp.verify()).ok
+            assert (await lp.maintenance.verify()).ok

@@ -38,7 +38,7 @@ async def check_once(where: str, url: str) -> None:
             types = [event.type for event in await lp.session(head.key).read()]
             ended = ["session.status_changed", "session.terminated"]
             assert types == ["session.created", "session.suspended", *ended]
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 async def test_sweepers_of_one_file_share_the_work(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def verb(name: str, **how: Any) -> Deed:
 
 
 async def swept(lp: limpet.Limpet) -> None:
-    assert not (await lp.sweep()).failed
+    assert not (await lp.work.sweep()).failed
 
 
 # The timeouts of every session: idle 4 hours, absolute 60, grace 10, archive 6, expiry 20.
@@ -140,7 +140,7 @@ def killed_at(step: int, folder: Path, hours: int, deed: Deed) -> bool:
 
 async def found(lp: limpet.Limpet) -> str:
     """The one phase that the session is in; its log is whole, wherever it is."""
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
     try:
         s = await lp.get(KEY, archived=True)
     except limpet.SessionDeleted:

@@ -67,7 +67,7 @@ async def two(stores: tuple[Any, Any]) -> AsyncIterator[tuple[limpet.Limpet, lim
 async def made(session: limpet.Session) -> Checkpoint:
     """A checkpoint of the session now."""
     await session.checkpoint(full=True)
-    return (await session.checkpoints(limit=1)).items[0]
+    return (await session.history.checkpoints(limit=1)).items[0]
 
 
 async def remembered(session: limpet.Session) -> dict[str, Any]:

@@ -60,14 +60,14 @@ async def test_a_killed_copy_leaves_prefixes_and_is_finished_by_the_next(
             found = await log_of(other, key)
             assert found == (await log_of(one, key))[: len(found)]
             before += len(found)
-        assert (await other.verify()).findings == ()
+        assert (await other.maintenance.verify()).findings == ()
         copied = await one.copy(to=other)
         assert copied.ok
         assert before + copied.events == sum([len(await log_of(one, key)) for key in keys])
         for key in keys:
             assert await log_of(other, key) == await log_of(one, key)
             assert (await other.get(key)).values == (await one.get(key)).values
-        assert (await other.verify()).findings == ()
+        assert (await other.maintenance.verify()).findings == ()
         assert await one.copy(to=other) == limpet.Copied(0, 0)
 
 
@@ -83,10 +83,10 @@ async def test_a_killed_import_is_finished_by_importing_again(tmp_path: Path, wr
     async with limpet.open(f"sqlite:///{target}") as other:
         heads = (await other.list()).items
         assert sum([head.version for head in heads]) == min(3 * writes, len(whole))
-        assert (await other.verify()).findings == ()
+        assert (await other.maintenance.verify()).findings == ()
         assert await other.import_(file) == A
         assert await log_of(other, A) == whole
-        assert (await other.verify()).findings == ()
+        assert (await other.maintenance.verify()).findings == ()
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2, 4, 99])
@@ -103,12 +103,12 @@ async def test_a_killed_erasure_of_a_user_did_all_or_nothing_and_is_finished_by_
         if writes:
             with pytest.raises(limpet.SessionErased):
                 await lp.get(A)
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
         done = await lp.erase_user(APP, USER)
         assert done.user.version == 2
         assert done.user.forks_kept == 1
         assert (await lp.get(OTHER)).values["user:bob"] == "x"
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
     assert MARK.encode() not in b"".join(
         each.read_bytes() for each in tmp_path.iterdir() if each.is_file()
     )

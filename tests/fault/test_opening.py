@@ -53,4 +53,4 @@ async def test_a_file_made_between_two_looks_is_recognised(
     store = await SQLiteStore.open(path)
     async with limpet.Limpet("sqlite:///a", store=store) as lp:
         await lp.create("a", "b", id="c")
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok

@@ -100,7 +100,7 @@ async def loaded(lp: Limpet) -> Any:
 
 
 async def diagnosed(lp: Limpet) -> Any:
-    return (await lp.doctor()).report
+    return (await lp.maintenance.doctor()).report
 
 
 CALLS: dict[str, Callable[[Limpet], Awaitable[Any]]] = {
@@ -109,8 +109,8 @@ CALLS: dict[str, Callable[[Limpet], Awaitable[Any]]] = {
     "pending": lambda lp: lp.session(KEY).pending(),
     "watch": watched,
     "follow": followed,
-    "verify": lambda lp: lp.verify(),
-    "verify one": lambda lp: lp.verify(KEY),
+    "verify": lambda lp: lp.maintenance.verify(),
+    "verify one": lambda lp: lp.maintenance.verify(KEY),
     "doctor": diagnosed,
 }
 
@@ -202,7 +202,7 @@ async def test_a_write_that_runs_out_of_memory_can_be_sent_again(url: str) -> No
             for name in ("log", "app:log"):
                 assert session.state[name][-number:] == ["x"] * number
     async with limpet.open(url, seal=seal) as lp:
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 async def test_sqlite_that_runs_out_of_memory_is_not_damage(
@@ -218,7 +218,7 @@ async def test_sqlite_that_runs_out_of_memory_is_not_damage(
         monkeypatch.setattr(Verification, "_columns", strained)
         for key in (None, KEY):
             with pytest.raises(StoreFailed) as caught:
-                await lp.verify(key)
+                await lp.maintenance.verify(key)
             assert caught.value.retryable
 
 
@@ -229,7 +229,7 @@ async def test_a_restore_that_runs_out_of_memory_moves_nothing_aside(
     path, copy = tmp_path / "memory.db", tmp_path / "copy.db"
     async with limpet.open(f"sqlite:///{path}") as lp:
         await fill(lp)
-        await lp.backup(copy)
+        await lp.maintenance.backup(copy)
 
     last_position, asked = backup.last_position, list[object]()
 
@@ -246,7 +246,7 @@ async def test_a_restore_that_runs_out_of_memory_moves_nothing_aside(
     assert caught.value.retryable
     assert sorted(each.name for each in tmp_path.iterdir()) == ["copy.db", "memory.db"]
     async with limpet.open(f"sqlite:///{path}") as lp:
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_file_that_there_was_no_memory_to_look_at_is_not_foreign(
@@ -256,7 +256,7 @@ async def test_a_file_that_there_was_no_memory_to_look_at_is_not_foreign(
     path, copy = tmp_path / "memory.db", tmp_path / "copy.db"
     async with limpet.open(f"sqlite:///{path}") as lp:
         await fill(lp)
-        await lp.backup(copy)
+        await lp.maintenance.backup(copy)
     schema_of, asked = backup.schema_of, list[object]()
 
     def strained(conn: apsw.Connection) -> int:
@@ -272,7 +272,7 @@ async def test_a_file_that_there_was_no_memory_to_look_at_is_not_foreign(
             backup.restore(copy, path, replace=True)
     assert (caught.value.retryable, len(asked)) == (True, 2)
     async with limpet.open(f"sqlite:///{path}") as lp:
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_copy_that_there_was_no_memory_to_verify_is_not_damaged(
@@ -282,7 +282,7 @@ async def test_a_copy_that_there_was_no_memory_to_verify_is_not_damaged(
     path, copy = tmp_path / "memory.db", tmp_path / "copy.db"
     async with limpet.open(f"sqlite:///{path}") as lp:
         await fill(lp)
-        await lp.backup(copy)
+        await lp.maintenance.backup(copy)
 
     def strained(*_: object) -> None:
         raise apsw.NoMemError("out of memory")
@@ -304,7 +304,7 @@ async def test_a_doctor_without_memory_finds_no_problem_in_the_file(
     async with limpet.open(f"sqlite:///{tmp_path / 'memory.db'}") as lp:
         monkeypatch.setattr(doctor, "page_size", strained)
         with pytest.raises(StoreFailed) as caught:
-            await lp.doctor()
+            await lp.maintenance.doctor()
     assert caught.value.retryable
 
 

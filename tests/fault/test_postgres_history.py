@@ -54,8 +54,8 @@ async def test_a_damaged_checkpoint_falls_back_to_the_full_one_before_it(
         s = lp.session(KEY, actor="agent:main")
         for ref in refs[1:]:
             with pytest.raises(CheckpointIntegrity, match="event 5"):
-                await s.restore(ref)
-        done = await s.restore(refs[2], fallback=True)
+                await s.history.restore(ref)
+        done = await s.history.restore(refs[2], fallback=True)
         assert done.event is not None
         assert (done.event.data["checkpoint"], done.event.data["at"]) == (1, 3)
         assert s.writer.known.fields == {"n": 2}
@@ -68,9 +68,9 @@ async def test_a_damaged_snapshot_of_a_checkpoint_costs_time_only(postgres_store
     await execute(url, "UPDATE limpet.snapshots SET body = '' WHERE pin IS NOT NULL")
     async with limpet.open(url) as lp:
         s = await lp.get(KEY, actor="agent:main")
-        await s.restore(refs[0])
+        await s.history.restore(refs[0])
         assert s.state == {"n": 2}
-        assert not (await lp.verify()).ok
+        assert not (await lp.maintenance.verify()).ok
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ async def test_damage_to_a_segment_is_found(postgres_store_url: str, change: str
         s = await lp.create("shop", "ada", "1", state={"n": 0}, actor="agent:main")
         drafts = [limpet.Draft(type="agent.did", inc={"n": 1}) for _ in range(60)]
         await s.append_many(drafts)
-        await lp.retention("shop", events=5)
-        await lp.compact()
+        await lp.policies.retention("shop", events=5)
+        await lp.maintenance.compact()
     await execute(url, change)
     async with limpet.open(url) as lp:
-        assert (await lp.verify()).findings
+        assert (await lp.maintenance.verify()).findings
         assert (await lp.get(KEY)).state == {"n": 60}
 
 
@@ -109,8 +109,8 @@ async def test_rungs_stay_where_they_take_little_of_the_log(postgres_store_url: 
             text = noise.randbytes(2_000).hex()
             await grown.append("agent.did", {"text": text}, add={"log": [text]})
             await small.append("agent.did", {"text": text}, inc={"n": 1})
-        assert len((await grown.state_at(30))["log"]) == 29
-        assert (await lp.verify()).findings == ()
+        assert len((await grown.history.at(30))["log"]) == 29
+        assert (await lp.maintenance.verify()).findings == ()
     conn = await asyncpg.connect(url)
     try:
         of = (
@@ -137,15 +137,15 @@ async def test_a_client_killed_in_fork_restore_or_compaction_loses_nothing(
             said = int(child.killed_after(chance.randrange(1, 30), chance.uniform(0, 3_000))[-1])
         await without_clients(url)
         async with limpet.open(url) as lp:
-            assert (await lp.verify()).findings == ()
+            assert (await lp.maintenance.verify()).findings == ()
             s = await lp.get(KEY)
             assert await s.read_ids([f"e{said}"])
             found: list[int] = []
             while page := await s.read(after=found[-1] if found else 0, limit=1_000):
                 found += [event.seq for event in page]
             assert found == [*range(1, s.version + 1)]
-            for each in (await s.checkpoints()).items:
-                await s.state_at(each.ref)
+            for each in (await s.history.checkpoints()).items:
+                await s.history.at(each.ref)
 
 
 async def test_a_killed_client_leaves_each_session_in_one_phase(
@@ -166,8 +166,8 @@ async def check(url: str, cold: Path, said: set[str]) -> None:
     """Each session is there, in one phase, and its log is whole."""
     how: dict[str, Any] = {"archive": f"file://{cold}"}
     async with limpet.open(url, **how) as lp:
-        assert (await lp.verify()).ok
-        await lp.sweep()  # finishes what was between the store and the archive
+        assert (await lp.maintenance.verify()).ok
+        await lp.work.sweep()  # finishes what was between the store and the archive
         for id in said:
             key = limpet.Key("kill", "ada", id)
             try:
@@ -177,7 +177,7 @@ async def check(url: str, cold: Path, said: set[str]) -> None:
             log = await s.read(limit=100)
             assert [event.seq for event in log] == list(range(1, s.version + 1))
             assert [event.type for event in log[:2]] == ["session.created", "user.message"]
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_damaged_checkpoint_is_read_from_its_tier(
@@ -186,13 +186,15 @@ async def test_a_damaged_checkpoint_is_read_from_its_tier(
     """The very one that was asked for, though the log cannot give its state any more."""
     url = postgres_store_url
     async with limpet.open(url) as lp:
-        await lp.checkpointing("shop", limpet.CheckpointPolicy(tier=f"file://{tmp_path}/tier"))
+        await lp.policies.checkpointing(
+            "shop", limpet.CheckpointPolicy(tier=f"file://{tmp_path}/tier")
+        )
     refs = await filled(url)
     rot = f"UPDATE limpet.events SET body = {FLIPPED} WHERE {OWN} = 5"
     await execute(url, rot, f"DELETE FROM limpet.snapshots WHERE {OWN} >= 5")
     async with limpet.open(url) as lp:
         s = lp.session(KEY, actor="agent:main")
-        done = await s.restore(refs[2])
+        done = await s.history.restore(refs[2])
         assert done.event is not None
         assert (done.event.data["checkpoint"], done.event.data["at"]) == (3, 9)
         assert s.writer.known.fields == {"n": 8}

@@ -225,11 +225,11 @@ async def test_no_more_connections_are_taken_than_were_given(
         await asyncio.gather(
             *(session.append("x.y") for _ in range(30)),
             *(lp.get(session.key) for _ in range(30)),
-            *(lp.claim("w") for _ in range(30)),
+            *(lp.work.claim("w") for _ in range(30)),
         )
         for seq in range(2, 32):
             assert (await anext(watcher)).event.seq == seq
-        (found,) = [c for c in (await lp.doctor()).checks if c.name == "connections"]
+        (found,) = [c for c in (await lp.maintenance.doctor()).checks if c.name == "connections"]
         assert "up to 6" in found.found
 
 
@@ -299,7 +299,7 @@ async def test_two_processes_open_a_new_database_at_once(
     assert [child.line() for child in children] == ["1", "1"]
     async with limpet.open(postgres_url) as lp:
         assert len((await lp.list(app="a")).items) == 2
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 async def test_a_dump_restored_on_another_server_goes_on(
@@ -401,13 +401,17 @@ async def test_a_role_that_cannot_raise_the_epoch_works_on_and_the_doctor_tells(
     )
     async with limpet.open(guest) as lp:
         await lp.create("a", "b", id="c")
-        (schema,) = [check for check in (await lp.doctor()).checks if check.name == "schema"]
+        (schema,) = [
+            check for check in (await lp.maintenance.doctor()).checks if check.name == "schema"
+        ]
         assert (schema.severity, "CREATE" in schema.advice) == ("warning", True)
     for url in (guest, postgres_url):  # who only looks leaves it so
         await (await look_at(url)).close()
     assert await admin.fetchval("SELECT value FROM limpet.meta WHERE name = 'home'") == moved
     async with limpet.open(postgres_url) as lp:
-        assert all(check.ok for check in (await lp.doctor()).checks if check.name == "schema")
+        assert all(
+            check.ok for check in (await lp.maintenance.doctor()).checks if check.name == "schema"
+        )
 
 
 LATER = """
@@ -447,7 +451,7 @@ async def test_a_later_release_brings_the_schema_forward_and_keeps_everything(
     for _ in range(2):
         async with limpet.open(postgres_url) as lp:
             assert (await lp.get(("shop", "ada", "a"))).state["n"] == 1
-            assert (await lp.verify()).ok
+            assert (await lp.maintenance.verify()).ok
     assert await admin.fetchval("SELECT mood FROM limpet.moods") == "calm 2"
     monkeypatch.undo()
     with pytest.raises(errors.StoreNewer):
@@ -468,7 +472,7 @@ async def test_a_schema_that_cannot_be_brought_forward_stays_as_it_was(
                 pass
     assert await admin.fetchval("SELECT to_regclass('limpet.moods')") is None
     async with limpet.open(postgres_url) as lp:
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 async def test_an_empty_schema_made_for_us_is_taken(postgres_url: str) -> None:

@@ -52,10 +52,10 @@ async def work(lp: limpet.Limpet) -> limpet.Session:
     shared = {"cart": ["lamp"], "user:name": "Ada", "app:open": True}
     await session.append("cart.changed", set=shared)
     await session.append("user.message", {"text": "hello"})
-    (claimed,) = await lp.claim("w1")
-    assert await lp.release(await lp.renew(claimed))
+    (claimed,) = await lp.work.claim("w1")
+    assert await lp.work.release(await lp.work.renew(claimed))
     gone, erased = await lp.create("shop", "bob"), await lp.create("shop", "eve")
-    await lp.release(await lp.acquire_lock(gone.key, worker="w2"))
+    await lp.work.release(await lp.work.lock(gone.key, worker="w2"))
     await lp.delete(gone.key)
     await lp.erase(erased.key)
     return session
@@ -73,7 +73,7 @@ async def test_a_store_works_through_a_pooler_and_leaves_nothing_there(through: 
         await found.append("note.added", {"n": 20}, actor="user:ada")
         await session.refresh()
         assert session.version == found.version
-        assert (await other.verify()).ok
+        assert (await other.maintenance.verify()).ok
     assert await pooler.left_behind(through) == set()
 
 
@@ -113,7 +113,7 @@ async def test_sessions_that_the_server_ends_cost_no_event_and_double_none(
             await gathered
         notes = await session.read(after=1, limit=100)
         assert sorted([event.data["n"] for event in notes]) == list(range(40))
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
     await admin.close()
     assert ended >= pooler.SESSIONS
 
@@ -204,7 +204,7 @@ async def test_the_relay_shows_what_a_session_of_the_server_keeps(
 async def checked(url: str, name: str = "pooler") -> Check:
     """What a doctor that only looks says of poolers, or of the way past one."""
     async with limpet.Limpet(url, store=await look_at(url)) as lp:
-        return next(check for check in (await lp.doctor()).checks if check.name == name)
+        return next(check for check in (await lp.maintenance.doctor()).checks if check.name == name)
 
 
 async def test_the_doctor_says_whether_a_pooler_is_in_the_way(

@@ -32,7 +32,7 @@ async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
 async def checked(url: str, name: str) -> Check:
     """One check of a doctor that only looks."""
     async with limpet.Limpet(url, store=await look_at(url)) as lp:
-        return next(check for check in (await lp.doctor()).checks if check.name == name)
+        return next(check for check in (await lp.maintenance.doctor()).checks if check.name == name)
 
 
 async def write(url: str) -> None:
@@ -41,7 +41,7 @@ async def write(url: str) -> None:
         session = await lp.create(TEXT, TEXT, id=TEXT, labels={TEXT: TEXT})
         await session.append(f"user.{TEXT.split()[1]}", {"text": TEXT}, actor=TEXT, id=TEXT)
         assert [head.key.id for head in (await lp.list(app=TEXT)).items] == [TEXT]
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])

@@ -105,7 +105,7 @@ async def added_by_all(path: Path) -> list[Event]:
             child.end()
     async with limpet.open(f"sqlite:///{path}") as lp:
         events = await check_counts(lp, names)
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
     return events
 
 
@@ -157,7 +157,7 @@ async def test_read_modify_write_loses_nothing_among_processes(tmp_path: Path) -
         assert session.state["u"] == 3 * 40
         assert session.state["app:u"] == 3 * 40
         await check_counts(lp, ["w0"])
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
 
 
 async def test_a_follower_in_another_process_sees_every_event_once(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_a_new_file_may_be_opened_by_all_at_once(tmp_path: Path, rounds: i
             session = await lp.get(KEY)
             assert (session.version, session.state["n"], session.state["app:n"]) == (6, 5, 5)
             assert len((await lp.list()).items) == 1
-            assert (await lp.verify()).findings == ()
+            assert (await lp.maintenance.verify()).findings == ()
 
 
 async def test_deleting_while_another_process_appends_is_before_or_after(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ async def test_deleting_while_another_process_appends_is_before_or_after(tmp_pat
                 await lp.get(KEY)
             with pytest.raises(limpet.SessionDeleted):
                 await lp.create(KEY.app, KEY.user, id=KEY.id)
-            report = await lp.verify()
+            report = await lp.maintenance.verify()
             assert report.findings == ()
             assert report.sessions == WRITERS
 
@@ -237,7 +237,7 @@ async def test_a_process_that_dies_with_the_lock_blocks_nobody(tmp_path: Path) -
             assert session.version == number + 2
         again = await lp.get(KEY)
         assert (again.version, again.state["n"]) == (4, 3)
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
 
 
 async def test_a_process_sees_at_once_what_another_wrote(tmp_path: Path) -> None:

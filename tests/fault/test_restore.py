@@ -32,7 +32,7 @@ async def grow(path: Path, version: int) -> None:
 async def version(path: Path) -> int:
     """The version of the session, in a database that verifies."""
     async with limpet.open(url(path)) as lp:
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
         session = await lp.get(KEY)
         assert session.state["n"] == session.version
         return session.version
@@ -53,7 +53,7 @@ async def copy(tmp_path: Path) -> Path:
     target.parent.mkdir()
     await grow(source, 50)
     async with limpet.open(url(source)) as lp:
-        await lp.backup(target)
+        await lp.maintenance.backup(target)
     return target
 
 
@@ -265,7 +265,7 @@ async def test_backups_to_one_directory_at_once_do_not_meet(
     names = ("1.bak", "2.bak", "same.bak", "same.bak", "same.bak")
     async with limpet.open(url(tmp_path / "a.db")) as lp:
         answers = await asyncio.gather(
-            *(lp.backup(tmp_path / name) for name in names), return_exceptions=True
+            *(lp.maintenance.backup(tmp_path / name) for name in names), return_exceptions=True
         )
     assert answers[:2] == [None, None]
     assert None in answers[2:]

@@ -143,7 +143,7 @@ async def check(lp: limpet.Limpet, bank: Bank, sent: int, asked: set[str]) -> No
         spans = [e.type for e in log if e.type.startswith("span.")]
         assert spans.count("span.started") == spans.count("span.completed")
     assert said == Counter(str(order) for order in range(sent)), "each is answered once"
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
     assert len(bank.calls) <= sent
     unpaid = [order for order in range(sent) if not bank.orders[f"/refund/{order}"]]
     assert len(unpaid) <= len(asked), "what nobody was asked about is paid"

@@ -89,6 +89,6 @@ async def test_after_kill_9_the_session_is_taken_over_when_its_lease_ends(tmp_pa
                     break
             worker.stop()
             await running
-        newest, _ = await session.activations()
+        newest, _ = await session.runs.activations()
         assert (newest.why, till.calls) == ("died", 1)
         assert newest.claimed_us >= until_us

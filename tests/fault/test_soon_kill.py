@@ -39,7 +39,7 @@ async def test_what_a_flush_acknowledged_is_there_in_order_and_once(url: str) ->
 
 async def check(url: str, rounds: int) -> None:
     async with limpet.open(url) as lp:
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
         for number in range(SESSIONS):
             s = await lp.get(APP, USER, f"s{number}")
             recorded: list[int] = []

@@ -55,4 +55,4 @@ async def test_who_stood_still_past_its_lease_neither_acts_nor_writes(
         assert await session.read(limit=100) == before
         (said,) = await session.read(types=["agent.message"])
         assert said.data["text"] == "other paid"
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok

@@ -24,12 +24,12 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "list": (READ, lambda lp, lease: lp.list(app="shop")),
     "follow": (READ, lambda lp, lease: anext(lp.session(KEY).follow())),
     "watch": (READ, lambda lp, lease: anext(lp.watch())),
-    "verify": (READ, lambda lp, lease: lp.verify(KEY)),
-    "doctor": (READ, lambda lp, lease: lp.doctor()),
-    "claim": (LEASE, lambda lp, lease: lp.claim("w")),
-    "acquire_lock": (LEASE, lambda lp, lease: lp.acquire_lock(KEY, worker="w")),
-    "renew": (CHANGE, lambda lp, lease: lp.renew(lease)),
-    "release": (CHANGE, lambda lp, lease: lp.release(lease)),
+    "verify": (READ, lambda lp, lease: lp.maintenance.verify(KEY)),
+    "doctor": (READ, lambda lp, lease: lp.maintenance.doctor()),
+    "claim": (LEASE, lambda lp, lease: lp.work.claim("w")),
+    "acquire_lock": (LEASE, lambda lp, lease: lp.work.lock(KEY, worker="w")),
+    "renew": (CHANGE, lambda lp, lease: lp.work.renew(lease)),
+    "release": (CHANGE, lambda lp, lease: lp.work.release(lease)),
     # It looks first whether another session waits for this one.
     "delete": (READ, lambda lp, lease: lp.delete(KEY)),
     # It looks first for blobs and checkpoints of the session.
@@ -66,7 +66,7 @@ async def away(
     monkeypatch.setattr(settings, "LOST_SECONDS_MAX", 0.0)
     async with limpet.open(postgres_server.url) as lp:
         await lp.create(*KEY[:2], id=KEY[2])
-        lease = await lp.acquire_lock(KEY, worker="w")
+        lease = await lp.work.lock(KEY, worker="w")
         postgres_server.stop()
         try:
             yield lp, lease
@@ -92,7 +92,7 @@ async def test_a_disk_that_fails_is_told_by_what_was_asked(tmp_path: Path) -> No
         store = await SQLiteStore.open(path, vfs=vfs, busy_seconds=0.1)
         async with Limpet("sqlite:///faulty", store=store) as lp:
             await lp.create(*KEY[:2], id=KEY[2])
-            lease = await lp.acquire_lock(KEY, worker="w")
+            lease = await lp.work.lock(KEY, worker="w")
             async with limpet.open(f"sqlite:///{path}") as elsewhere:  # nothing is remembered
                 await elsewhere.session(KEY, actor="x").append("a.b")
             faults.at = faults.calls + 1

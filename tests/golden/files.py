@@ -31,7 +31,7 @@ async def write(path: Path) -> None:
         await s.append("user.message", {"text": "Which day?"}, set={"said": STATE["said"]})
         await s.checkpoint("then")
         await s.append("agent.message", {"text": STATE["said"]}, inc={"n": 3})
-        await s.put_blob(BLOB, "text/plain")
+        await s.blobs.put(BLOB, "text/plain")
         await s.complete({"day": "Friday"})
         await lp.export(s.key, path)
 

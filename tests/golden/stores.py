@@ -363,7 +363,7 @@ async def write(path: Path, schema: int) -> None:
     await store.erase(ERASED)
     await writer.record(store, LONG, [_AFTER])
     async with limpet.Limpet("sqlite:", store=store) as lp:
-        await lp.claim("worker-1", lease_seconds=LEASE_SECONDS, app="shop")
+        await lp.work.claim("worker-1", lease_seconds=LEASE_SECONDS, app="shop")
     await store.close()
     _pack(path, schema)
 

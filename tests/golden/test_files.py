@@ -45,6 +45,6 @@ async def look(lp: limpet.Limpet) -> None:
     assert (s.values, s.labels, s.phase) == (STATE, {"plan": "gold"}, "completed")
     texts = [event.data["text"] for event in s.events if event.type.endswith(".message")]
     assert texts == ["Which day?", STATE["said"]]
-    assert await s.get_blob(hashlib.sha256(BLOB).hexdigest()) == BLOB
-    assert [each.trigger for each in (await s.checkpoints()).items][-1] == "then"
-    assert (await lp.verify()).ok
+    assert await s.blobs.get(hashlib.sha256(BLOB).hexdigest()) == BLOB
+    assert [each.trigger for each in (await s.history.checkpoints()).items][-1] == "then"
+    assert (await lp.maintenance.verify()).ok

@@ -85,8 +85,8 @@ def test_a_golden_file_is_as_it_was(schema: int) -> None:
 
 async def test_everything_in_it_verifies(lp: limpet.Limpet) -> None:
     """Each chain, each checksum, each snapshot and head, under the schema it was brought to."""
-    assert (await lp.verify()).findings == ()
-    assert (await lp.doctor()).report.ok
+    assert (await lp.maintenance.verify()).findings == ()
+    assert (await lp.maintenance.doctor()).report.ok
 
 
 async def test_events_read_as_they_were_written(lp: limpet.Limpet, schema: int) -> None:
@@ -240,7 +240,7 @@ async def test_they_go_on(lp: limpet.Limpet, schema: int) -> None:
         await session.append("agent.said", inc={"n": 1, "app:visits": 1})
         assert session.version == last + 1
     assert (await lp.get(MAIN)).values["app:visits"] == 3 + 6
-    assert (await lp.verify()).findings == ()
+    assert (await lp.maintenance.verify()).findings == ()
 
 
 # --- typed state ---------------------------------------------------------------------------------
@@ -280,4 +280,4 @@ async def test_typed_state_is_read_and_migrated(lp: limpet.Limpet) -> None:
     asleep = await lp.get(ASLEEP, state_type=Chat, migrations=migrations)
     assert asleep.state == Chat(goal="sleep", mood=Mood.CALM, messages=[])
     assert (asleep.version, asleep.head.schema_version) == (2, "2.0.0")
-    assert (await lp.verify()).findings == ()
+    assert (await lp.maintenance.verify()).findings == ()

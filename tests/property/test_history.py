@@ -45,7 +45,7 @@ def run(kind: str, law: Callable[[limpet.Limpet], Awaitable[None]]) -> None:
     async def within() -> None:
         async with opened(kind) as lp:
             await law(lp)
-            assert (await lp.verify()).findings == ()
+            assert (await lp.maintenance.verify()).findings == ()
 
     asyncio.run(within())
 
@@ -73,14 +73,14 @@ async def states_of_then(lp: limpet.Limpet, log: list[dict[str, Any]]) -> None:
     fold = Fold(blank(s.key, s.head.uid, s.head.created_us))
     for event in await s.read():
         fold = replay(fold, event)
-        assert same(await s.state_at(event.seq), fold.fields)
+        assert same(await s.history.at(event.seq), fold.fields)
     assert same(fold.fields, s.writer.known.fields)
 
 
 async def rewinds(lp: limpet.Limpet, log: list[dict[str, Any]], back: int) -> None:
     s = await recorded(lp, log)
     last = s.version
-    then, now = await s.state_at(min(back, last)), await s.state_at(last)
+    then, now = await s.history.at(min(back, last)), await s.history.at(last)
     await s.rewind(min(back, last))
     assert same(s.writer.known.fields, then)
     assert (await s.rewind(min(back, last))).event is None
@@ -111,7 +111,7 @@ async def bisects(lp: limpet.Limpet, length: int, planted: int) -> None:
     for number in range(1, length + 1):
         await s.append("agent.did", set={"total": -1 if number >= planted else number})
     asked: list[Any] = []
-    found = await s.bisect(lambda state: asked.append(state) or state["total"] >= 0)  # type: ignore[func-returns-value]
+    found = await s.history.bisect(lambda state: asked.append(state) or state["total"] >= 0)  # type: ignore[func-returns-value]
     assert len(asked) <= math.ceil(math.log2(length + 1)) + 1
     assert (found and found.seq) == (planted + 1 if planted <= length else None)
 
@@ -124,7 +124,7 @@ async def forks(
         line.append(await line[-1].fork(min(at, line[-1].version)))
         await line[-1].append("agent.did", set={"n": at})
     states = {s.key: (s.version, s.writer.known.fields) for s in line}
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
     for s in line[:-1]:
         if keep:
             await lp._journal.store.erase(s.key, forks="keep")
@@ -139,7 +139,7 @@ async def forks(
 async def blames(lp: limpet.Limpet, log: list[dict[str, Any]], name: str) -> None:
     s = await recorded(lp, log)
     events = [e for e in await s.read() if any(op.path[0] == name for op in e.ops)]
-    found = dict.fromkeys([each.event.seq for each in await s.blame((name,))])
+    found = dict.fromkeys([each.event.seq for each in await s.history.blame((name,))])
     assert list(found) == [event.seq for event in reversed(events)]
 
 
@@ -239,7 +239,7 @@ def test_the_same_laws_hold_on_postgresql(
             await bisects(lp, len(log), ats[0])
             await forks(lp, log, ats, keep=keep)
             await blames(lp, log, name)
-            assert (await lp.verify()).findings == ()
+            assert (await lp.maintenance.verify()).findings == ()
 
     with mock.patch.object(postgres_snapshots, "SNAPSHOT_FLOOR_BYTES", 1):
         asyncio.run(within())

@@ -148,12 +148,12 @@ class Life:
             await self.s.append("user.message", {"text": "look"})
             assert (await self.lp.wake(self.s.key, delegates)).error is None
         else:
-            child, *_ = await self.s.children()
+            child, *_ = await self.s.runs.children()
             assert (await self.lp.wake(child, ends)).error is None
         self.told.children += 1 if step == "delegate" else -1
         self.told.active = self.clock.now_us
         await self.s.refresh()
-        assert len(await self.s.children()) == self.told.children
+        assert len(await self.s.runs.children()) == self.told.children
 
     async def write(self, step: str) -> None:
         phase, now = self.told.phase, self.clock.now_us
@@ -175,7 +175,7 @@ class Life:
     async def sweep(self) -> None:
         now, before = self.clock.now_us, self.told.phase
         may, must = self.told.overdue(now, 0), self.told.overdue(now, 1)
-        await self.lp.sweep()
+        await self.lp.work.sweep()
         after = await self.phase()
         assert after == before or after in may, (before, after, may)
         assert not must or after in must, (before, after, must)
@@ -197,11 +197,11 @@ class Life:
             return
         s = await self.lp.get(self.s.key, archived=True)
         assert s.phase == self.told.phase
-        spent, now = s.durations, self.clock.now_us
+        spent, now = s.lifecycle.durations, self.clock.now_us
         end = now if self.told.ended is None else self.told.ended
         assert round(spent.total * 1_000_000) == end - self.told.created
         if self.told.phase in TERMINAL and not self.told.owes:
-            assert await self.lp.claim("w", app="support") == ()
+            assert await self.lp.work.claim("w", app="support") == ()
 
 
 async def delegates(turn: limpet.Turn) -> None:
@@ -234,7 +234,7 @@ async def drive(
         life.moved = moved
         for step in steps:
             await life.take(step)
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 @examples(200)

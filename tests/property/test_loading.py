@@ -146,7 +146,7 @@ def test_loading_gives_what_the_registry_makes_of_the_fields(
             assert canonical(ops.apply(freeze(before), event.ops)) == canonical(wanted.fields)
             again = await lp.get(KEY, state_type=code, migrations=migrations)
             assert (again.version, again.values) == (session.version, session.values)
-            assert (await lp.verify()).ok
+            assert (await lp.maintenance.verify()).ok
 
     asyncio.run(law())
 

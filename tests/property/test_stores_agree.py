@@ -126,7 +126,7 @@ def plain(answer: Any) -> Any:
                 plain(answer.head),
                 dict(answer.values),
                 plain(answer.events),
-                answer.damaged,
+                answer.history.damaged,
             )
         case Fold():
             return ("fold", plain(answer.head), answer.fields, answer.versions)
@@ -193,7 +193,7 @@ class StoresAgree(TypedRules):
 
     async def _end(self) -> None:
         for side in self.sides:
-            assert (await side.one.verify()).findings == ()
+            assert (await side.one.maintenance.verify()).findings == ()
         for side in self.sides:
             await side.one.close()
             await side.other.close()
@@ -483,9 +483,13 @@ class StoresAgree(TypedRules):
     def timer(self, key: Key, name: str, hours: int, kind: Any, clear: bool, door: str) -> None:
         at = to_time(self.clock.now_us) + timedelta(hours=hours)
         if clear:
-            self.both(lambda side: side.at(door, key).clear_timer(name, actor=ACTOR))
+            self.both(lambda side: side.at(door, key).lifecycle.clear_timer(name, actor=ACTOR))
         else:
-            self.both(lambda side: side.at(door, key).set_timer(name, at, kind=kind, actor=ACTOR))
+            self.both(
+                lambda side: side.at(door, key).lifecycle.set_timer(
+                    name, at, kind=kind, actor=ACTOR
+                )
+            )
 
     @rule(key=keys, seqs=st.lists(st.integers(1, 12), min_size=1, max_size=3), door=doors)
     def mark_processed(self, key: Key, seqs: list[int], door: str) -> None:
@@ -516,7 +520,7 @@ class StoresAgree(TypedRules):
 
     @rule(key=keys, priority=st.integers(-2, 2), door=doors)
     def prioritize(self, key: Key, priority: int, door: str) -> None:
-        self.both(lambda side: side.at(door, key).set_priority(priority, actor=ACTOR))
+        self.both(lambda side: side.at(door, key).lifecycle.set_priority(priority, actor=ACTOR))
 
     @rule(
         worker=workers,
@@ -529,7 +533,7 @@ class StoresAgree(TypedRules):
         async def ask(side: Side) -> Any:
             lp = side.other if other else side.one
             seconds = 3_600 * hours
-            leases = await lp.claim(worker, limit=limit, lease_seconds=seconds, app=app)
+            leases = await lp.work.claim(worker, limit=limit, lease_seconds=seconds, app=app)
             # Without its uid, which each store makes up, a lease is good on both sides.
             self.leases = [*map(plain, leases), *self.leases][:12]
             return leases
@@ -540,7 +544,7 @@ class StoresAgree(TypedRules):
     def lock(self, key: Key, worker: str, hours: int, other: bool) -> None:
         async def ask(side: Side) -> Any:
             lp = side.other if other else side.one
-            lease = await lp.acquire_lock(key, worker=worker, lease_seconds=3_600 * hours)
+            lease = await lp.work.lock(key, worker=worker, lease_seconds=3_600 * hours)
             self.leases = [plain(lease), *self.leases][:12]
             return lease
 
@@ -558,11 +562,11 @@ class StoresAgree(TypedRules):
         async def ask(side: Side) -> Any:
             lp = side.other if other else side.one
             if how == "renew":
-                return await lp.renew(lease, lease_seconds=3_600)
+                return await lp.work.renew(lease, lease_seconds=3_600)
             if how == "release":
-                return await lp.release(lease)
+                return await lp.work.release(lease)
             if how == "hold back":
-                return await lp.release(lease, retry_seconds=3_600)
+                return await lp.work.release(lease, retry_seconds=3_600)
             session = lp.session(lease.key, actor=ACTOR, lease=lease)
             if how == "close":
                 async with lp.commit() as commit:
@@ -657,7 +661,7 @@ class StoresAgree(TypedRules):
     @rule(key=st.none() | keys)
     def verify(self, key: Key | None) -> None:
         async def ask(side: Side) -> Any:
-            report = await side.one.verify(key)
+            report = await side.one.maintenance.verify(key)
             return (report.sessions, report.events, report.findings)
 
         report = self.both(ask)

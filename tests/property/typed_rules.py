@@ -129,7 +129,7 @@ class TypedRules(RuleBasedStateMachine):
     @rule(apply=st.booleans())
     def migrate(self, apply: bool) -> None:
         async def ask(side: Any) -> Any:
-            plan = await side.one.migrate(MIGRATIONS, New, apply=apply)
+            plan = await side.one.maintenance.migrate(MIGRATIONS, New, apply=apply)
             fates = sorted((o.fate, o.sessions) for o in plan.outcomes)
             return (plan.ok, plan.target, plan.sessions, fates)
 

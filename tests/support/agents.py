@@ -64,7 +64,7 @@ class World:
         """What a worker makes of everything that is due now."""
         done = []
         for _ in range(50):
-            leases = await self.lp.claim("w", lease_seconds=LEASE_SECONDS, app=APP, limit=10)
+            leases = await self.lp.work.claim("w", lease_seconds=LEASE_SECONDS, app=APP, limit=10)
             if not leases:
                 await self.session.refresh()
                 return done
@@ -74,7 +74,7 @@ class World:
 
     async def die(self, harness: Any, at: int, *, recorded: bool, **how: Any) -> bool:
         """A worker that dies at its n-th commit. False if it came to its end before."""
-        (lease,) = await self.lp.claim("dead", lease_seconds=LEASE_SECONDS, app=APP)
+        (lease,) = await self.lp.work.claim("dead", lease_seconds=LEASE_SECONDS, app=APP)
         self.store.commits, self.store.dies_at, self.store.after = 0, at, recorded
         try:
             await Wake(self.lp, lease, manner_of(harness, **how)).run()

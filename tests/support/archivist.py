@@ -54,7 +54,7 @@ async def act(lp: limpet.Limpet, s: limpet.Session, n: int, verb: str, mark: str
         await s.append("user.message", {"text": mark})
         say("said", n, mark)
     elif verb == "blob":
-        ref = await s.put_blob(mark.encode() * 100)
+        ref = await s.blobs.put(mark.encode() * 100)
         say("blob", n, ref.sha256)
     elif verb == "checkpoint":
         await s.refresh()
@@ -68,12 +68,12 @@ async def act(lp: limpet.Limpet, s: limpet.Session, n: int, verb: str, mark: str
     elif verb == "unarchive":
         await lp.unarchive(s.key)
     elif verb == "timeouts":
-        await s.set_timeouts(limpet.Timeouts())
+        await s.lifecycle.set_timeouts(limpet.Timeouts())
     elif verb == "read":
         old = await lp.get(s.key, archived=True)
         assert old.values["n"] == n
     elif verb == "sweep":
-        await lp.sweep()
+        await lp.work.sweep()
     else:
         say("going", n)
         await (lp.delete(s.key) if verb == "delete" else lp.erase(s.key))

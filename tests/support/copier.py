@@ -17,7 +17,7 @@ def wait(done: int, total: int) -> None:
 async def main(path: str, target: str) -> None:
     backup._PAGES_PER_STEP = 3  # type: ignore[misc]  # so that there is a middle
     async with limpet.open(f"sqlite:///{path}") as lp:
-        await lp.backup(target, progress=wait)
+        await lp.maintenance.backup(target, progress=wait)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ async def main(path: str) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         await say(session, id)
         await say(session, "last")
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
     print("fine", flush=True)
 
 

@@ -61,7 +61,7 @@ class Families(Simulation):
         self._run(wake)
 
     async def _claim(self) -> None:
-        for lease in await self.lp.claim("sim", lease_seconds=LEASE_SECONDS):
+        for lease in await self.lp.work.claim("sim", lease_seconds=LEASE_SECONDS):
             self._start(lease)
 
     async def run(self, steps: int) -> None:
@@ -103,7 +103,7 @@ class Families(Simulation):
         for root in self.sessions:
             await root.refresh()
             self._check_sum(root, [s for s in everyone if s.app == CHILD])
-        assert (await self.lp.verify()).ok
+        assert (await self.lp.maintenance.verify()).ok
 
     def _check_closed(self, session: limpet.Session[Any], log: list[limpet.Event]) -> None:
         """No span is open, nothing is reserved or lent, no child at work."""
@@ -121,6 +121,6 @@ class Families(Simulation):
     def _check_sum(self, root: limpet.Session[Any], below: list[limpet.Session[Any]]) -> None:
         """What was granted is what is left at the root and what everybody has used."""
         mine = [s for s in below if s.head.facts["delegation"]["id"] == root.id]
-        assert root.budget is not None
-        used = sum(s.usage.cost for s in [root, *mine])
-        assert round(root.budget.remaining.cost + used, 6) == GRANTED  # type: ignore[operator]
+        assert root.runs.budget is not None
+        used = sum(s.runs.usage.cost for s in [root, *mine])
+        assert round(root.runs.budget.remaining.cost + used, 6) == GRANTED  # type: ignore[operator]

@@ -34,7 +34,7 @@ async def main(directory: Path) -> None:
         s = await lp.create("a", "b", id="c", state={"text": os.urandom(60_000).hex()})
         for write in (
             lambda: lp.export(s.key, directory / "c.limpet"),
-            lambda: lp.mirror(directory),
+            lambda: lp.maintenance.mirror(directory),
         ):
             try:
                 await write()
@@ -47,7 +47,7 @@ async def main(directory: Path) -> None:
         print(error.code, error.retryable, flush=True)
     async with limpet.Limpet(url, store=await look_at(url)) as lp:
         assert (await lp.get(limpet.Key("a", "b", "c"))).version == 1
-        for check in (await lp.doctor()).checks:
+        for check in (await lp.maintenance.doctor()).checks:
             if check.name == "disk space":
                 print(check.severity, flush=True)
 

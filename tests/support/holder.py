@@ -56,22 +56,22 @@ async def restore_from_and_onto_it(lp: Limpet) -> None:
 
 @deed
 async def back_up(lp: Limpet) -> None:
-    await lp.backup(PATH.parent / "another.db")
+    await lp.maintenance.backup(PATH.parent / "another.db")
 
 
 @deed
 async def back_up_onto_it(lp: Limpet) -> None:
-    await lp.backup(PATH)
+    await lp.maintenance.backup(PATH)
 
 
 @deed
 async def doctor(lp: Limpet) -> None:
-    assert (await lp.doctor()).ok
+    assert (await lp.maintenance.doctor()).ok
 
 
 @deed
 async def verify(lp: Limpet) -> None:
-    assert (await lp.verify()).ok
+    assert (await lp.maintenance.verify()).ok
 
 
 @deed
@@ -95,7 +95,7 @@ async def look_where_nothing_may_be_written(lp: Limpet) -> None:
     may, connect.may_write = connect.may_write, lambda path: False
     try:
         async with Limpet(URL, store=await look_at(URL)) as second:
-            await second.doctor()
+            await second.maintenance.doctor()
     finally:
         connect.may_write = may
 

@@ -28,9 +28,9 @@ async def main(path: str, cold: str) -> None:
             s, _ = await lp.resume(s.key, actor="user:ada")
             say("active", s)
             if n % 2:
-                await s.set_timeouts(over)
+                await s.lifecycle.set_timeouts(over)
                 await passed(lp)
-                await lp.sweep()
+                await lp.work.sweep()
                 say("terminated", s)
                 await s.refresh()
             else:

@@ -87,8 +87,8 @@ async def _ada(lp: Limpet) -> None:
     )
     await ada.append("user.said", {"text": "again"}, inc={"step": 1, "app:count": 1})
     await ada.mark_processed([first.seq])
-    await ada.set_timer("nap", WHEN)
-    await ada.set_timer("end", WHEN, kind="deadline")
+    await ada.lifecycle.set_timer("nap", WHEN)
+    await ada.lifecycle.set_timer("end", WHEN, kind="deadline")
     await ada.append_many(
         [
             Draft(type="tool.ran", merge={"plan": {"a": [1, 2], "b": None}}),
@@ -134,7 +134,7 @@ async def _answer(question: Any) -> Any:
 
 async def _session(lp: Limpet, key: Key) -> tuple[Any, ...]:
     session = await lp.get(key, tail=1_000)
-    return session.head, dict(session.state), session.events, session.damaged
+    return session.head, dict(session.state), session.events, session.history.damaged
 
 
 async def _reads(lp: Limpet, key: Key) -> list[Any]:

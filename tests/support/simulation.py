@@ -86,7 +86,7 @@ class Simulation:
         self.ended: set[limpet.Key] = set()
         self.requeued: Counter[limpet.Key] = Counter()
         self.ends = seed % 3 == 0  # sessions are terminated in this schedule
-        lp.lifecycle(APP, compensations={"undo": self.receiver.undo})
+        lp.policies.lifecycle(APP, compensations={"undo": self.receiver.undo})
         self.workers: dict[asyncio.Task[Any], Wake] = {}
         self.dead: list[asyncio.Task[Any]] = []
 
@@ -184,7 +184,7 @@ class Simulation:
             await session.confirm(request.id, allow=allow, actor="user:ada")
 
     async def _claim(self) -> None:
-        for lease in await self.lp.claim("sim", app=APP, lease_seconds=LEASE_SECONDS):
+        for lease in await self.lp.work.claim("sim", app=APP, lease_seconds=LEASE_SECONDS):
             self._start(lease)
 
     def _start(self, lease: Lease) -> None:
@@ -256,7 +256,7 @@ class Simulation:
         if "held" not in session.head.facts.get("ending", {}):
             return False
         self.requeued[session.key] += 1
-        await self.lp.requeue(session.key)
+        await self.lp.work.requeue(session.key)
         return True
 
     # --- what must hold --------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Simulation:
                 self._check_answers(session, log)
                 self._check_notes(session, log)
             self._check_effects(log)
-        assert (await self.lp.verify()).ok
+        assert (await self.lp.maintenance.verify()).ok
 
     def _check_ended(self, session: limpet.Session[Any], log: list[limpet.Event]) -> None:
         """No span is open, and what may have been done is undone once, the newest first."""

@@ -21,10 +21,10 @@ def clean(session: limpet.Session) -> None:
 async def main(where: str) -> None:
     url = where if "://" in where else f"sqlite:///{where}"
     async with limpet.open(url) as lp:
-        lp.lifecycle("support", cleanup={"flush": clean})
+        lp.policies.lifecycle("support", cleanup={"flush": clean})
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        while (swept := await lp.sweep(limit=10)).more or swept.left:
+        while (swept := await lp.work.sweep(limit=10)).more or swept.left:
             assert not swept.failed, swept
 
 

@@ -11,7 +11,7 @@ import limpet
 async def verdict(path: str) -> str:
     try:
         async with limpet.open(f"sqlite:///{path}") as lp:
-            report = await lp.verify()
+            report = await lp.maintenance.verify()
     except limpet.StoreCorrupt:
         return "found"
     return "clean" if report.ok else "found"

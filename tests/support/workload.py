@@ -84,7 +84,7 @@ def shown(session: Session) -> tuple[Any, ...]:
     """All that a live object shows."""
     if session.writer.known.scopes is None:
         return (session.writer.known.maybe_head, session.events)
-    return (session.head, dict(session.state), session.events, session.damaged)
+    return (session.head, dict(session.state), session.events, session.history.damaged)
 
 
 # --- the script ----------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ async def check(path: Path, ledger: Ledger) -> None:
 
 
 async def check_open(lp: Limpet, ledger: Ledger) -> None:
-    report = await lp.verify()
+    report = await lp.maintenance.verify()
     assert report.findings == ()
     counted = 0
     recorded: set[tuple[Key, str]] = set()

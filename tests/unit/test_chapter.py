@@ -4,14 +4,42 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import limpet
 from limpet.model import Head
+from limpet.session.blobs import SessionBlobs
+from limpet.session.history.history import SessionHistory
+from limpet.session.life.lifecycle import SessionLifecycle, SessionTools
+from limpet.session.maintenance import StoreMaintenance
+from limpet.session.policies import StorePolicies
+from limpet.session.runs.outcomes import SessionOutcome
+from limpet.session.runs.runs import SessionRuns
+from limpet.session.runs.setup import SessionSetup
+from limpet.session.work import StoreWork
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ROWS = (DOCS / "life.md").read_text().partition("## From chapter 18")[2].splitlines()
 TABLE = [line for line in ROWS if line.startswith("| 18.")]
-OWNERS = {"s": limpet.Session, "lp": limpet.Limpet, "limpet": limpet, "s.head": Head}
+FACETS = {
+    "history": SessionHistory,
+    "lifecycle": SessionLifecycle,
+    "tools": SessionTools,
+    "runs": SessionRuns,
+    "blobs": SessionBlobs,
+    "outcome": SessionOutcome,
+    "setup": SessionSetup,
+    "work": StoreWork,
+    "maintenance": StoreMaintenance,
+    "policies": StorePolicies,
+}
+OWNERS: dict[str, Any] = {
+    "s": limpet.Session,
+    "lp": limpet.Limpet,
+    "limpet": limpet,
+    "s.head": Head,
+    **{f"{of}.{name}": facet for name, facet in FACETS.items() for of in ("s", "lp")},
+}
 
 
 def test_every_name_in_the_table_is_one_of_the_api() -> None:

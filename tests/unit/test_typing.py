@@ -54,8 +54,8 @@ async def work(lp: limpet.Limpet, s: limpet.Session[object]) -> None:
     async with aclosing(s.follow()) as events:
         reveal_type(await anext(events))
     reveal_type(await s.pending())
-    (lease,) = await lp.claim("w", lease_seconds=60)
-    again: limpet.Lease = await lp.renew(lease)
+    (lease,) = await lp.work.claim("w", lease_seconds=60)
+    again: limpet.Lease = await lp.work.renew(lease)
 """
 
 
@@ -75,9 +75,9 @@ async def main(lp: limpet.Limpet, key: limpet.Key) -> None:
     reveal_type(await lp.get(key, state_type=Chat))
     reveal_type(lp.session("a", "u", "i", state_type=Chat))
     await lp.delete("a", "u", "i")
-    await lp.verify()
-    await lp.acquire_lock("a", "u", "i", worker="w")
-    await lp.acquire_lock(key, "w")  # wrong
+    await lp.maintenance.verify()
+    await lp.work.lock("a", "u", "i", worker="w")
+    await lp.work.lock(key, "w")  # wrong
     chats = lp.app("a", state_type=Chat, actor="x")
     reveal_type(chats)
     s = await chats.create("u", "i")
@@ -88,8 +88,8 @@ async def main(lp: limpet.Limpet, key: limpet.Key) -> None:
     reveal_type(await s.apply({"title": "x"}))
     reveal_type(await s.apply({"title": "x"}, type="a.b", expect=1))
     reveal_type(await s.update(lambda state: {"title": state.title + "!"}, type="a.b", id="1"))
-    await s.set_timer("t", timedelta(minutes=5))
-    await s.set_timer("t", 5)  # wrong
+    await s.lifecycle.set_timer("t", timedelta(minutes=5))
+    await s.lifecycle.set_timer("t", 5)  # wrong
     reveal_type(s.app)
     await lp.list(app="a", labels={"plan": "gold"})
 """

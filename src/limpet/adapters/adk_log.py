@@ -53,7 +53,7 @@ async def recorded(
             if "blob" in how:
                 raise
             content = ours.text_of(whole).encode()
-            ref = await handle.put_blob(content, "application/json")
+            ref = await handle.blobs.put(content, "application/json")
             how = {"shared": shared, "blob": ref.data}
 
 
@@ -188,5 +188,5 @@ async def forwards(session: limpet.Session[Any]) -> AsyncIterator[limpet.Event]:
 async def text_in(session: limpet.Session[Any], event: limpet.Event) -> str:
     """The JSON text of the ADK event in one of ours."""
     if ours.AS_BLOB in event.data:
-        return (await session.get_blob(event.data[ours.AS_BLOB])).decode()
+        return (await session.blobs.get(event.data[ours.AS_BLOB])).decode()
     return str(event.data[ours.WHOLE])

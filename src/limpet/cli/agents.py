@@ -123,7 +123,7 @@ def learnings(
             of = limpet.Key(*map(str, given)) if all(given) else None
             await lp.promote(agent, chosen[0], session=of, actor=acting(actor))
         told: dict[str, Any] = {"agent": agent, "learnings": msgspec.to_builtins(found)}
-        told["gates"] = msgspec.to_builtins(await lp.gates_of(agent))
+        told["gates"] = msgspec.to_builtins(await lp.policies.gates_of(agent))
         return told | {"memory": await lp.memory_of(agent)}
 
     with screen.errors():
@@ -158,10 +158,10 @@ def setup(
         await s.refresh(tail=0)
         other = None
         if compare is not None:
-            other = (await lp.get(app_name, user, compare)).setup
-        changes = await s.compare_setup(other)
-        told = {"session": key_form(s.key), **msgspec.to_builtins(s.setup)}
-        told["fingerprint"] = s.setup.fingerprint
+            other = (await lp.get(app_name, user, compare)).setup.current
+        changes = await s.setup.compare(other)
+        told = {"session": key_form(s.key), **msgspec.to_builtins(s.setup.current)}
+        told["fingerprint"] = s.setup.current.fingerprint
         shown = [{**msgspec.to_builtins(each), "words": str(each)} for each in changes]
         return {**told, "changes": shown}
 
@@ -250,11 +250,11 @@ def outcomes(
         s = lp.session(app_name, user, id_, actor=acting(actor))
         await s.refresh(tail=0)
         if define is not None:
-            await s.define_outcome(define, detail, criteria or ())
-        told: dict[str, Any] = {"session": key_form(s.key), "grade": await s.grade()}
-        told["outcome"] = None if s.outcome is None else msgspec.to_builtins(s.outcome)
+            await s.outcome.define(define, detail, criteria or ())
+        told: dict[str, Any] = {"session": key_form(s.key), "grade": await s.outcome.grade()}
+        told["outcome"] = msgspec.to_builtins(s.outcome.current)
         if history:
-            told["history"] = [_judged(event) for event in await s.outcome_history()]
+            told["history"] = [_judged(event) for event in await s.outcome.history()]
         return told
 
     with screen.errors(), named_by_options():
@@ -277,7 +277,7 @@ def children(url: Url, *, app_name: App, user: User, id_: Id, as_json: Json = Fa
     screen = Screen(as_json=as_json)
 
     async def run(lp: limpet.Limpet) -> limpet.Kin:
-        return await lp.session(app_name, user, id_).tree()
+        return await lp.session(app_name, user, id_).runs.tree()
 
     with screen.errors(), named_by_options():
         tree = on(url, run, looking=True)

@@ -129,7 +129,7 @@ def doctor(
 
     async def run(lp: limpet.Limpet) -> Diagnosis:
         with screen.progress("reading sessions") as progress:
-            return await lp.doctor(progress=progress)
+            return await lp.maintenance.doctor(progress=progress)
 
     with screen.errors():
         diagnosis = on(url, run, looking=True)
@@ -160,7 +160,7 @@ def verify(
 
         async def run(lp: limpet.Limpet) -> Report:
             with screen.progress("reading sessions") as progress, named_by_options():
-                return await lp.verify(key, progress=progress)
+                return await lp.maintenance.verify(key, progress=progress)
 
         report = on(url, run, looking=True)
         screen.report(report)
@@ -305,7 +305,9 @@ def migrate(
         await _check_apps(lp, app_name, all_apps=all_apps)
         with screen.progress("migrating sessions" if apply else "trying sessions") as progress:
             how: dict[str, Any] = {"failure": stuck.add, "progress": progress}
-            return await lp.migrate(migrations, state_type, app=app_name, apply=apply, **how)
+            return await lp.maintenance.migrate(
+                migrations, state_type, app=app_name, apply=apply, **how
+            )
 
     with screen.errors():
         if plan == apply:

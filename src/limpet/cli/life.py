@@ -157,7 +157,7 @@ def sweep(
 
     async def run(lp: limpet.Limpet) -> limpet.Swept:
         while True:
-            swept = await lp.sweep(limit=limit)
+            swept = await lp.work.sweep(limit=limit)
             if not watch:
                 return swept
             _show_swept(screen, swept)

@@ -138,10 +138,10 @@ def mirror(
         async def run(lp: limpet.Limpet) -> limpet.Mirrored:
             with named_by_options():
                 if key is not None:
-                    return await lp.mirror(target, key)
+                    return await lp.maintenance.mirror(target, key)
                 if app_name is not None:
                     await refuse_unknown(lp, app_name)
-                return await lp.mirror(target, app=app_name)
+                return await lp.maintenance.mirror(target, app=app_name)
 
         show_mirrored(screen, on(url, run, looking=True), target)
 

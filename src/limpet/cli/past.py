@@ -78,7 +78,11 @@ def show(
         found = await s.read(after=seq - 1, limit=1)
         if not found or found[0].seq != seq:
             raise InvalidInput(f"session {s.key} has no event {seq}. See limpet log.")
-        changed = limpet.diff({}, await s.state_at(1)) if seq == 1 else await s.diff(seq - 1, seq)
+        changed = (
+            limpet.diff({}, await s.history.at(1))
+            if seq == 1
+            else await s.history.diff(seq - 1, seq)
+        )
         return found[0], changed
 
     with screen.errors():
@@ -98,7 +102,7 @@ def state(
     screen = Screen(as_json=as_json)
 
     async def run(s: Made) -> Any:
-        return await s.state_at(s.version if at is None else at)
+        return await s.history.at(s.version if at is None else at)
 
     with screen.errors():
         shown.show_state(screen, _with(url, (app_name, user, id_), run))
@@ -118,7 +122,7 @@ def diff(
     screen = Screen(as_json=as_json)
 
     async def run(s: Made) -> limpet.Diff:
-        return await s.diff(before, after)
+        return await s.history.diff(before, after)
 
     with screen.errors():
         shown.show_diff(screen, _with(url, (app_name, user, id_), run))
@@ -137,7 +141,7 @@ def blame(
     screen = Screen(as_json=as_json)
 
     async def run(s: Made) -> tuple[limpet.Blame, ...]:
-        return await s.blame(path)
+        return await s.history.blame(path)
 
     with screen.errors():
         shown.show_blame(screen, path, _with(url, (app_name, user, id_), run))
@@ -171,7 +175,7 @@ def bisect(
         return _passes(command, msgspec.json.encode(state))
 
     async def run(s: Made) -> limpet.Event | None:
-        return await s.bisect(good)
+        return await s.history.bisect(good)
 
     with screen.errors():
         shown.show_found(screen, _with(url, (app_name, user, id_), run), len(asked))
@@ -182,7 +186,7 @@ def lineage(url: Url, *, app_name: App, user: User, id_: Id, as_json: Json = Fal
     screen = Screen(as_json=as_json)
 
     async def run(s: Made) -> limpet.Lineage:
-        return await s.lineage()
+        return await s.history.lineage()
 
     with screen.errors():
         shown.show_lineage(screen, _with(url, (app_name, user, id_), run))
@@ -291,11 +295,11 @@ def checkpoint(
 
     async def run(s: Made) -> Any:
         if listing:
-            return (await s.checkpoints(limit=1_000)).items
+            return (await s.history.checkpoints(limit=1_000)).items
         if restore is not None:
-            return await s.restore(await _checkpoint(s, restore), fallback=fallback)
+            return await s.history.restore(await _checkpoint(s, restore), fallback=fallback)
         if unpin is not None:
-            return await s.unpin(await _checkpoint(s, unpin))
+            return await s.history.unpin(await _checkpoint(s, unpin))
         return await s.checkpoint(trigger, full=full)
 
     with screen.errors():
@@ -328,9 +332,9 @@ def compact(
     async def run(lp: limpet.Limpet) -> limpet.CompactReport:
         if app_name is not None:
             age = None if days is None else timedelta(days=days)
-            await lp.retention(app_name, events=events, age=age, actor=_actor(None))
+            await lp.policies.retention(app_name, events=events, age=age, actor=_actor(None))
         with screen.progress("compacting sessions") as progress:
-            return await lp.compact(progress=progress)
+            return await lp.maintenance.compact(progress=progress)
 
     with screen.errors():
         if (app_name is None) != (events is None and days is None):
@@ -371,7 +375,7 @@ def _with(
 
 
 async def _checkpoint(s: Made, number: int) -> limpet.CheckpointRef:
-    page = await s.checkpoints(limit=1, cursor=str(number + 1))
+    page = await s.history.checkpoints(limit=1, cursor=str(number + 1))
     if not page.items or page.items[0].number != number:
         raise NoCheckpoint(s.key, number)
     return page.items[0].ref

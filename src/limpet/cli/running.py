@@ -42,7 +42,7 @@ Setup = Annotated[
     typer.Option(
         "--setup",
         metavar="MODULE:NAME",
-        help="A function of the open Limpet, called first: declare lp.lifecycle(…) there.",
+        help="A function of the open Limpet, called first: declare lp.policies.lifecycle(…) there.",
     ),
 ]
 
@@ -211,7 +211,7 @@ def requeue(
 
     async def run(lp: limpet.Limpet) -> limpet.Event:
         with named_by_options():
-            return await lp.requeue(key, actor=acting(actor))
+            return await lp.work.requeue(key, actor=acting(actor))
 
     with screen.errors():
         key = limpet.Key(app_name, user, id_)
@@ -255,12 +255,12 @@ def trace(
         session = lp.session(app_name, user, id_)
         with named_by_options():
             await session.refresh()
-        wakes = await session.activations(limit=20 if every else 1)
+        wakes = await session.runs.activations(limit=20 if every else 1)
         if wake is None and not wakes:
             raise limpet.InvalidInput(
                 f"session {session.key} has no wakes yet. Run a worker first."
             )
-        return wakes if every else await session.trace(wake or wakes[0].wake_id)
+        return wakes if every else await session.runs.trace(wake or wakes[0].wake_id)
 
     with screen.errors():
         found = on(url, run, looking=True)

@@ -102,7 +102,7 @@ class EventTooLarge(InvalidInput):
         self.size_bytes, self.bytes_max = size_bytes, bytes_max
         super().__init__(
             f"the event takes {size_bytes:,} bytes; the limit is {bytes_max:,}. Put large content "
-            "into a blob (s.put_blob), or elsewhere, and its reference into the event."
+            "into a blob (s.blobs.put), or elsewhere, and its reference into the event."
         )
 
 

@@ -104,7 +104,9 @@ class BudgetReached(TurnError):
             )
         else:
             over = f": {-left:g} more was spent than the limit allows" if left < 0 else ""
-            said = f"the budget has no {name} left{over}. Grant the session more with s.grant(…)."
+            said = (
+                f"the budget has no {name} left{over}. Grant the session more with s.runs.grant(…)."
+            )
         super().__init__(said)
 
 
@@ -118,7 +120,7 @@ class ChildNotFound(TurnError, LookupError):
         self.id = id
         super().__init__(
             f"the session has no child {id!r} at work: it was never delegated from here, or has "
-            "ended. s.children() lists those at work."
+            "ended. s.runs.children() lists those at work."
         )
 
 

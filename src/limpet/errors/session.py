@@ -80,7 +80,7 @@ class NoCheckpoint(SessionError, LookupError):
         named = "no checkpoint" if number is None else f"no checkpoint {number}"
         super().__init__(
             f"session {key} has {named}. Make one with s.checkpoint(), or list them with "
-            "s.checkpoints()."
+            "s.history.checkpoints()."
         )
 
 
@@ -104,7 +104,7 @@ class CheckpointIntegrity(SessionError):
         self.key, self.number, self.reason = key, number, reason
         super().__init__(
             f"checkpoint {number} of session {key} cannot be trusted: {reason}. Restore an older "
-            "one with s.restore(ref, fallback=True), and run `limpet verify`."
+            "one with s.history.restore(ref, fallback=True), and run `limpet verify`."
         )
 
 
@@ -307,9 +307,9 @@ class SessionCorrupt(SessionError):
     def __init__(self, key: object, reason: str) -> None:
         self.key, self.reason = key, reason
         super().__init__(
-            f"stored data of session {key} is damaged: {reason}. Run lp.verify for details, then "
-            "restore the store from a backup, or open the backup and copy the session's state "
-            "from it."
+            f"stored data of session {key} is damaged: {reason}. Run lp.maintenance.verify for "
+            "details, then restore the store from a backup, or open the backup and copy the "
+            "session's state from it."
         )
 
 
@@ -372,7 +372,7 @@ class PromotionRefused(SessionError):
         self.agent, self.text, self.unmet = agent, text, unmet
         super().__init__(
             f"the learning {text!r} was not promoted into the memory of {agent!r}: "
-            f"{'; '.join(unmet)}. Promote it again when that holds, or change lp.set_gates."
+            f"{'; '.join(unmet)}. Promote it again when that holds, or change lp.policies.gates."
         )
 
 
@@ -383,7 +383,7 @@ class BlobNotFound(SessionError, LookupError):
     def __init__(self, key: object, hash: str) -> None:
         self.key, self.hash = key, hash
         super().__init__(
-            f"session {key} has no blob {hash}. Pass the Ref that s.put_blob of this session "
+            f"session {key} has no blob {hash}. Pass the Ref that s.blobs.put of this session "
             "returned; a fork loses its parent's blobs when the parent is erased."
         )
 

@@ -116,7 +116,9 @@ class StoreFailed(StoreError):
         super().__init__(f"{where} failed: {reason}. {_OPEN[asked]}.")
 
 
-_DOCTOR: Final = "Run lp.doctor() (limpet doctor); if it finds no problem, report this as a bug"
+_DOCTOR: Final = (
+    "Run lp.maintenance.doctor() (limpet doctor); if it finds no problem, report this as a bug"
+)
 
 
 class StoreRefused(StoreError):
@@ -231,8 +233,8 @@ class StoreOlder(StoreError):
 
 
 _DAMAGED_FILE: Final = (
-    "Keep a copy of the file with its -wal, run lp.verify() (limpet verify) to see what is "
-    "affected, and restore a backup"
+    "Keep a copy of the file with its -wal, run lp.maintenance.verify() (limpet verify) to see "
+    "what is affected, and restore a backup"
 )
 
 

@@ -33,7 +33,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     lease_seconds: float = 30  # the length it was granted for; renewing grants it again
     claimed_us: int = 0  # when it was granted, by the store's clock; renewing keeps it
     reasons: Reasons = NO_REASONS  # what made the session due then
-    lock: bool = False  # acquired by key with acquire_lock, due or not
+    lock: bool = False  # acquired by key with lp.work.lock, due or not
     uid: str = ""  # the session it is of: another one under the same key is not leased by it
 
     @property

@@ -155,7 +155,7 @@ class Compensations:
         if function is None:
             raise LookupError(
                 f"this process has no compensation named {undo.name!r}. Declare it with "
-                "lp.lifecycle(app, compensations={name: function}) and requeue the session"
+                "lp.policies.lifecycle(app, compensations={name: function}) and requeue the session"
             )
         await self._hold.check(self._driver)  # the intent is durable: is it still ours to act on?
         with keyed(undo.effect.idempotency_key):

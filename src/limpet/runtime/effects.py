@@ -153,7 +153,8 @@ class Performing:
         if name is not None and name not in policy.compensations:
             raise TurnMisused(
                 f"there is no compensation named {name!r}. Declare it with "
-                f"lp.lifecycle({session.app!r}, compensations={{name: function}}) in every worker."
+                f"lp.policies.lifecycle({session.app!r}, compensations={{name: function}}) in "
+                "every worker."
             )
 
     def _compensation(self) -> dict[str, Any] | None:

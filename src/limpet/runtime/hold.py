@@ -56,7 +56,7 @@ class Hold:
         for left in reversed(range(_TRIES)):
             since_ns = steady_ns()
             try:
-                (lease,) = await self._lp.renew([self._lease])
+                (lease,) = await self._lp.work.renew([self._lease])
             except StoreError as error:
                 if not error.retryable or not left:
                     raise

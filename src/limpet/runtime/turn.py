@@ -195,10 +195,10 @@ class Turn:
         whether it was done and a person decided to leave it; ToolDenied. A parameter of fn named
         `idempotency_key` receives the key, which is the same however often it is tried. With a
         `key` of your own it is performed once in the life of the session. `compensate` names the
-        function of lp.lifecycle(app, compensations=…) that undoes it if the session is terminated.
-        Where the session has tools bound, `name` is one of them, and authorized now: else it raises
-        ToolDenied, and ToolLocked while another session holds a tool that is exclusive. Of a tool
-        that is bound with a cost, each use is charged to the session.
+        function of lp.policies.lifecycle(app, compensations=…) that undoes it if the session is
+        terminated. Where the session has tools bound, `name` is one of them, and authorized now:
+        else it raises ToolDenied, and ToolLocked while another session holds a tool that is
+        exclusive. Of a tool that is bound with a cost, each use is charged to the session.
         """
         self._begin("effect")
         with self.pauses.working():
@@ -206,7 +206,7 @@ class Turn:
                 await self._use.check(name)  # nobody is asked about what cannot be used
             args = await self._permitted(name, args)
             if max_cost is max_tokens is None:  # what one use of a bound tool costs
-                max_cost = self.session.tools.get(name, EMPTY).get("cost") or None
+                max_cost = self.session.tools.bound.get(name, EMPTY).get("cost") or None
             held = None if max_cost is max_tokens is None else budgets.amount(max_cost, max_tokens)
             effect = Effect(name, fn, args, on_unknown, key, timeout, retries, held, compensate)
             return await Performing(self, effect, self._use).run()

@@ -44,6 +44,7 @@ from limpet.session.life.tools import returned
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
 from limpet.session.runs.permissions import Permission, check_permissions
+from limpet.session.runs.setup import permissions_for
 from limpet.session.session import Session
 from limpet.store.clock import steady_ns
 from limpet.store.protocol import Loaded
@@ -100,7 +101,7 @@ async def wake(lp: Limpet, key: Key, harness: Any, *, lease_seconds: float, **ho
     manner = manner_of(harness, **how)
     since_ns = steady_ns()
     try:
-        lease = await lp.acquire_lock(key, worker=worker_name("wake"), lease_seconds=lease_seconds)
+        lease = await lp.work.lock(key, worker=worker_name("wake"), lease_seconds=lease_seconds)
     except SessionLocked as error:
         return Woken(ran=False, reason="locked", error=error)
     later = listen_later()
@@ -153,7 +154,7 @@ class Wake:
                 if isinstance(opening, str) and endings.is_left(self.session.head.facts):
                     return await self._finished(ran=False)
                 if isinstance(opening, str):
-                    await self._lp.release(self.lease)
+                    await self._lp.work.release(self.lease)
                     return Woken(ran=False, reason=opening)
                 try:
                     return await self._run(opening)
@@ -168,15 +169,15 @@ class Wake:
             later = isinstance(error, MigrationError)  # newer code than this may take it
             seconds = UNREADABLE_SECONDS if later else BACKOFF_SECONDS_MAX / 10
             with suppress(LimpetError):
-                await self._lp.release(self.lease, retry_seconds=seconds)
+                await self._lp.work.release(self.lease, retry_seconds=seconds)
             return Woken(ran=False, reason="failed", wake_id=self._wake_id, error=error)
         except asyncio.CancelledError:
             with suppress(LimpetError):
-                await self._lp.release(self.lease)
+                await self._lp.work.release(self.lease)
             raise
         except Exception:  # a mistake of ours: it must not keep the session from everybody
             with suppress(LimpetError):
-                await self._lp.release(self.lease, retry_seconds=BACKOFF_SECONDS_MAX / 10)
+                await self._lp.work.release(self.lease, retry_seconds=BACKOFF_SECONDS_MAX / 10)
             raise
 
     async def _run(self, opening: Opening) -> Woken:
@@ -194,7 +195,7 @@ class Wake:
         """The session has ended: do what that leaves to be done."""
         new_id, phase = self.session.writer.journal.new_id, self.session.head.phase
         if not endings.is_left(self.session.head.facts):
-            await self._lp.release(self.lease)
+            await self._lp.work.release(self.lease)
             return Woken(ran=ran, reason=phase, wake_id=self._wake_id)
         wake_id = new_id()
         log = self._log(wake_id, wake_id)
@@ -209,7 +210,7 @@ class Wake:
     async def _turn(self, opening: Opening) -> Woken:
         await self._bind_again()
         # Before anything is recorded: without its permissions it must not begin.
-        permissions = await self.session.permissions_for(self._manner.permissions)
+        permissions = await permissions_for(self.session.writer, self._manner.permissions)
         log = self._log(opening.turn_id, self._wake_id)
         log.begin(*opening.drafts)
         log.begin(self._started(opening))
@@ -473,7 +474,7 @@ async def _heartbeat(lp: Limpet, one: Wake) -> None:
         await asyncio.sleep(lease.lease_seconds / 3)
         with suppress(LimpetError):
             since_ns = steady_ns()
-            (renewed,) = await lp.renew([lease])
+            (renewed,) = await lp.work.renew([lease])
             if renewed is None:
                 one.stop(lost=True)
                 return

@@ -157,7 +157,7 @@ class Worker:
             return 0
         try:
             since_ns = steady_ns()
-            leases = await self._lp.claim(
+            leases = await self._lp.work.claim(
                 self.name, limit=free, lease_seconds=self._seconds, app=self._app
             )
         except StoreError as error:
@@ -254,7 +254,7 @@ class Worker:
                 continue
             since_ns = steady_ns()
             try:
-                renewed = await self._lp.renew([wake.lease for wake in wakes])
+                renewed = await self._lp.work.renew([wake.lease for wake in wakes])
             except LimpetError as error:  # the fence decides: a lost lease cannot write
                 SESSION.warning("renewal failed: worker=%s code=%s", self.name, error.code)
                 continue

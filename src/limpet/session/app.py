@@ -17,6 +17,7 @@ from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.timeouts import Timeouts
 from limpet.session.arguments import AnyKey, check_actor, check_sessions
 from limpet.session.session import Session
+from limpet.session.work import StoreWork
 from limpet.store.protocol import FeedEntry, Order, Page
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class Verbs(Protocol):
     def session(self, *key: Any, **how: Any) -> Any: ...
     def list(self, *args: Any, **how: Any) -> Awaitable[Page]: ...
     def watch(self, *args: Any, **how: Any) -> AsyncGenerator[FeedEntry, None]: ...
-    def claim(self, *args: Any, **how: Any) -> Awaitable[tuple[Lease, ...]]: ...
+
+    @property
+    def work(self) -> StoreWork: ...
 
 
 class App(Generic[S]):
@@ -204,8 +207,10 @@ class App(Generic[S]):
     async def claim(
         self, worker: str, *, limit: int = 1, lease_seconds: float = 30
     ) -> tuple[Lease, ...]:
-        """Leases on sessions of this app that want to run: see Limpet.claim."""
-        return await self._lp.claim(worker, limit=limit, lease_seconds=lease_seconds, app=self.name)
+        """Leases on sessions of this app that want to run: see Limpet.work.claim."""
+        return await self._lp.work.claim(
+            worker, limit=limit, lease_seconds=lease_seconds, app=self.name
+        )
 
     # --- private -------------------------------------------------------------------------------
 

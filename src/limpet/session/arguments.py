@@ -348,7 +348,7 @@ def check_lease(lease: Lease) -> Lease:
     )
     if not valid:
         raise InvalidInput(
-            f"{described(lease)} is not a lease. Pass what lp.claim or lp.acquire_lock returned."
+            f"{described(lease)} is not a lease. Pass what lp.work.claim or lp.work.lock returned."
         )
     return lease
 

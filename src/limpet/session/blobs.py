@@ -108,7 +108,7 @@ def hash_of(ref: AnyRef) -> str:
         found = ref.get("sha256")
     if not isinstance(found, str) or len(found) != 64 or not _HEX.issuperset(found):
         raise InvalidInput(
-            f"{described(ref)} names no blob. Pass the Ref that s.put_blob returned, its data, or "
+            f"{described(ref)} names no blob. Pass the Ref that s.blobs.put returned, its data, or "
             "the SHA-256 of the content in hex."
         )
     return found
@@ -200,14 +200,15 @@ def _blobs(journal: Journal) -> Blobs:
     return store.blobs
 
 
-class HoldsBlobs:
-    """The verbs of a session for its blobs."""
+class SessionBlobs:
+    """The blobs of one session: `s.blobs`."""
 
-    __slots__ = ()
-    key: Key
-    writer: Writer
+    __slots__ = ("_writer",)
 
-    async def put_blob(self, content: Content, media_type: str = ANY_MEDIA) -> Ref[Any]:
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def put(self, content: Content, media_type: str = ANY_MEDIA) -> Ref[Any]:
         """Store a large content beside the log: bytes, a binary file, or an iterator of bytes.
 
         Durable when it returns, so record its Ref in an event afterwards: `ref.data` is plain JSON,
@@ -215,16 +216,16 @@ class HoldsBlobs:
         in a session. It is deleted, erased and backed up with the session. Raises BlobTooLarge;
         SessionEnded, since what has ended could not name it.
         """
-        journal, lease = self.writer.journal, self.writer.lease
-        return await put_blob(journal, self.key, content, media_type, lease)
+        journal, lease = self._writer.journal, self._writer.lease
+        return await put_blob(journal, self._writer.known.key, content, media_type, lease)
 
-    async def get_blob(self, ref: AnyRef) -> bytes:
-        """The content that a Ref (or its data, or its hash) names. Raises BlobNotFound.
+    async def get(self, ref: AnyRef) -> bytes:
+        """Return the content that a Ref (or its data, or its hash) names. Raises BlobNotFound.
 
-        All of it is in memory at once: see stream_blob. SessionCorrupt if it is not what was put.
+        All of it is in memory at once: see `stream`. SessionCorrupt if it is not what was put.
         """
-        return await get_blob(self.writer.journal, self.key, ref)
+        return await get_blob(self._writer.journal, self._writer.known.key, ref)
 
-    def stream_blob(self, ref: AnyRef) -> AsyncGenerator[bytes, None]:
-        """The same, chunk by chunk: `async for chunk in s.stream_blob(ref)`."""
-        return stream_blob(self.writer.journal, self.key, ref)
+    def stream(self, ref: AnyRef) -> AsyncGenerator[bytes, None]:
+        """Return the same, chunk by chunk: `async for chunk in s.blobs.stream(ref)`."""
+        return stream_blob(self._writer.journal, self._writer.known.key, ref)

@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from limpet.errors import (
-    BackupRefused,
-    InvalidInput,
     SealUnavailable,
     SessionError,
 )
-from limpet.model import PAGE_MAX, Head, Key, described, to_time
+from limpet.model import PAGE_MAX, Head, Key, to_time
 from limpet.model.facts.running.children import parent_in
 from limpet.session.arguments import (
     AnyKey,
-    check_actor,
     check_forks,
-    check_progress,
-    check_sessions,
     key_of,
-    one_or_all,
-    pydantic_needed,
 )
 from limpet.session.door import Door
 from limpet.session.runs.leaving import head_of, leave
-from limpet.store.open import refuse_uncopied
 from limpet.store.protocol import (
-    Backups,
-    Diagnosis,
     Erasure,
     Erasures,
-    Examined,
     Forks,
-    Progress,
     Query,
-    Report,
 )
 
 if TYPE_CHECKING:
-    from limpet.model.state.migrations import MigrationRegistry
-    from limpet.model.state.state import State
-    from limpet.session.typing.migrate import Failure, MigrationPlan
+    pass
 
 
 class Care(Door):
@@ -196,71 +179,6 @@ class Care(Door):
             heads += [at for key in new if (at := await head_of(self._journal, key)) is not None]
         own = (head.key.app, head.key.user)
         return [key for key in found if (key.app, key.user) != own]
-
-    async def verify(
-        self,
-        key: AnyKey | str | None = None,
-        user: str | None = None,
-        id: str | None = None,
-        /,
-        *,
-        progress: Progress | None = None,
-    ) -> Report:
-        """Read one session (or, without a key, everything) back and check it against its chain."""
-        one = one_or_all(key, user, id, reserved=True)
-        return await self._journal.store.verify(one, check_progress(progress))
-
-    async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
-        """Verify everything, and look at how the store is kept; each finding says what to do."""
-        from limpet.session.life.earlier import earlier_documents
-        from limpet.session.life.usual import unusual_timeouts
-        from limpet.store.doctor import read_checks
-
-        store = self._journal.store
-        report = await store.verify(None, check_progress(progress))
-        kept = await store.examine() if isinstance(store, Examined) else ()
-        lives = (*await unusual_timeouts(store), *await earlier_documents(store))
-        return Diagnosis((*read_checks(report), *kept, *lives), report)
-
-    async def migrate(
-        self,
-        migrations: MigrationRegistry,
-        state_type: type[State] | None = None,
-        *,
-        app: str | None = None,
-        apply: bool = False,
-        actor: str | None = None,
-        failure: Failure | None = None,
-        progress: Progress | None = None,
-    ) -> MigrationPlan:
-        """Say what becomes of every session (of an app) on the way to a schema version.
-
-        That of the State class, which what comes out has to fit; without one, the newest that the
-        migrations lead to. Nothing is written unless `apply`: then each session that can be is
-        migrated as get() would, in a commit of its own, and the others are left as they are. Done
-        twice it does nothing more; interrupted, it goes on when called again. What is recorded is
-        by `actor`, or by system:migrations. The plan names up to 1,000 sessions of each kind of
-        failure; `failure(key, fate, reason)` is called for every one.
-        """
-        self._journal.check_open()
-        from limpet.session.typing.migrate import Migrating, upgrade_of
-
-        with pydantic_needed():
-            upgrade = upgrade_of(migrations, state_type)
-        how: dict[str, Any] = {"actor": check_actor(actor), "failure": failure}
-        migrating = Migrating(self._journal, upgrade, app=check_sessions(app), apply=apply, **how)
-        return await migrating.run(check_progress(progress))
-
-    async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
-        """Copy the whole store to a file while it is in use. The copy is whole or not there."""
-        store = self._journal.store
-        check_progress(progress)
-        if not isinstance(target, (str, os.PathLike)):
-            raise InvalidInput(f"{described(target)} names no file. Pass a path.")
-        if not isinstance(store, Backups):
-            refuse_uncopied(self.url)
-            raise BackupRefused(self.url, "is not kept in a file; its store makes no copies")
-        await store.backup(Path(target), progress)
 
 
 def _works_for_another_app(head: Head) -> bool:

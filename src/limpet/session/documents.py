@@ -225,7 +225,7 @@ class Documents:
         return removed
 
     def key(self, name: str) -> Key:
-        """Where a document is kept: for lp.verify."""
+        """Where a document is kept: for lp.maintenance.verify."""
         return Key(self._mark + self.collection, self._user, name)
 
     def check(self, value: Any) -> None:

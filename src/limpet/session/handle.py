@@ -10,7 +10,7 @@ from limpet.session.writer import Standby, Writer
 
 
 class Holder(Standby, Protocol):
-    """What a session holds only while it works: see `life.verbs`."""
+    """What a session holds only while it works: see `life.lifecycle`."""
 
     def begin_memory(self) -> None:
         """Begin with empty working memory; the other layers stay as they are."""

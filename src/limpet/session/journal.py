@@ -114,7 +114,7 @@ class Journal:
             _ = self.store
 
     def lifecycle(self, app: str) -> Lifecycle:
-        """What `lp.lifecycle` declared for the sessions of an app, or nothing."""
+        """What `lp.policies.lifecycle` declared for the sessions of an app, or nothing."""
         return self.lifecycles.get(app, NOTHING)
 
     def prepare(self, draft: Draft, actor: str | None) -> Prepared:

@@ -34,17 +34,18 @@ from limpet.session.commit import CommitBuilder
 from limpet.session.creation import Begin, creation, is_plain
 from limpet.session.documents import Documents
 from limpet.session.following.watch import Watching
-from limpet.session.history.store_verbs import Policies
-from limpet.session.leasing import Leasing
 from limpet.session.life.door import LongLife, opened_archived
 from limpet.session.listing import Listing
+from limpet.session.maintenance import StoreMaintenance
 from limpet.session.move.moving import Moving
+from limpet.session.policies import StorePolicies
 from limpet.session.queueing.verbs import Flushes
 from limpet.session.runs.agents import Agents
 from limpet.session.runs.permissions import Permissions
 from limpet.session.runs.vaults import Vaults
 from limpet.session.runs.waking import Waking
 from limpet.session.session import Session
+from limpet.session.work import StoreWork
 
 if TYPE_CHECKING:
     from limpet.model.envelope.record import Envelope
@@ -56,8 +57,25 @@ _NONE: Final[Mapping[str, Any]] = {}
 _CHECKED: Final[Mapping[Any, type[Documents]]] = {"permissions": Permissions, "vaults": Vaults}
 
 
-class Limpet(Agents, Care, Flushes, Leasing, Listing, LongLife, Moving, Policies, Waking, Watching):
+class Limpet(Agents, Care, Flushes, Listing, LongLife, Moving, Waking, Watching):
     """The door to a store. Open it with `async with limpet.open(url) as lp`."""
+
+    # --- facets --------------------------------------------------------------------------------
+
+    @property
+    def work(self) -> StoreWork:
+        """Leases, dead letters and sweeps."""
+        return StoreWork(self._journal)
+
+    @property
+    def maintenance(self) -> StoreMaintenance:
+        """Verify, examine, back up, compact, migrate and mirror the store."""
+        return StoreMaintenance(self._journal, self.url)
+
+    @property
+    def policies(self) -> StorePolicies:
+        """What is decided for all sessions of an app: lifecycle, checkpoints, retention, gates."""
+        return StorePolicies(self._journal)
 
     # --- sessions ------------------------------------------------------------------------------
 
@@ -125,9 +143,9 @@ class Limpet(Agents, Care, Flushes, Leasing, Listing, LongLife, Moving, Policies
         given here is bound to the session; else the user counts as creator. The key of a deleted
         session stays taken (SessionDeleted), unless `reuse_deleted`; that of an archived one always
         does. With phase="init" it accepts everything and runs nothing until s.activate().
-        `timeouts` are its own, else those of the app's policy (lp.lifecycle). `agent` ("support",
-        "support@3") and `environment` name documents; the session keeps their versions. `budget` is
-        what it may use.
+        `timeouts` are its own, else those of the app's policy (lp.policies.lifecycle). `agent`
+        ("support", "support@3") and `environment` name documents; the session keeps their
+        versions. `budget` is what it may use.
         """
         journal = self._journal
         setup = await self._set_up(agent, environment, budget)
@@ -218,7 +236,11 @@ class Limpet(Agents, Care, Flushes, Leasing, Listing, LongLife, Moving, Policies
         await session.writer.load(tail=tail_of(tail, since), stub=True, **seen)  # type: ignore[arg-type]
         if session.head.facts.get("phase") == "archived":
             session = await opened_archived(session, tail_of(tail, since), archived=archived)
-        if typed is not None and session.head.schema_version is not None and not session.damaged:
+        if (
+            typed is not None
+            and session.head.schema_version is not None
+            and not session.history.damaged
+        ):
             typed.prove(session.head, session.writer.known.fields)
         return session
 

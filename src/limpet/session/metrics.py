@@ -1,7 +1,7 @@
 """Metrics: numbers about what happened, handed to whoever measures.
 
-`lp.on_metric(fn)` calls `fn(metric)` in this process, after what it tells of is durable. What a
-hook raises is logged and changes nothing.
+`lp.maintenance.on_metric(fn)` calls `fn(metric)` in this process, after what it tells of is
+durable. What a hook raises is logged and changes nothing.
 """
 
 from __future__ import annotations

@@ -8,15 +8,53 @@ of one event loop: appends queue, and the object never goes backwards.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, overload
 
-from limpet.errors import InvalidInput, SessionNotLoaded
-from limpet.model import Draft, Event, Fact, Head, Key, Lease
+from limpet.errors import (
+    InvalidEvent,
+    InvalidInput,
+    RequestAnswered,
+    RequestNotFound,
+    SessionConflict,
+    SessionNotLoaded,
+)
+from limpet.model import (
+    ID_CHARS_MAX,
+    PAGE_MAX,
+    UPDATE_TRIES_MAX,
+    Draft,
+    Event,
+    Fact,
+    Head,
+    Key,
+    Lease,
+    Prepared,
+    unfit,
+)
 from limpet.model import ops as op
 from limpet.model.facts import (
+    RESUMED,
+    TERMINAL,
+    Phase,
+    PhaseEvent,
     drafted,
+    labeled,
+    processed,
 )
+from limpet.model.facts.running import (
+    CONFIRMATION,
+    CUSTOM_RESULT,
+    INTERRUPT,
+    Request,
+    Status,
+    StopReason,
+    open_requests,
+    requests_in,
+    run_in,
+)
+from limpet.model.facts.running.requests import asked_id, check_answer
 from limpet.session.arguments import (
+    AnyKey,
     check_actor,
     check_attempt,
     check_before,
@@ -30,41 +68,41 @@ from limpet.session.arguments import (
     check_seq,
     check_tail,
     check_types,
+    key_of,
+    own_key,
 )
-from limpet.session.blobs import HoldsBlobs
-from limpet.session.conversing.conversation import Conversation
-from limpet.session.history.verbs import History
+from limpet.session.blobs import SessionBlobs
+from limpet.session.conversing.conversation import messages_in
+from limpet.session.history.at import When, fold_of, head_now
+from limpet.session.history.history import SessionHistory
+from limpet.session.history.refs import CheckpointRef, Rewound
 from limpet.session.journal import Journal
 from limpet.session.known import Known
-from limpet.session.life.verbs import Life
-from limpet.session.queueing.verbs import NONE_GIVEN, AppendsSoon
-from limpet.session.runs.family import Family
-from limpet.session.runs.outcomes import Achieving
-from limpet.session.runs.running import Running
-from limpet.session.runs.scheduling import Scheduling
-from limpet.session.runs.setup import SettingUp
+from limpet.session.life.lifecycle import Internals, SessionLifecycle, SessionTools, acting
+from limpet.session.life.policy import Transition
+from limpet.session.runs.outcomes import SessionOutcome
+from limpet.session.runs.runs import SessionRuns, status_at
+from limpet.session.runs.setup import SessionSetup
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
+    from limpet.model import Path
+    from limpet.model.diff.policy import Policy
     from limpet.model.envelope.envelope import Format
+    from limpet.session.conversing.context import Context, Count, Summarize
+    from limpet.session.conversing.message import Message
+    from limpet.session.conversing.shapes import Shape
+    from limpet.session.history.merge import Merged
+    from limpet.session.life.memory import Memory
     from limpet.session.typing.typed import Typed
 
+NONE_GIVEN: Final[Mapping[str, Any]] = {}  # what an append sets, merges, … if it names nothing
+_EMPTY: Final = ()  # the only one there is
+_TAIL: Final = 20
 S = TypeVar("S", covariant=True)
 
 
-class Session(
-    Achieving,
-    AppendsSoon,
-    Conversation,
-    Family,
-    Life,
-    Running,
-    Scheduling,
-    SettingUp,
-    HoldsBlobs,
-    History[S],
-    Generic[S],
-):
+class Session(Generic[S]):
     """A session, or a handle on one. A bound `actor` stands for appends that name none.
 
     With a `lease`, everything it writes is refused (SessionFenced) once the lease is not held.
@@ -72,7 +110,7 @@ class Session(
     """
 
     # A server may hold a hundred thousand: nothing is made before it is needed.
-    __slots__ = ("__weakref__", "actor", "key", "writer")
+    __slots__ = ("__weakref__", "_remembers", "actor", "key", "writer")
 
     def __init__(
         self,
@@ -86,7 +124,7 @@ class Session(
     ) -> None:
         self.key = key
         self.actor = check_actor(actor)
-        self._remembers = None
+        self._remembers: Memory | None = None
         # For the rest of the package: what is known, and the way to write.
         how: dict[str, Any] = {"lease": lease, "typed": typed, "untyped": untyped}
         self.writer = Writer(journal, Known(key), self, **how)
@@ -130,11 +168,6 @@ class Session(
         return self.writer.known.head.labels
 
     @property
-    def damaged(self) -> tuple[int, ...]:
-        """The seqs of events that could not be read; the state lacks what they did."""
-        return self.writer.known.damaged
-
-    @property
     def state(self) -> S:
         """The session's own fields as its State class, if one was given; else `values`.
 
@@ -161,6 +194,80 @@ class Session(
     def events(self) -> tuple[Event, ...]:
         """The loaded tail: the newest events this object knows of, without a gap."""
         return self.writer.known.tail
+
+    @property
+    def status(self) -> Status:
+        """idle, running, rescheduling or terminated, as far as this object knows.
+
+        It is running while a worker holds its lease.
+        """
+        return status_at(self.writer.known.head, self.writer.journal.now_us())
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the last run stopped; None if there was none."""
+        head = self.writer.known.head
+        if head.phase in TERMINAL:
+            return "terminated"
+        found: StopReason | None = run_in(head.facts).get("stop")
+        return found
+
+    @property
+    def blocked_on(self) -> tuple[Request, ...]:
+        """What its turn waits for: answer with confirm or answer."""
+        known = self.writer.known
+        return open_requests(known.head.facts, known.texts)
+
+    @property
+    def phase(self) -> Phase:
+        """init, active, suspended, resumed, completed, terminated or archived."""
+        return self.writer.known.head.phase
+
+    # --- facets --------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> SessionHistory[S]:
+        """The past: state at a time, diff, blame, bisect, lineage, checkpoints, retention."""
+        return SessionHistory(self.writer)
+
+    @property
+    def lifecycle(self) -> SessionLifecycle:
+        """Timeouts, timers, priority, and the time spent in each phase."""
+        return SessionLifecycle(self)
+
+    @property
+    def tools(self) -> SessionTools:
+        """The tools that are bound."""
+        return SessionTools(self)
+
+    @property
+    def runs(self) -> SessionRuns:
+        """Wakes and their traces, usage and budget, parent and children."""
+        return SessionRuns(self.writer)
+
+    @property
+    def blobs(self) -> SessionBlobs:
+        """Large contents beside the log."""
+        return SessionBlobs(self.writer)
+
+    @property
+    def outcome(self) -> SessionOutcome:
+        """What the session is to achieve, and how far it is."""
+        return SessionOutcome(self.writer)
+
+    @property
+    def setup(self) -> SessionSetup:
+        """Agent, environment, permissions, resources and vaults."""
+        return SessionSetup(self.writer)
+
+    @property
+    def memory(self) -> Memory:
+        """Working, session, episodic, semantic and procedural memory: get, put, list, search."""
+        if self._remembers is None:
+            from limpet.session.life.memory import Memory
+
+            self._remembers = Memory(self)
+        return self._remembers
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -240,6 +347,61 @@ class Session(
         journal.check_open()
         check_flag("partials", partials)
         return journal.hub.follow(self.key, after, check_types(types), partials=partials)
+
+    async def pending(self, *, limit: int = 100) -> tuple[Event, ...]:
+        """What is still to be dealt with: inputs not processed yet, the oldest first.
+
+        Inputs are user.* and system.* events, and those appended with input=True. Read from the
+        store. Who processes them calls again until nothing is left: a page of large ones ends
+        early, as that of `read` does. The cost grows with what is pending.
+        """
+        return await self.writer.journal.store.pending_inputs(self.key, limit=check_limit(limit))
+
+    async def messages(self, *, correlation_id: str | None = None) -> list[Message]:
+        """The whole conversation, the oldest message first; or one of several that the session
+        holds: what was recorded with this correlation_id.
+
+        Valid for every model: each tool call is followed by exactly one outcome. A call whose
+        outcome was never recorded has one that says it was interrupted. What the adapter of a
+        framework recorded reads the same; what was popped, cleared or rewound there is left out.
+        """
+        from limpet.session.conversing.entries import TYPES
+
+        events: list[Event] = []
+        after = 0
+        while page := await self.read(after=after, limit=PAGE_MAX, types=TYPES):
+            events += page
+            after = page[-1].seq
+        if correlation_id is not None:
+            events = [event for event in events if event.correlation_id == correlation_id]
+        return messages_in(events)
+
+    async def context(
+        self,
+        *,
+        tokens: int | None = None,
+        shape: Shape = "openai",
+        count: Count | None = None,
+        system: str = "",
+        pinned: Iterable[int] = (),
+        summarize: Summarize | None = None,
+        correlation_id: str | None = None,
+    ) -> Context:
+        """The conversation for a model, in the form of its API, within a budget of tokens.
+
+        The newest messages are kept, and those pinned: by seq, or recorded with "pinned": true. A
+        tool call stays with its outcome. `count(text)` counts the tokens of a text (a message is
+        counted as JSON); else four characters are taken for one. `summarize(messages)` returns a
+        text that stands for what fell out. `system` goes before everything. With `correlation_id`
+        only the conversation that was recorded with it. Raises InsufficientTokenBudget if what has
+        to be there does not fit.
+        """
+        from limpet.session.conversing.context import compile_context
+
+        how: dict[str, Any] = {"tokens": tokens, "shape": shape, "count": count, "system": system}
+        how |= {"pinned": pinned, "summarize": summarize}
+        messages = await self.messages(correlation_id=correlation_id)
+        return await compile_context(self.key, messages, **how)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -431,3 +593,347 @@ class Session(
         acting = self._acting(actor)
         prepared = tuple([self.writer.journal.prepare(check_fact(fact), acting) for fact in facts])
         return await self.writer.commit(prepared) if prepared else ()
+
+    def append_soon(
+        self,
+        type: str,
+        data: Mapping[str, Any] = NONE_GIVEN,
+        *,
+        actor: str | None = None,
+        set: Mapping[str, Any] = NONE_GIVEN,
+        merge: Mapping[str, Mapping[str, Any]] = NONE_GIVEN,
+        add: Mapping[str, Sequence[Any]] = NONE_GIVEN,
+        inc: Mapping[str, int | float] = NONE_GIVEN,
+        delete: Iterable[str] = (),
+        ops: Iterable[op.Op] = (),
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
+        input: bool = False,
+    ) -> str:
+        """Queue an event without waiting; the id it will have. `await lp.flush()` records it.
+
+        Takes what append takes, except `expect`, `partial` and temp: names. The form of the event
+        is checked now, whether it fits the session when it is flushed. Until then it is in this
+        process only: a crash loses it, and neither `s.state` nor `s.version` nor a reader shows it.
+        Events of one session are recorded in their order, and before any later write to it. Raises
+        QueueFull when too much waits.
+        """
+        prepared = self._prepare(
+            type,
+            data,
+            actor,
+            set,
+            merge,
+            add,
+            inc,
+            delete,
+            ops,
+            id,
+            cause,
+            invocation_id,
+            correlation_id,
+            wake_id,
+            input=input,
+        )
+        if prepared.temp_ops:
+            raise InvalidEvent("temp: names are not queued. Set them with append")
+        return self.writer.journal.queue.add(self.key, self.writer, prepared)
+
+    async def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event:
+        """Set labels; None takes one off. Labels are for finding sessions: lp.list(labels=…)."""
+        return (await self.record(labeled(labels), actor=actor))[0]
+
+    async def mark_processed(self, seqs: Iterable[int], *, actor: str | None = None) -> Event:
+        """Say that these inputs (pending user.* events) were dealt with. Raises NotPending."""
+        return (await self.record(processed(seqs), actor=actor))[0]
+
+    # --- answering -----------------------------------------------------------------------------
+
+    async def confirm(
+        self,
+        request_id: str,
+        *,
+        allow: bool,
+        note: str | None = None,
+        actor: str | None = None,
+    ) -> Event:
+        """Allow or deny what a turn asked for. Its worker goes on with it.
+
+        Raises RequestNotFound, RequestAnswered, RequestMismatch.
+        """
+        _check_request(request_id)
+        if not isinstance(allow, bool):
+            raise InvalidInput("confirm takes allow=True or allow=False.")
+        data: dict[str, Any] = {"request_id": request_id, "allow": allow}
+        if note is not None:
+            data["note"] = note
+        return await self._answer(CONFIRMATION, data, actor)
+
+    async def answer(
+        self,
+        request_id: str,
+        output: Any,
+        *,
+        is_error: bool = False,
+        actor: str | None = None,
+    ) -> Event:
+        """Bring the output of a tool that a turn asked for; or the result of an effect of which
+        nobody knew. Raises RequestNotFound, RequestAnswered, RequestMismatch."""
+        _check_request(request_id)
+        data: dict[str, Any] = {"request_id": request_id, "output": output}
+        if is_error:
+            data["is_error"] = True
+        return await self._answer(CUSTOM_RESULT, data, actor)
+
+    async def interrupt(self, note: str | None = None, *, actor: str | None = None) -> Event:
+        """Stop its turn: what it waits for is dropped, and its revisits.
+
+        A running harness sees Interrupted at its next await. Works with no worker alive.
+        """
+        if note is not None and (not isinstance(note, str) or not note):
+            raise InvalidInput("the note of an interrupt is a text that is not empty.")
+        data = {} if note is None else {"note": note}
+        draft = Draft(type=INTERRUPT, data={**data, "at": "now"})
+        prepared = self.writer.journal.prepare(draft, self.writer.acting(actor))
+        return (await self.writer.commit((prepared,)))[0]
+
+    # --- its past ------------------------------------------------------------------------------
+
+    async def fork(
+        self,
+        at: When | None = None,
+        *,
+        id: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        actor: str | None = None,
+    ) -> Self:
+        """A new session that goes on from any event of this one; without `at`, from the last.
+
+        Its history reads through to this one's and its seqs go on densely. Labels are only those
+        given; inputs that were pending here, timers and leases are not pending or set there. It has
+        the permissions, bound tools and timeouts that this session has now, and every limit of its
+        budget with nothing in it: `fork.grant` gives it something to spend. Nothing is written to
+        this session. The cost grows with the state, not with the history.
+        """
+        from limpet.session.history.fork import record_fork
+
+        writer, bound = self.writer, check_actor(self.actor if actor is None else actor)
+        journal, typed = writer.journal, writer.typed
+        head = await head_now(writer)
+        fold = await fold_of(writer, head.version if at is None else at)
+        key = own_key(self.key.app, self.key.user if user is None else user, id or journal.new_id())
+        how: dict[str, Any] = {"labels": labels, "actor": bound or f"user:{key.user}"}
+        made, drafts = await record_fork(journal, head, fold, key, **how)
+        again = None if typed is None else type(typed)(typed.of, typed.migrations)
+        untyped = typed is None and not writer.classless
+        how = {"actor": bound, "typed": again, "untyped": untyped}
+        fork = type(self)(journal, key, **how)
+        fork.writer.known.begin(made, drafts)
+        return fork
+
+    async def rewind(self, when: When, *, actor: str | None = None) -> Rewound:
+        """Make the state what it was at a place in the history, by one event; nothing is deleted.
+
+        The session's own fields become exactly those of then. An app: or user: name that only this
+        session changed since goes back to what it was before; those that another session changed
+        too are left, and named in `left`. Labels, timers, inputs and phase stay. If the state is
+        the same nothing is recorded. A rewind can be rewound.
+        """
+        from limpet.session.history.rewind import rewind
+
+        fold = await fold_of(self.writer, when)
+        return await rewind(self.writer, fold, actor=self._acting(actor), data={})
+
+    async def merge(
+        self,
+        other: Session[Any] | AnyKey,
+        *,
+        policy: Policy | None = None,
+        policies: Mapping[str | Path, Policy] | None = None,
+        actor: str | None = None,
+    ) -> Merged:
+        """Take in what another session changed since the two last agreed, by one event.
+
+        They last agreed at the last merge between them, or else where one forked the other, or
+        both forked a third. Where only one side changed a place, its change is taken; where both
+        did, `policy` decides (limpet.LastWriter, Priority, any function of a Conflict), at or below
+        a path the policy in `policies`. MergeConflict has all `conflicts` that are left, and
+        nothing is recorded then. Nothing is written to the other session, and app: and user: names
+        are never merged. If the other has nothing new, nothing is recorded.
+        """
+        from limpet.model.diff.policy import escalate
+        from limpet.session.history.merge import merge
+
+        if isinstance(other, Session):
+            if other.writer.journal is not self.writer.journal:
+                raise InvalidInput(f"{other.key} is open in another store. Copy it here first.")
+            other = other.key
+        how: dict[str, Any] = {"policy": policy or escalate, "policies": policies}
+        return await merge(self.writer, key_of(other), actor=self._acting(actor), **how)
+
+    async def checkpoint(
+        self, trigger: str = "manual", *, full: bool | None = None, actor: str | None = None
+    ) -> CheckpointRef:
+        """A named, verifiable place to come back to. Never changes the version.
+
+        A `full` one keeps the state itself, an incremental one its seq and checksum: the log is
+        the rest. None: as the policy of the app says, by default every tenth is full. It stays
+        until `unpin` lets it go. Raises SessionCorrupt while an event cannot be read.
+        """
+        from limpet.session.history.checkpoints import checkpoint
+        from limpet.session.history.kept import Asked
+
+        return await checkpoint(self.writer, Asked(trigger, full, self._acting(actor), manual=True))
+
+    # --- its life ------------------------------------------------------------------------------
+
+    async def activate(self, *, actor: str | None = None) -> Transition:
+        """Begin the work: from init, or from resumed. Raises InvalidTransition, GuardFailed."""
+        from limpet.session.life.mover import load_to_move
+
+        await load_to_move(self.writer, "activate")
+        event: PhaseEvent = "reactivate" if self.phase == RESUMED else "activate"
+        return (await self._move(event, actor=actor))[-1]
+
+    async def suspend(self, reason: str | None = None, *, actor: str | None = None) -> Transition:
+        """Stop the work for a while. Inputs are recorded and wait; other writes are refused."""
+        return (await self._move("suspend", reason=reason, actor=actor))[-1]
+
+    async def resume(self, *, activate: bool = True, actor: str | None = None) -> Transition:
+        """Go on: resumed and active again in one commit; only resumed with activate=False.
+
+        For the whole protocol, with tools, memory and retrieval, use lp.resume(key).
+        """
+        events: tuple[PhaseEvent, ...] = ("resume", "reactivate") if activate else ("resume",)
+        return (await self._move(*events, actor=actor))[-1]
+
+    async def complete(self, output: Any = None, *, actor: str | None = None) -> Transition:
+        """End it: the work is done. Raises GuardFailed unless all exit criteria hold and every
+        child has ended."""
+        more = {} if output is None else {"output": output}
+        return (await self._move("complete", actor=actor, more=more))[-1]
+
+    async def terminate(self, reason: str | None = None, *, actor: str | None = None) -> Transition:
+        """End it before the work is done: compensations run, then cleanup hooks, in order."""
+        return (await self._move("terminate", reason=reason, actor=actor))[-1]
+
+    async def archive(self, *, actor: str | None = None) -> Transition:
+        """Move it to the archive: from completed or terminated.
+
+        Its log becomes one verified file there; then its rows leave the store, and its head stays
+        listed. Without an archive (limpet.open(url, archive=…)) the log stays where it is.
+        Interrupted, it is finished by the next call, or the next sweep. Raises InvalidTransition
+        once there is nothing to finish, GuardFailed, ArchiveFailed.
+        """
+        from limpet.session.life.archiving import archive_session
+
+        return await archive_session(self, acting(self, actor))
+
+    # --- for the rest of the package -----------------------------------------------------------
+
+    @property
+    def internals(self) -> Internals:
+        """What other modules ask of a session and users have no use for."""
+        return Internals(self, self._remembers)
+
+    # --- private -------------------------------------------------------------------------------
+
+    def _prepare(
+        self,
+        type: str,
+        data: Mapping[str, Any],
+        actor: str | None,
+        set: Mapping[str, Any],
+        merge: Mapping[str, Mapping[str, Any]],
+        add: Mapping[str, Sequence[Any]],
+        inc: Mapping[str, int | float],
+        delete: Iterable[str],
+        ops: Iterable[op.Op],
+        id: str | None,
+        cause: str | None,
+        invocation_id: str | None,
+        correlation_id: str | None,
+        wake_id: str | None,
+        *,
+        input: bool,
+    ) -> Prepared:
+        """What an append was given, checked and encoded. Raises InvalidInput, StoreClosed."""
+        journal = self.writer.journal
+        if (  # most are so: no draft is made
+            merge is NONE_GIVEN
+            and add is NONE_GIVEN
+            and inc is NONE_GIVEN
+            and delete is _EMPTY
+            and ops is _EMPTY
+            and id is cause is invocation_id is correlation_id is wake_id is None
+            and input is False
+        ):
+            flat = journal.prepare_flat(type, data, set, self.actor if actor is None else actor)
+            if flat is not None:
+                return flat
+        draft = Draft(
+            type=type,
+            data=data,
+            actor=actor,
+            set=set,
+            merge=merge,
+            add=add,
+            inc=inc,
+            delete=delete,
+            ops=ops,
+            id=id,
+            cause=cause,
+            invocation_id=invocation_id,
+            correlation_id=correlation_id,
+            wake_id=wake_id,
+            input=input,
+        )
+        return journal.prepare(draft, self.actor)
+
+    async def _answer(self, type: str, data: Mapping[str, Any], actor: str | None) -> Event:
+        """Recorded on the version at which the request was seen: the commit refuses a second
+        answer, and an answer of the wrong kind."""
+        writer, id = self.writer, data["request_id"]
+        prepared = writer.journal.prepare(Draft(type=type, data=data), self.writer.acting(actor))
+        for left in reversed(range(UPDATE_TRIES_MAX)):
+            await writer.load(tail=_TAIL)
+            facts = writer.known.head.facts
+            if id not in requests_in(facts):
+                await self._check_asked(id)
+            check_answer(self.key, facts, type, data)
+            try:
+                return (await writer.commit((prepared,), writer.known.version))[0]
+            except SessionConflict as error:
+                if error.on != "session" or not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    async def _check_asked(self, id: str) -> NoReturn:
+        """The turn of this request is over, or there never was one: the log knows."""
+        asked = await self.writer.journal.store.read_ids(self.key, [asked_id(id)])
+        raise (RequestAnswered if asked else RequestNotFound)(self.key, id)
+
+    def _acting(self, actor: str | None) -> str | None:
+        """Who acts: the one named, or the one bound."""
+        return check_actor(self.actor if actor is None else actor)
+
+    async def _move(
+        self,
+        *events: PhaseEvent,
+        reason: str | None = None,
+        actor: str | None = None,
+        more: dict[str, Any] | None = None,
+    ) -> tuple[Transition, ...]:
+        from limpet.session.life.mover import Mover
+
+        how: dict[str, Any] = {"reason": reason, "actor": acting(self, actor), "more": more}
+        return await Mover(self, events, **how).move()
+
+
+def _check_request(id: str) -> None:
+    if reason := unfit(id, ID_CHARS_MAX):
+        raise InvalidInput(f"the id of a request {reason}. Pass `request.id` of s.blocked_on.")

@@ -26,6 +26,7 @@ from limpet.errors import (
 )
 from limpet.model import UPDATE_TRIES_MAX, Commit, Draft, Event, Fact, Head, Lease, Prepared, Reads
 from limpet.model.facts.archive import is_stub
+from limpet.session.arguments import check_actor
 from limpet.session.documents import Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import Known, changes_fields
@@ -46,7 +47,7 @@ _MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch, SessionCorrup
 
 
 class Standby(Protocol):
-    """What is asked about a session that is suspended or archived: see `life.verbs`."""
+    """What is asked about a session that is suspended or archived: see `life.lifecycle`."""
 
     async def rouse(self) -> None:
         """Resume the session: input was recorded that ends its suspension."""
@@ -89,6 +90,14 @@ class Writer:
         self._owner = owner
         # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
         self.classless = typed is None and not untyped
+
+    def named(self, actor: str | None) -> str | None:
+        """Return who acts: the one named, or the one bound; None if there is neither."""
+        return check_actor(self._owner.actor if actor is None else actor)
+
+    def acting(self, actor: str | None) -> str:
+        """Return who acts: the one named, the one bound, or the user."""
+        return self.named(actor) or f"user:{self.known.key.user}"
 
     async def load(
         self,

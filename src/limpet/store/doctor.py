@@ -29,7 +29,7 @@ _ADVICE: Final = {
     "indexes": "Keep a copy, then restore the whole store from a backup. Do not write to the "
     "store before.",
 }
-_UNSEALED: Final = "Call lp.doctor() in a program that opens the store with its seal."
+_UNSEALED: Final = "Call lp.maintenance.doctor() in a program that opens the store with its seal."
 _SHOWN: Final = 3
 
 

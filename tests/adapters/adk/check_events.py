@@ -371,7 +371,7 @@ async def test_labels_do_not_make_a_session_stale(url: str) -> None:
         session = await service.create_session(**ADA, session_id="s")
         native = lp.session("support", "ada", "s", actor="user:ops")
         await native.label({"plan": "gold"})
-        await native.set_priority(3)
+        await native.lifecycle.set_priority(3)
         await service.append_event(session, said("hi"))
         await native.append("user.message", {"text": "meanwhile"})
         with pytest.raises(StaleSessionError):

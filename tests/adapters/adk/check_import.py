@@ -89,7 +89,7 @@ async def test_every_session_is_brought_over_whole(
     again = limpet_says("import-adk", url, f"{tmp_path}/support.db")[1]
     assert (again["sessions"], again["events"], again["names"]) == (0, 0, 0)
     async with limpet.open(f"sqlite:///{tmp_path}/support.db") as lp:
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
         assert (await lp.names(APP, "ada"))["user:last"] == "new"
         assert [head.pending for head in (await lp.list(app=APP)).items] == [0, 0, 0]
 

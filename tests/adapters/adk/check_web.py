@@ -106,7 +106,7 @@ async def test_adk_web_keeps_its_sessions_in_limpet(web: str, tmp_path: Path) ->
             "agent.message",
         ]
         assert (kept.values["total"], kept.head.pending) == (3, 0)
-        assert (await lp.verify()).ok
+        assert (await lp.maintenance.verify()).ok
 
 
 def ran(agent: Path, typed: str) -> str:

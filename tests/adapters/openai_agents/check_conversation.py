@@ -96,7 +96,7 @@ async def test_a_corrupt_item_is_left_out_and_reported(tmp_path: Path) -> None:
     ]
     await session.close()
     async with limpet.open(f"sqlite:///{file}") as lp:
-        (finding,) = (await lp.verify()).findings
+        (finding,) = (await lp.maintenance.verify()).findings
         assert finding.key == session.key
 
 
@@ -130,7 +130,7 @@ async def test_a_changed_item_is_noticed(tmp_path: Path) -> None:
         "(SELECT message_data FROM agent_messages WHERE id = 1) WHERE id = 2",
     )
     async with limpet.open(f"sqlite:///{ours}") as lp:
-        assert (await lp.verify()).findings
+        assert (await lp.maintenance.verify()).findings
         assert len(await LimpetSession("c1", lp).get_items()) == 4
     other = SQLiteSession("c1", theirs)
     assert [i["content"] for i in await other.get_items()][:2] == ["message 0", "message 0"]

@@ -30,11 +30,11 @@ async def test_a_turn_that_waits_for_a_grant_is_blocked(world: World) -> None:
         await turn.step("dear", lambda: 1, max_cost=2)
 
     session = await world.begin("hi")
-    await session.grant(1.0)
+    await session.runs.grant(1.0)
     await world.work(harness)
     state, (need,) = shown(world)
     assert (state, need[:38]) == ("blocked", "the budget has 1 cost left, and the ca")
-    await session.grant(1.0)
+    await session.runs.grant(1.0)
     assert shown(world) == ("due", [])
 
 

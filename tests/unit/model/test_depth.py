@@ -76,6 +76,6 @@ async def test_the_deepest_state_is_written_read_and_verified(tmp_path: Path) ->
 async def check(lp: Limpet, depths: list[int]) -> None:
     session = await lp.get(("a", "u", "deep"))
     assert [depth_of(session.state[name]) for name in ("r", "app:r", "user:r")] == depths
-    assert session.damaged == ()
+    assert session.history.damaged == ()
     assert (await lp.get(("a", "u", "other"))).state["n"] == 1
-    assert (await lp.verify()).findings == ()
+    assert (await lp.maintenance.verify()).findings == ()

@@ -34,8 +34,8 @@ async def test_a_session_keeps_the_version_of_its_agent(world: World) -> None:
     facts = [s.head.facts["agent"] for s in (session, newer, older)]
     assert facts == ["support@1", "support@2", "support@1"]
     assert session.head.facts["environment"] == "default@1"
-    assert session.budget is not None
-    assert session.budget.limit.cost == 0.5
+    assert session.runs.budget is not None
+    assert session.runs.budget.limit.cost == 0.5
     with pytest.raises(limpet.DocumentNotFound):
         await lp.create("support", "ada", agent="nobody")
     with pytest.raises(limpet.InvalidInput):
@@ -77,9 +77,9 @@ async def test_a_learning_is_a_short_text_of_a_kind(world: World, kind: Any, tex
 async def test_an_outcome_is_graded_from_the_log(world: World) -> None:
     """missing, in_progress, blocked, sleeping, done_candidate."""
     session = await world.begin()
-    assert await session.grade() == "missing"
-    await session.define_outcome("deliver", criteria=["the parcel has arrived"])
-    assert await session.grade() == "in_progress"
+    assert await session.outcome.grade() == "missing"
+    await session.outcome.define("deliver", criteria=["the parcel has arrived"])
+    assert await session.outcome.grade() == "in_progress"
 
     async def asks(turn: limpet.Turn) -> None:
         if turn.inputs:
@@ -87,19 +87,19 @@ async def test_an_outcome_is_graded_from_the_log(world: World) -> None:
             turn.revisit(timedelta(hours=1), "look again")
 
     await world.work(asks)
-    assert await session.grade() == "blocked"
+    assert await session.outcome.grade() == "blocked"
     await session.confirm(session.blocked_on[0].id, allow=True)
     await world.work(asks)
-    assert await session.grade() == "sleeping"
+    assert await session.outcome.grade() == "sleeping"
     world.later(3_601)
     await world.work(asks)
-    assert await session.grade() == "done_candidate"
+    assert await session.outcome.grade() == "done_candidate"
 
 
 async def test_22_criteria_are_never_matched_against_their_own_text(world: World) -> None:
     """An evaluator sees what the agent said and did since, and not the definition."""
     session = await world.begin()
-    await session.define_outcome("deliver", criteria=["arrived"])
+    await session.outcome.define("deliver", criteria=["arrived"])
 
     def mentioned(outcome: limpet.Outcome, evidence: Sequence[limpet.Event]) -> list[bool]:
         texts = [str(dict(event.data)) for event in evidence]
@@ -108,17 +108,17 @@ async def test_22_criteria_are_never_matched_against_their_own_text(world: World
     async def silent(turn: limpet.Turn) -> None:
         pass
 
-    assert (await session.evaluate(mentioned)).verdict == "not_ready"
+    assert (await session.outcome.evaluate(mentioned)).verdict == "not_ready"
     await world.work(silent)
-    assert (await session.evaluate()).verdict == "uncertain"
-    assert (await session.evaluate(mentioned)).verdict == "fail"
+    assert (await session.outcome.evaluate()).verdict == "uncertain"
+    assert (await session.outcome.evaluate(mentioned)).verdict == "fail"
     await world.send("and?")
     await world.work(answers)
-    found = await session.evaluate(mentioned)
+    found = await session.outcome.evaluate(mentioned)
     assert (found.verdict, found.trend) == ("pass", "improving")
-    assert session.outcome is not None
-    assert session.outcome.verdict == "pass"
-    types = [event.type for event in await session.outcome_history()]
+    assert session.outcome.current is not None
+    assert session.outcome.current.verdict == "pass"
+    types = [event.type for event in await session.outcome.history()]
     assert types == ["session.outcome_evaluated"] * 4 + ["user.define_outcome"]
 
 
@@ -127,15 +127,15 @@ async def test_criteria_are_a_short_list_of_texts(world: World, criteria: Any) -
     """Anything else is refused, and nothing is recorded."""
     session = await world.begin()
     with pytest.raises(limpet.InvalidEvent):
-        await session.define_outcome("deliver", criteria=criteria)
+        await session.outcome.define("deliver", criteria=criteria)
     assert session.version == 1
 
 
 async def test_an_evaluator_answers_for_each_criterion(world: World) -> None:
     """One answer for all is fine; another number is not."""
     session = await world.begin()
-    await session.define_outcome("deliver", criteria=["a", "b"])
+    await session.outcome.define("deliver", criteria=["a", "b"])
     await world.work(answers)
-    assert (await session.evaluate(lambda outcome, evidence: True)).met == (True, True)
+    assert (await session.outcome.evaluate(lambda outcome, evidence: True)).met == (True, True)
     with pytest.raises(limpet.InvalidInput):
-        await session.evaluate(lambda outcome, evidence: [True, True, True])
+        await session.outcome.evaluate(lambda outcome, evidence: [True, True, True])

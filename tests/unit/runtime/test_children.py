@@ -35,7 +35,7 @@ async def asks_a_child(turn: limpet.Turn) -> None:
 
 
 async def work_children(world: World, harness: Any = research, app: str = "research") -> None:
-    while leases := await world.lp.claim("c", app=app, lease_seconds=30):
+    while leases := await world.lp.work.claim("c", app=app, lease_seconds=30):
         for lease in leases:
             await Wake(world.lp, lease, manner_of(harness)).run()
     await world.session.refresh()
@@ -44,16 +44,16 @@ async def work_children(world: World, harness: Any = research, app: str = "resea
 async def test_a_parent_is_woken_by_the_end_of_its_child(world: World) -> None:
     """In the very commit that closes the child, whichever worker ran it."""
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     await world.work(asks_a_child)
     assert session.stop_reason == "requires_action"
-    (child,) = await session.children()
+    (child,) = await session.runs.children()
     assert (child.app, child.user) == ("research", "ada")
     assert not await world.work(asks_a_child), "it waits for the child"
     await work_children(world)
     await world.work(asks_a_child)
     assert await world.said() == ["found the invoice, end_turn"]
-    assert not await session.children()
+    assert not await session.runs.children()
     assert not session.head.pending
 
 
@@ -67,7 +67,7 @@ async def test_the_result_of_a_terminated_child_has_every_name(world: World) -> 
 
     session = await world.begin("hi")
     await world.work(manages)
-    (key,) = await session.children()
+    (key,) = await session.runs.children()
     await (await world.lp.get(key)).terminate()
     await work_children(world)
     await world.work(manages)
@@ -80,11 +80,11 @@ async def test_a_run_that_dies_creates_no_second_child(world: World) -> None:
     """The child that was created is found again."""
     for at, recorded in ((1, True), (1, False), (2, True), (2, False)):
         session = await world.begin("hi")
-        await session.grant(1.0, actor="user:ada")
+        await session.runs.grant(1.0, actor="user:ada")
         await world.die(asks_a_child, at, recorded=recorded)
         world.later()
         await world.work(asks_a_child)
-        assert len(await session.children()) == 1
+        assert len(await session.runs.children()) == 1
         await work_children(world)
         await world.work(asks_a_child)
         assert len(await world.said()) == 1
@@ -99,7 +99,7 @@ async def test_a_child_has_nothing_but_what_it_was_given(world: World) -> None:
 
     session = await world.begin("hi")
     await world.work(harness)
-    (key,) = await session.children()
+    (key,) = await session.runs.children()
     child = await world.lp.get(key)
     assert dict(child.state) == {"order": 7}
     assert child.head.facts["delegation"]["tools"] == ["search"]
@@ -121,17 +121,17 @@ async def test_a_child_ends_however_much_it_has_spent(
             await (await turn.delegate("research", "x", budget=1e9)).result()
 
     session = await world.begin("hi")
-    await session.grant(4e12, actor="user:ada")
+    await session.runs.grant(4e12, actor="user:ada")
     await world.work(manages)
     await work_children(world, spends)
     await world.work(manages)
-    assert (session.stop_reason, await session.children()) == ("end_turn", ())
-    assert session.budget is not None
-    assert session.budget.delegated.tokens == budgets.AMOUNT_MAX
+    assert (session.stop_reason, await session.runs.children()) == ("end_turn", ())
+    assert session.runs.budget is not None
+    assert session.runs.budget.delegated.tokens == budgets.AMOUNT_MAX
     await world.lp.export(session.key, tmp_path / "one.limpet")
     async with limpet.open("memory://") as other:
         await other.import_(tmp_path / "one.limpet")
-        assert (await other.get(session.key)).budget == session.budget
+        assert (await other.get(session.key)).runs.budget == session.runs.budget
 
 
 async def test_delegation_is_bounded_in_depth(world: World) -> None:
@@ -156,7 +156,7 @@ async def test_children_at_once_are_bounded(world: World) -> None:
     session = await world.begin("hi")
     (woken,) = await world.work(many, retries=0)
     assert isinstance(woken.error, limpet.InvalidEvent)
-    assert len(await session.children()) == 64
+    assert len(await session.runs.children()) == 64
 
 
 async def test_a_child_with_a_revisit_has_not_ended(world: World) -> None:
@@ -170,7 +170,7 @@ async def test_a_child_with_a_revisit_has_not_ended(world: World) -> None:
             await turn.say("late")
 
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     await world.work(asks_a_child)
     await work_children(world, comes_back)
     assert not await world.work(asks_a_child)
@@ -183,9 +183,9 @@ async def test_a_child_with_a_revisit_has_not_ended(world: World) -> None:
 async def test_an_interrupt_reaches_the_children(world: World) -> None:
     """They are interrupted too, and the parent is not woken by their end."""
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     await world.work(asks_a_child)
-    (key,) = await session.children()
+    (key,) = await session.runs.children()
     await session.interrupt()
     await world.work(asks_a_child)
     await work_children(world)
@@ -193,7 +193,7 @@ async def test_an_interrupt_reaches_the_children(world: World) -> None:
     assert child.stop_reason == "interrupted"
     assert not await world.work(asks_a_child)
     assert not session.head.pending
-    assert not await session.children()
+    assert not await session.runs.children()
 
 
 async def test_a_parent_that_ends_before_it_lets_go_of_an_interrupted_child_is_told(
@@ -202,7 +202,7 @@ async def test_a_parent_that_ends_before_it_lets_go_of_an_interrupted_child_is_t
     """The child was interrupted with its parent, whose worker died before it recorded that; then
     the parent was terminated. It must not count the child for good."""
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     await world.work(asks_a_child)
     await session.interrupt("stop", actor="user:ada")
     assert await world.die(asks_a_child, 2, recorded=False)  # the first interrupts the child
@@ -211,9 +211,9 @@ async def test_a_parent_that_ends_before_it_lets_go_of_an_interrupted_child_is_t
     await world.work(asks_a_child)
     await work_children(world)
     await session.refresh()
-    assert not await session.children()
-    assert session.budget is not None
-    assert session.budget.remaining.cost == 1.0
+    assert not await session.runs.children()
+    assert session.runs.budget is not None
+    assert session.runs.budget.remaining.cost == 1.0
 
 
 # --- budgets -------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ async def test_a_parent_that_ends_before_it_lets_go_of_an_interrupted_child_is_t
 
 def total(session: limpet.Session[Any]) -> int:
     """What is spent, reserved and left, in millionths."""
-    view = session.budget
+    view = session.runs.budget
     assert view is not None
     parts = (view.spent.cost, view.reserved.cost, view.remaining.cost)
     return sum([round((part or 0) * budgets.MILLION) for part in parts])
@@ -230,7 +230,7 @@ def total(session: limpet.Session[Any]) -> int:
 async def test_the_sum_over_the_tree_never_changes(world: World) -> None:
     """Before, while and after a child works, nothing appears and nothing vanishes."""
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
 
     async def whole() -> int:
         await session.refresh()
@@ -240,16 +240,16 @@ async def test_the_sum_over_the_tree_never_changes(world: World) -> None:
     keys: list[limpet.Key] = []
     assert await whole() == 1_000_000
     await world.work(asks_a_child)
-    keys += await session.children()
-    assert session.budget is not None
-    assert session.budget.remaining.cost == 0.8
+    keys += await session.runs.children()
+    assert session.runs.budget is not None
+    assert session.runs.budget.remaining.cost == 0.8
     assert await whole() == 1_000_000
     await work_children(world)
     assert await whole() == 1_000_000
     await world.work(asks_a_child)
     assert await whole() == 1_000_000
-    assert session.budget is not None
-    assert session.budget.remaining.cost == 0.95
+    assert session.runs.budget is not None
+    assert session.runs.budget.remaining.cost == 0.95
 
 
 async def test_a_call_beyond_the_budget_is_refused(world: World) -> None:
@@ -261,12 +261,12 @@ async def test_a_call_beyond_the_budget_is_refused(world: World) -> None:
         await turn.step("dear", lambda: called.append(2), max_cost=0.7)
 
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     (woken,) = await world.work(harness)
     assert isinstance(woken.error, limpet.BudgetReached)
     assert (session.stop_reason, called) == ("budget_reached", [1])
-    assert session.budget is not None
-    assert (session.budget.spent.cost, session.budget.reserved.cost) == (0.4, 0.0)
+    assert session.runs.budget is not None
+    assert (session.runs.budget.spent.cost, session.runs.budget.reserved.cost) == (0.4, 0.0)
 
 
 async def test_a_turn_that_reached_its_budget_goes_on_when_enough_is_granted(world: World) -> None:
@@ -278,19 +278,19 @@ async def test_a_turn_that_reached_its_budget_goes_on_when_enough_is_granted(wor
         await turn.step("dear", lambda: called.append(2), max_cost=0.7)
 
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     await world.work(harness)
     assert (session.stop_reason, session.head.pending) == ("budget_reached", 1)
     await world.send("are you there?")
-    await session.grant(0.05, actor="user:ada")
+    await session.runs.grant(0.05, actor="user:ada")
     assert not await world.work(harness), "not enough"
     woken = await world.lp.wake(session.key, harness)
     assert (woken.ran, woken.reason) == (False, "budget_reached")
-    await session.grant(0.05, actor="user:ada")
+    await session.runs.grant(0.05, actor="user:ada")
     first, second = await world.work(harness)
     assert (first.reason, called[:2]) == ("end_turn", [1, 2]), "the first step is not repeated"
     assert second.reason == "budget_reached", "the next turn, of the other input"
-    wakes = [each.why for each in await session.activations()]
+    wakes = [each.why for each in await session.runs.activations()]
     assert sorted(wakes) == ["input", "input", "retry"]
 
 
@@ -305,11 +305,11 @@ async def test_a_grant_that_comes_while_the_wake_is_closed_counts(
         try:
             await turn.step("dear", lambda: 1, max_cost=amount.cost, max_tokens=amount.tokens)
         except limpet.BudgetReached:
-            await world.lp.session(world.session.key, actor="user:ada").grant(amount)
+            await world.lp.session(world.session.key, actor="user:ada").runs.grant(amount)
             raise
 
     session = await world.begin("hi")
-    await session.grant(limpet.Budget(cost=0.1, tokens=10), actor="user:ada")
+    await session.runs.grant(limpet.Budget(cost=0.1, tokens=10), actor="user:ada")
     reasons = [woken.reason for woken in await world.work(harness)]
     world.later(2)  # what was given back undone is held back for a moment
     reasons += [woken.reason for woken in await world.work(harness)]
@@ -325,7 +325,7 @@ async def test_a_turn_that_reached_its_budget_can_be_interrupted(world: World) -
             await turn.step("dear", lambda: 1, max_cost=2)
 
     session = await world.begin("dear")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     await world.work(harness)
     await session.interrupt(actor="user:ada")
     await world.send("cheap")
@@ -344,7 +344,7 @@ async def test_an_interrupt_that_comes_before_the_turn_is_held_ends_it(world: Wo
             raise
 
     session = await world.begin("dear")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     reasons = [woken.reason for woken in await world.work(harness)]
     assert reasons == ["budget_reached", "settled"]
     assert (session.stop_reason, session.head.pending) == ("interrupted", 0)
@@ -358,14 +358,14 @@ async def test_a_turn_waits_for_every_limit_that_is_overdrawn(world: World) -> N
         await turn.step("dear", lambda: 1, max_cost=2)
 
     session = await world.begin("hi")
-    await session.grant(limpet.Budget(cost=1.0, tokens=10), actor="user:ada")
+    await session.runs.grant(limpet.Budget(cost=1.0, tokens=10), actor="user:ada")
     await world.work(harness)
     assert session.stop_reason == "budget_reached"
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     assert not await world.work(harness), "it has the cost, and no tokens"
-    await session.grant(limpet.Budget(tokens=10), actor="user:ada")
+    await session.runs.grant(limpet.Budget(tokens=10), actor="user:ada")
     assert not await world.work(harness), "nothing is left, which is not enough"
-    await session.grant(limpet.Budget(tokens=1), actor="user:ada")
+    await session.runs.grant(limpet.Budget(tokens=1), actor="user:ada")
     assert [woken.reason for woken in await world.work(harness)] == ["end_turn"]
 
 
@@ -376,12 +376,12 @@ async def test_a_child_that_reaches_its_budget_ends(world: World) -> None:
         await turn.step("dear", lambda: 1, max_cost=0.5)
 
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     await world.work(asks_a_child)
     await work_children(world, spends)
     await world.work(asks_a_child)
     assert await world.said() == ["None, budget_reached"]
-    assert (session.head.pending, session.budget.remaining.cost) == (0, 1.0)  # type: ignore[union-attr]  # it has one
+    assert (session.head.pending, session.runs.budget.remaining.cost) == (0, 1.0)  # type: ignore[union-attr]  # it has one
 
 
 async def test_a_budget_that_is_not_the_sessions_own_is_a_failure(world: World) -> None:
@@ -405,11 +405,11 @@ async def test_a_reservation_settles_at_what_was_used(world: World) -> None:
             pass
 
     session = await world.begin("hi")
-    await session.grant(limpet.Budget(cost=1.0, tokens=1_000), actor="user:ada")
+    await session.runs.grant(limpet.Budget(cost=1.0, tokens=1_000), actor="user:ada")
     await world.work(harness)
-    assert session.budget is not None
-    assert session.budget.spent == limpet.Budget(0.3, 30)
-    assert session.budget.remaining == limpet.Budget(0.7, 970)
+    assert session.runs.budget is not None
+    assert session.runs.budget.spent == limpet.Budget(0.3, 30)
+    assert session.runs.budget.remaining == limpet.Budget(0.7, 970)
 
 
 async def test_the_reservation_of_a_dead_run_settles_at_its_maximum(world: World) -> None:
@@ -419,13 +419,13 @@ async def test_the_reservation_of_a_dead_run_settles_at_its_maximum(world: World
         await turn.step("think", lambda: 1, max_cost=0.25)
 
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     assert await world.die(harness, 2, recorded=False)
     world.later()
     await world.work(harness)
-    assert session.budget is not None
-    assert session.budget.spent.cost == 0.5
-    assert session.budget.reserved.cost == 0
+    assert session.runs.budget is not None
+    assert session.runs.budget.spent.cost == 0.5
+    assert session.runs.budget.reserved.cost == 0
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -443,17 +443,17 @@ async def test_a_block_is_reserved_once_however_often_its_turn_runs(
             await turn.ask("rate", {})
 
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     await world.work(harness)
-    assert session.budget is not None
-    assert session.budget.reserved.cost == (0.6 if inside else 0)
+    assert session.runs.budget is not None
+    assert session.runs.budget.reserved.cost == (0.6 if inside else 0)
     await session.answer(session.blocked_on[0].id, 1, actor="user:ada")
     world.store.commits = 0
     await world.work(harness)
     assert world.store.commits == (2 if inside else 1)  # nothing that is recorded is sent again
     assert session.stop_reason == "end_turn"
-    assert session.budget.spent.cost == 0.05
-    assert session.budget.remaining.cost == 0.95
+    assert session.runs.budget.spent.cost == 0.05
+    assert session.runs.budget.remaining.cost == 0.95
 
 
 async def test_a_block_that_a_dead_run_left_is_paid_and_reserved_again(world: World) -> None:
@@ -466,15 +466,15 @@ async def test_a_block_that_a_dead_run_left_is_paid_and_reserved_again(world: Wo
             reservation.settle(cost=0.05)
 
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     assert await world.die(harness, 2, recorded=False)
     world.later()
     await world.work(harness)
-    assert session.budget is not None
-    assert (session.budget.spent.cost, session.budget.reserved.cost) == (0.25, 0.25)
+    assert session.runs.budget is not None
+    assert (session.runs.budget.spent.cost, session.runs.budget.reserved.cost) == (0.25, 0.25)
     await session.answer(session.blocked_on[0].id, 1, actor="user:ada")
     await world.work(harness)
-    assert (session.budget.spent.cost, session.budget.reserved.cost) == (0.3, 0.0)
+    assert (session.runs.budget.spent.cost, session.runs.budget.reserved.cost) == (0.3, 0.0)
 
 
 @pytest.mark.parametrize("say", [True, False])
@@ -489,10 +489,10 @@ async def test_a_stream_uses_what_its_model_says_and_not_its_maximum_too(
         await turn.stream("other", ["c"], say=say, max_cost=0.2)
 
     session = await world.begin("hi")
-    await session.grant(limpet.Budget(cost=1.0, tokens=1_000), actor="user:ada")
+    await session.runs.grant(limpet.Budget(cost=1.0, tokens=1_000), actor="user:ada")
     await world.work(harness)
-    assert session.budget is not None
-    assert session.budget.spent == limpet.Budget(0.23, 11)
+    assert session.runs.budget is not None
+    assert session.runs.budget.spent == limpet.Budget(0.23, 11)
 
 
 async def test_a_call_and_its_settlement_are_one_commit(world: World) -> None:
@@ -502,12 +502,12 @@ async def test_a_call_and_its_settlement_are_one_commit(world: World) -> None:
         await turn.step("think", lambda: 1, max_cost=0.25)
 
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     assert await world.die(harness, 3, recorded=True)
     assert world.store.commits == 3
     await session.refresh()
-    assert session.budget is not None
-    assert (session.budget.spent.cost, session.stop_reason) == (0.25, "end_turn")
+    assert session.runs.budget is not None
+    assert (session.runs.budget.spent.cost, session.stop_reason) == (0.25, "end_turn")
 
 
 async def test_racing_reservations_never_exceed_the_budget(world: World) -> None:
@@ -527,11 +527,11 @@ async def test_racing_reservations_never_exceed_the_budget(world: World) -> None
         await asyncio.gather(*[one() for _ in range(5)])
 
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     await world.work(harness)
     assert refused == 2
-    assert session.budget is not None
-    assert session.budget.spent.cost == 0.9
+    assert session.runs.budget is not None
+    assert session.runs.budget.spent.cost == 0.9
 
 
 async def test_a_session_without_a_budget_is_counted_and_not_refused(world: World) -> None:
@@ -542,8 +542,8 @@ async def test_a_session_without_a_budget_is_counted_and_not_refused(world: Worl
 
     session = await world.begin("hi")
     await world.work(harness)
-    assert session.usage == limpet.Usage(1, 900, 120, 7, 0.004)
-    assert session.budget is None
+    assert session.runs.usage == limpet.Usage(1, 900, 120, 7, 0.004)
+    assert session.runs.budget is None
 
 
 @pytest.mark.parametrize("wrong", [-1, "x", True, float("nan")], ids=str)
@@ -551,4 +551,4 @@ async def test_a_budget_is_a_number_from_zero(world: World, wrong: Any) -> None:
     """Anything else is refused."""
     session = await world.begin()
     with pytest.raises(limpet.InvalidEvent):
-        await session.grant(wrong, actor="user:ada")
+        await session.runs.grant(wrong, actor="user:ada")

@@ -180,14 +180,14 @@ def test_11_worker_names_are_unique() -> None:
 async def test_12_what_a_dead_worker_left_stops_no_other(world: World) -> None:
     """Its leases are passed over until they end; nothing else is left of it to stumble over."""
     session = await world.begin("hi")
-    (lease,) = await world.lp.claim("dead", lease_seconds=30, app="support")
+    (lease,) = await world.lp.work.claim("dead", lease_seconds=30, app="support")
     other = await world.lp.create("support", "ada", actor="user:ada")
     await other.append("user.message", {"text": "me too"})
     assert [woken.reason for woken in await world.work(echo)] == ["end_turn"]
     assert session.head.worker == "dead"
     world.later()
     assert [woken.reason for woken in await world.work(echo)] == ["end_turn"]
-    assert not await world.lp.release(lease)
+    assert not await world.lp.work.release(lease)
 
 
 async def test_13_events_are_in_the_order_of_their_seq(world: World) -> None:
@@ -363,8 +363,8 @@ async def test_28_children_are_listed_by_their_parent(world: World) -> None:
 
     parent, other = await world.begin("delegate"), await world.begin("nothing")
     await world.work(harness)
-    assert len(await parent.children()) == 1
-    assert not await other.children()
+    assert len(await parent.runs.children()) == 1
+    assert not await other.runs.children()
 
 
 @pytest.mark.parametrize("events", [10, 2_000])
@@ -382,7 +382,7 @@ async def test_29_30_a_turn_reads_what_it_needs_and_not_the_log(
     reads: list[str] = []
     for name in ("load", "read", "pending_inputs", "heads"):
         _count(world, name, reads, monkeypatch)
-    (lease,) = await world.lp.claim("w", app="support")
+    (lease,) = await world.lp.work.claim("w", app="support")
     # However slow the machine is, the turn does not listen for interrupts.
     monkeypatch.setattr(wake, "LISTEN_AFTER_SECONDS", 3_600.0)
     await wake.Wake(world.lp, lease, wake.manner_of(echo)).run()

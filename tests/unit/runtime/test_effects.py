@@ -496,6 +496,6 @@ async def test_a_wake_that_breaks_gives_its_lease_back(
         await world.work(refunding(Bank()))
     await session.refresh()
     assert session.head.worker is None
-    assert await world.lp.claim("w", app=APP) == ()
+    assert await world.lp.work.claim("w", app=APP) == ()
     world.later(31)
-    assert await world.lp.claim("w", app=APP)
+    assert await world.lp.work.claim("w", app=APP)

@@ -50,7 +50,7 @@ class Shop:
 
 def a_shop(world: World, **how: Any) -> Shop:
     shop = Shop()
-    world.lp.lifecycle(APP, compensations={"give_back": shop.give_back}, **how)
+    world.lp.policies.lifecycle(APP, compensations={"give_back": shop.give_back}, **how)
     return shop
 
 
@@ -84,9 +84,9 @@ async def test_a_termination_undoes_effects_the_newest_first(world: World) -> No
     assert len(set(shop.keys)) == 3
     assert shop.seen[0] == ("buy", "succeeded", "receipt of eggs")
     assert len(await events(world, "effect.compensated")) == 3
-    assert not await world.lp.claim("w")
+    assert not await world.lp.work.claim("w")
     assert session.status == "terminated"
-    assert (await world.lp.verify()).ok
+    assert (await world.lp.maintenance.verify()).ok
 
 
 async def test_a_completed_session_undoes_nothing(world: World) -> None:
@@ -122,9 +122,9 @@ async def test_a_worker_that_dies_while_undoing_is_followed_by_one_that_goes_on(
             assert len(shop.undone) <= 3 + (on_unknown == "retry" and died)
         else:
             assert len(shop.undone) == len(set(shop.undone))
-            heads = (await world.lp.dead_letters(app=APP)).items
+            heads = (await world.lp.work.dead_letters(app=APP)).items
             assert session.key in [head.key for head in heads]
-        assert not await world.lp.claim("w")
+        assert not await world.lp.work.claim("w")
         if not died:
             return
     raise AssertionError("it dies at every commit")
@@ -141,17 +141,17 @@ async def test_a_failing_compensation_keeps_none_of_the_others(world: World) -> 
     assert shop.undone == ["eggs", "bread"]
     (failed,) = await events(world, "effect.compensation_failed")
     assert "no milk today" in failed.data["error"]
-    assert not await world.lp.claim("w"), "it is tried again later"
+    assert not await world.lp.work.claim("w"), "it is tried again later"
     world.later(60)
     await world.work(buys(shop), retries=1)
-    assert [h.key for h in (await world.lp.dead_letters(app=APP)).items] == [session.key]
+    assert [h.key for h in (await world.lp.work.dead_letters(app=APP)).items] == [session.key]
     world.later(3_600)
-    assert not await world.lp.claim("w"), "it is held"
+    assert not await world.lp.work.claim("w"), "it is held"
     shop.breaks.clear()
-    await world.lp.requeue(session.key)
+    await world.lp.work.requeue(session.key)
     await world.work(buys(shop))
     assert shop.undone == ["eggs", "bread", "milk"]
-    assert not (await world.lp.dead_letters(app=APP)).items
+    assert not (await world.lp.work.dead_letters(app=APP)).items
 
 
 async def test_an_effect_of_which_nobody_knows_is_undone_as_such(world: World) -> None:
@@ -182,7 +182,7 @@ async def test_an_effect_that_failed_is_not_undone(world: World) -> None:
     await session.terminate()
     await world.work(harness)
     assert not shop.undone
-    assert not await world.lp.claim("w")
+    assert not await world.lp.work.claim("w")
 
 
 async def test_an_effect_that_may_have_been_performed_is_undone_although_its_next_try_fails(
@@ -266,7 +266,7 @@ async def test_a_compensation_whose_result_cannot_be_recorded_is_done_once(
         undone.append(effect.args["what"])
         return returns()
 
-    world.lp.lifecycle(APP, compensations={"give_back": give_back})
+    world.lp.policies.lifecycle(APP, compensations={"give_back": give_back})
     session = await world.begin("hi")
     await world.work(buys(shop, "bread", "milk", on_unknown="retry"))
     await session.terminate()
@@ -279,7 +279,7 @@ async def test_a_compensation_whose_result_cannot_be_recorded_is_done_once(
     for event in done:
         assert event.data["result"] is None
         assert "its result is not recorded" in event.data["note"]
-    assert not await world.lp.claim("w")
+    assert not await world.lp.work.claim("w")
 
 
 async def test_a_compensation_that_cancels_itself_has_failed(world: World) -> None:
@@ -294,7 +294,7 @@ async def test_a_compensation_that_cancels_itself_has_failed(world: World) -> No
             task.cancel()
             await asyncio.sleep(0)
 
-    world.lp.lifecycle(APP, compensations={"give_back": give_back})
+    world.lp.policies.lifecycle(APP, compensations={"give_back": give_back})
     session = await world.begin("hi")
     await world.work(buys(shop, "bread", "milk", on_unknown="retry"))
     await session.terminate()
@@ -304,7 +304,7 @@ async def test_a_compensation_that_cancels_itself_has_failed(world: World) -> No
     assert tried == ["milk", "bread", "milk"]
     failed = await events(world, "effect.compensation_failed")
     assert {event.data["error"][:19] for event in failed} == {"it cancelled itself"}
-    assert [h.key for h in (await world.lp.dead_letters(app=APP)).items] == [session.key]
+    assert [h.key for h in (await world.lp.work.dead_letters(app=APP)).items] == [session.key]
 
 
 async def test_an_error_between_compensations_counts_as_a_failed_try(
@@ -323,17 +323,17 @@ async def test_an_error_between_compensations_counts_as_a_failed_try(
         patched.setattr(endings, "compensated", broken)
         for _ in range(5):
             await world.work(buys(shop), retries=1)
-            assert not await world.lp.claim("w"), "it is tried again later"
+            assert not await world.lp.work.claim("w"), "it is tried again later"
             world.later(3_600)
     assert shop.undone == ["bread", "bread"]
     assert len(set(shop.keys)) == 1
-    assert [h.key for h in (await world.lp.dead_letters(app=APP)).items] == [session.key]
+    assert [h.key for h in (await world.lp.work.dead_letters(app=APP)).items] == [session.key]
     ends = [e.data for e in await events(world, "span.completed") if e.data["kind"] == "wake"]
     assert [end.get("error") for end in ends[1:]] == ["KeyError: 'a defect'"] * 2
-    await world.lp.requeue(session.key)
+    await world.lp.work.requeue(session.key)
     await world.work(buys(shop))
     assert len(await events(world, "effect.compensated")) == 1
-    assert not (await world.lp.dead_letters(app=APP)).items
+    assert not (await world.lp.work.dead_letters(app=APP)).items
 
 
 async def test_a_compensation_is_declared_before_it_is_registered(world: World) -> None:
@@ -350,28 +350,28 @@ async def test_a_compensation_that_no_process_declares_is_held(world: World) -> 
     shop = a_shop(world)
     session = await world.begin("hi")
     await world.work(buys(shop, "bread"))
-    world.lp.lifecycle(APP)
+    world.lp.policies.lifecycle(APP)
     await session.terminate()
     await world.work(buys(shop), retries=0)
     (failed,) = await events(world, "effect.compensation_failed")
-    assert "lp.lifecycle(app, compensations=" in failed.data["error"]
-    assert len((await world.lp.dead_letters(app=APP)).items) == 1
+    assert "lp.policies.lifecycle(app, compensations=" in failed.data["error"]
+    assert len((await world.lp.work.dead_letters(app=APP)).items) == 1
 
 
 async def test_a_session_is_archived_and_expires_only_after_it_was_undone(world: World) -> None:
     """What is to be undone is in its log."""
     shop = a_shop(world)
     session = await world.begin("hi")
-    await session.set_timeouts(limpet.Timeouts(expiry=timedelta(minutes=1)))
+    await session.lifecycle.set_timeouts(limpet.Timeouts(expiry=timedelta(minutes=1)))
     await world.work(buys(shop, "bread"))
     await session.terminate()
     with pytest.raises(limpet.GuardFailed):
         await session.archive()
     world.later(600)
-    assert (await world.lp.sweep()).deleted == 0
+    assert (await world.lp.work.sweep()).deleted == 0
     await world.work(buys(shop))
     await session.archive()
-    assert (await world.lp.sweep()).deleted == 1
+    assert (await world.lp.work.sweep()).deleted == 1
 
 
 async def test_nothing_but_its_settlement_is_written_to_a_session_that_ended(world: World) -> None:
@@ -398,7 +398,7 @@ async def test_a_termination_stops_a_running_harness_and_closes_its_span(world: 
         await asyncio.get_running_loop().create_future()
 
     session = await world.begin("hi")
-    (lease,) = await world.lp.claim("w", app=APP)
+    (lease,) = await world.lp.work.claim("w", app=APP)
     waking = asyncio.ensure_future(Wake(world.lp, lease, manner_of(harness)).run())
     await began.wait()
     await session.terminate()
@@ -409,8 +409,8 @@ async def test_a_termination_stops_a_running_harness_and_closes_its_span(world: 
     spans = [e.type for e in log if e.type.startswith("span.")]
     assert spans.count("span.started") == spans.count("span.completed")
     assert shop.undone == ["bread"]
-    assert not await world.lp.claim("w")
-    assert (await session.trace(str(woken.wake_id))).span.result == "blocked"
+    assert not await world.lp.work.claim("w")
+    assert (await session.runs.trace(str(woken.wake_id))).span.result == "blocked"
 
 
 async def test_a_harness_may_complete_its_own_session(world: World) -> None:
@@ -426,7 +426,7 @@ async def test_a_harness_may_complete_its_own_session(world: World) -> None:
     assert session.phase == "completed"
     spans = [e.type for e in await world.log() if e.type.startswith("span.")]
     assert spans.count("span.started") == spans.count("span.completed")
-    assert not await world.lp.claim("w")
+    assert not await world.lp.work.claim("w")
 
 
 async def test_a_harness_that_writes_to_another_ended_session_fails_like_any_other(
@@ -447,9 +447,9 @@ async def test_a_harness_that_is_fenced_at_another_session_fails_like_any_other(
 ) -> None:
     """Its own lease holds: it is given back with the error, not left to run out."""
     other = await world.lp.create("elsewhere", "ada", actor="user:ada")
-    old = await world.lp.acquire_lock(other.key, worker="old", lease_seconds=1)
+    old = await world.lp.work.lock(other.key, worker="old", lease_seconds=1)
     world.later(2)
-    await world.lp.acquire_lock(other.key, worker="new", lease_seconds=600)
+    await world.lp.work.lock(other.key, worker="new", lease_seconds=600)
     late = world.lp.session(other.key, actor="agent:a", lease=old)
 
     async def harness(turn: limpet.Turn) -> None:
@@ -468,7 +468,7 @@ async def failing_alone(world: World, harness: Any, code: str) -> None:
     types = await world.types()
     assert types.count("span.started") == types.count("span.completed")
     world.later(5)
-    (lease,) = await world.lp.claim("w", app=APP)
+    (lease,) = await world.lp.work.claim("w", app=APP)
     assert lease.key == session.key
 
 
@@ -494,7 +494,7 @@ async def waits(turn: limpet.Turn) -> None:
 
 async def work(world: World, app: str, harness: Any) -> list[limpet.Woken]:
     done = []
-    while leases := await world.lp.claim("x", app=app, lease_seconds=30):
+    while leases := await world.lp.work.claim("x", app=app, lease_seconds=30):
         done += [await Wake(world.lp, lease, manner_of(harness)).run() for lease in leases]
     await world.session.refresh()
     return done
@@ -502,9 +502,9 @@ async def work(world: World, app: str, harness: Any) -> list[limpet.Woken]:
 
 async def begun_with_child(world: World, **how: Any) -> limpet.Session[Any]:
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     await world.work(delegates(**how))
-    (key,) = await session.children()
+    (key,) = await session.runs.children()
     await work(world, "research", waits)
     return await world.lp.get(key)
 
@@ -516,8 +516,8 @@ async def test_a_child_that_is_terminated_wakes_its_parent(world: World) -> None
     await work(world, "research", waits)
     await world.work(delegates(budget=0.2))
     assert await world.said() == ["terminated: so far"]
-    assert world.session.budget.remaining.cost == 0.95
-    assert not await world.session.children()
+    assert world.session.runs.budget.remaining.cost == 0.95
+    assert not await world.session.runs.children()
 
 
 async def test_a_child_that_is_completed_wakes_its_parent_with_its_output(world: World) -> None:
@@ -532,14 +532,14 @@ async def test_a_child_that_is_completed_wakes_its_parent_with_its_output(world:
 async def test_a_child_is_archived_and_expires_only_after_its_parent_knows(world: World) -> None:
     """Otherwise the parent would wait for a log that is gone."""
     child = await begun_with_child(world)
-    await child.set_timeouts(limpet.Timeouts(expiry=timedelta(minutes=1)))
+    await child.lifecycle.set_timeouts(limpet.Timeouts(expiry=timedelta(minutes=1)))
     await child.complete("found")
     with pytest.raises(limpet.GuardFailed, match="tell its parent"):
         await child.archive()
     world.later(600)
-    assert (await world.lp.sweep()).deleted == 0
+    assert (await world.lp.work.sweep()).deleted == 0
     await work(world, "research", waits)
-    assert (await world.lp.sweep()).deleted == 1
+    assert (await world.lp.work.sweep()).deleted == 1
     await world.work(delegates())
     assert await world.said() == ["end_turn: found"]
 
@@ -547,7 +547,7 @@ async def test_a_child_is_archived_and_expires_only_after_its_parent_knows(world
 async def test_a_termination_reaches_children_and_their_children(world: World) -> None:
     """Level by level; every budget comes back, and nothing is left due."""
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
 
     async def middle(turn: limpet.Turn) -> None:
         await (await turn.delegate("leaf", "deeper", budget=0.1)).result()
@@ -563,10 +563,10 @@ async def test_a_termination_reaches_children_and_their_children(world: World) -
     for app in ("research", "leaf"):
         (head,) = (await world.lp.list(app=app)).items
         assert head.phase == "terminated"
-    assert not await world.session.children()
-    assert world.session.budget.remaining.cost == 0.95
-    assert not await world.lp.claim("w")
-    assert (await world.lp.verify()).ok
+    assert not await world.session.runs.children()
+    assert world.session.runs.budget.remaining.cost == 0.95
+    assert not await world.lp.work.claim("w")
+    assert (await world.lp.maintenance.verify()).ok
 
 
 @pytest.mark.parametrize("at", range(1, 5))
@@ -583,9 +583,9 @@ async def test_a_cascade_that_dies_is_finished_by_the_next_worker(
     await work(world, "research", waits)
     await child.refresh()
     assert child.phase == "terminated"
-    assert not await world.session.children()
-    assert world.session.budget.remaining.cost == 0.95
-    assert not await world.lp.claim("w")
+    assert not await world.session.runs.children()
+    assert world.session.runs.budget.remaining.cost == 0.95
+    assert not await world.lp.work.claim("w")
 
 
 async def test_a_child_without_cascade_outlives_its_parent(world: World) -> None:
@@ -597,8 +597,8 @@ async def test_a_child_without_cascade_outlives_its_parent(world: World) -> None
     assert (child.phase, len(child.blocked_on)) == ("active", 1)
     await child.confirm(child.blocked_on[0].id, allow=True, actor="user:ada")
     await work(world, "research", waits)
-    assert world.session.budget.remaining.cost == 0.95
-    assert not await world.lp.claim("w")
+    assert world.session.runs.budget.remaining.cost == 0.95
+    assert not await world.lp.work.claim("w")
 
 
 async def test_an_interrupt_leaves_a_child_without_cascade_alone(world: World) -> None:
@@ -641,13 +641,15 @@ async def test_agents_that_delegate_to_each_other_come_to_an_end(world: World) -
 async def test_a_guard_that_keeps_a_child_alive_does_not_keep_its_parent(world: World) -> None:
     """The parent lets go of it."""
     child = await begun_with_child(world)
-    world.lp.lifecycle("research", guards={("active", "terminate"): lambda session: "not yet"})
+    world.lp.policies.lifecycle(
+        "research", guards={("active", "terminate"): lambda session: "not yet"}
+    )
     await world.session.terminate()
     await world.work(delegates())
     await child.refresh()
     assert child.phase == "active"
-    assert not await world.session.children()
-    assert not await world.lp.claim("w", app=APP)
+    assert not await world.session.runs.children()
+    assert not await world.lp.work.claim("w", app=APP)
 
 
 async def test_a_worker_whose_lease_is_lost_undoes_nothing_that_another_has_undone(
@@ -663,7 +665,7 @@ async def test_a_worker_whose_lease_is_lost_undoes_nothing_that_another_has_undo
         for _ in range(2):
             await turn.effect("pay", lambda: 1, compensate="undo")
 
-    world.lp.lifecycle("support", compensations={"undo": undo})
+    world.lp.policies.lifecycle("support", compensations={"undo": undo})
     session = await world.begin("hi")
     await world.work(pays)
     await session.terminate("enough", actor="user:ada")
@@ -677,7 +679,7 @@ async def test_a_worker_whose_lease_is_lost_undoes_nothing_that_another_has_undo
         return await commit(commits)
 
     monkeypatch.setattr(world.store, "commit", slow)
-    (lease,) = await world.lp.claim("slow", lease_seconds=30, app="support")
+    (lease,) = await world.lp.work.claim("slow", lease_seconds=30, app="support")
     first = asyncio.ensure_future(Wake(world.lp, lease, manner_of(pays)).run())
     async with asyncio.timeout(60):
         await stands.wait()

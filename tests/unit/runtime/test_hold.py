@@ -65,7 +65,7 @@ def stores(world: World) -> StallingStore:
 async def taken_over(world: World) -> None:
     """The process stands still until its lease is over and another worker has the session."""
     world.clock.advance(PAST_THE_LEASE)
-    assert await world.lp.claim("another", app=APP)
+    assert await world.lp.work.claim("another", app=APP)
 
 
 def paying(paid: list[int], in_between: Callable[[], Any], **how: Any) -> Any:
@@ -104,7 +104,7 @@ async def test_the_store_is_asked_before_every_further_try(world: World) -> None
     async def locked_out() -> None:
         """The store's wall is set ahead; nothing in this process says that time has passed."""
         world.clock.leap(PAST_THE_LEASE)
-        assert await world.lp.claim("another", app=APP)
+        assert await world.lp.work.claim("another", app=APP)
 
     await world.begin("hi")
     (woken,) = await world.work(paying(paid, locked_out))
@@ -250,7 +250,7 @@ async def test_no_compensation_is_made_by_who_stood_still_after_its_intent(world
     """Undoing is an act like any other: who takes over knows of the intent, and decides."""
     undone: list[str] = []
     undo = {"undo": lambda session, effect: undone.append(effect.name)}
-    world.lp.lifecycle(APP, compensations=undo)
+    world.lp.policies.lifecycle(APP, compensations=undo)
 
     async def harness(turn: limpet.Turn) -> None:
         await turn.effect("pay", lambda: "paid", compensate="undo")

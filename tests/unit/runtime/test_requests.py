@@ -258,15 +258,15 @@ async def test_a_mismatch_that_nobody_can_be_asked_about_counts_as_failed(world:
     session = await world.begin("hi")
     await world.work(harness, retries=1)
     assert len(session.blocked_on) == REQUESTS_MAX
-    (key,) = await session.children()
+    (key,) = await session.runs.children()
     await world.lp.wake(key, lambda turn: turn.say("done"))
     reasons = []
     for _ in range(3):
         reasons += [woken.reason for woken in await world.work(harness, retries=1)]
         world.later(1_000)
     assert reasons == ["rescheduling", "retries_exhausted"]
-    assert session.failure is not None
-    assert session.failure.code == "event.invalid"
+    assert session.runs.failure is not None
+    assert session.runs.failure.code == "event.invalid"
 
 
 async def test_a_request_that_another_replaces_is_not_open_any_more(world: World) -> None:
@@ -511,7 +511,7 @@ async def test_a_denial_that_nobody_catches_ends_the_turn(world: World) -> None:
     assert "not today" in error.data["message"]
     world.later(3600)
     assert not await world.work(harness, **ask)
-    assert not (await world.lp.dead_letters(app="support")).items
+    assert not (await world.lp.work.dead_letters(app="support")).items
 
 
 async def test_a_tool_that_a_rule_denies_ends_the_turn(world: World) -> None:
@@ -774,12 +774,12 @@ async def test_an_interrupt_with_a_note_begins_a_turn(world: World) -> None:
         ("end_turn", None),
     ]
     assert note.seq in idle[-1]["processed"]
-    (activation, *_) = await session.activations()
+    (activation, *_) = await session.runs.activations()
     assert activation.why == "interrupt"
     context = await session.context()
     said = [m["content"] for m in context.messages if m["role"] == "user"]
     assert said == ["ask", "[interrupted] use the other account"]
-    assert (await world.lp.verify()).ok
+    assert (await world.lp.maintenance.verify()).ok
 
 
 async def test_an_interrupt_with_a_note_redirects_a_running_harness(world: World) -> None:
@@ -900,7 +900,7 @@ async def test_a_note_survives_every_crash(world: World, at: int, recorded: bool
     assert {note for _, _, note in listens.seen} == {None, "go on"}
     assert not session.head.pending
     assert session.stop_reason == "end_turn"
-    assert (await world.lp.verify()).ok
+    assert (await world.lp.maintenance.verify()).ok
 
 
 async def test_a_child_that_is_interrupted_with_its_parent_begins_no_turn(world: World) -> None:
@@ -918,7 +918,7 @@ async def test_a_child_that_is_interrupted_with_its_parent_begins_no_turn(world:
 
     session = await world.begin("hi")
     await world.work(parent)
-    (key,) = await session.children()
+    (key,) = await session.runs.children()
     await world.lp.wake(key, child)
     await session.interrupt("differently")
     await world.work(parent)
@@ -958,4 +958,4 @@ async def test_a_fold_keeps_the_words_of_events_and_nothing_else_of_them(world: 
     again = await world.lp.get(session.key)
     assert [dict(each) for each in again.writer.known.texts.values()] == words
     assert again.outcome is not None
-    assert (again.outcome.title, again.blocked_on[0].input) == ("paid", {"of": "eur"})
+    assert (again.outcome.current.title, again.blocked_on[0].input) == ("paid", {"of": "eur"})

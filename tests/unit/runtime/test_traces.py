@@ -23,7 +23,7 @@ async def echo(turn: limpet.Turn) -> None:
 
 
 async def whys(world: World) -> list[str]:
-    return [woken.why for woken in reversed(await world.session.activations())]
+    return [woken.why for woken in reversed(await world.session.runs.activations())]
 
 
 async def test_an_activation_names_input_worker_fence_and_time(world: World) -> None:
@@ -31,11 +31,11 @@ async def test_an_activation_names_input_worker_fence_and_time(world: World) -> 
     session = await world.begin("one", "two")
     claimed_us = world.clock.now_us
     (done,) = await world.work(echo)
-    (woken,) = await session.activations()
+    (woken,) = await session.runs.activations()
     assert (woken.wake_id, woken.why, woken.inputs) == (done.wake_id, "input", (2, 3))
     assert (woken.worker, woken.fence, woken.attempt) == ("w", 1, 1)
     assert (woken.claimed_us, woken.result) == (claimed_us, "success")
-    assert (await session.trace(woken.wake_id)).activation == woken
+    assert (await session.runs.trace(woken.wake_id)).activation == woken
 
 
 async def test_a_timer_wakes_by_its_name(world: World) -> None:
@@ -49,7 +49,7 @@ async def test_a_timer_wakes_by_its_name(world: World) -> None:
     await world.work(later)
     world.later(61)
     await world.work(later)
-    newest, _ = await session.activations()
+    newest, _ = await session.runs.activations()
     assert (newest.why, newest.timers) == ("timer", ("revisit:delivery",))
 
 
@@ -64,7 +64,7 @@ async def test_answers_and_deadlines_are_told_apart(world: World) -> None:
     await world.work(twice)
     event = await session.confirm(session.blocked_on[0].id, allow=True)
     await world.work(twice)
-    assert (await session.activations())[0].answers == (event.seq,)
+    assert (await session.runs.activations())[0].answers == (event.seq,)
     world.later(61)
     await world.work(twice)
     assert await whys(world) == ["input", "answer", "deadline"]
@@ -84,12 +84,12 @@ async def test_failures_requeues_and_deaths_are_told_apart(world: World) -> None
     await world.work(broken, retries=1)
     world.later(10)
     await world.work(broken, retries=1)
-    await world.lp.requeue(session.key)
+    await world.lp.work.requeue(session.key)
     assert await world.die(steps, 2, recorded=False)
     world.later()
     await world.work(steps)
     assert await whys(world) == ["input", "retry", "requeue", "died"]
-    results = [woken.result for woken in await session.activations()]
+    results = [woken.result for woken in await session.runs.activations()]
     assert results == ["success", "error", "error", "error"]
 
 
@@ -102,7 +102,7 @@ async def test_a_child_wakes_its_parent_as_a_child(world: World) -> None:
 
     session = await world.begin("hi")
     await world.work(parent)
-    (key,) = await session.children()
+    (key,) = await session.runs.children()
     await world.lp.wake(key, echo)
     await world.work(parent)
     assert await whys(world) == ["input", "child"]
@@ -119,14 +119,14 @@ async def test_interrupts_and_ends_leave_a_trace(world: World) -> None:
     await session.interrupt()
     (settled,) = await world.work(asks)
     assert not settled.ran
-    trace = await session.trace(str(settled.wake_id))
+    trace = await session.runs.trace(str(settled.wake_id))
     assert (trace.span.name, trace.activation.why) == ("settle", "interrupt")
     await world.send("again")
     assert await world.die(asks, 2, recorded=False)
     await session.terminate()
     world.later()
     (finished,) = await world.work(asks)
-    trace = await session.trace(str(finished.wake_id))
+    trace = await session.runs.trace(str(finished.wake_id))
     assert (trace.span.name, trace.activation.why, trace.span.result) == (
         "finish",
         "ended",
@@ -145,8 +145,8 @@ async def test_the_trace_of_a_wake_that_died_is_whole(world: World) -> None:
     assert await world.die(refunds, 2, recorded=False)
     world.later()
     await world.work(refunds)
-    _, dead = await session.activations()
-    trace = await session.trace(dead.wake_id)
+    _, dead = await session.runs.activations()
+    trace = await session.runs.trace(dead.wake_id)
     assert [(span.kind, span.result) for span in trace.spans] == [
         ("wake", "error"),
         ("tool", "error"),
@@ -160,7 +160,7 @@ async def test_activations_are_listed_newest_first_and_bounded(world: World) -> 
     for number in range(5):
         await world.send(str(number))
         await world.work(echo)
-    found = await session.activations(limit=3)
+    found = await session.runs.activations(limit=3)
     assert len(found) == 3
     assert [woken.started_us for woken in found] == sorted(
         [woken.started_us for woken in found], reverse=True

@@ -57,7 +57,7 @@ async def test_a_wake_without_work_is_a_no_op_with_a_reason(world: World) -> Non
 async def test_a_leased_session_is_not_woken(world: World) -> None:
     """Another worker has it: the wake says so and does nothing."""
     session = await world.begin("hi")
-    await world.lp.claim("other", lease_seconds=60)
+    await world.lp.work.claim("other", lease_seconds=60)
     await session.refresh()
     assert session.status == "running"
     assert (await world.lp.wake(session.key, print)).reason == "locked"
@@ -102,7 +102,7 @@ async def test_a_turn_that_dies_anywhere_is_finished_by_the_next_worker(
     types = await world.types()
     assert types.count("span.started") == types.count("span.completed")
     assert types.count("step.recorded") == types.count("effect.succeeded") == 2
-    assert (await world.lp.verify()).ok
+    assert (await world.lp.maintenance.verify()).ok
 
 
 async def test_a_step_that_was_recorded_is_not_computed_again(world: World) -> None:
@@ -265,7 +265,7 @@ async def test_pieces_reach_followers_with_the_id_of_the_message(world: World) -
     final = await following
     assert {(p.id, p.attempt) for p in pieces} <= {(final.id, 1)}
     assert final.data["text"] == "soon"
-    assert session.usage.tokens == 5
+    assert session.runs.usage.tokens == 5
 
 
 async def test_a_harness_that_raises_closes_its_span_and_is_tried_again(world: World) -> None:
@@ -282,14 +282,14 @@ async def test_a_harness_that_raises_closes_its_span_and_is_tried_again(world: W
         assert (session.status, session.stop_reason) == ("rescheduling", "rescheduling")
         error = [e for e in await world.log() if e.type == "session.error"][-1]
         waits.append(error.data["retry_us"] - world.clock.now_us)
-        assert not await world.lp.claim("w")
+        assert not await world.lp.work.claim("w")
         world.later(waits[-1] / 1_000_000)
     assert waits[0] < waits[1] < waits[2]
     await world.work(harness, retries=3)
     assert session.stop_reason == "retries_exhausted"
     await world.send("more")
     assert not await world.work(harness), "new inputs wait"
-    page = await world.lp.dead_letters(app="support")
+    page = await world.lp.work.dead_letters(app="support")
     assert [head.key for head in page.items] == [session.key]
     types = await world.types()
     assert types.count("span.started") == types.count("span.completed") == 4
@@ -297,12 +297,12 @@ async def test_a_harness_that_raises_closes_its_span_and_is_tried_again(world: W
     async def better(turn: limpet.Turn) -> None:
         await turn.say(f"{len(turn.inputs)}")
 
-    await world.lp.requeue(session.key)
+    await world.lp.work.requeue(session.key)
     await world.work(better)
     assert await world.said() == ["1", "1"]
-    assert not (await world.lp.dead_letters(app="support")).items
+    assert not (await world.lp.work.dead_letters(app="support")).items
     with pytest.raises(limpet.InvalidInput, match="not a dead letter"):
-        await world.lp.requeue(session.key)
+        await world.lp.work.requeue(session.key)
 
 
 async def test_a_turn_that_kills_its_worker_every_time_becomes_a_dead_letter(world: World) -> None:
@@ -411,7 +411,7 @@ async def test_a_plain_timer_wakes_a_turn_and_is_cleared(world: World) -> None:
 
     session = await world.begin()
     at = limpet.Timer(world.clock.now_us + 1_000_000).at
-    await session.set_timer("remind", at, actor="user:ada")
+    await session.lifecycle.set_timer("remind", at, actor="user:ada")
     world.later(2)
     await world.work(harness)
     assert seen == ["remind"]
@@ -427,7 +427,7 @@ async def test_an_error_whose_text_cannot_be_stored_is_recorded_all_the_same(wor
     session = await world.begin("hi")
     (woken,) = await world.work(harness, retries=0)
     assert woken.reason == "retries_exhausted"
-    assert session.failure == limpet.RunFailure("turn.failed", "ValueError: ? no", 1)
+    assert session.runs.failure == limpet.RunFailure("turn.failed", "ValueError: ? no", 1)
 
 
 async def test_an_end_that_cannot_be_recorded_is_a_failure_like_any_other(world: World) -> None:
@@ -448,7 +448,7 @@ async def test_an_end_that_cannot_be_recorded_is_a_failure_like_any_other(world:
     session = await world.begin("hi")
     for number in range(TIMERS_MAX):
         at = datetime(2040, 1, 1, tzinfo=UTC)
-        await session.set_timer(f"t{number}", at, actor="user:ada")
+        await session.lifecycle.set_timer(f"t{number}", at, actor="user:ada")
     (woken,) = await world.work(harness, retries=0)
     assert woken.reason == "retries_exhausted"
     assert isinstance(woken.error, limpet.InvalidEvent)
@@ -649,7 +649,7 @@ async def test_what_a_call_cannot_use_is_refused_before_it_is_recorded(
     assert (woken.reason, woken.error) == ("end_turn", None)
     kinds = {type.partition(".")[0] for type in await world.types()}
     assert kinds == {"session", "user", "span"}
-    assert not await session.children()
+    assert not await session.runs.children()
 
 
 async def test_an_interrupt_leaves_a_dead_letter_one(world: World) -> None:
@@ -668,11 +668,11 @@ async def test_an_interrupt_leaves_a_dead_letter_one(world: World) -> None:
     assert session.stop_reason == "retries_exhausted"
     await world.send("good")
     assert not await world.work(echo)
-    await world.lp.requeue(session.key)
+    await world.lp.work.requeue(session.key)
     world.later(1)
     await world.work(echo)
     assert await world.said() == ["good"]
-    assert (await world.lp.dead_letters(app="support")).items == ()
+    assert (await world.lp.work.dead_letters(app="support")).items == ()
 
 
 async def test_a_result_that_cannot_be_recorded_is_named(world: World) -> None:

@@ -75,11 +75,11 @@ async def works(turn: limpet.Turn) -> None:
 
 async def everything(world: World) -> list[limpet.Event]:
     session = await world.begin("hi")
-    await session.define_outcome("paid", "in full", ["the money is sent"], actor="user:ada")
+    await session.outcome.define("paid", "in full", ["the money is sent"], actor="user:ada")
     await world.work(harness)
     world.later(10)
     await world.work(harness)
-    (lease,) = await world.lp.claim("w", app="research")
+    (lease,) = await world.lp.work.claim("w", app="research")
     await Wake(world.lp, lease, manner_of(works)).run()
     world.later(1)
     await world.work(harness)

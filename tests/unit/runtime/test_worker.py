@@ -179,7 +179,7 @@ async def test_a_long_run_of_a_worker_hears_of_an_interrupt(
 async def test_a_run_that_was_short_does_not_listen_afterwards(world: World) -> None:
     """There may be thousands a second."""
     await world.begin("hi")
-    (lease,) = await world.lp.claim("w", app="support")
+    (lease,) = await world.lp.work.claim("w", app="support")
     later = Later(3_600)
     await wake.Wake(world.lp, lease, wake.manner_of(echo), later=later).run()
     assert not later._calls
@@ -202,7 +202,7 @@ async def test_a_worker_stops_after_so_many_turns(world: World) -> None:
     await many(world, 5)
     rates = await limpet.Worker(world.lp, echo, app="support", max_turns=3).run()
     assert rates.turns == 3
-    assert len(await world.lp.claim("w", limit=10)) == 2
+    assert len(await world.lp.work.claim("w", limit=10)) == 2
 
 
 async def test_new_urgent_work_goes_first(world: World) -> None:
@@ -213,7 +213,7 @@ async def test_new_urgent_work_goes_first(world: World) -> None:
         order.append(turn.session.id)
         if len(order) == 1:
             urgent = await world.begin("now!")
-            await urgent.set_priority(9)
+            await urgent.lifecycle.set_priority(9)
             order.append("urgent is " + urgent.id)
 
     await many(world, 3)
@@ -276,7 +276,7 @@ async def test_what_a_stopped_run_left_open_has_an_outcome_at_once(world: World)
         await turn.effect("pay", pay, max_cost=0.25)
 
     session = await world.begin("hi")
-    await session.grant(1.0, actor="user:ada")
+    await session.runs.grant(1.0, actor="user:ada")
     worker = limpet.Worker(world.lp, harness, app="support", grace_seconds=0)
     running = asyncio.ensure_future(worker.run())
     await began.wait()
@@ -286,8 +286,8 @@ async def test_what_a_stopped_run_left_open_has_an_outcome_at_once(world: World)
     types = await world.types()
     assert types.count("effect.unknown") == 1
     assert types.count("span.started") == types.count("span.completed")
-    assert session.budget is not None
-    assert (session.budget.spent.cost, session.budget.reserved.cost) == (0.25, 0.0)
+    assert session.runs.budget is not None
+    assert (session.runs.budget.spent.cost, session.runs.budget.reserved.cost) == (0.25, 0.0)
     await world.work(harness)
     await session.answer(session.blocked_on[0].id, "paid", actor="user:ada")
     await world.work(harness)
@@ -328,7 +328,7 @@ async def test_a_lost_lease_stops_the_work(world: World) -> None:
     await began.wait()
     assert (await world.lp.get(session.key)).status == "running"
     world.later(1)
-    (lease,) = await world.lp.claim("other", lease_seconds=600)
+    (lease,) = await world.lp.work.claim("other", lease_seconds=600)
     async with asyncio.timeout(60):
         await stopped.wait()
     worker.stop()
@@ -376,7 +376,7 @@ async def test_an_expired_holder_cannot_commit(world: World) -> None:
 
     async def harness(turn: limpet.Turn) -> None:
         world.later()
-        await world.lp.claim("other")
+        await world.lp.work.claim("other")
         await turn.say("too late")
 
     await world.begin("hi")
@@ -472,7 +472,9 @@ async def test_a_harness_that_cannot_be_awaited_is_refused(world: World, harness
         limpet.Worker(world.lp, harness, app="support")
     with pytest.raises(limpet.InvalidInput, match="is not async"):
         await world.lp.wake(session.key, harness)
-    assert await world.lp.claim("w", lease_seconds=1, app="support")  # nothing was leased or failed
+    assert await world.lp.work.claim(
+        "w", lease_seconds=1, app="support"
+    )  # nothing was leased or failed
 
 
 def decorated(fn: Any) -> Any:
@@ -520,8 +522,8 @@ async def test_a_harness_that_cannot_be_called_fails_like_any_other(world: World
     )
     rates = await worker.run()
     assert (rates.dead, rates.failed, told) == (1, 0, [("support", "TypeError")])
-    (head,) = (await world.lp.dead_letters(app="support")).items
-    failure = (await world.lp.get(head.key)).failure
+    (head,) = (await world.lp.work.dead_letters(app="support")).items
+    failure = (await world.lp.get(head.key)).runs.failure
     assert failure is not None
     assert "takes 0 positional arguments" in failure.message
     assert head.worker is None

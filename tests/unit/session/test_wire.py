@@ -16,7 +16,7 @@ AT = datetime(2030, 1, 1, tzinfo=UTC)
 async def session(lp: limpet.Limpet) -> limpet.Session[Any]:
     s = await lp.create("support", "ada", "c1", state={"n": 1}, labels={"plan": "gold"})
     await s.append("user.message", {"text": "hi"}, actor="user:ada", id="m1", inc={"n": 1})
-    await s.set_timer("t", AT, actor="agent:a")
+    await s.lifecycle.set_timer("t", AT, actor="agent:a")
     return s
 
 
@@ -61,7 +61,7 @@ async def test_reports_and_errors_are_written_by_their_codes() -> None:
     """What a caller can act on: a code, words, whether a retry helps."""
     async with limpet.open("memory://") as lp:
         await session(lp)
-        assert wire.report_form(await lp.verify())["ok"] is True
+        assert wire.report_form(await lp.maintenance.verify())["ok"] is True
         error = limpet.SessionNotFound(limpet.Key("a", "b", "c"))
     form = wire.error_form(error)
     assert (form["code"], form["retryable"]) == ("session.not_found", False)

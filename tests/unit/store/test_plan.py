@@ -61,7 +61,7 @@ async def test_thousands_of_inputs_are_processed_in_the_commit_that_brings_them(
             for number in range(3_000):
                 commit.record(session, limpet.facts.processed([2 + number]))
         assert (session.version, session.head.pending) == (6_001, 0)
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
 
 
 @pytest.mark.parametrize(

@@ -245,8 +245,8 @@ def own_fields(values: Fields) -> dict[str, Any]:
 
 def check_whole(session: Handle) -> None:
     """Raise SessionCorrupt if an event of the session cannot be read."""
-    if session.damaged:
-        raise SessionCorrupt(session.key, f"event {session.damaged[0]} cannot be read")
+    if session.history.damaged:
+        raise SessionCorrupt(session.key, f"event {session.history.damaged[0]} cannot be read")
 
 
 def changed_labels(session: Handle, labels: Labels) -> dict[str, str | None]:

@@ -59,7 +59,7 @@ class Leases:
         held = self._take_out(key)
         held.renewing.cancel()
         await asyncio.wait([held.renewing])  # which hides no cancellation of the caller's
-        await held.lp.release(held.lease)
+        await held.lp.work.release(held.lease)
 
     async def release_all(self) -> None:
         """Release everything that this object holds, when it is closed."""
@@ -81,13 +81,13 @@ class Leases:
         If the caller is cancelled it is given back: it may be granted all the same, and everybody
         would wait until it ends.
         """
-        asked = lp.acquire_lock(key, worker=worker, lease_seconds=self.lease_seconds)
+        asked = lp.work.lock(key, worker=worker, lease_seconds=self.lease_seconds)
         taking = asyncio.ensure_future(asked)
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
             with suppress(LimpetError):
-                await lp.release(await taking)
+                await lp.work.release(await taking)
             raise
 
     async def _renew(self, lp: Limpet, lease: Lease) -> None:
@@ -96,4 +96,4 @@ class Leases:
             while True:
                 await asyncio.sleep(self._renew_seconds)
                 with suppress(StoreError):
-                    await lp.renew(lease)
+                    await lp.work.renew(lease)

@@ -112,7 +112,9 @@ def fold_renewed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 def check_renewed(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
     """Raise InvalidEvent if there is nothing to renew, GuardFailed if no budget is left."""
     if "idle_us" not in before.get("timeouts", EMPTY):
-        raise InvalidEvent("the session has no idle timeout to renew; set one with s.set_timeouts")
+        raise InvalidEvent(
+            "the session has no idle timeout to renew; set one with s.lifecycle.set_timeouts"
+        )
     if any([left is not None and left <= 0 for left in remaining(before)]):
         raise GuardFailed(before.get("phase", "active"), "renew", "its budget is used up")
 

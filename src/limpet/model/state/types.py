@@ -71,7 +71,7 @@ class Ref(msgspec.Struct, Generic[T], frozen=True, order=True):
     """A reference to something stored elsewhere: its URI and the SHA-256 of its content.
 
     `Ref[Checkpoint]` tells readers and type checkers what it points to; it is stored like `Ref`.
-    One to a blob of a session, as s.put_blob returns it, has a size and a media type too.
+    One to a blob of a session, as s.blobs.put returns it, has a size and a media type too.
     """
 
     uri: str

@@ -112,7 +112,7 @@ class OutcomeRead(Tool, frozen=True):
     name: ClassVar[str] = "outcome_read"
 
     async def run(self, caller: Caller) -> Any:
-        grade, outcome = await caller.session.grade(), caller.session.outcome
+        grade, outcome = await caller.session.outcome.grade(), caller.session.outcome.current
         return {
             "grade": grade,
             "outcome": None if outcome is None else msgspec.to_builtins(outcome),
@@ -143,17 +143,17 @@ class OutcomeHistory(Tool, frozen=True):
     limit: int = LIMIT
 
     async def run(self, caller: Caller) -> Any:
-        events = await caller.session.outcome_history(limit=check_limit(self.limit))
+        events = await caller.session.outcome.history(limit=check_limit(self.limit))
         return {"events": [event_shown(event) for event in events]}
 
 
 async def _checkpoint(caller: Caller, number: int | None) -> Any:
-    page = await caller.session.checkpoints(limit=1_000)
+    page = await caller.session.history.checkpoints(limit=1_000)
     found = [c for c in page.items if number is None or c.number == number]
     if not found:
         return {"target": "checkpoint", "version": 0}
     newest = found[0]
-    value = await caller.session.state_at(newest.ref)
+    value = await caller.session.history.at(newest.ref)
     return {"target": "checkpoint", "version": newest.number, "value": value}
 
 

@@ -60,7 +60,7 @@ class SessionGetSnapshot(Tool, frozen=True):
         asked = await caller.other(self.id)
         session: Session[Any] = Session(asked.writer.journal, asked.key)
         await session.refresh(tail=0)
-        used, left, parent = session.usage, session.budget, session.parent
+        used, left, parent = session.runs.usage, session.runs.budget, session.runs.parent
         return {
             **head_shown(session.head, session.writer.known.texts),
             "status": session.status,
@@ -68,9 +68,9 @@ class SessionGetSnapshot(Tool, frozen=True):
             "usage": {"turns": used.turns, "tokens": used.tokens, "cost": used.cost},
             "remaining": None if left is None else left.remaining.cost,
             "parent": None if parent is None else {"id": parent.id, "app": parent.app},
-            "agent": session.setup.agent,
-            "environment": session.setup.environment,
-            "fingerprint": session.setup.fingerprint,
+            "agent": session.setup.current.agent,
+            "environment": session.setup.current.environment,
+            "fingerprint": session.setup.current.fingerprint,
         }
 
 
@@ -117,11 +117,11 @@ class SessionGetTrace(Tool, frozen=True):
         session = await caller.other(self.id)
         if self.limit is not None and self.limit < 1:
             raise InvalidInput(f"limit is a number from 1, not {self.limit}.")
-        wakes = () if self.wake_id is not None else await session.wakes(limit=2)
+        wakes = () if self.wake_id is not None else await session.runs.wakes(limit=2)
         ended = [str(w.wake_id) for w in wakes if w.wake_id != caller.turn.wake_id]
         if self.wake_id is None and not ended:
             raise InvalidInput(f"session {session.key} has no wakes that have ended.")
-        trace = await session.trace(ended[0] if self.wake_id is None else self.wake_id)
+        trace = await session.runs.trace(ended[0] if self.wake_id is None else self.wake_id)
         events = trace.events if self.limit is None else trace.events[: self.limit]
         spans = [
             {"id": s.id, "parent": s.parent, "kind": s.kind, "name": s.name, "result": s.result}
@@ -141,7 +141,7 @@ class SessionListChildren(Tool, frozen=True):
     async def run(self, caller: Caller) -> Any:
         own = caller.session
         journal = own.writer.journal
-        found = await journal.store.load_many(list(await own.children()), tail=0)
+        found = await journal.store.load_many(list(await own.runs.children()), tail=0)
         of = (own.key, own.head.uid)
         at_work = [each for each in found if each and works_for(each.head.facts, *of)]
         shown = {"children": [head_shown(each.head, each.texts) for each in at_work]}
@@ -203,7 +203,7 @@ def _ended(kin: Kin) -> dict[str, Any]:
 
 
 async def _direct_child(caller: Caller, id: str) -> Key:
-    found = [key for key in await caller.session.children() if key.id == id]
+    found = [key for key in await caller.session.runs.children() if key.id == id]
     if not found:
         raise InvalidInput(f"{id!r} is not a child of this session that is at work.")
     return (await open_child(caller.session, found[0])).key

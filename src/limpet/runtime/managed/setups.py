@@ -16,7 +16,7 @@ class EnvironmentDescribe(Tool, frozen=True):
     name: ClassVar[str] = "environment_describe"
 
     async def run(self, caller: Caller) -> Any:
-        found = await caller.session.describe_environment()
+        found = await caller.session.setup.environment()
         return {"environment": None if found is None else _shown(found)}
 
 
@@ -26,7 +26,7 @@ class VaultList(Tool, frozen=True):
     name: ClassVar[str] = "vault_list"
 
     async def run(self, caller: Caller) -> Any:
-        found = await caller.session.list_vaults()
+        found = await caller.session.setup.vaults()
         return {"vaults": {name: list(names) for name, names in found.items()}}
 
 
@@ -55,7 +55,7 @@ class ResourcesList(Tool, frozen=True):
     name: ClassVar[str] = "resources_list"
 
     async def run(self, caller: Caller) -> Any:
-        return {"resources": [_shown(each) for each in await caller.session.list_resources()]}
+        return {"resources": [_shown(each) for each in await caller.session.setup.resources()]}
 
 
 class AgentDescribeSetup(Tool, frozen=True):
@@ -64,7 +64,7 @@ class AgentDescribeSetup(Tool, frozen=True):
     name: ClassVar[str] = "agent_describe_setup"
 
     async def run(self, caller: Caller) -> Any:
-        setup = caller.session.setup
+        setup = caller.session.setup.current
         return {**msgspec.to_builtins(setup), "fingerprint": setup.fingerprint}
 
 
@@ -77,8 +77,8 @@ class AgentCompareSetup(Tool, frozen=True):
     async def run(self, caller: Caller) -> Any:
         other = None
         if self.id is not None:
-            other = (await (await caller.other(self.id)).refresh(tail=0)).setup
-        changes = await caller.session.compare_setup(other)
+            other = (await (await caller.other(self.id)).refresh(tail=0)).setup.current
+        changes = await caller.session.setup.compare(other)
         return {"changes": [str(change) for change in changes]}
 
 

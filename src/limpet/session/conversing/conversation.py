@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.model import EMPTY, PAGE_MAX, Event
+from limpet.model import EMPTY, Event
 from limpet.session.conversing.message import Entry, Message, Part, Role
 
 if TYPE_CHECKING:
-    from limpet.session.conversing.context import Context, Count, Summarize
-    from limpet.session.conversing.shapes import Shape
+    pass
 
 USES: Final = ("agent.tool_use", "agent.custom_tool_use")
 RESULTS: Final = ("agent.tool_result", "user.custom_tool_result")
@@ -26,64 +25,6 @@ UNKNOWN: Final = "This call was interrupted. Whether it had an effect is not kno
 DENIED: Final = "The user did not allow this call."
 _OURS: Final = ("tool_use", "tool_result")  # calls are recorded as events, not within a text
 _ROLES: Final[Mapping[str, Role]] = {"user": "user", "system": "system"}
-
-
-class Conversation:
-    """The verbs of a session that show it to a model: a part of Session."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-
-        async def read(
-            self, *, after: int = 0, limit: int = 100, types: Iterable[str] | None = None
-        ) -> tuple[Event, ...]: ...
-
-    async def messages(self, *, correlation_id: str | None = None) -> list[Message]:
-        """The whole conversation, the oldest message first; or one of several that the session
-        holds: what was recorded with this correlation_id.
-
-        Valid for every model: each tool call is followed by exactly one outcome. A call whose
-        outcome was never recorded has one that says it was interrupted. What the adapter of a
-        framework recorded reads the same; what was popped, cleared or rewound there is left out.
-        """
-        from limpet.session.conversing.entries import TYPES
-
-        events: list[Event] = []
-        after = 0
-        while page := await self.read(after=after, limit=PAGE_MAX, types=TYPES):
-            events += page
-            after = page[-1].seq
-        if correlation_id is not None:
-            events = [event for event in events if event.correlation_id == correlation_id]
-        return messages_in(events)
-
-    async def context(
-        self,
-        *,
-        tokens: int | None = None,
-        shape: Shape = "openai",
-        count: Count | None = None,
-        system: str = "",
-        pinned: Iterable[int] = (),
-        summarize: Summarize | None = None,
-        correlation_id: str | None = None,
-    ) -> Context:
-        """The conversation for a model, in the form of its API, within a budget of tokens.
-
-        The newest messages are kept, and those pinned: by seq, or recorded with "pinned": true. A
-        tool call stays with its outcome. `count(text)` counts the tokens of a text (a message is
-        counted as JSON); else four characters are taken for one. `summarize(messages)` returns a
-        text that stands for what fell out. `system` goes before everything. With `correlation_id`
-        only the conversation that was recorded with it. Raises InsufficientTokenBudget if what has
-        to be there does not fit.
-        """
-        from limpet.session.conversing.context import compile_context
-
-        how: dict[str, Any] = {"tokens": tokens, "shape": shape, "count": count, "system": system}
-        how |= {"pinned": pinned, "summarize": summarize}
-        messages = await self.messages(correlation_id=correlation_id)
-        return await compile_context(self.key, messages, **how)  # type: ignore[attr-defined]
 
 
 def messages_in(events: Sequence[Event]) -> list[Message]:

@@ -103,7 +103,7 @@ async def compact(journal: Journal, key: Key | None, progress: Progress | None) 
         if not limits:
             raise InvalidInput(
                 f"session {key} has no limits, and its app has none. Set them with "
-                f"lp.retention({key.app!r}, …) or s.retention(…)."
+                f"lp.policies.retention({key.app!r}, …) or s.history.retention(…)."
             )
         return (await compact_one(journal, head, limits, journal.now_us()))[1]
     total, done = CompactReport(), 0

@@ -2,98 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from limpet.errors import ArchiveFailed, InvalidInput, SessionArchived
-from limpet.model import described
-from limpet.model.facts import ARCHIVED, Phase, Timeouts, timeouts_data
+from limpet.errors import ArchiveFailed, SessionArchived
+from limpet.model.facts import ARCHIVED
 from limpet.model.facts.phases import rule
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
-    check_flag,
-    check_sessions,
     key_of,
     typed_of,
 )
 from limpet.session.door import Door
 from limpet.session.life.policy import (
-    CLEANUP_SECONDS,
-    SUSPENSIONS_PER_DAY,
-    Cleanup,
     Function,
     Transition,
-    policy,
 )
 
 if TYPE_CHECKING:
     from limpet.session.life.report import Resumption
     from limpet.session.life.retrieval import Retrieve
-    from limpet.session.life.sweep import Swept
     from limpet.session.life.tools import ToolRegistry
     from limpet.session.session import Session
 
 
 class LongLife(Door):
     """What is decided for all sessions of an app, and done to those whose time has come."""
-
-    def lifecycle(
-        self,
-        app: str,
-        *,
-        guards: Mapping[tuple[Phase, str], Function] | None = None,
-        before: Mapping[tuple[Phase, Phase], Function] | None = None,
-        after: Mapping[tuple[Phase, Phase], Function] | None = None,
-        exit_criteria: Sequence[Function] = (),
-        compensate: Sequence[Function] = (),
-        compensations: Mapping[str, Function] | None = None,
-        cleanup: Mapping[Cleanup, Function] | None = None,
-        cleanup_seconds: float = CLEANUP_SECONDS,
-        resume_on_input: bool = True,
-        timeouts: Timeouts | None = None,
-        tools: ToolRegistry | None = None,
-        suspensions_per_day: float = SUSPENSIONS_PER_DAY,
-    ) -> None:
-        """Say what goes with the transitions of an app's sessions, in this process.
-
-        Functions take (session) or (session, transition), sync or async. Guards by (phase, event)
-        and exit criteria return True or a reason; `before` and `after` hooks go by (from, to).
-        `compensate` runs before a termination, then `cleanup` in the order flush, release, notify,
-        analytics, promote, scrub; scrub returns names in state to delete. Each of them is bounded
-        by `cleanup_seconds`. `compensations` are what effects register by name: after a termination
-        a worker calls them with (session, effect), the newest effect first, each once. `timeouts`
-        are those of new sessions without their own. Activating a session in init binds `tools`, and
-        resuming binds them again: GuardFailed if a required one cannot be had. A session that is
-        suspended more than `suspensions_per_day` is pointed out. Input resumes a session that was
-        suspended for idleness, unless resume_on_input=False. A second call replaces the first.
-        """
-        from limpet.session.life.tools import check_bindable
-
-        check_sessions(app)
-        check_flag("resume_on_input", resume_on_input)
-        if not cleanup_seconds > 0:
-            raise InvalidInput("cleanup_seconds is a number above 0: how long a step may take.")
-        if timeouts is not None:
-            timeouts_data(timeouts)
-        if tools is not None:
-            check_bindable(tools, ())
-        self._journal.lifecycles[app] = policy(
-            guards=guards,
-            before=before,
-            after=after,
-            cleanup=cleanup,
-            exit_criteria=exit_criteria,
-            compensate=compensate,
-            compensations=compensations,
-            cleanup_seconds=cleanup_seconds,
-            resume_on_input=resume_on_input,
-            timeouts=timeouts,
-            tools=tools,
-            suspensions_per_day=suspensions_per_day,
-        )
 
     async def resume(
         self,
@@ -178,20 +115,6 @@ class LongLife(Door):
         session: Session[Any] = Session(self._journal, key_of(key, user, id), untyped=True)
         done = await unarchive_session(session, acting)
         return replace(done, side_effects=rule(ARCHIVED, "unarchive").effects)
-
-    async def sweep(self, *, limit: int = 1_000) -> Swept:
-        """Act on every timeout that has passed, for at most so many sessions; what was done.
-
-        An idle session is suspended, one past its absolute timeout or its grace is terminated, one
-        past its expiry is deleted, and one that was suspended for idleness and has input since is
-        resumed. A leased session is left for the next sweep. Any number of processes may sweep one
-        store: each session is dealt with once. What cannot be done is in `failed`.
-        """
-        from limpet.session.life.sweep import Sweep
-
-        if type(limit) is not int or limit < 1:
-            raise InvalidInput(f"limit is how many sessions to deal with, not {described(limit)}.")
-        return await Sweep(self._journal).run(limit)
 
 
 async def opened_archived(session: Session[Any], tail: int, *, archived: bool) -> Session[Any]:

@@ -13,8 +13,9 @@ from limpet.store.protocol import Check, Query, Store
 _POLICIES: Final = ("checkpointing", "retention", "learnings", "curated", "gates")
 _MEMORY: Final = ("session/", "episodic/", "own/", "promoted/", "semantic/", "procedural/")
 _ADVICE: Final = (
-    "If a build before 0.1.0 has put them there, say policies and gates again (lp.checkpointing, "
-    "lp.retention, lp.set_gates), and put what sessions remember again: "
+    "If a build before 0.1.0 has put them there, say policies and gates again "
+    "(lp.policies.checkpointing, lp.policies.retention, lp.policies.gates), and put what "
+    "sessions remember again: "
     "lp.documents('memory', owner=(app, user)).list() shows it, s.memory.session.put keeps it. "
     "Then delete the old documents."
 )

@@ -56,7 +56,7 @@ from limpet.session.life.policy import Transition, call_function, function_name,
 from limpet.session.life.rousing import rouse
 from limpet.session.life.tools import binding
 from limpet.session.logs import SESSION
-from limpet.session.runs.running import status_at
+from limpet.session.runs.runs import status_at
 from limpet.session.writer import Writer
 
 NOBODY: Final = "system:lifecycle"
@@ -284,7 +284,7 @@ class Mover:
         key = self._session.key
         SESSION.warning("suspended often: session=%s suspensions_per_day=%.1f", key, a_day)
         writer.journal.metrics.measured(
-            "session.suspended_often",
+            "session.lifecycle.suspended_often",
             session=key,
             suspensions=spent.suspensions,
             suspensions_per_day=a_day,

@@ -117,7 +117,7 @@ class Resuming:
 
     async def _restore(self) -> str:
         session = self._session
-        kept = (await session.checkpoints(limit=PAGE_MAX)).items
+        kept = (await session.history.checkpoints(limit=PAGE_MAX)).items
         if not kept:
             raise NoCheckpoint(session.key)
         if not any(each.full for each in kept):

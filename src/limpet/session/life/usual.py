@@ -26,5 +26,5 @@ async def unusual_timeouts(store: Store) -> tuple[Check, ...]:
 def _check(name: str, count: int) -> Check:
     least, most = USUAL[name]
     found = f"{count:,} sessions are outside of the usual {least} to {most}"
-    advice = "Look whether that is meant; set others with s.set_timeouts."
+    advice = "Look whether that is meant; set others with s.lifecycle.set_timeouts."
     return Check(f"timeout {name}", found, "warning", advice)

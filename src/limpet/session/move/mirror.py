@@ -123,7 +123,7 @@ async def _log(session: Session[Any], place: Path) -> int:
 async def _rest(session: Session[Any], place: Path) -> None:
     head = session.head
     notes = {name: await getattr(session.memory, name).read() for name in _NOTES}
-    last = await session.checkpoints(limit=1)
+    last = await session.history.checkpoints(limit=1)
     newest = [_checkpoint(each) for each in last.items]
     texts = session.writer.known.texts
     timers = [_timer(name, timer, texts) for name, timer in head.facts.get("timers", {}).items()]
@@ -144,7 +144,7 @@ _NOTES: Final = {"session_state": "session-state.md", "working_buffer": "working
 
 
 def _summary(session: Session[Any], head: Head) -> dict[str, Any]:
-    setup, works_for = session.setup, children.delegation(head.facts)
+    setup, works_for = session.setup.current, children.delegation(head.facts)
     return {
         **head_form(head),
         "agent": setup.agent,
@@ -154,7 +154,7 @@ def _summary(session: Session[Any], head: Head) -> dict[str, Any]:
         "status": session.status,
         "stop_reason": session.stop_reason,
         "blocked_on": msgspec.to_builtins(session.blocked_on),
-        "usage": msgspec.to_builtins(session.usage),
+        "usage": msgspec.to_builtins(session.runs.usage),
         "parent": None if works_for is None else _parent(works_for),
         "state": session.writer.known.fields,
     }

@@ -14,7 +14,6 @@ from limpet.store.protocol import Progress
 
 if TYPE_CHECKING:
     from limpet.session.move.adopter import Adopter, CopyTarget
-    from limpet.session.move.mirror import Mirrored
     from limpet.session.move.transfer import Copied
 
 
@@ -85,28 +84,6 @@ class Moving(Door):
             )
         transfer = Transfer(self._journal, to.adopter, check_progress(progress))
         return await (transfer.all(check_app(app)) if one is None else transfer.one(one))
-
-    async def mirror(
-        self,
-        directory: str | Path,
-        key: AnyKey | str | None = None,
-        user: str | None = None,
-        id: str | None = None,
-        *,
-        app: str | None = None,
-    ) -> Mirrored:
-        """Write one session, an app, or everything as files that people read, for each a directory
-        with session.json, events.jsonl, wake-queue.jsonl and runtime/.
-
-        Files are replaced, each at once, and never read back. Bodies are in plain text.
-        """
-        from limpet.session.move.files import check_path
-        from limpet.session.move.mirror import mirror
-
-        if key is not None and app is not None:
-            raise InvalidInput("mirror takes a key or an app. Leave one out for the other.")
-        one = one_or_all(key, user, id)
-        return await mirror(self._journal, check_path(directory), one, check_app(app))
 
     @property
     def adopter(self) -> Adopter:

@@ -1,4 +1,4 @@
-"""Family: a session and all that were delegated from it, read from their logs. Part of Session."""
+"""Family: a session and all that were delegated from it, read from their logs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from limpet.model.facts.running.children import (
     parent_in,
     works_for,
 )
-from limpet.model.limits import DELEGATION_DEPTH_MAX
 
 if TYPE_CHECKING:
     from limpet.session.journal import Journal
-    from limpet.session.writer import Writer
 
 _TYPES: Final = (CHILD_CREATED, CHILD_ENDED, CHILD_RELEASED)
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
@@ -50,28 +48,6 @@ class Kin(msgspec.Struct, frozen=True):
         """Every (parent, child) of the tree, parents first."""
         own = [(self.key, child.key) for child in self.children]
         return (*own, *[edge for child in self.children for edge in child.edges])
-
-
-class Family:
-    """Whom a session works for, and who works for it."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-        writer: Writer
-
-    @property
-    def parent(self) -> Key | None:
-        """The session that delegated this one; None if nobody did. Of forks see `lineage`."""
-        return parent_in(self.writer.known.head.facts)
-
-    async def tree(self) -> Kin:
-        """This session and all that were ever delegated from it, down to the last.
-
-        What has ended is in it with its output, the rest is `at_work`. Reads one log for each.
-        """
-        levels = DELEGATION_DEPTH_MAX + 1  # below the lowest there is nobody
-        return await kin_of(self.writer.journal, self.writer.known.key, levels)
 
 
 async def parent_of(journal: Journal, head: Head) -> Head | None:

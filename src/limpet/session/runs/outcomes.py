@@ -1,4 +1,4 @@
-"""Outcomes of a session: define, grade, evaluate. A part of Session."""
+"""The outcome of a session: define, grade and evaluate what it is to achieve. `s.outcome`."""
 
 from __future__ import annotations
 
@@ -25,23 +25,21 @@ _EVIDENCE = ("agent.*", "effect.succeeded", STEP)
 MANAGED: Final = "managed."  # steps of managed tools, which may have read the criteria
 
 
-class Achieving:
-    """What a session is to achieve."""
+class SessionOutcome:
+    """What a session is to achieve: `s.outcome`."""
 
-    __slots__ = ()
+    __slots__ = ("_writer",)
 
-    if TYPE_CHECKING:
-        writer: Writer
-
-        def _by(self, actor: str | None) -> str: ...
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
 
     @property
-    def outcome(self) -> Outcome | None:
+    def current(self) -> Outcome | None:
         """What was defined last, with the last verdict on it; None if nothing was."""
-        known = self.writer.known
+        known = self._writer.known
         return outcomes.outcome_in(known.head.facts, known.texts)
 
-    async def define_outcome(
+    async def define(
         self,
         title: str,
         detail: str | None = None,
@@ -51,14 +49,14 @@ class Achieving:
     ) -> Event:
         """Say what is to be achieved, and by which criteria that is judged. An input."""
         draft = outcomes.outcome_defined(title, detail, criteria)
-        prepared = self.writer.journal.prepare(draft, self._by(actor))
-        return (await self.writer.commit((prepared,)))[0]
+        prepared = self._writer.journal.prepare(draft, self._writer.acting(actor))
+        return (await self._writer.commit((prepared,)))[0]
 
     async def grade(self) -> Grade:
         """How far it is, from the log alone: nothing defined (missing), waiting for a person
         (blocked) or for a time (sleeping), at work (in_progress), or perhaps done."""
-        await self.writer.load(tail=20)
-        facts = self.writer.known.head.facts
+        await self._writer.load(tail=20)
+        facts = self._writer.known.head.facts
         if "outcome" not in facts:
             return "missing"
         if open_requests(facts):
@@ -80,13 +78,13 @@ class Achieving:
         if evaluator is not None and not callable(evaluator):
             raise InvalidInput("an evaluator is a function of the outcome and the evidence.")
         found = await self._judged(evaluator)
-        before = self.writer.known.head.facts.get("outcome", EMPTY).get("met", ())
+        before = self._writer.known.head.facts.get("outcome", EMPTY).get("met", ())
         trend = outcomes.trend(before, found.met)
         verdict = Evaluation(found.verdict, found.met, trend, found.note)
-        if self.outcome is not None:
+        if self.current is not None:
             fact = outcomes.outcome_evaluated(verdict)
-            prepared = self.writer.journal.prepare(fact, self._by(actor))
-            await self.writer.commit((prepared,))
+            prepared = self._writer.journal.prepare(fact, self._writer.acting(actor))
+            await self._writer.commit((prepared,))
         return verdict
 
     async def unmet(self, gates: Gates) -> tuple[str, ...]:
@@ -95,17 +93,17 @@ class Achieving:
         As an exit criterion: a session completes only if its outcome passed.
         """
         check_gates(gates)
-        grade, outcome = await self.grade(), self.outcome
+        grade, outcome = await self.grade(), self.current
         return tuple(unmet_outcome(gates, grade, None if outcome is None else outcome.verdict))
 
-    async def outcome_history(self, *, limit: int = 50) -> tuple[Event, ...]:
+    async def history(self, *, limit: int = 50) -> tuple[Event, ...]:
         """Definitions and verdicts, the newest first."""
         types = (DEFINED, EVALUATED)
         return await self._read(types, after=0, limit=check_limit(limit), reverse=True)
 
     async def _judged(self, evaluator: Evaluator | None) -> Evaluation:
         grade = await self.grade()
-        outcome = self.outcome
+        outcome = self.current
         if outcome is None or grade != "done_candidate":
             return Evaluation("not_ready", note=grade)
         if evaluator is None:
@@ -119,7 +117,7 @@ class Achieving:
     async def _read(
         self, types: tuple[str, ...], *, after: int, limit: int, reverse: bool = False
     ) -> tuple[Event, ...]:
-        store, key = self.writer.journal.store, self.writer.known.key
+        store, key = self._writer.journal.store, self._writer.known.key
         return await store.read(key, after=after, limit=limit, reverse=reverse, types=types)
 
 

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
-from limpet.errors import DocumentConflict, InvalidInput, SessionConflict, SessionCorrupt
+from limpet.errors import DocumentConflict, InvalidInput, SessionConflict
 from limpet.model import UPDATE_TRIES_MAX, Commit
 from limpet.session.arguments import AnyKey, check_actor, key_of
 from limpet.session.documents import Document, commit_puts
 from limpet.session.door import Door
+from limpet.session.policies import StorePolicies
 from limpet.session.runs import learnings
 from limpet.session.runs.learnings import Gates, Learning
 from limpet.session.session import Session
@@ -29,31 +30,6 @@ class Promoting(Door):
         """What sessions of this agent have learned, each once."""
         return tuple(await learnings.all_learnings(self._journal, agent))
 
-    async def set_gates(self, agent: str, gates: Gates | None, *, actor: str | None = None) -> None:
-        """Say what must hold before a learning of this agent is promoted. None: nothing.
-
-        Kept with the store, for every process.
-        """
-        documents, by = learnings.gates_kept(self._journal), check_actor(actor) or _RUNTIME
-        if gates is None:
-            await documents.delete(agent, actor=by)
-        else:
-            value = msgspec.to_builtins(learnings.check_gates(gates))
-            await documents.put(agent, value, actor=by)
-
-    async def gates_of(self, agent: str) -> Gates:
-        """What must hold before a learning of this agent is promoted."""
-        documents = learnings.gates_kept(self._journal)
-        found = await documents.find(agent)
-        if found is None:
-            return Gates()
-        read = documents.decoded(found, Gates)
-        if read is None:  # what cannot be read lets nothing through
-            raise SessionCorrupt(
-                documents.key(agent), "the gates cannot be read; set them again with lp.set_gates"
-            )
-        return read
-
     async def promote(
         self,
         agent: str,
@@ -64,12 +40,15 @@ class Promoting(Door):
     ) -> Document:
         """Take a learning into the agent's curated memory: lp.memory_of(agent) shows it.
 
-        Raises PromotionRefused unless the gates of the agent hold (lp.set_gates). Those on an
+        Raises PromotionRefused unless the gates of the agent hold (lp.policies.gates). Those on an
         outcome are about `session`, which has to be one that learned it; it records the promotion.
         """
         if not isinstance(learning, Learning):
             raise InvalidInput("promote takes a learning, as lp.learnings(agent) returns them.")
-        by, gates = check_actor(actor) or _RUNTIME, await self.gates_of(agent)
+        by, gates = (
+            check_actor(actor) or _RUNTIME,
+            await StorePolicies(self._journal).gates_of(agent),
+        )
         of = None if session is None else Session[Any](self._journal, key_of(session))
         for left in reversed(range(UPDATE_TRIES_MAX)):
             commits = await self._allowed(agent, learning, gates, of, by)
@@ -105,8 +84,9 @@ class Promoting(Door):
                 reasons.append("its outcome counts, and no session= was given")
             learnings.refuse(agent, learning, reasons)
             return ()
-        grade = await of.grade()
-        verdict = None if of.outcome is None else of.outcome.verdict
+        grade = await of.outcome.grade()
+        outcome = of.outcome.current
+        verdict = None if outcome is None else outcome.verdict
         reasons += learnings.unmet_outcome(gates, grade, verdict)
         if learnings.source(of.key) not in sources:
             reasons.append(f"session {of.key} has not learned it")

@@ -1,6 +1,4 @@
-"""Setup of a session: what it runs with, what of that has changed, what is permitted. A part of
-Session.
-"""
+"""The setup of a session: what it runs with, what of that changed, what is permitted. `s.setup`."""
 
 from __future__ import annotations
 
@@ -33,21 +31,19 @@ if TYPE_CHECKING:
     from limpet.session.writer import Writer
 
 
-class SettingUp:
-    """What a session runs with."""
+class SessionSetup:
+    """What a session runs with: `s.setup`."""
 
-    __slots__ = ()
+    __slots__ = ("_writer",)
 
-    if TYPE_CHECKING:
-        writer: Writer
-
-        def _by(self, actor: str | None) -> str: ...
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
 
     @property
-    def setup(self) -> Setup:
+    def current(self) -> Setup:
         """Agent, environment, permissions, tools, resources and vaults, by version; as far as
-        this object knows. `setup.fingerprint` is the same for the same setup."""
-        return setup_in(self.writer.known.head.facts)
+        this object knows. Its `fingerprint` is the same for the same setup."""
+        return setup_in(self._writer.known.head.facts)
 
     async def attach(
         self,
@@ -71,67 +67,52 @@ class SettingUp:
             named["permissions"] = await versioned(self._documents("permissions"), name)
         if not named:
             raise InvalidInput("attach takes resources, vaults or permissions.")
-        prepared = self.writer.journal.prepare(attached(**named), self._by(actor))
-        return (await self.writer.commit((prepared,)))[0]
+        prepared = self._writer.journal.prepare(attached(**named), self._writer.acting(actor))
+        return (await self._writer.commit((prepared,)))[0]
 
-    async def compare_setup(self, other: Setup | None = None) -> tuple[SetupChange, ...]:
+    async def compare(self, other: Setup | None = None) -> tuple[SetupChange, ...]:
         """What differs in another setup; without one, in the newest versions of the documents.
 
         A document that was deleted counts as removed.
         """
         if not isinstance(other, Setup | None):
-            raise InvalidInput(
-                f"compare_setup takes the setup of a session, not {described(other)}."
-            )
-        mine = setup_in((await head_now(self.writer)).facts)
+            raise InvalidInput(f"compare takes the setup of a session, not {described(other)}.")
+        mine = setup_in((await head_now(self._writer)).facts)
         return mine.compare(await self._newest(mine) if other is None else other)
 
-    async def describe_environment(self) -> Document | None:
+    async def environment(self) -> Document | None:
         """The environment it runs in, in its version; None if it has none."""
-        name = setup_in((await head_now(self.writer)).facts).environment
+        name = setup_in((await head_now(self._writer)).facts).environment
         return None if name is None else await self._get("environments", name)
 
-    async def list_resources(self) -> tuple[Document, ...]:
+    async def resources(self) -> tuple[Document, ...]:
         """What it works on, each in its version."""
-        names = setup_in((await head_now(self.writer)).facts).resources
+        names = setup_in((await head_now(self._writer)).facts).resources
         return tuple([await self._get("resources", name) for name in names])
 
-    async def list_vaults(self) -> dict[str, tuple[str, ...]]:
+    async def vaults(self) -> dict[str, tuple[str, ...]]:
         """The names of the secrets in each of its vaults; never where they are kept."""
-        names = setup_in((await head_now(self.writer)).facts).vaults
+        names = setup_in((await head_now(self._writer)).facts).vaults
         found = {name: await self._get("vaults", name) for name in names}
         return {name: tuple(sorted(vault.value)) for name, vault in found.items()}
 
-    async def describe_permissions(self) -> dict[str, Permission]:
+    async def permissions(self) -> dict[str, Permission]:
         """What may be used, by tool; `*` is every other one.
 
         From the attached permissions, the bound tools, and those of the sessions that it works
         for; where several speak, the strictest counts. Where tools are bound, all others are
         denied, apart from managed tools.
         """
-        facts = (await head_now(self.writer)).facts
+        facts = (await head_now(self._writer)).facts
         return within(await self._permissions_in(setup_in(facts)), usable_tools(facts))
 
     async def check_permission(self, tool: str) -> Permission:
         """always_allow, always_ask or deny."""
         if type(tool) is not str or not tool:
             raise InvalidInput(f"a tool is named by a text, not {described(tool)}.")
-        facts = (await head_now(self.writer)).facts
+        facts = (await head_now(self._writer)).facts
         said = await self._permissions_in(setup_in(facts))
         return permission_within(said, usable_tools(facts), tool)
-
-    async def permissions_for(self, worker: Mapping[str, Permission]) -> Mapping[str, Permission]:
-        """What a worker and this session both allow, as far as this object knows: for the runtime.
-
-        Nothing is read if the session was set up with neither permissions nor tools.
-        """
-        facts = self.writer.known.head.facts
-        if "setup" not in facts and not tools_in(facts):
-            return worker
-        setup = self.setup
-        if setup.permissions is None and not setup.tools and not setup.limits:
-            return worker
-        return stricter(worker, await self._permissions_in(setup))
 
     async def _permissions_in(self, setup: Setup) -> dict[str, Permission]:
         said: list[Mapping[str, Any]] = [limits_of(setup)]
@@ -164,7 +145,24 @@ class SettingUp:
         return await self._documents(kind).get(base, int(version))
 
     def _documents(self, kind: str) -> Documents:
-        return (Vaults if kind == "vaults" else Documents)(self.writer.journal, kind)
+        return (Vaults if kind == "vaults" else Documents)(self._writer.journal, kind)
+
+
+async def permissions_for(
+    writer: Writer, worker: Mapping[str, Permission]
+) -> Mapping[str, Permission]:
+    """Return what a worker and the session both allow, as far as its object knows.
+
+    Nothing is read if the session was set up with neither permissions nor tools.
+    """
+    facts = writer.known.head.facts
+    if "setup" not in facts and not tools_in(facts):
+        return worker
+    own = SessionSetup(writer)
+    setup = own.current
+    if setup.permissions is None and not setup.tools and not setup.limits:
+        return worker
+    return stricter(worker, await own._permissions_in(setup))
 
 
 def _names(kind: str, given: Iterable[str]) -> list[str]:

@@ -139,7 +139,7 @@ async def _bounds(writer: Writer, wake_id: str) -> tuple[Event, int]:
             if event.type == SPAN_STARTED:
                 return event, end
             end = event.seq
-    known = "See s.wakes(), or limpet trace --list."
+    known = "See s.runs.wakes(), or limpet trace --list."
     raise InvalidInput(f"session {writer.known.key} has no wake {wake_id!r}. {known}")
 
 

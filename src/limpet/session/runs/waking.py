@@ -7,22 +7,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from limpet.errors import InvalidInput
-from limpet.model import Event, FrozenDict
-from limpet.model.facts.running.endings import is_held
-from limpet.model.facts.running.runs import DEAD, is_dead, requeued
 from limpet.session.arguments import (
     AnyKey,
-    check_actor,
     check_lease_seconds,
-    check_limit,
-    check_sessions,
     key_and,
-    key_of,
 )
 from limpet.session.door import Door
-from limpet.session.session import Session
-from limpet.store.protocol import Page, Query
 
 _run_a_turn: Callable[..., Awaitable[Any]]
 
@@ -53,31 +43,3 @@ class Waking(Door):
     def ringing(self, app: str | None = None) -> AbstractContextManager[asyncio.Event]:
         """A bell that rings when a session of this app may have become due; for workers."""
         return self._journal.hub.waiting(app=app)
-
-    async def dead_letters(self, *, app: str, limit: int = 50, cursor: str | None = None) -> Page:
-        """Sessions of an app whose turn, or whose compensations, failed as often as they may.
-
-        Each is held until `requeue`. `head.facts["run"]["dead"]` has the code of the error, and
-        `s.failure` of the loaded session what it said; of a session that was terminated,
-        `head.facts["ending"]["held"]` names the effects that are not undone.
-        """
-        query = Query(app=check_sessions(app), labels=FrozenDict({DEAD: "yes"}))
-        return await self._journal.store.heads(query, cursor=cursor, limit=check_limit(limit))
-
-    async def requeue(
-        self,
-        key: AnyKey | str,
-        user: str | None = None,
-        id: str | None = None,
-        *,
-        actor: str | None = None,
-    ) -> Event:
-        """Try a dead letter again, with all its attempts. Raises InvalidInput if it is none."""
-        session: Session[Any] = Session(self._journal, key_of(key, user, id))
-        await session.refresh(tail=0)
-        facts = session.head.facts
-        if not is_dead(facts) and not is_held(facts):
-            raise InvalidInput(f"session {session.key} is not a dead letter. Send it an input.")
-        by = check_actor(actor) or "system:operator"
-        prepared = self._journal.prepare(requeued(), by)
-        return (await session.writer.commit((prepared,), session.version))[0]

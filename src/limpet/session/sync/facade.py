@@ -21,7 +21,6 @@ INSIDE: Final = (
     "adopter",
     "internals",
     "journal",
-    "permissions_for",
     "ringing",
     "writer",
 )  # for the rest of the package
@@ -42,7 +41,16 @@ NAMES: Final = {
     "Buffer": "SyncBuffer",
     "Vaults": "SyncVaults",
     "Permissions": "SyncPermissions",
-    "History": "SyncSession",
+    "SessionHistory": "SyncHistory",
+    "SessionLifecycle": "SyncLifecycle",
+    "SessionTools": "SyncTools",
+    "SessionRuns": "SyncRuns",
+    "SessionBlobs": "SyncBlobs",
+    "SessionOutcome": "SyncOutcome",
+    "SessionSetup": "SyncSetup",
+    "StoreWork": "SyncWork",
+    "StoreMaintenance": "SyncMaintenance",
+    "StorePolicies": "SyncPolicies",
 }
 _ANNOTATED: Final = re.compile(rf"\b({'|'.join(NAMES)})\b")
 _STREAM: Final = re.compile(r"AsyncGenerator\[(\w+), None\]")

@@ -12,16 +12,25 @@ from typing import Any, Generic, TypeVar
 
 from limpet.errors import StoreClosed
 from limpet.session.app import App
+from limpet.session.blobs import SessionBlobs
 from limpet.session.commit import CommitBuilder
 from limpet.session.documents import Documents
+from limpet.session.history.history import SessionHistory
+from limpet.session.life.lifecycle import SessionLifecycle, SessionTools
 from limpet.session.life.memory import Episodes, Layer, Memory, Overlay, Working
 from limpet.session.limpet import Limpet
+from limpet.session.maintenance import StoreMaintenance
+from limpet.session.policies import StorePolicies
 from limpet.session.runs.buffers import Buffer
+from limpet.session.runs.outcomes import SessionOutcome
 from limpet.session.runs.permissions import Permissions
+from limpet.session.runs.runs import SessionRuns
+from limpet.session.runs.setup import SessionSetup
 from limpet.session.runs.vaults import Vaults
 from limpet.session.session import Session
 from limpet.session.sync.facade import Facade
 from limpet.session.sync.loop import Loop
+from limpet.session.work import StoreWork
 from limpet.store.answers import Checked
 from limpet.store.protocol import Seal
 
@@ -35,6 +44,46 @@ class SyncCommit(Facade[CommitBuilder], of=CommitBuilder):
 
 class SyncSession(Facade[Session[Any]], Generic[S], of=Session):
     """A session, or a handle on one, without await."""
+
+
+class SyncHistory(Facade[SessionHistory[Any]], Generic[S], of=SessionHistory):
+    """The past of a session, without await."""
+
+
+class SyncLifecycle(Facade[SessionLifecycle], of=SessionLifecycle):
+    """Timeouts, timers and priority of a session, without await."""
+
+
+class SyncTools(Facade[SessionTools], of=SessionTools):
+    """The tools of a session, without await."""
+
+
+class SyncRuns(Facade[SessionRuns], of=SessionRuns):
+    """The runs of a session, without await."""
+
+
+class SyncBlobs(Facade[SessionBlobs], of=SessionBlobs):
+    """The blobs of a session, without await."""
+
+
+class SyncOutcome(Facade[SessionOutcome], of=SessionOutcome):
+    """The outcome of a session, without await."""
+
+
+class SyncSetup(Facade[SessionSetup], of=SessionSetup):
+    """The setup of a session, without await."""
+
+
+class SyncWork(Facade[StoreWork], of=StoreWork):
+    """Leases, dead letters and sweeps, without await."""
+
+
+class SyncMaintenance(Facade[StoreMaintenance], of=StoreMaintenance):
+    """Looking after a store, without await."""
+
+
+class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
+    """The policies of apps and agents, without await."""
 
 
 class SyncWorking(Facade[Working], of=Working):

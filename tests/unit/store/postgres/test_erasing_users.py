@@ -64,4 +64,4 @@ async def test_a_user_is_erased_by_as_many_statements_for_many_sessions_as_for_f
         erased = {each.key_hash for each in (*done.sessions, *done.logs)}
         assert (len(done.sessions), len(done.logs), len(erased)) == (10, 5, 15)
         assert [head.key.user for head in (await lp.list(app="shop")).items] == ["bob"] * 3
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()

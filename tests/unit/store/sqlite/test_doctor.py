@@ -32,7 +32,7 @@ async def path(tmp_path: Path) -> Path:
 
 async def diagnose(path: Path, options: str = "") -> Diagnosis:
     async with limpet.open(f"sqlite:///{path}{options}") as lp:
-        return await lp.doctor()
+        return await lp.maintenance.doctor()
 
 
 def of(diagnosis: Diagnosis, name: str) -> Check:
@@ -57,7 +57,7 @@ async def test_the_live_channel_is_named_and_may_be_damaged(path: Path) -> None:
     assert of(await diagnose(path), "live channel").found.startswith("no file")
     async with limpet.open(f"sqlite:///{path}") as lp:
         assert (await anext(lp.session(KEY).follow())).seq == 1
-        assert of(await lp.doctor(), "live channel").found == "16 KiB in a.db-live"
+        assert of(await lp.maintenance.doctor(), "live channel").found == "16 KiB in a.db-live"
     path.with_name("a.db-live").write_bytes(b"x" * 5_000)
     diagnosis = await diagnose(path)
     assert unwell(diagnosis) == {"live channel": "warning"}
@@ -103,7 +103,7 @@ async def test_progress_is_told(path: Path) -> None:
     """The caller hears how far the reading is, to its end."""
     steps: list[tuple[int, int]] = []
     async with limpet.open(f"sqlite:///{path}") as lp:
-        await lp.doctor(progress=lambda done, total: steps.append((done, total)))
+        await lp.maintenance.doctor(progress=lambda done, total: steps.append((done, total)))
     assert steps[-1] == (1, 1)
 
 
@@ -172,12 +172,12 @@ async def test_an_erasure_that_was_cut_short_is_a_problem_that_erasing_again_end
         patch.setattr(erasure, "purge_some", lambda _: False)
         async with limpet.open(f"sqlite:///{path}") as lp:
             first = await lp.erase(KEY)
-            diagnosis = await lp.doctor()
+            diagnosis = await lp.maintenance.doctor()
     assert of(diagnosis, "removals").severity == "problem"
     assert "lp.erase" in of(diagnosis, "removals").advice
     async with limpet.open(f"sqlite:///{path}") as lp:
         assert await lp.erase(KEY) == first
-        assert of(await lp.doctor(), "removals").ok
+        assert of(await lp.maintenance.doctor(), "removals").ok
 
 
 async def test_a_removal_that_is_not_done_is_a_warning(
@@ -187,7 +187,7 @@ async def test_a_removal_that_is_not_done_is_a_warning(
     monkeypatch.setattr(erasure, "purge_some", lambda _: False)
     async with limpet.open(f"sqlite:///{path}") as lp:
         await lp.delete(KEY)
-        diagnosis = await lp.doctor()
+        diagnosis = await lp.maintenance.doctor()
     assert unwell(diagnosis) == {"removals": "warning"}
 
 
@@ -201,7 +201,7 @@ async def test_a_log_that_a_reader_keeps_long_is_a_warning(
     async with limpet.open(f"sqlite:///{path}?sync=normal") as lp:
         for _ in range(10):
             await lp.session(KEY).append("a.b", {"text": "x" * 900}, actor="x")
-        check = of(await lp.doctor(), "write-ahead log")
+        check = of(await lp.maintenance.doctor(), "write-ahead log")
     reader.close()
     assert check.severity == "warning"
     assert "transaction" in check.advice
@@ -222,7 +222,7 @@ async def test_a_sealed_store_without_its_seal_is_not_called_damaged(tmp_path: P
     url = f"sqlite:///{tmp_path}/sealed.db"
     async with limpet.open(url, seal=FixedKeySeal()) as lp:
         await lp.create("shop", "ada", state={"user:x": 1})
-        assert unwell(await lp.doctor()) == {}
+        assert unwell(await lp.maintenance.doctor()) == {}
     assert unwell(await diagnose(tmp_path / "sealed.db")) == {"seal": "warning"}
 
 

@@ -51,7 +51,7 @@ async def test_nothing_of_an_erased_session_is_left(tmp_path: Path, way: str) ->
         await lp.erase(s.key)
         assert found(tmp_path) == set()
         assert (await lp.get(other.key)).state == {"app:kept": 1}
-        report = await lp.verify()
+        report = await lp.maintenance.verify()
         assert report.findings == ()
 
 

@@ -279,7 +279,7 @@ async def test_the_thread_makes_all_commits_if_the_url_says_so(tmp_path: Path) -
         s = await lp.create("a", "u", actor="x")
         await at_rest(lp._journal.store)  # type: ignore[arg-type]
         await s.append("x.y")
-        (check,) = [c for c in (await lp.doctor()).checks if c.name == "event loop"]
+        (check,) = [c for c in (await lp.maintenance.doctor()).checks if c.name == "event loop"]
     assert (check.severity, "inline=off" in check.found) == ("ok", True)
     assert lp._opened is not None
 

@@ -28,7 +28,7 @@ async def test_a_head_that_is_remembered_is_not_decoded_again(
     """It is the one that was committed here."""
     one, other = two
     session = await one.create("app", "ada", id="s", labels={"mood": "calm"})
-    lease = await one.acquire_lock(session.key, worker="w")
+    lease = await one.work.lock(session.key, worker="w")
     read = await other.get(session.key)
     decoded = list[str]()
     monkeypatch.setattr(rows, "head_from", lambda row: decoded.append(row))
@@ -41,10 +41,10 @@ async def test_another_s_lease_is_seen_at_once(two: Two) -> None:
     one, other = two
     session = await one.create("app", "ada", id="s")
     await one.get(session.key)
-    lease = await other.acquire_lock(session.key, worker="theirs")
+    lease = await other.work.lock(session.key, worker="theirs")
     head = (await one.get(session.key)).head
     assert (head.worker, head.lease_us) == ("theirs", lease.until_us)
-    await other.release(lease)
+    await other.work.release(lease)
     assert (await one.get(session.key)).head.worker is None
 
 
@@ -64,16 +64,16 @@ async def test_a_lease_names_the_timers_that_another_process_set(two: Two) -> No
     """Why a session is due is not taken from what was remembered of it before."""
     one, other = two
     session = await one.create("app", "ada", id="s")
-    await (await other.get(session.key)).set_timer("check", timedelta(0), actor="u")
-    (lease,) = await one.claim("w")
+    await (await other.get(session.key)).lifecycle.set_timer("check", timedelta(0), actor="u")
+    (lease,) = await one.work.claim("w")
     assert (lease.key, lease.timers) == (session.key, ("check",))
-    await one.release(lease)
+    await one.work.release(lease)
 
 
 async def test_a_lease_names_the_timers_that_are_remembered(two: Two) -> None:
     """It is the same lease, whoever set them."""
     one, _ = two
     session = await one.create("app", "ada", id="s")
-    await session.set_timer("check", timedelta(0), actor="u")
-    (lease,) = await one.claim("w")
+    await session.lifecycle.set_timer("check", timedelta(0), actor="u")
+    (lease,) = await one.work.claim("w")
     assert (lease.key, lease.timers, lease.uid) == (session.key, ("check",), session.head.uid)

@@ -47,7 +47,7 @@ def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
 
 async def findings(path: Path) -> int:
     async with limpet.open(f"sqlite:///{path}", seal=FixedKeySeal()) as lp:
-        return len((await lp.verify()).findings)
+        return len((await lp.maintenance.verify()).findings)
 
 
 async def test_no_salt_lies_beside_a_sealed_body(path: Path) -> None:

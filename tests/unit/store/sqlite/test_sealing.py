@@ -36,8 +36,8 @@ async def test_the_key_opens_everything(path: Path) -> None:
     async with limpet.open(f"sqlite:///{path}", seal=FixedKeySeal()) as lp:
         s = await lp.get(("a", "u", "1"))
         assert (s.state["x"], s.state["app:x"], len(s.state["log"])) == (SECRET, SECRET, 40)
-        assert s.damaged == ()
-        assert (await lp.verify()).findings == ()
+        assert s.history.damaged == ()
+        assert (await lp.maintenance.verify()).findings == ()
 
 
 @pytest.mark.parametrize("seal", [None, FixedKeySeal(b"k" * 32)], ids=["no key", "wrong key"])
@@ -54,5 +54,5 @@ async def test_without_the_key_the_headers_are_readable_and_the_bodies_are_not(
         ]
         assert all("seal" in (e.damage or "") for e in s.events)
         assert SECRET not in str(dict(s.state))
-        report = await lp.verify()
+        report = await lp.maintenance.verify()
         assert not report.ok

@@ -40,7 +40,7 @@ async def test_a_close_leaves_a_snapshot_of_the_last_version(path: Path) -> None
     conn.close()
     async with limpet.open(f"sqlite:///{path}") as lp:
         assert (await lp.get(("a", "u", "1"))).state == {"n": 60}
-        assert (await lp.verify()).findings == ()
+        assert (await lp.maintenance.verify()).findings == ()
 
 
 async def test_short_processes_do_not_each_write_a_large_state_again(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ async def test_a_state_that_grows_like_its_log_has_one_snapshot(tmp_path: Path) 
             if number == 50:
                 await s.checkpoint("here", full=True)
                 pinned = s.version
-        assert len((await s.state_at(30))["log"]) == 29
-        assert (await lp.verify()).findings == ()
+        assert len((await s.history.at(30))["log"]) == 29
+        assert (await lp.maintenance.verify()).findings == ()
     conn = apsw.Connection(str(path))
     seqs = [seq for (seq,) in conn.execute("SELECT seq FROM snapshots WHERE sid = 1 ORDER BY seq")]
     conn.close()
@@ -151,10 +151,10 @@ async def test_a_bad_snapshot_changes_nothing_but_the_time(
     """State is read from the log, appends go on from it, and verify tells what it found."""
     change(path, sql, *args)
     async with limpet.open(f"sqlite:///{path}") as lp:
-        report = await lp.verify()
+        report = await lp.maintenance.verify()
         assert report.ok == sql.startswith("DELETE")
         s = await lp.get(("a", "u", "1"))
-        assert (s.state, s.version, s.damaged) == ({"n": 60}, 61, ())
+        assert (s.state, s.version, s.history.damaged) == ({"n": 60}, 61, ())
         assert (await s.append("a.b", actor="x", inc={"n": 1})).seq == 62
         assert s.state == {"n": 61}
     async with limpet.open(f"sqlite:///{path}") as lp:
@@ -168,7 +168,7 @@ async def test_a_damaged_log_is_not_laundered_by_a_snapshot(path: Path) -> None:
     for _ in range(2):
         async with limpet.open(f"sqlite:///{path}") as lp:
             s = await lp.get(("a", "u", "1"))
-            assert s.damaged == (30,)
+            assert s.history.damaged == (30,)
             for _ in range(40):
                 await s.append("a.b", {"text": "x" * 300}, actor="x", set={"n": 1})
     conn = apsw.Connection(str(path))

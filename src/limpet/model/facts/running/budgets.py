@@ -113,7 +113,9 @@ def _shared(facts: Facts, share: Share) -> Budget:
     if type(share.of) not in (int, float) or not 0 < share.of <= 1:
         raise InvalidEvent(f"a share is a number above 0 and up to 1, not {described(share.of)}")
     if not has_limit(facts):
-        raise InvalidEvent("the session has no budget to share. Grant it one first: s.grant(…)")
+        raise InvalidEvent(
+            "the session has no budget to share. Grant it one first: s.runs.grant(…)"
+        )
     return _part_left(facts, share.of)
 
 

@@ -1,29 +1,44 @@
-"""Leases: who works on which session, so that no two workers do."""
+"""The work of a store: who runs which session, what is due, what failed. `lp.work`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import overload
+from typing import TYPE_CHECKING, Any, overload
 
-from limpet.errors import InvalidQuery, LimpetError, SessionFenced
-from limpet.model import Lease
+from limpet.errors import InvalidInput, InvalidQuery, LimpetError, SessionFenced
+from limpet.model import Event, FrozenDict, Lease, described
+from limpet.model.facts.running.endings import is_held
+from limpet.model.facts.running.runs import DEAD, is_dead, requeued
 from limpet.session.arguments import (
     AnyKey,
+    check_actor,
     check_claim,
     check_lease,
     check_lease_seconds,
+    check_limit,
     check_retry_seconds,
     check_sessions,
     check_worker,
     key_of,
 )
-from limpet.session.door import Door
 from limpet.session.logs import SESSION, lease_lost
+from limpet.session.session import Session
 from limpet.store.leases import Leases
+from limpet.store.protocol import Page, Query
+
+if TYPE_CHECKING:
+    from limpet.session.journal import Journal
+    from limpet.session.life.sweep import Swept
+    from limpet.session.session import Session
 
 
-class Leasing(Door):
-    """Claiming due sessions, and locking one."""
+class StoreWork:
+    """Leases, dead letters and sweeps: `lp.work`."""
+
+    __slots__ = ("_journal",)
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
 
     async def claim(
         self, worker: str, *, limit: int = 1, lease_seconds: float = 30, app: str | None = None
@@ -42,10 +57,12 @@ class Leasing(Door):
 
     @overload
     async def renew(self, lease: Lease, *, lease_seconds: float | None = None) -> Lease: ...
+
     @overload
     async def renew(
         self, lease: Iterable[Lease], *, lease_seconds: float | None = None
     ) -> tuple[Lease | None, ...]: ...
+
     async def renew(
         self, lease: Lease | Iterable[Lease], *, lease_seconds: float | None = None
     ) -> Lease | tuple[Lease | None, ...]:
@@ -71,7 +88,7 @@ class Leasing(Door):
         """Give the lease back. False if it was not held any more.
 
         With `retry_seconds` nobody is given the session by a claim before then, not even if input
-        comes: for work that failed, so that others have their turn. acquire_lock may take it.
+        comes: for work that failed, so that others have their turn. lock may take it.
         Without, a claimed session that is due for nothing but what it was claimed for (timers that
         still stand, inputs of which none was processed) is held back for a second.
         """
@@ -82,7 +99,7 @@ class Leasing(Door):
             SESSION.info(text, lease.key, lease.worker, lease.fence)
         return held
 
-    async def acquire_lock(
+    async def lock(
         self,
         key: AnyKey | str,
         user: str | None = None,
@@ -100,6 +117,48 @@ class Leasing(Door):
         work = self._leases()
         seconds = check_lease_seconds(lease_seconds)
         return await work.acquire(key_of(key, user, id), check_worker(worker), seconds)
+
+    async def dead_letters(self, *, app: str, limit: int = 50, cursor: str | None = None) -> Page:
+        """Sessions of an app whose turn, or whose compensations, failed as often as they may.
+
+        Each is held until `requeue`. `head.facts["run"]["dead"]` has the code of the error, and
+        `s.runs.failure` of the loaded session what it said; of a session that was terminated,
+        `head.facts["ending"]["held"]` names the effects that are not undone.
+        """
+        query = Query(app=check_sessions(app), labels=FrozenDict({DEAD: "yes"}))
+        return await self._journal.store.heads(query, cursor=cursor, limit=check_limit(limit))
+
+    async def requeue(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        *,
+        actor: str | None = None,
+    ) -> Event:
+        """Try a dead letter again, with all its attempts. Raises InvalidInput if it is none."""
+        session: Session[Any] = Session(self._journal, key_of(key, user, id))
+        await session.refresh(tail=0)
+        facts = session.head.facts
+        if not is_dead(facts) and not is_held(facts):
+            raise InvalidInput(f"session {session.key} is not a dead letter. Send it an input.")
+        by = check_actor(actor) or "system:operator"
+        prepared = self._journal.prepare(requeued(), by)
+        return (await session.writer.commit((prepared,), session.version))[0]
+
+    async def sweep(self, *, limit: int = 1_000) -> Swept:
+        """Act on every timeout that has passed, for at most so many sessions; what was done.
+
+        An idle session is suspended, one past its absolute timeout or its grace is terminated, one
+        past its expiry is deleted, and one that was suspended for idleness and has input since is
+        resumed. A leased session is left for the next sweep. Any number of processes may sweep one
+        store: each session is dealt with once. What cannot be done is in `failed`.
+        """
+        from limpet.session.life.sweep import Sweep
+
+        if type(limit) is not int or limit < 1:
+            raise InvalidInput(f"limit is how many sessions to deal with, not {described(limit)}.")
+        return await Sweep(self._journal).run(limit)
 
     def _leases(self) -> Leases:
         store = self._journal.store

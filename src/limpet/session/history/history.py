@@ -1,0 +1,165 @@
+"""The past of a session: read it, compare it, and keep places in it. `s.history`.
+
+Each verb is one call into a module of this room, which is imported when it is first used: most
+sessions are never blamed or restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from limpet.errors import InvalidInput
+from limpet.model import to_time
+from limpet.session.arguments import (
+    check_flag,
+    check_limit,
+)
+from limpet.session.history.at import When, fold_of, head_now, state_of
+from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.writer import Writer
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from limpet.model import Event
+    from limpet.model.diff.diff import Diff
+    from limpet.session.history.bisect import Predicate
+    from limpet.session.history.kept import CheckpointPage
+
+S = TypeVar("S", covariant=True)
+
+
+class SessionHistory(Generic[S]):
+    """What can be asked of a session's past: `s.history`."""
+
+    __slots__ = ("_writer",)
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def at(self, when: When) -> S:
+        """The session's own fields as they were: after an event (its seq), at a time, at a
+        checkpoint. A text names one as the command line does: "12", "2026-05-01T10:00:00Z", "#3".
+
+        Typed as `state` is, and brought to the version of its class if it is older; nothing is
+        recorded. app: and user: names are not in it. Raises InvalidInput if there was no session
+        yet, or no such event.
+        """
+        state: S = state_of(self._writer.typed, await fold_of(self._writer, when))
+        return state
+
+    async def diff(self, before: When, after: When | None = None) -> Diff:
+        """What changed in the session's own fields from one place in its history to another.
+
+        Without `after`, up to now. Stored values are compared, as they were recorded.
+        """
+        from limpet.model.diff.diff import diff
+
+        last = (await head_now(self._writer)).version if after is None else after
+        one, other = await fold_of(self._writer, before), await fold_of(self._writer, last)
+        return diff(one.fields, other.fields)
+
+    async def blame(self, path: str | Sequence[str | int]) -> tuple[Blame, ...]:
+        """Every change of a value, the newest first: the event, who acted, when, the operation.
+
+        `path` is a name in state and what is below it, "plan.steps.0" or "plan.steps[0]", or a
+        tuple if a name has a dot in it. An operation on a part of the value counts, and one that
+        replaced what it is a part of; a merge of other names does not. Of an app: or user: name,
+        what this session did.
+        """
+        from limpet.session.history.blame import blame, path_of
+
+        return await blame(self._writer, path_of(path))
+
+    async def bisect(self, predicate: Predicate) -> Event | None:
+        """The first event after which `predicate(state)` is false; None if it is true now.
+
+        `predicate` may be a coroutine function. It is asked at most ceil(log2 n) + 1 times for n
+        events, and has to stay false once it is.
+        """
+        from limpet.session.history.bisect import bisect
+
+        if not callable(predicate):
+            raise InvalidInput("bisect takes a function of the state that returns True or False.")
+        return await bisect(self._writer, predicate)
+
+    @property
+    def checkpoint_seq(self) -> int:
+        """The number of the newest checkpoint, 0 before the first. It stays if that is let go.
+
+        As of the last load, and of what this process has made since. Raises SessionNotLoaded.
+        """
+        from limpet.session.history.checkpoints import newest
+
+        return newest(self._writer).number
+
+    @property
+    def last_checkpoint_at(self) -> datetime | None:
+        """When the newest checkpoint was made; None before the first. See checkpoint_seq."""
+        from limpet.session.history.checkpoints import newest
+
+        made = newest(self._writer)
+        return to_time(made.at_us) if made.number else None
+
+    async def checkpoints(self, *, limit: int = 50, cursor: str | None = None) -> CheckpointPage:
+        """The checkpoints that are kept, the newest first; `page.cursor` leads to the next page."""
+        from limpet.session.history.checkpoints import listed
+
+        return await listed(self._writer, check_limit(limit), cursor)
+
+    async def restore(
+        self, ref: CheckpointRef, *, fallback: bool = False, actor: str | None = None
+    ) -> Rewound:
+        """Verify a checkpoint, then rewind to it.
+
+        If it cannot be trusted: CheckpointIntegrity, or with `fallback` the full checkpoint before
+        it that can. Either way the state is one that the log gives. Raises NoCheckpoint,
+        NoFullCheckpoint; InvalidInput if it is of another session.
+        """
+        from limpet.session.history.checkpoints import restore
+
+        check_flag("fallback", fallback)
+        return await restore(self._writer, ref, fallback=fallback, actor=self._writer.named(actor))
+
+    async def unpin(self, ref: CheckpointRef, *, actor: str | None = None) -> None:
+        """Let go of a checkpoint: it is no longer listed, and its kept state is freed.
+
+        The log still gives that state: s.history.at(ref.seq). Raises NoCheckpoint.
+        """
+        from limpet.session.history.checkpoints import unpin
+
+        await unpin(self._writer, ref, self._writer.named(actor))
+
+    async def retention(
+        self,
+        *,
+        events: int | None = None,
+        age: timedelta | None = None,
+        actor: str | None = None,
+    ) -> Event:
+        """Bound this session's history, whatever its app says: the newest `events` stay hot,
+        nothing older than `age`, or both. Without either, as its app says.
+
+        See `lp.policies.retention`: nothing is lost, and the rest is moved by itself.
+        """
+        from limpet.model.facts.retention import retention_set
+        from limpet.session.history.keeping import keeping_of
+        from limpet.session.history.retention import watch_app
+
+        journal = self._writer.journal
+        draft = journal.prepare(retention_set(events=events, age=age), self._writer.named(actor))
+        await watch_app(journal, self._writer.known.key.app)
+        keeping_of(journal).forget(self._writer.known.key.app)
+        return (await self._writer.commit((draft,)))[0]
+
+    async def lineage(self) -> Lineage:
+        """The session among its relatives: its parents, its forks and theirs, and merges."""
+        from limpet.session.history.lineage import lineage
+
+        return await lineage(self._writer.journal.store, await head_now(self._writer))
+
+    @property
+    def damaged(self) -> tuple[int, ...]:
+        """Return the seqs of events that could not be read; the state lacks what they did."""
+        return self._writer.known.damaged

@@ -1,0 +1,213 @@
+"""How long a session lives, when it is due, and which tools it has: `s.lifecycle`, `s.tools`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from limpet.errors import GuardFailed, InvalidInput, SessionArchived
+from limpet.model import Event, deadlines
+from limpet.model.facts import (
+    Timeouts,
+    TimerKind,
+    prioritized,
+    timeouts_set,
+    timer_cleared,
+    timer_set,
+    tools_in,
+)
+from limpet.model.facts.timeouts import renewed
+from limpet.session.arguments import check_actor, check_lease_seconds, timer_at
+from limpet.session.handle import Handle
+from limpet.session.life.durations import Durations, durations
+from limpet.session.life.policy import refusal
+
+if TYPE_CHECKING:
+    from limpet.model import Head, Lease
+    from limpet.session.life.memory import Memory
+    from limpet.session.life.tools import ToolRegistry
+
+
+class SessionLifecycle:
+    """Timeouts, timers and priority of a session: `s.lifecycle`."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Handle) -> None:
+        self._session = session
+
+    @property
+    def timeouts(self) -> Timeouts | None:
+        """When it is suspended, terminated and deleted by itself; None: never."""
+        return self._session.writer.known.head.timeouts
+
+    async def set_timeouts(self, timeouts: Timeouts, *, actor: str | None = None) -> Event:
+        """Replace its timeouts. `lp.work.sweep()` acts on them."""
+        return (
+            await self._session.record(timeouts_set(timeouts), actor=acting(self._session, actor))
+        )[0]
+
+    async def renew(self, *, idle: timedelta, actor: str | None = None) -> Event:
+        """Let it be idle for longer, by so much, up to `idle_max`.
+
+        For its owner, agents and the system. Raises GuardFailed if somebody else asks or nobody is
+        named, once its absolute timeout has passed, if its budget is used up, or if the app's guard
+        for ("active", "renew") refuses.
+        """
+        fact, doer = renewed(idle), check_actor(actor) or self._session.actor
+        await self._session.writer.load(tail=20)
+        head, now_us = self._session.writer.known.head, self._session.writer.journal.now_us()
+        if doer is None:
+            raise GuardFailed(
+                head.phase, "renew", f"nobody is named: pass actor='user:{self._session.user}'"
+            )
+        if doer != f"user:{self._session.user}" and not doer.startswith(("agent:", "system:")):
+            raise GuardFailed(head.phase, "renew", f"{doer} is not its owner")
+        if any(why == "absolute" and at_us <= now_us for why, at_us in deadlines(head)):
+            raise GuardFailed(head.phase, "renew", "its absolute timeout has passed")
+        guard = self._session.writer.journal.lifecycle(self._session.app).guards.get(
+            ("active", "renew")
+        )
+        if guard is not None and (reason := await refusal(guard, self._session)):
+            raise GuardFailed(head.phase, "renew", reason)
+        return (await self._session.record(fact, actor=doer))[0]
+
+    @property
+    def durations(self) -> Durations:
+        """Seconds in each phase, up to now or to its end, the active ratio, and suspensions."""
+        return durations(self._session.writer.known.head, self._session.writer.journal.now_us())
+
+    @property
+    def suspended_often(self) -> bool:
+        """Whether it is suspended more often than the app's policy holds to be healthy."""
+        return self.durations.exceeds(
+            self._session.writer.journal.lifecycle(self._session.app).suspensions_per_day
+        )
+
+    async def set_timer(
+        self,
+        name: str,
+        at: datetime | timedelta,
+        *,
+        kind: TimerKind = "wake",
+        actor: str | None = None,
+    ) -> Event:
+        """Ask to be due at a time, so that a claim gives the session. The same name replaces.
+
+        A timedelta counts from now, by the store's clock.
+        Time passing records nothing: the session stays due until somebody clears the timer or sets
+        it again, best in the commit that records the work: c.record(s, facts.timer_cleared(name)).
+        A kind="deadline" is when the session should end: lp.work.sweep() terminates it then. It
+        makes no session due, and is shown by limpet.deadline_at.
+        """
+        at = timer_at(at, self._session.writer.journal.now_us())
+        return (await self._session.record(timer_set(name, at, kind=kind), actor=actor))[0]
+
+    async def clear_timer(self, name: str, *, actor: str | None = None) -> Event:
+        """Take a timer back. Clearing one that is not set changes nothing but the log."""
+        return (await self._session.record(timer_cleared(name), actor=actor))[0]
+
+    async def set_priority(self, priority: int, *, actor: str | None = None) -> Event:
+        """Say how urgent it is, from -1000 to 1000: among due sessions the highest go first."""
+        return (await self._session.record(prioritized(priority), actor=actor))[0]
+
+
+class SessionTools:
+    """The tools that a session has bound: `s.tools`."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Handle) -> None:
+        self._session = session
+
+    @property
+    def bound(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is bound: version, required, permission and so on, by name."""
+        return tools_in(self._session.writer.known.head.facts)
+
+    async def bind(
+        self,
+        registry: ToolRegistry,
+        *names: str,
+        actor: str | None = None,
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Bind these tools of a registry, or all of them; they replace what was bound.
+
+        From then on the turns of this session use these tools and no others. Raises
+        RequiredToolUnavailable, ToolAuthorizationFailed: nothing is bound then. Optional tools
+        that cannot be bound are left out, and bound when they are there again.
+        """
+        from limpet.session.life.tools import bind, check_bindable
+
+        check_bindable(registry, names)
+        await self._session.writer.load(tail=20)
+        found = {name: registry.resolve(name) for name in names or registry.names}
+        wanted = {name: {} if tool is None else tool.binding for name, tool in found.items()}
+        bound = await bind(registry, wanted, self._session)
+        await self._session.record(bound.fact, actor=acting(self._session, actor))
+        return self.bound
+
+    async def lock(self, name: str, *, seconds: float = 30) -> Lease:
+        """Hold an exclusive tool, until the lease ends, is released, or the session is suspended.
+
+        Give it back with lp.work.release(lease). Raises ToolLocked if another session holds it.
+        """
+        from limpet.session.life.tools import ToolLocks
+
+        if not self.bound.get(name, {}).get("exclusive"):
+            raise InvalidInput(f"{name!r} is not bound as an exclusive tool. Bind it first.")
+        locks = ToolLocks(self._session)
+        return await locks.lock(name, check_lease_seconds(seconds))
+
+
+def acting(session: Handle, actor: str | None) -> str:
+    """Return who acts: the one named, the one bound, or nobody in particular."""
+    from limpet.session.life.mover import NOBODY
+
+    return check_actor(actor) or session.actor or NOBODY
+
+
+class Internals:
+    """What the package asks of a session and its users do not: when it is suspended or archived,
+    and when it stops working. The modules below know it as `writer.Standby`, `handle.Holder`."""
+
+    __slots__ = ("_memory", "_session")
+
+    def __init__(self, session: Handle, memory: Memory | None) -> None:
+        """`memory` is None if this object of the session has not used any."""
+        self._session, self._memory = session, memory
+
+    async def refuse_archived(self) -> None:
+        """Raise SessionArchived if what seems deleted is in the archive."""
+        if await self.stub() is not None:
+            raise SessionArchived(self._session.key)
+
+    async def stub(self) -> Head | None:
+        """What stands in the store for this session while its log is in the archive."""
+        from limpet.session.life.archiving import stub_of
+
+        writer = self._session.writer
+        return await stub_of(writer.journal, self._session.key, writer.known.uid)
+
+    async def rouse(self) -> None:
+        """Input came that ends its suspension: resume it, by an object of its own."""
+        from limpet.session.life.mover import resume_on_input
+
+        session = self._session
+        other = type(session)(session.writer.journal, session.key, untyped=True)  # type: ignore[call-arg]  # a Session
+        await resume_on_input(other)
+
+    def begin_memory(self) -> None:
+        """Begin with empty working memory; the other layers stay as they are."""
+        if self._memory is not None:  # else it would begin empty
+            self._memory.working.reset()
+
+    async def release(self) -> None:
+        """Give back what a session holds only while it works: exclusive tools, working memory."""
+        if self._memory is not None:
+            self._memory.working.reset()
+        if any(kept.get("exclusive") for kept in SessionTools(self._session).bound.values()):
+            from limpet.session.life.tools import ToolLocks
+
+            await ToolLocks(self._session).release_all()

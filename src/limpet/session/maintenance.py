@@ -1,0 +1,158 @@
+"""Looking after a store: verify, examine, back up, compact, migrate, mirror. `lp.maintenance`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from limpet.errors import BackupRefused, InvalidInput
+from limpet.model import described
+from limpet.session.arguments import (
+    AnyKey,
+    check_actor,
+    check_progress,
+    check_sessions,
+    one_or_all,
+    pydantic_needed,
+)
+from limpet.session.metrics import Hook
+from limpet.store.open import refuse_uncopied
+from limpet.store.paging.cursor import check_app
+from limpet.store.protocol import (
+    Backups,
+    Diagnosis,
+    Examined,
+    Progress,
+    Report,
+)
+
+if TYPE_CHECKING:
+    from limpet.model.state.migrations import MigrationRegistry
+    from limpet.model.state.state import State
+    from limpet.session.history.retention import CompactReport
+    from limpet.session.journal import Journal
+    from limpet.session.move.mirror import Mirrored
+    from limpet.session.typing.migrate import Failure, MigrationPlan
+
+
+class StoreMaintenance:
+    """What is done for a store rather than in its sessions: `lp.maintenance`."""
+
+    __slots__ = ("_journal", "_url")
+
+    def __init__(self, journal: Journal, url: str) -> None:
+        self._journal, self._url = journal, url
+
+    async def verify(
+        self,
+        key: AnyKey | str | None = None,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        progress: Progress | None = None,
+    ) -> Report:
+        """Read one session (or, without a key, everything) back and check it against its chain."""
+        one = one_or_all(key, user, id, reserved=True)
+        return await self._journal.store.verify(one, check_progress(progress))
+
+    async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
+        """Verify everything, and look at how the store is kept; each finding says what to do."""
+        from limpet.session.life.earlier import earlier_documents
+        from limpet.session.life.usual import unusual_timeouts
+        from limpet.store.doctor import read_checks
+
+        store = self._journal.store
+        report = await store.verify(None, check_progress(progress))
+        kept = await store.examine() if isinstance(store, Examined) else ()
+        lives = (*await unusual_timeouts(store), *await earlier_documents(store))
+        return Diagnosis((*read_checks(report), *kept, *lives), report)
+
+    async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
+        """Copy the whole store to a file while it is in use. The copy is whole or not there."""
+        store = self._journal.store
+        check_progress(progress)
+        if not isinstance(target, (str, os.PathLike)):
+            raise InvalidInput(f"{described(target)} names no file. Pass a path.")
+        if not isinstance(store, Backups):
+            refuse_uncopied(self._url)
+            raise BackupRefused(self._url, "is not kept in a file; its store makes no copies")
+        await store.backup(Path(target), progress)
+
+    async def compact(
+        self,
+        key: AnyKey | str | None = None,
+        user: str | None = None,
+        id: str | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> CompactReport:
+        """Move events beyond their limits into cold segments, of one session or of all.
+
+        Cold events are read, verified and exported like all others, and a repeat of their ids is
+        recognised. Pending inputs stay, and the newest event; the feed no longer has what was
+        moved. Safe to interrupt: one segment is one commit. `progress(done, total)` counts
+        sessions.
+        """
+        from limpet.session.history.retention import compact
+
+        one = one_or_all(key, user, id)
+        return await compact(self._journal, one, check_progress(progress))
+
+    async def migrate(
+        self,
+        migrations: MigrationRegistry,
+        state_type: type[State] | None = None,
+        *,
+        app: str | None = None,
+        apply: bool = False,
+        actor: str | None = None,
+        failure: Failure | None = None,
+        progress: Progress | None = None,
+    ) -> MigrationPlan:
+        """Say what becomes of every session (of an app) on the way to a schema version.
+
+        That of the State class, which what comes out has to fit; without one, the newest that the
+        migrations lead to. Nothing is written unless `apply`: then each session that can be is
+        migrated as get() would, in a commit of its own, and the others are left as they are. Done
+        twice it does nothing more; interrupted, it goes on when called again. What is recorded is
+        by `actor`, or by system:migrations. The plan names up to 1,000 sessions of each kind of
+        failure; `failure(key, fate, reason)` is called for every one.
+        """
+        self._journal.check_open()
+        from limpet.session.typing.migrate import Migrating, upgrade_of
+
+        with pydantic_needed():
+            upgrade = upgrade_of(migrations, state_type)
+        how: dict[str, Any] = {"actor": check_actor(actor), "failure": failure}
+        migrating = Migrating(self._journal, upgrade, app=check_sessions(app), apply=apply, **how)
+        return await migrating.run(check_progress(progress))
+
+    async def mirror(
+        self,
+        directory: str | Path,
+        key: AnyKey | str | None = None,
+        user: str | None = None,
+        id: str | None = None,
+        *,
+        app: str | None = None,
+    ) -> Mirrored:
+        """Write one session, an app, or everything as files that people read, for each a directory
+        with session.json, events.jsonl, wake-queue.jsonl and runtime/.
+
+        Files are replaced, each at once, and never read back. Bodies are in plain text.
+        """
+        from limpet.session.move.files import check_path
+        from limpet.session.move.mirror import mirror
+
+        if key is not None and app is not None:
+            raise InvalidInput("mirror takes a key or an app. Leave one out for the other.")
+        one = one_or_all(key, user, id)
+        return await mirror(self._journal, check_path(directory), one, check_app(app))
+
+    def on_metric(self, hook: Hook) -> None:
+        """Call `hook(metric)` for what is measured in this process: see limpet.Metric."""
+        if not callable(hook):
+            raise InvalidInput("on_metric takes a function of a limpet.Metric.")
+        self._journal.metrics.add(hook)

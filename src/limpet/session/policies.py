@@ -1,0 +1,175 @@
+"""What is decided for all sessions of an app, or of an agent. `lp.policies`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from limpet.errors import InvalidInput, SessionCorrupt
+from limpet.model.facts import Phase, Timeouts, timeouts_data
+from limpet.session.arguments import (
+    check_actor,
+    check_flag,
+    check_sessions,
+)
+from limpet.session.documents import Internal
+from limpet.session.life.policy import (
+    CLEANUP_SECONDS,
+    SUSPENSIONS_PER_DAY,
+    Cleanup,
+    Function,
+    policy,
+)
+from limpet.session.runs import learnings
+from limpet.session.runs.learnings import Gates
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from limpet.session.history.policy import CheckpointPolicy
+    from limpet.session.journal import Journal
+    from limpet.session.life.tools import ToolRegistry
+
+
+_NOBODY = "system:policies"  # who sets a policy where nobody is named
+_RUNTIME: Final = "system:runtime"
+
+
+class StorePolicies:
+    """Lifecycle, checkpoints, retention and gates: `lp.policies`."""
+
+    __slots__ = ("_journal",)
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def lifecycle(
+        self,
+        app: str,
+        *,
+        guards: Mapping[tuple[Phase, str], Function] | None = None,
+        before: Mapping[tuple[Phase, Phase], Function] | None = None,
+        after: Mapping[tuple[Phase, Phase], Function] | None = None,
+        exit_criteria: Sequence[Function] = (),
+        compensate: Sequence[Function] = (),
+        compensations: Mapping[str, Function] | None = None,
+        cleanup: Mapping[Cleanup, Function] | None = None,
+        cleanup_seconds: float = CLEANUP_SECONDS,
+        resume_on_input: bool = True,
+        timeouts: Timeouts | None = None,
+        tools: ToolRegistry | None = None,
+        suspensions_per_day: float = SUSPENSIONS_PER_DAY,
+    ) -> None:
+        """Say what goes with the transitions of an app's sessions, in this process.
+
+        Functions take (session) or (session, transition), sync or async. Guards by (phase, event)
+        and exit criteria return True or a reason; `before` and `after` hooks go by (from, to).
+        `compensate` runs before a termination, then `cleanup` in the order flush, release, notify,
+        analytics, promote, scrub; scrub returns names in state to delete. Each of them is bounded
+        by `cleanup_seconds`. `compensations` are what effects register by name: after a termination
+        a worker calls them with (session, effect), the newest effect first, each once. `timeouts`
+        are those of new sessions without their own. Activating a session in init binds `tools`, and
+        resuming binds them again: GuardFailed if a required one cannot be had. A session that is
+        suspended more than `suspensions_per_day` is pointed out. Input resumes a session that was
+        suspended for idleness, unless resume_on_input=False. A second call replaces the first.
+        """
+        from limpet.session.life.tools import check_bindable
+
+        check_sessions(app)
+        check_flag("resume_on_input", resume_on_input)
+        if not cleanup_seconds > 0:
+            raise InvalidInput("cleanup_seconds is a number above 0: how long a step may take.")
+        if timeouts is not None:
+            timeouts_data(timeouts)
+        if tools is not None:
+            check_bindable(tools, ())
+        self._journal.lifecycles[app] = policy(
+            guards=guards,
+            before=before,
+            after=after,
+            cleanup=cleanup,
+            exit_criteria=exit_criteria,
+            compensate=compensate,
+            compensations=compensations,
+            cleanup_seconds=cleanup_seconds,
+            resume_on_input=resume_on_input,
+            timeouts=timeouts,
+            tools=tools,
+            suspensions_per_day=suspensions_per_day,
+        )
+
+    async def checkpointing(
+        self, app: str, policy: CheckpointPolicy | None, *, actor: str | None = None
+    ) -> None:
+        """Have checkpoints made by themselves: see CheckpointPolicy. None ends that.
+
+        It is kept with the store. This process follows it at once, others within a few seconds.
+        """
+        from limpet.session.history.keeping import keeping_of
+        from limpet.session.history.policy import COLLECTION, CheckpointPolicy, stored
+
+        if check_sessions(app) is None:
+            raise InvalidInput("a policy is of an app. Pass its name.")
+        if not isinstance(policy, CheckpointPolicy | None):
+            raise InvalidInput("policy is a limpet.CheckpointPolicy, or None to end it.")
+        documents = Internal(self._journal, COLLECTION, actor=check_actor(actor) or _NOBODY)
+        if policy is None:
+            await documents.delete(app)
+        else:
+            await documents.put(app, stored(policy))
+        keeping_of(self._journal).forget(app)
+
+    async def retention(
+        self,
+        app: str,
+        *,
+        events: int | None = None,
+        age: timedelta | None = None,
+        every: timedelta | None = None,
+        actor: str | None = None,
+    ) -> None:
+        """Bound the history of each session of an app: the newest `events` stay hot, nothing older
+        than `age`, or both. Without either, everything, but for sessions with their own limits.
+
+        The rest moves into compressed cold segments in the store, by itself: after commits, once a
+        session is a quarter beyond its limit, and by sweeps, which look at all sessions of the app
+        once in `every`, an hour if that is not given. `compact` does it at once. Nothing is lost.
+        This process follows new limits at once, others within a few seconds.
+        """
+        from limpet.session.history.keeping import keeping_of
+        from limpet.session.history.retention import COLLECTION, EVERY, checked
+
+        if check_sessions(app) is None:
+            raise InvalidInput("limits are of an app. Pass its name.")
+        value = checked(events, age, EVERY if every is None else every)
+        documents = Internal(self._journal, COLLECTION, actor=check_actor(actor) or _NOBODY)
+        await documents.put(app, value)
+        keeping_of(self._journal).forget(app)
+
+    async def gates(self, agent: str, gates: Gates | None, *, actor: str | None = None) -> None:
+        """Say what must hold before a learning of this agent is promoted. None: nothing.
+
+        Kept with the store, for every process.
+        """
+        documents, by = learnings.gates_kept(self._journal), check_actor(actor) or _RUNTIME
+        if gates is None:
+            await documents.delete(agent, actor=by)
+        else:
+            value = msgspec.to_builtins(learnings.check_gates(gates))
+            await documents.put(agent, value, actor=by)
+
+    async def gates_of(self, agent: str) -> Gates:
+        """What must hold before a learning of this agent is promoted."""
+        documents = learnings.gates_kept(self._journal)
+        found = await documents.find(agent)
+        if found is None:
+            return Gates()
+        read = documents.decoded(found, Gates)
+        if read is None:  # what cannot be read lets nothing through
+            raise SessionCorrupt(
+                documents.key(agent),
+                "the gates cannot be read; set them again with lp.policies.gates",
+            )
+        return read

@@ -1,0 +1,111 @@
+"""The runs of a session: what its wakes did, what it may use, and whom it delegated to. `s.runs`.
+
+The runtime itself stands above: nothing here runs a harness.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from limpet.errors import InvalidInput
+from limpet.model import ID_CHARS_MAX, Event, Head, Key, is_leased, unfit
+from limpet.model.facts import TERMINAL
+from limpet.model.facts.running import (
+    Budget,
+    BudgetView,
+    RunFailure,
+    Status,
+    Usage,
+    budgets,
+    children_in,
+    failure_in,
+)
+from limpet.model.facts.running.children import parent_in
+from limpet.model.facts.running.runs import waiting_status
+from limpet.model.limits import DELEGATION_DEPTH_MAX
+from limpet.session.arguments import check_limit
+from limpet.session.runs.family import Kin, kin_of
+
+if TYPE_CHECKING:
+    from limpet.session.runs.tracing import Activation, Trace
+    from limpet.session.writer import Writer
+
+_TAIL: Final = 20
+
+
+class SessionRuns:
+    """Wakes, budget and children of a session: `s.runs`."""
+
+    __slots__ = ("_writer",)
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    @property
+    def usage(self) -> Usage:
+        """Turns, tokens and cost so far."""
+        return budgets.usage(self._writer.known.head.facts)
+
+    @property
+    def budget(self) -> BudgetView | None:
+        """What it may use, and what of it is spent, reserved and left; None: no limit."""
+        return budgets.view(self._writer.known.head.facts)
+
+    async def grant(self, budget: Budget | float, *, actor: str | None = None) -> Event:
+        """Let it use so much more. A number is a cost. The first grant sets the limit."""
+        fact = budgets.granted(budgets.budget_of(budget))
+        prepared = self._writer.journal.prepare(fact, self._writer.acting(actor))
+        return (await self._writer.commit((prepared,)))[0]
+
+    @property
+    def failure(self) -> RunFailure | None:
+        """Why the last run of its turn failed; None if its last turn ended well."""
+        known = self._writer.known
+        return failure_in(known.head.facts, known.texts)
+
+    async def wakes(self, *, limit: int = 20) -> tuple[Event, ...]:
+        """The events that began the newest wakes, the newest first; `event.wake_id` names each."""
+        from limpet.session.runs.tracing import wakes_of
+
+        return await wakes_of(self._writer, check_limit(limit))
+
+    async def activations(self, *, limit: int = 20) -> tuple[Activation, ...]:
+        """Why, when and by whom it was woken, and what came of it; the newest first."""
+        from limpet.session.runs.tracing import activations_of
+
+        return await activations_of(self._writer, check_limit(limit))
+
+    async def trace(self, wake_id: str) -> Trace:
+        """One wake, as a tree of spans with times and all of its events."""
+        if reason := unfit(wake_id, ID_CHARS_MAX):
+            raise InvalidInput(f"the id of a wake {reason}. Pass `event.wake_id`.")
+        from limpet.session.runs.tracing import trace_of
+
+        return await trace_of(self._writer, wake_id)
+
+    @property
+    def parent(self) -> Key | None:
+        """The session that delegated this one; None if nobody did. Of forks see `lineage`."""
+        return parent_in(self._writer.known.head.facts)
+
+    async def children(self) -> tuple[Key, ...]:
+        """The children of this session that have not ended, in the order of their creation."""
+        await self._writer.load(tail=_TAIL)
+        found = children_in(self._writer.known.head.facts)
+        in_order = sorted(found.items(), key=lambda item: int(item[1]["seq"]))
+        return tuple([Key(child["app"], child["user"], id) for id, child in in_order])
+
+    async def tree(self) -> Kin:
+        """This session and all that were ever delegated from it, down to the last.
+
+        What has ended is in it with its output, the rest is `at_work`. Reads one log for each.
+        """
+        levels = DELEGATION_DEPTH_MAX + 1  # below the lowest there is nobody
+        return await kin_of(self._writer.journal, self._writer.known.key, levels)
+
+
+def status_at(head: Head, now_us: int) -> Status:
+    """What a session is at this time. It is running while a worker holds its lease."""
+    if head.phase in TERMINAL:
+        return "terminated"
+    return "running" if is_leased(head, now_us) else waiting_status(head.facts)
