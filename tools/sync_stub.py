@@ -166,7 +166,6 @@ CLASSES: Final = (
             ("runs/agents", "Agents"),
             ("runs/promoting", "Promoting"),
             ("care", "Care"),
-            ("queueing/verbs", "Flushes"),
             ("life/door", "LongLife"),
             ("listing", "Listing"),
             ("move/moving", "Moving"),

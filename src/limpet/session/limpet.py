@@ -39,7 +39,6 @@ from limpet.session.listing import Listing
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.move.moving import Moving
 from limpet.session.policies import StorePolicies
-from limpet.session.queueing.verbs import Flushes
 from limpet.session.runs.agents import Agents
 from limpet.session.runs.permissions import Permissions
 from limpet.session.runs.vaults import Vaults
@@ -57,7 +56,7 @@ _NONE: Final[Mapping[str, Any]] = {}
 _CHECKED: Final[Mapping[Any, type[Documents]]] = {"permissions": Permissions, "vaults": Vaults}
 
 
-class Limpet(Agents, Care, Flushes, Listing, LongLife, Moving, Waking, Watching):
+class Limpet(Agents, Care, Listing, LongLife, Moving, Waking, Watching):
     """The door to a store. Open it with `async with limpet.open(url) as lp`."""
 
     # --- facets --------------------------------------------------------------------------------
@@ -451,3 +450,14 @@ class Limpet(Agents, Care, Flushes, Listing, LongLife, Moving, Waking, Watching)
     def commit(self) -> CommitBuilder:
         """Events for several sessions, all or nothing: `async with lp.commit() as c: …`."""
         return CommitBuilder(self._journal)
+
+    async def flush(self) -> None:
+        """Record everything that append_soon has queued, durably, each session in its order.
+
+        One commit serves many events. If the events of a session are refused, the others are
+        recorded all the same, and FlushFailed names what was not: `error.unrecorded` has key,
+        drafts and reason for each session. What it names has left the queue; sent again with
+        append_many, no event is recorded twice. A cancelled flush leaves what was not recorded in
+        the queue. What others queue meanwhile may wait for the next flush.
+        """
+        await self._journal.queue.flush()
