@@ -1281,3 +1281,16 @@ async def test_who_knew_a_session_before_it_was_archived_writes_to_what_came_bac
         await lp.session(s.key, actor="user:ada").archive()
         await lp.unarchive(s.key)
         assert (await lp.maintenance.verify()).ok
+
+
+async def test_what_stands_for_an_archived_session_is_never_compacted(lp: limpet.Limpet) -> None:
+    """How long it is kept may be said to it as often as anybody likes: it is read as it is."""
+    s = await ended(lp)
+    await s.archive()
+    for days in range(1, 6):
+        await s.lifecycle.set_timeouts(limpet.Timeouts(expiry=timedelta(days=days)))
+    await s.history.retention(events=1)
+    assert (await lp.maintenance.compact(s.key)).events == 0
+    assert (await lp.get(s.key, archived=True)).values["n"] == 4
+    assert (await lp.unarchive(s.key)).phase == "completed"
+    assert (await lp.maintenance.verify()).ok

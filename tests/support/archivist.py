@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+import tempfile
 from typing import Final
 
 import limpet
@@ -20,6 +21,7 @@ SESSIONS: Final = 4
 VERBS: Final = (
     *("archive", "unarchive") * 6,
     *("say", "blob", "checkpoint", "complete", "timeouts", "sweep", "read") * 2,
+    *("compact", "import"),
     "delete",
     "erase",
 )
@@ -74,6 +76,13 @@ async def act(lp: limpet.Limpet, s: limpet.Session, n: int, verb: str, mark: str
         assert old.values["n"] == n
     elif verb == "sweep":
         await lp.work.sweep()
+    elif verb == "compact":
+        await s.history.retention(events=2)
+        await lp.maintenance.compact(s.key)
+    elif verb == "import":  # what it is now, or was a moment ago: adopted where it is missing
+        with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
+            await lp.export(s.key, f"{folder}/{n}.limpet")
+            assert await lp.import_(f"{folder}/{n}.limpet") == s.key
     else:
         say("going", n)
         await (lp.delete(s.key) if verb == "delete" else lp.erase(s.key))

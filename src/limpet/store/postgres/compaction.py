@@ -26,6 +26,8 @@ async def compact(conn: Connection, reader: Reader, key: Key, upto: int) -> Comp
     row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
     if row is None:
         raise await reader.gone(conn, key)
+    if row["archived"]:  # what stands for an archived session stays where every load reads it
+        return Compacted()
     top = max(row["floor"], await segments.top(conn, row["sid"]))
     if settled := await _settled(conn, reader, row, top):
         return await _move(conn, reader, row, settled, len(settled)) or Compacted()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from limpet.model import Head, Key, genesis
+from limpet.model.facts.archive import is_stub
 from limpet.store import cold
 from limpet.store.coding import Damaged, packed_snapshot
 from limpet.store.cold import Cold
@@ -28,6 +29,8 @@ def compact(writes: WriteConnection, key: Key, upto: int) -> Compacted:
     """Move one segment's worth of events up to a seq; none if there is nothing left to move."""
     with writes.transaction():
         of = _Session(*writes.reader.living(key))
+        if is_stub(of.head.facts):  # it stays where every load reads it
+            return Compacted()
         top = max(of.head.floor, writes.reader.cold.top(of.sid))
         if settled := _settled(writes, of, top):
             return _move(writes, of, settled, len(settled)) or Compacted()

@@ -151,6 +151,8 @@ async def records(
     found: list[tuple[ChainedEvent, int]] = []
     if row is not None and after < await segments.top(conn, row["sid"]):
         held = await conn.fetchrow(SQL["segment_above"], row["sid"], after + 1)
+        if held is None:  # its rows went to the archive between two statements: look again
+            return await records(reader, conn, key, after, limit)
         for each in await segments.segment(reader.codec, conn, (row["sid"], row["uid"]), held):
             if each.record.event.seq > after:
                 found.append((each.record.undecoded, len(each.record.raw or b"")))
