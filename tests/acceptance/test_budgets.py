@@ -232,3 +232,15 @@ async def test_a_child_whose_parent_is_gone_keeps_what_is_left(lp: limpet.Limpet
     assert (await lp.wake(child.key, says(0.1))).reason == "end_turn"
     await child.refresh()
     assert view(child).remaining.cost == pytest.approx(0.3)
+
+
+async def test_a_reservation_without_an_amount_can_be_settled(lp: limpet.Limpet) -> None:
+    """A harness that reserves what it was told to need need not ask whether that is anything."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        async with turn.reserve() as held:
+            held.settle(cost=0.01)
+
+    s = await lp.create("support", "ada", budget=1.0)
+    await s.append("user.message", {"text": "go"}, actor="user:ada")
+    assert (await lp.wake(s.key, harness)).error is None
