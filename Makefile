@@ -46,11 +46,12 @@ frameworks: $(READY) ## Install the agent frameworks, each in an environment of 
 adapters: frameworks ## Test the adapters with the real frameworks
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal tests/adapters
 
-check: $(READY) ## Lint, formatting, types, layers
+check: $(READY) ## Lint, formatting, types, layers; prints the shape of the package
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	-@$(BIN)/python -m tools.shape
 
 format: $(READY) ## Rewrite the code as `make check` wants it
 	$(BIN)/ruff check --fix .
