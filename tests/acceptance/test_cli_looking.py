@@ -191,16 +191,16 @@ def test_a_file_that_changes_while_it_is_read_unlocked_is_told(
     there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read may be of two moments, so nothing is said of it but that."""
-    from limpet.store.sqlite.verify import Verification
+    from limpet.store.sqlite.verify import SQLiteVerification
 
     read_only_folder(there)
-    real = Verification.run
+    real = SQLiteVerification.run
 
-    def meanwhile(self: Verification, *args: object) -> object:
+    def meanwhile(self: SQLiteVerification, *args: object) -> object:
         os.utime(there / "a.db", ns=(1, 1))
         return real(self, *args)  # type: ignore[arg-type]  # passed on as they came
 
-    monkeypatch.setattr(Verification, "run", meanwhile)
+    monkeypatch.setattr(SQLiteVerification, "run", meanwhile)
     (there / "a.db").chmod(0o666)
     if os.geteuid() == 0:
         os.chown(there / "a.db", pwd.getpwnam("nobody").pw_uid, -1)

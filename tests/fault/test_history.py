@@ -13,7 +13,7 @@ import limpet
 from limpet import CheckpointIntegrity, Draft
 from limpet.session.history.keeping import keeping_of
 from limpet.store.coding import codec
-from limpet.store.sqlite.reading.reader import Reader
+from limpet.store.sqlite.reading.reader import SQLiteReader
 from tests.support.examples import tries
 from tests.support.processes import Child
 from tests.support.seeds import seed
@@ -131,7 +131,7 @@ async def test_restoring_reads_the_state_and_a_few_deltas(
             )
             refs.append(await s.checkpoint())
     read: list[int] = []  # the sizes of all bodies
-    unpack, sized = codec.Codec.unpack, Reader._sized
+    unpack, sized = codec.Codec.unpack, SQLiteReader._sized
 
     def unpacked(*args: Any, **named: Any) -> bytes:
         read.append(len(unpack(*args, **named)))
@@ -143,7 +143,7 @@ async def test_restoring_reads_the_state_and_a_few_deltas(
         return page
 
     monkeypatch.setattr(codec.Codec, "unpack", unpacked)
-    monkeypatch.setattr(Reader, "_sized", paged)
+    monkeypatch.setattr(SQLiteReader, "_sized", paged)
     async with limpet.open(f"sqlite:///{path}") as lp:
         store = lp.session(KEY).writer.journal.store
         state = max([await taken(store, ref, read) for ref in refs[::every]])  # full ones

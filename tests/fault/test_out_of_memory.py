@@ -24,7 +24,7 @@ from limpet.store.coding import codec
 from limpet.store.protocol import Place
 from limpet.store.sqlite import doctor
 from limpet.store.sqlite.file import backup
-from limpet.store.sqlite.verify import Verification
+from limpet.store.sqlite.verify import SQLiteVerification
 from tests.support.seal import FixedKeySeal
 
 KEY = Key("shop", "ada", "one")
@@ -215,7 +215,7 @@ async def test_sqlite_that_runs_out_of_memory_is_not_damage(
         def strained(*_: object) -> None:
             raise apsw.NoMemError("out of memory")
 
-        monkeypatch.setattr(Verification, "_columns", strained)
+        monkeypatch.setattr(SQLiteVerification, "_columns", strained)
         for key in (None, KEY):
             with pytest.raises(StoreFailed) as caught:
                 await lp.maintenance.verify(key)
@@ -287,7 +287,7 @@ async def test_a_copy_that_there_was_no_memory_to_verify_is_not_damaged(
     def strained(*_: object) -> None:
         raise apsw.NoMemError("out of memory")
 
-    monkeypatch.setattr(Verification, "read", strained)
+    monkeypatch.setattr(SQLiteVerification, "read", strained)
     with pytest.raises(StoreFailed) as caught:
         backup.restore(copy, path, replace=True)
     assert caught.value.retryable

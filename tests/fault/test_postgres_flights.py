@@ -13,13 +13,13 @@ from limpet.model import Key
 from limpet.model.facts.labels import LABELED
 from limpet.model.facts.timeouts import Timeouts, timeouts_set
 from limpet.store.cache import Live
-from limpet.store.postgres.server import Connection, WriteConnection
+from limpet.store.postgres.server import Connection, PostgresWriteConnection
 from limpet.store.postgres.store import PostgresStore
-from limpet.store.postgres.writing.batch import Batch
-from limpet.store.postgres.writing.jobs import Job
-from limpet.store.postgres.writing.lane import Lane, Ready
-from limpet.store.postgres.writing.reply import Reply
-from limpet.store.postgres.writing.view import View
+from limpet.store.postgres.writing.batch import PostgresBatch
+from limpet.store.postgres.writing.jobs import PostgresJob
+from limpet.store.postgres.writing.lane import Lane, PackedBatch
+from limpet.store.postgres.writing.reply import CommitReply
+from limpet.store.postgres.writing.view import PostgresView
 from limpet.store.protocol import Committed, Query
 from limpet.testing.commits import add, create, draft, key, load, ready
 from tests.support.seal import KeylessSeal
@@ -55,17 +55,17 @@ class Sends:
         self.early = 0  # batches that were sent although the one before had not held
         self.first = 0  # jobs before a batch that were not answered yet when it was sent
         self.release = asyncio.Event()
-        ready, send = Lane._ready, Batch.send
+        ready, send = Lane._ready, PostgresBatch.send
 
         async def noted(
-            lane: Lane, conn: Connection, jobs: Sequence[Job], left: Mapping[Key, Live]
-        ) -> Ready:
+            lane: Lane, conn: Connection, jobs: Sequence[PostgresJob], left: Mapping[Key, Live]
+        ) -> PackedBatch:
             flights = [flight.jobs for flight in store._committer._flights.values()]
             (own,) = [place for place, of in enumerate(flights) if jobs[0] in of]
             self.plans.append((list(left), own))
             return await ready(lane, conn, jobs, left)
 
-        async def held_back(batch: Batch, conn: Connection) -> Reply:
+        async def held_back(batch: PostgresBatch, conn: Connection) -> CommitReply:
             flights = list(store._committer._flights.values())
             own = [flight._batch for flight in flights].index(batch)
             before = [flight for flight in flights[:own] if flight.touched & flights[own].touched]
@@ -75,7 +75,7 @@ class Sends:
             return await send(batch, conn)
 
         monkeypatch.setattr(Lane, "_ready", noted)
-        monkeypatch.setattr(Batch, "send", held_back)
+        monkeypatch.setattr(PostgresBatch, "send", held_back)
 
     async def turns(self) -> None:
         """Let everybody come as far as they can without an answer of the server."""
@@ -126,22 +126,22 @@ async def test_jobs_of_a_batch_that_was_split_are_not_overtaken(
 ) -> None:
     """The server refused to read for it, so each job is sent alone: that the first was recorded
     does not let those in that come after all of them."""
-    fetch, send = View.fetch, Batch.send
+    fetch, send = PostgresView.fetch, PostgresBatch.send
     later: list[asyncio.Future[Committed]] = []
 
-    async def canceled(view: View, conn: Connection, jobs: Sequence[Job]) -> None:
-        monkeypatch.setattr(View, "fetch", fetch)
+    async def canceled(view: PostgresView, conn: Connection, jobs: Sequence[PostgresJob]) -> None:
+        monkeypatch.setattr(PostgresView, "fetch", fetch)
         raise asyncpg.QueryCanceledError("canceled")
 
-    async def held_back(batch: Batch, conn: Connection) -> Reply:
+    async def held_back(batch: PostgresBatch, conn: Connection) -> CommitReply:
         if not later:
             later.append(asyncio.ensure_future(add(store, A)))  # which wakes the other lane
             for _ in range(50):
                 await asyncio.sleep(0)
         return await send(batch, conn)
 
-    monkeypatch.setattr(View, "fetch", canceled)
-    monkeypatch.setattr(Batch, "send", held_back)
+    monkeypatch.setattr(PostgresView, "fetch", canceled)
+    monkeypatch.setattr(PostgresBatch, "send", held_back)
     assert await burst(store, A) == list(range(2, MANY + 2))
     assert (await later[0]).head.version == MANY + 2
 
@@ -172,20 +172,20 @@ async def test_rows_are_not_locked_while_a_batch_before_may_want_them(
     """A lane that lost its first attempt before it had a plan sends its jobs one by one, each under
     locks. It waits with that, or the two would wait for each other."""
     sends = Sends(monkeypatch, store)
-    get, failed = WriteConnection.get, asyncio.Event()
+    get, failed = PostgresWriteConnection.get, asyncio.Event()
 
-    async def fails_once(writer: WriteConnection) -> Connection:
+    async def fails_once(writer: PostgresWriteConnection) -> Connection:
         conn = await get(writer)
         if len(store._committer._flights) == 2 and not failed.is_set():
             failed.set()
             raise asyncpg.QueryCanceledError("while the connection was set up")
         return conn
 
-    monkeypatch.setattr(WriteConnection, "get", fails_once)
+    monkeypatch.setattr(PostgresWriteConnection, "get", fails_once)
     released: list[bool] = []
     lock = Lane._lock
 
-    async def noted(lane: Lane, conn: Connection, job: Job) -> None:
+    async def noted(lane: Lane, conn: Connection, job: PostgresJob) -> None:
         released.append(sends.release.is_set())
         await lock(lane, conn, job)
 

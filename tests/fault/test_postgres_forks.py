@@ -19,7 +19,7 @@ from limpet.model.commit import Base, Commit
 from limpet.model.facts.forks import forked
 from limpet.model.keys import Key
 from limpet.store.postgres import erasure
-from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.store import PostgresStore
 from limpet.testing.commits import add, create, creation, draft, key, load, ready
 from tests.support.postgres import waiting_backend
@@ -65,7 +65,7 @@ async def meanwhile(
     await done
 
 
-def reader(store: PostgresStore) -> Reader:
+def reader(store: PostgresStore) -> PostgresReader:
     return store._reader
 
 
@@ -164,7 +164,7 @@ async def test_adding_a_name_reads_no_others(
     async def refuse(*_: object) -> dict[str, int]:
         raise AssertionError("all names of an owner were read")
 
-    monkeypatch.setattr(Reader, "sizes", refuse)
+    monkeypatch.setattr(PostgresReader, "sizes", refuse)
     await create(store, A)
     for n in range(5):
         await add(store, A, draft(set={f"app:n{n}": n, f"user:n{n}": n}))

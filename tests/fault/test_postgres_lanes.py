@@ -15,9 +15,9 @@ import pytest
 from limpet.errors import StoreFailed
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.store import PostgresStore
-from limpet.store.postgres.writing.batch import Batch
+from limpet.store.postgres.writing.batch import PostgresBatch
 from limpet.store.postgres.writing.flight import Flight
-from limpet.store.postgres.writing.reply import Reply
+from limpet.store.postgres.writing.reply import CommitReply
 from limpet.store.protocol import Committed
 from limpet.testing.commits import add, create, draft, key, load
 
@@ -38,23 +38,23 @@ class Queue:
     """Commits on their way on both lanes, of which none is sent, and others queued behind them."""
 
     def __init__(self, store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._committer, self._send, self._patch = store._committer, Batch.send, monkeypatch
+        self._committer, self._send, self._patch = store._committer, PostgresBatch.send, monkeypatch
         self.sent = self.queued = asyncio.gather()
         self._store = store
 
     async def fill(self) -> None:
-        async def never(batch: Batch, conn: Connection) -> Reply:
+        async def never(batch: PostgresBatch, conn: Connection) -> CommitReply:
             await asyncio.Event().wait()
             raise AssertionError
 
-        self._patch.setattr(Batch, "send", never)
+        self._patch.setattr(PostgresBatch, "send", never)
         self.sent = self._added(range(MANY))
         while len(self._committer._flights) < 2:  # noqa: ASYNC110 - a turn
             await asyncio.sleep(0)
         self.queued = self._added(range(MANY, MANY + LATER))
         while len(self._committer._waiting) < LATER:  # noqa: ASYNC110 - a turn
             await asyncio.sleep(0)
-        self._patch.setattr(Batch, "send", self._send)
+        self._patch.setattr(PostgresBatch, "send", self._send)
 
     def _added(self, numbers: range) -> asyncio.Future[list[Committed | BaseException]]:
         adds = [add(self._store, A, draft(set={"n": n})) for n in numbers]

@@ -16,7 +16,7 @@ from limpet import errors
 from limpet.store.open import look_at, refuse_missing
 from limpet.store.postgres.server import schema, settings
 from limpet.store.postgres.server.schema import SCHEMA
-from limpet.store.postgres.server.writer import WriteConnection
+from limpet.store.postgres.server.writer import PostgresWriteConnection
 from limpet.store.postgres.sql import SQL, script
 from limpet.store.postgres.store import PostgresStore
 from tests.support.postgres import Server, waiting_backend
@@ -515,12 +515,12 @@ async def test_durability_is_not_left_to_the_defaults_of_a_role(
     await admin.execute(f'ALTER ROLE "{name}" SET synchronous_commit = off')
     try:
         store = await PostgresStore.open(postgres_url)
-        writer = WriteConnection(postgres_url)
+        writer = PostgresWriteConnection(postgres_url)
         for conn in (await writer.get(), store._pools.waiting, store._pools.reading):
             assert await conn.fetchval("SHOW synchronous_commit") == "on"
         await writer.close()
         await store.close()
-        asked = WriteConnection(f"{postgres_url}&synchronous_commit=off")
+        asked = PostgresWriteConnection(f"{postgres_url}&synchronous_commit=off")
         assert await (await asked.get()).fetchval("SHOW synchronous_commit") == "off"
         await asked.close()
     finally:

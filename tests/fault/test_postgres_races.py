@@ -21,11 +21,11 @@ from limpet.model import Commit
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.store import PostgresStore
-from limpet.store.postgres.writing.batch import Batch
+from limpet.store.postgres.writing.batch import PostgresBatch
 from limpet.store.postgres.writing.flight import Flight
-from limpet.store.postgres.writing.jobs import Job
+from limpet.store.postgres.writing.jobs import PostgresJob
 from limpet.store.postgres.writing.lane import LOCK_AFTER_TRIES
-from limpet.store.postgres.writing.reply import Reply
+from limpet.store.postgres.writing.reply import CommitReply
 from limpet.store.protocol import Committed, Place
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log
 from tests.support.postgres import waiting_backend
@@ -185,7 +185,7 @@ async def test_the_feed_keeps_a_session_in_order_over_a_long_wait(
     held = foreign.transaction()
     await held.start()
     await foreign.execute("SELECT 1 FROM limpet.sessions WHERE id = 'b' FOR UPDATE")
-    job = Job([addition(of, draft(type="slow.write")) for of in keys])
+    job = PostgresJob([addition(of, draft(type="slow.write")) for of in keys])
     job.tries = LOCK_AFTER_TRIES  # it was overtaken before: it takes its locks first
     serving = asyncio.create_task(one._committer._lanes[0].serve(Flight([job])))
     await waiting_backend(foreign)
@@ -217,15 +217,15 @@ async def test_an_erased_key_is_not_made_again_by_a_creation_on_its_way(
 ) -> None:
     """Between its look and its call another process creates and erases: it is told so."""
     one, two = await open_stores(2)
-    send = Batch.send
+    send = PostgresBatch.send
 
-    async def slow(self: Batch, conn: object) -> Reply:
-        monkeypatch.setattr(Batch, "send", send)
+    async def slow(self: PostgresBatch, conn: object) -> CommitReply:
+        monkeypatch.setattr(PostgresBatch, "send", send)
         await create(two, A)
         assert await two.erase(A) is not None
         return await send(self, conn)
 
-    monkeypatch.setattr(Batch, "send", slow)
+    monkeypatch.setattr(PostgresBatch, "send", slow)
     with pytest.raises(SessionErased):
         await create(one, A)
     assert await one.erase(A) is not None
@@ -235,14 +235,14 @@ async def test_a_lost_answer_is_waited_for_like_the_first(open_stores: Open) -> 
     """What is found recorded is locked once more: that waits for whatever a commit waits for."""
     (one,) = await open_stores(1)
     await create(one, A)
-    job = Job([addition(A, draft(id="x"))])
+    job = PostgresJob([addition(A, draft(id="x"))])
     await add(one, A, draft(id="x"))
     job.resend()
     lane = one._committer._lanes[0]
-    locked: list[list[Job]] = []
+    locked: list[list[PostgresJob]] = []
     lock_rows = lane._lock_rows
 
-    async def noted(conn: object, jobs: list[Job]) -> str:
+    async def noted(conn: object, jobs: list[PostgresJob]) -> str:
         locked.append(jobs)
         return await lock_rows(conn, jobs)
 
@@ -299,7 +299,7 @@ async def test_a_seal_that_fails_for_one_fails_only_that_one(postgres_store_url:
 
 async def test_a_caller_cancelled_as_its_answer_comes_does_not_hang() -> None:
     """The outcome is known before the caller wakes: there is nothing left to wait for."""
-    job = Job([])
+    job = PostgresJob([])
     job.succeed(())
     await asyncio.wait_for(job.known(), 60)
 
@@ -341,14 +341,14 @@ async def test_a_look_at_a_session_of_the_batch_holds_only_with_its_creation(
     """Somebody else was faster to create it: what was to be recorded beside it is not."""
     one, other = await open_stores(2)
     await create(one, A)
-    made, send = key("made"), Batch.send
+    made, send = key("made"), PostgresBatch.send
 
-    async def late(batch: Batch, conn: Connection) -> Reply:
-        monkeypatch.setattr(Batch, "send", send)
+    async def late(batch: PostgresBatch, conn: Connection) -> CommitReply:
+        monkeypatch.setattr(PostgresBatch, "send", send)
         await create(other, made)
         return await send(batch, conn)
 
-    monkeypatch.setattr(Batch, "send", late)
+    monkeypatch.setattr(PostgresBatch, "send", late)
     answers = await asyncio.gather(
         one.commit([creation(made, id="mine")]),
         one.commit([Commit(made, (), uid="mine"), addition(A)]),

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from limpet.store.sqlite.jobs import Errand
+from limpet.store.sqlite.jobs import WriterCall
 from limpet.store.sqlite.store import SQLiteStore
-from limpet.store.sqlite.transactions import WriteConnection
+from limpet.store.sqlite.transactions import SQLiteWriteConnection
 
 
-async def on_writer(store: SQLiteStore, work: Callable[[WriteConnection], Any]) -> Any:
+async def on_writer(store: SQLiteStore, work: Callable[[SQLiteWriteConnection], Any]) -> Any:
     """Run something on the writer's thread, between two batches."""
-    return await store._write().jobs.submit(Errand(work))
+    return await store._write().jobs.submit(WriterCall(work))
 
 
 async def as_one_batch(store: SQLiteStore, *asked: Awaitable[Any]) -> list[Any]:

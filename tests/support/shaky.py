@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from limpet.store.clock import steady_ns
 from limpet.store.postgres.writing.clock import ServerClock
-from limpet.store.sqlite.writer import Writer
+from limpet.store.sqlite.writer import SQLiteWriter
 
 LATE_US_MAX: Final = 20_000
 _STALL_SECONDS: Final = (0.001, 0.003, 0.01, 0.05, 0.3)  # the last is longer than a short turn
@@ -49,5 +49,5 @@ def pytest_configure() -> None:
     loop: Any = base_events.BaseEventLoop
     loop._run_once = _stalling(loop._run_once, 0.02)
     for name in ("_work", "_rest"):
-        setattr(Writer, name, _stalling(getattr(Writer, name), 0.1))
+        setattr(SQLiteWriter, name, _stalling(getattr(SQLiteWriter, name), 0.1))
     ServerClock.now_us = _late(ServerClock.now_us)  # type: ignore[method-assign]

@@ -31,7 +31,7 @@ from limpet.store.blobs import (
     unpack_chunk,
 )
 from limpet.store.coding import Codec, Damaged
-from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server import Connection, Pools
 from limpet.store.postgres.sql import SQL
 from limpet.store.threads import in_thread
@@ -40,7 +40,7 @@ _SWEEP: Final = (BLOB_UPLOAD_SECONDS_MAX * 1_000_000, BLOB_UPLOADS_SWEPT)
 
 
 class PostgresBlobs:
-    def __init__(self, pools: Pools, reader: Reader) -> None:
+    def __init__(self, pools: Pools, reader: PostgresReader) -> None:
         self._pools, self._reader = pools, reader
 
     async def put_chunk(self, key: Key, upload: str, number: int, data: bytes) -> None:

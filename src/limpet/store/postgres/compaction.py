@@ -14,13 +14,13 @@ from limpet.store.coding import Damaged, packed_snapshot
 from limpet.store.cold import Cold
 from limpet.store.postgres import cold as segments
 from limpet.store.postgres import rows
-from limpet.store.postgres.reading import Reader, base_of
+from limpet.store.postgres.reading import PostgresReader, base_of
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Compacted
 
 
-async def compact(conn: Connection, reader: Reader, key: Key, upto: int) -> Compacted:
+async def compact(conn: Connection, reader: PostgresReader, key: Key, upto: int) -> Compacted:
     """Move one segment's worth of events up to a seq; none if there is nothing left to move."""
     await conn.fetch(SQL["lock"], [key.app], [key.user], [key.id])
     row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
@@ -39,7 +39,7 @@ async def compact(conn: Connection, reader: Reader, key: Key, upto: int) -> Comp
 
 
 async def _next(
-    conn: Connection, reader: Reader, key: Key, row: Any, top: int, upto: int
+    conn: Connection, reader: PostgresReader, key: Key, row: Any, top: int, upto: int
 ) -> Compacted | None:
     """Move the next events; None if there is nothing left to move."""
     last = await conn.fetchval(SQL["compactable"], row["sid"], top, upto, row["version"])
@@ -53,7 +53,7 @@ async def _next(
     return await _move(conn, reader, row, found, len(small)) if len(found) > len(small) else None
 
 
-async def _settled(conn: Connection, reader: Reader, row: Any, top: int) -> list[Cold]:
+async def _settled(conn: Connection, reader: PostgresReader, row: Any, top: int) -> list[Cold]:
     """A segment with an input that kept its row while it was pending, and is processed by now. Its
     row goes before the event that processed it does: that one has the time."""
     held = await conn.fetchrow(SQL["settled_segment"], row["sid"], top)
@@ -66,7 +66,9 @@ async def _settled(conn: Connection, reader: Reader, row: Any, top: int) -> list
     return [] if any([each.record.event.damage for each in found]) else found
 
 
-async def _keep_snapshot(conn: Connection, reader: Reader, key: Key, row: Any, last: int) -> bool:
+async def _keep_snapshot(
+    conn: Connection, reader: PostgresReader, key: Key, row: Any, last: int
+) -> bool:
     """Have a snapshot from there on, so that a load reads no segment. False if there cannot be."""
     newest = await conn.fetchval(SQL["last_snapshot"], row["sid"])
     if newest is not None and newest >= last:
@@ -79,7 +81,7 @@ async def _keep_snapshot(conn: Connection, reader: Reader, key: Key, row: Any, l
     return True
 
 
-async def _small(conn: Connection, reader: Reader, row: Any, top: int) -> list[Cold]:
+async def _small(conn: Connection, reader: PostgresReader, row: Any, top: int) -> list[Cold]:
     """The segment before, if it is small and no snapshot stands at its end: it is joined."""
     before = await conn.fetchrow(SQL["segment_below"], row["sid"], top)
     if before is None or before["last"] - before["first"] + 1 >= cold.EVENTS_MIN:
@@ -93,7 +95,7 @@ async def _small(conn: Connection, reader: Reader, row: Any, top: int) -> list[C
 
 
 async def _gathered(
-    conn: Connection, reader: Reader, row: Any, between: tuple[int, int], most: int
+    conn: Connection, reader: PostgresReader, row: Any, between: tuple[int, int], most: int
 ) -> list[Cold]:
     """The next events, as many as fit a segment, up to one that cannot be read."""
     found: list[Cold] = []
@@ -109,7 +111,7 @@ async def _gathered(
 
 
 async def _move(
-    conn: Connection, reader: Reader, row: Any, found: list[Cold], joined: int
+    conn: Connection, reader: PostgresReader, row: Any, found: list[Cold], joined: int
 ) -> Compacted | None:
     sid, uid = row["sid"], row["uid"]
     first, last = found[0].record.event, found[-1].record.event
@@ -131,7 +133,7 @@ async def _move(
     return Compacted(gone["moved"], gone["bytes"], size)
 
 
-async def _previous(conn: Connection, reader: Reader, row: Any, first: int) -> bytes:
+async def _previous(conn: Connection, reader: PostgresReader, row: Any, first: int) -> bytes:
     """The link before the first event of a segment."""
     if first > row["floor"] + 1:
         before = await conn.fetchrow(SQL["segment_below"], row["sid"], first - 1)

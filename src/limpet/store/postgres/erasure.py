@@ -18,7 +18,7 @@ from limpet.model import Key, checkpoints_of, is_reserved, owner_of
 from limpet.store.coding import erasure_crc, scope_owner, tomb_crc
 from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.postgres import ledger, rows
-from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import (
@@ -61,7 +61,7 @@ class NotExchanged(Exception):
     """A session does not stand where it should: the transaction is rolled back."""
 
 
-async def exchange(conn: Connection, reader: Reader, exchanges: Sequence[Exchange]) -> None:
+async def exchange(conn: Connection, reader: PostgresReader, exchanges: Sequence[Exchange]) -> None:
     """Give keys of sessions to other sessions, in the caller's transaction. Raises NotExchanged."""
     await ledger.begin(conn)
     given = [each.key for each in exchanges]
@@ -71,7 +71,7 @@ async def exchange(conn: Connection, reader: Reader, exchanges: Sequence[Exchang
         await _exchange(conn, reader, each)
 
 
-async def _exchange(conn: Connection, reader: Reader, each: Exchange) -> None:
+async def _exchange(conn: Connection, reader: PostgresReader, each: Exchange) -> None:
     key, fence = each.key, 0
     found = await conn.fetchrow(SQL["standing"], *_names(key))
     if each.at is not None:
@@ -115,7 +115,7 @@ async def forks(conn: Connection, key: Key) -> tuple[Key, ...]:
 
 
 async def erase(
-    conn: Connection, reader: Reader, key: Key, forks: Forks, gone: frozenset[KeyOwner]
+    conn: Connection, reader: PostgresReader, key: Key, forks: Forks, gone: frozenset[KeyOwner]
 ) -> Erasure | None:
     """Leave nothing but proof of the erasure. None if there never was such a session.
 
@@ -130,7 +130,7 @@ async def erase(
 
 
 async def erase_user(
-    conn: Connection, reader: Reader, app: str, user: str, gone: frozenset[KeyOwner]
+    conn: Connection, reader: PostgresReader, app: str, user: str, gone: frozenset[KeyOwner]
 ) -> Erasures:
     """Leave nothing but proof that a user was erased. Raises Unforgotten as erase does."""
     await ledger.begin(conn)
@@ -159,7 +159,7 @@ async def erase_user(
 class _Erasing:
     """What one transaction erases. Sums up the change of the ledger, which is entered last."""
 
-    def __init__(self, conn: Connection, reader: Reader, gone: frozenset[KeyOwner]) -> None:
+    def __init__(self, conn: Connection, reader: PostgresReader, gone: frozenset[KeyOwner]) -> None:
         self._conn, self._reader, self._gone = conn, reader, gone
         self.change, self.sid = Ledger(), 0
 

@@ -29,7 +29,7 @@ from limpet.model import (
 )
 from limpet.store.cache import Cache
 from limpet.store.leases import Place, span_us
-from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.rows import facts_from
 from limpet.store.postgres.server import Connection, Pools
 from limpet.store.postgres.sql import SQL
@@ -40,11 +40,11 @@ TRIES_MAX: Final = 10
 Held: TypeAlias = tuple[Key, int, str]  # the session, the fence and the uid of a lease
 
 
-class Leases:
+class PostgresLeases:
     """Belongs to one store. A new lease is put into the committer's cache, so that the first
     commit under it needs no second try."""
 
-    def __init__(self, pools: Pools, reader: Reader, cache: Cache) -> None:
+    def __init__(self, pools: Pools, reader: PostgresReader, cache: Cache) -> None:
         self._pools, self._reader, self._cache = pools, reader, cache
 
     async def claim(

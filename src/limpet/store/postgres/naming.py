@@ -17,7 +17,7 @@ from limpet.model import (
 from limpet.store.postgres import rows
 from limpet.store.postgres.reading.lineage import events as history
 from limpet.store.postgres.reading.lineage import inherited_event, time_at
-from limpet.store.postgres.reading.reader import LAST, Reader
+from limpet.store.postgres.reading.reader import LAST, PostgresReader
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import NameSince
@@ -26,7 +26,12 @@ _PAGE: Final = 100
 
 
 async def events_naming(
-    reader: Reader, conn: Connection, key: Key, name: str, between: tuple[int, int], limit: int
+    reader: PostgresReader,
+    conn: Connection,
+    key: Key,
+    name: str,
+    between: tuple[int, int],
+    limit: int,
 ) -> list[tuple[Event, int]]:
     """A page of the history between seqs, descending, with all events that name a field."""
     before, after = between
@@ -41,7 +46,12 @@ async def events_naming(
 
 
 async def _with_cold(
-    reader: Reader, conn: Connection, key: Key, name: str, between: tuple[int, int], limit: int
+    reader: PostgresReader,
+    conn: Connection,
+    key: Key,
+    name: str,
+    between: tuple[int, int],
+    limit: int,
 ) -> list[tuple[Event, int]]:
     """The same of a history of which some events are cold: all of it is read through."""
     before, after = between
@@ -58,7 +68,7 @@ def _names(event: Event, name: str) -> bool:
 
 
 async def names_since(
-    reader: Reader, conn: Connection, key: Key, seq: int, names: Sequence[str]
+    reader: PostgresReader, conn: Connection, key: Key, seq: int, names: Sequence[str]
 ) -> dict[str, NameSince]:
     """What shared names were before the session changed them, and whether others did too."""
     found: dict[str, NameSince] = {}
@@ -76,7 +86,7 @@ async def names_since(
 
 
 async def _since(
-    reader: Reader, conn: Connection, mine: str, at: tuple[int, int], of: ScopeKey
+    reader: PostgresReader, conn: Connection, mine: str, at: tuple[int, int], of: ScopeKey
 ) -> NameSince | None:
     first, newest, others, below = 0, 0, False, LAST
     while page := await conn.fetch(SQL["scope_makers"], *of, below, _PAGE):
@@ -94,9 +104,11 @@ async def _since(
     return NameSince(await _value(reader, conn, of, first - 1), newest, others)
 
 
-async def _value(reader: Reader, conn: Connection, of: ScopeKey, version: int) -> ScopeValue | None:
+async def _value(
+    reader: PostgresReader, conn: Connection, of: ScopeKey, version: int
+) -> ScopeValue | None:
     """What a name was at one version."""
-    name = rows.Name(of, reader.codec)
+    name = rows.ScopeNameReader(of, reader.codec)
     found: list[Any] = await conn.fetch(SQL["scope_at"], *of, version)
     for row in found:
         name.add(row)

@@ -188,7 +188,7 @@ def inherited(event: Event, began: Iterable[tuple[int, int]]) -> Event:
 # --- shared names --------------------------------------------------------------------------------
 
 
-class Name:
+class ScopeNameReader:
     """A scope name being read, row by row from its base on."""
 
     def __init__(self, key: ScopeKey, codec: Codec) -> None:

@@ -37,17 +37,17 @@ from limpet.store.postgres import cold, compaction, doctor, erasure, naming, row
 from limpet.store.postgres.blobs import PostgresBlobs
 from limpet.store.postgres.connect import CONNECTIONS, connect, shares
 from limpet.store.postgres.failures import FAILURES, translate
-from limpet.store.postgres.leases import Leases
+from limpet.store.postgres.leases import PostgresLeases
 from limpet.store.postgres.live import open_channel
 from limpet.store.postgres.marks import PostgresMarks
 from limpet.store.postgres.notify import Notifier
 from limpet.store.postgres.reading import feed, heads, lineage
 from limpet.store.postgres.reading import states as states_of
-from limpet.store.postgres.reading.reader import Asked, Found, Reader
+from limpet.store.postgres.reading.reader import LoadRequest, PostgresReader, StoredSession
 from limpet.store.postgres.server import (
     Connection,
     Pools,
-    WriteConnection,
+    PostgresWriteConnection,
     open_pool,
     where,
 )
@@ -89,14 +89,14 @@ _CATCH_UP: Final = "a replica has it a moment later; the primary has it at once"
 class PostgresStore:
     """A database on a server. Open with `await PostgresStore.open(url)`."""
 
-    def __init__(self, pools: Pools, url: str, reader: Reader, clock: ServerClock) -> None:
+    def __init__(self, pools: Pools, url: str, reader: PostgresReader, clock: ServerClock) -> None:
         self._pools, self._reader, self._url = pools, reader, url
         self._notifier = Notifier(pools.reading, url)
         # Connections of the committer's own: readers, however many, do not keep it from writing.
-        writers = [WriteConnection(url) for _ in range(LANES)]
+        writers = [PostgresWriteConnection(url) for _ in range(LANES)]
         self._committer = Committer(writers, reader, clock, self._notifier.notify)
         self.now_us: Callable[[], int] = clock.now_us
-        self._leases = Leases(pools, reader, self._committer.cache)
+        self._leases = PostgresLeases(pools, reader, self._committer.cache)
         self._step = POLL_SECONDS if self._notifier.can_listen else UNHEARD_POLL_SECONDS
         self.sealer = reader.codec.sealer
         self.blobs: Blobs = ReadyBlobs(PostgresBlobs(pools, reader), self.sealer)
@@ -131,7 +131,9 @@ class PostgresStore:
                 raise translate(error, where(url), "read") from error
             raise
         codec = Codec(seal, check)
-        return cls(Pools(pool, others, where(url), codec.sealer), url, Reader(codec, secret), clock)
+        return cls(
+            Pools(pool, others, where(url), codec.sealer), url, PostgresReader(codec, secret), clock
+        )
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -228,7 +230,7 @@ class PostgresStore:
         scopes: bool = True,
         at_least: str = "",
     ) -> Loaded:
-        asked = Asked(tail, scopes, since_us)
+        asked = LoadRequest(tail, scopes, since_us)
         token = read_token(at_least)
 
         async def run(conn: Connection) -> Loaded:
@@ -241,7 +243,7 @@ class PostgresStore:
         return loaded
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
-        asked = Asked(tail, True)
+        asked = LoadRequest(tail, True)
 
         async def run(conn: Connection) -> list[Loaded | None]:
             done: list[Loaded | None] = []
@@ -254,7 +256,7 @@ class PostgresStore:
 
         return tuple(await self._pools.run(run))
 
-    async def _loaded(self, conn: Connection, found: Found, asked: Asked) -> Loaded:
+    async def _loaded(self, conn: Connection, found: StoredSession, asked: LoadRequest) -> Loaded:
         """What was found, with events of the logs that it began on where more are asked for."""
         self._committer.remember(found.live)
         fold, tail = found.live.fold, asked.tail

@@ -29,7 +29,7 @@ from limpet.store.cold import SegmentDamaged, mark
 from limpet.store.ledger import compare
 from limpet.store.postgres import blobs, cold, ledger, rows
 from limpet.store.postgres.failures import FAILURES
-from limpet.store.postgres.reading import LAST, Reader, base_of, link_at
+from limpet.store.postgres.reading import LAST, PostgresReader, base_of, link_at
 from limpet.store.postgres.server import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.server.schema import secret_crc
 from limpet.store.postgres.sql import SQL
@@ -41,11 +41,11 @@ _BOUNDS: Final = (_PAGE, READ_PAGE_BYTES_MAX)  # rows, and the bytes of their bo
 
 
 async def run(
-    conn: Connection, reader: Reader, key: Key | None, progress: Progress | None
+    conn: Connection, reader: PostgresReader, key: Key | None, progress: Progress | None
 ) -> Report:
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         await conn.execute(SQL["statement_timeout"], f"{TABLES_SECONDS_MAX}s")
-        verification = Verification(conn, reader)
+        verification = PostgresVerification(conn, reader)
         if key is None:
             await verification.everything(progress)
         else:
@@ -53,10 +53,10 @@ async def run(
     return Report(verification.sessions, verification.events, tuple(verification.findings))
 
 
-class Verification:
+class PostgresVerification:
     """One reading of the database. Changes nothing."""
 
-    def __init__(self, conn: Connection, reader: Reader) -> None:
+    def __init__(self, conn: Connection, reader: PostgresReader) -> None:
         self._conn, self._reader, self._sealer = conn, reader, reader.codec.sealer
         self.sessions = self.events = 0
         self.findings: list[Finding] = []

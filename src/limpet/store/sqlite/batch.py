@@ -26,16 +26,16 @@ from limpet.store.coding import bodies
 from limpet.store.planning.plan import Plan
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.transactions import WriteConnection
-from limpet.store.sqlite.view import View
+from limpet.store.sqlite.transactions import SQLiteWriteConnection
+from limpet.store.sqlite.view import SQLiteView
 
 
-class Batch:
+class SQLiteBatch:
     """A transaction under way: `plan.add` for each caller, then write, commit, settle."""
 
-    def __init__(self, writes: WriteConnection, now_us: int) -> None:
+    def __init__(self, writes: SQLiteWriteConnection, now_us: int) -> None:
         reader, self._cursor, self._cache = writes.reader, writes.cursor, writes.cache
-        self._view = View(reader, self._cache)
+        self._view = SQLiteView(reader, self._cache)
         self.plan = Plan(self._view, now_us, writes.salt)
         self._conn, self._codec = reader.conn, reader.codec
         self._lives = self._view.lives

@@ -27,9 +27,9 @@ from limpet.store.blobs import (
 )
 from limpet.store.blobs import Reading as BlobReading
 from limpet.store.coding import Codec, Damaged
-from limpet.store.sqlite.reading.reader import Reader
+from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.transactions import WriteConnection
+from limpet.store.sqlite.transactions import SQLiteWriteConnection
 from limpet.store.threads import in_thread
 
 T = TypeVar("T")
@@ -37,21 +37,21 @@ _LAST: Final = chr(0x10FFFF)  # beyond every app
 _PAUSE_US: Final = BLOB_UPLOAD_SECONDS_MAX * 1_000_000
 
 
-class Reading(Protocol):
+class RunRead(Protocol):
     """Runs a query, with the driver's errors translated."""
 
     def __call__(self, query: Callable[[], T], /) -> T: ...
 
 
-class Writing(Protocol):
+class RunWrite(Protocol):
     """Runs a function on the writer's thread."""
 
-    def __call__(self, run: Callable[[WriteConnection], T], /) -> Awaitable[T]: ...
+    def __call__(self, run: Callable[[SQLiteWriteConnection], T], /) -> Awaitable[T]: ...
 
 
 class SQLiteBlobs:
     def __init__(
-        self, reader: Reader, clock: Callable[[], int], read: Reading, write: Writing
+        self, reader: SQLiteReader, clock: Callable[[], int], read: RunRead, write: RunWrite
     ) -> None:
         self._reader, self._clock, self._read, self._write = reader, clock, read, write
 
@@ -76,7 +76,7 @@ class SQLiteBlobs:
         number = blob.chunks - 1
         packed = await in_thread(lambda: pack_chunk(self._codec, uid, upload, number, last))
 
-        def run(writes: WriteConnection) -> Blob:
+        def run(writes: SQLiteWriteConnection) -> Blob:
             now_us = self._clock()
             with writes.transaction():
                 sid, head = _same(writes, key, uid)
@@ -171,7 +171,7 @@ class SQLiteBlobs:
 
 
 def _put_chunk(
-    writes: WriteConnection,
+    writes: SQLiteWriteConnection,
     key: Key,
     uid: str,
     upload: str,
@@ -188,7 +188,7 @@ def _put_chunk(
 
 
 def _finish(
-    writes: WriteConnection,
+    writes: SQLiteWriteConnection,
     sid: int,
     head: Head,
     upload: str,
@@ -210,7 +210,7 @@ def _finish(
 
 
 def _upload(
-    writes: WriteConnection, key: Key, sid: int, upload: str, number: int, now_us: int
+    writes: SQLiteWriteConnection, key: Key, sid: int, upload: str, number: int, now_us: int
 ) -> int:
     """The bid of an upload whose next chunk this is."""
     found: Any = writes.conn.execute(SQL["upload"], (upload, sid, now_us - _PAUSE_US)).fetchone()
@@ -223,7 +223,7 @@ def _upload(
     return bid
 
 
-def _same(writes: WriteConnection, key: Key, uid: str) -> tuple[int, Head]:
+def _same(writes: SQLiteWriteConnection, key: Key, uid: str) -> tuple[int, Head]:
     """The session that a chunk was sealed for, not another that has its key by now."""
     sid, head = writes.reader.living(key)
     if head.uid != uid:
@@ -231,7 +231,7 @@ def _same(writes: WriteConnection, key: Key, uid: str) -> tuple[int, Head]:
     return sid, head
 
 
-def _drop(writes: WriteConnection, upload: str) -> None:
+def _drop(writes: SQLiteWriteConnection, upload: str) -> None:
     with writes.transaction():
         writes.conn.execute(SQL["drop_upload"], (upload,))
     writes.sweeping = True
@@ -242,7 +242,7 @@ def purge(conn: apsw.Connection, sid: int, keep: int) -> bool:
     return _remove(conn, lambda: conn.execute(SQL["next_dropped"], (sid, keep)).get)
 
 
-def sweep(writes: WriteConnection, now_us: int) -> bool:
+def sweep(writes: SQLiteWriteConnection, now_us: int) -> bool:
     """Remove some of the uploads that nobody goes on with. False if none is left."""
     conn, asked = writes.conn, (now_us - _PAUSE_US,)
     if conn.execute(SQL["stale_upload"], asked).get is None:

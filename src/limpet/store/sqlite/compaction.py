@@ -17,7 +17,7 @@ from limpet.store.protocol import Compacted
 from limpet.store.sqlite.cold import segment_row
 from limpet.store.sqlite.reading import feed, records
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.transactions import WriteConnection
+from limpet.store.sqlite.transactions import SQLiteWriteConnection
 
 
 class _Session(NamedTuple):
@@ -25,7 +25,7 @@ class _Session(NamedTuple):
     head: Head
 
 
-def compact(writes: WriteConnection, key: Key, upto: int) -> Compacted:
+def compact(writes: SQLiteWriteConnection, key: Key, upto: int) -> Compacted:
     """Move one segment's worth of events up to a seq; none if there is nothing left to move."""
     with writes.transaction():
         of = _Session(*writes.reader.living(key))
@@ -41,7 +41,7 @@ def compact(writes: WriteConnection, key: Key, upto: int) -> Compacted:
         return Compacted()
 
 
-def _next(writes: WriteConnection, of: _Session, top: int, upto: int) -> Compacted | None:
+def _next(writes: SQLiteWriteConnection, of: _Session, top: int, upto: int) -> Compacted | None:
     """Move the next events; None if there is nothing left to move."""
     last = _last(writes, of, top, upto)
     if last <= top or not _keep_snapshot(writes, of, last):
@@ -54,7 +54,7 @@ def _next(writes: WriteConnection, of: _Session, top: int, upto: int) -> Compact
     return _move(writes, of, found, len(small)) if len(found) > len(small) else None
 
 
-def _settled(writes: WriteConnection, of: _Session, top: int) -> list[Cold]:
+def _settled(writes: SQLiteWriteConnection, of: _Session, top: int) -> list[Cold]:
     """A segment with an input that kept its row while it was pending, and is processed by now. Its
     row goes before the event that processed it does: that one has the time."""
     seq = writes.conn.execute(SQL["first_settled"], (of.sid, top)).get
@@ -68,7 +68,7 @@ def _settled(writes: WriteConnection, of: _Session, top: int) -> list[Cold]:
     return [] if any([each.record.event.damage for each in found]) else found
 
 
-def _last(writes: WriteConnection, of: _Session, top: int, upto: int) -> int:
+def _last(writes: SQLiteWriteConnection, of: _Session, top: int, upto: int) -> int:
     """The last event that the next segment may have: not the newest, and none beyond the next
     snapshot."""
     last = min(upto, of.head.version - 1)
@@ -76,7 +76,7 @@ def _last(writes: WriteConnection, of: _Session, top: int, upto: int) -> int:
     return last if rung is None else min(last, rung)
 
 
-def _keep_snapshot(writes: WriteConnection, of: _Session, last: int) -> bool:
+def _keep_snapshot(writes: SQLiteWriteConnection, of: _Session, last: int) -> bool:
     """Have a snapshot from there on, so that a load reads no segment. False if there cannot be."""
     newest = writes.conn.execute(SQL["last_snapshot"], (of.sid,)).get
     if newest is not None and newest >= last:
@@ -89,7 +89,7 @@ def _keep_snapshot(writes: WriteConnection, of: _Session, last: int) -> bool:
     return True
 
 
-def _small(writes: WriteConnection, of: _Session, top: int) -> list[Cold]:
+def _small(writes: SQLiteWriteConnection, of: _Session, top: int) -> list[Cold]:
     """The segment before, if it is small and no snapshot stands at its end: it is joined."""
     row = writes.conn.execute(SQL["segment_before"], (of.sid, top + 1)).fetchone()
     if row is None or row[1] != top or row[1] - row[0] + 1 >= cold.EVENTS_MIN:
@@ -102,7 +102,9 @@ def _small(writes: WriteConnection, of: _Session, top: int) -> list[Cold]:
         return []  # it stays as it is
 
 
-def _gathered(writes: WriteConnection, of: _Session, top: int, last: int, most: int) -> list[Cold]:
+def _gathered(
+    writes: SQLiteWriteConnection, of: _Session, top: int, last: int, most: int
+) -> list[Cold]:
     """The next events, as many as fit a segment, up to one that cannot be read."""
     found: list[Cold] = []
     size, limit = 0, cold.EVENTS_MAX - most
@@ -119,7 +121,7 @@ def _gathered(writes: WriteConnection, of: _Session, top: int, last: int, most: 
 
 
 def _move(
-    writes: WriteConnection, of: _Session, found: list[Cold], joined: int
+    writes: SQLiteWriteConnection, of: _Session, found: list[Cold], joined: int
 ) -> Compacted | None:
     conn, sid = writes.conn, of.sid
     first, last = found[0].record.event.seq, found[-1].record.event.seq
@@ -141,7 +143,7 @@ def _move(
     return Compacted(dropped, before, len(row[4]) + cold.ID_BYTES * len(marks))
 
 
-def _previous(writes: WriteConnection, of: _Session, first: int) -> bytes:
+def _previous(writes: SQLiteWriteConnection, of: _Session, first: int) -> bytes:
     """The link before the first event of a segment."""
     if first > of.head.floor + 1:
         link: Any = writes.reader.cold.link_at(of.sid, of.head.uid, first - 1)

@@ -15,7 +15,7 @@ import apsw
 from limpet.store.answers import Check, plural, size
 from limpet.store.sqlite import live
 from limpet.store.sqlite.file import APPLICATION_ID, CHECKPOINT_PAGES, Pace, first_bytes
-from limpet.store.sqlite.file.filesystems import NETWORK, Room, file_system, room
+from limpet.store.sqlite.file.filesystems import NETWORK, DiskSpace, file_system, room
 from limpet.store.sqlite.file.schema import SCHEMA
 from limpet.store.sqlite.sql import SQL
 from limpet.store.system import out_of_descriptors
@@ -150,7 +150,7 @@ def filesystem(kind: str | None) -> Check:
     return Check("file system", f"{kind}, local")
 
 
-def space(left: Room) -> Check:
+def space(left: DiskSpace) -> Check:
     """What is left on the disk. A full one refuses every commit."""
     name, found = "disk space", f"{size(left.free_bytes)} of {size(left.total_bytes)} are free"
     advice = (

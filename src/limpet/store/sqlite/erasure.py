@@ -28,7 +28,7 @@ from limpet.store.protocol import (
 )
 from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.transactions import WriteConnection
+from limpet.store.sqlite.transactions import SQLiteWriteConnection
 
 PURGE_ROWS: Final = 2_000
 
@@ -42,7 +42,7 @@ class _Ended(msgspec.Struct, frozen=True):
 
 
 def delete(
-    writes: WriteConnection, key: Key, now_us: int, ending: Ending, at: Standing | None
+    writes: SQLiteWriteConnection, key: Key, now_us: int, ending: Ending, at: Standing | None
 ) -> bool:
     """Turn a living session into a tombstone, if it stands there. Durable when it returns."""
     with writes.transaction():
@@ -55,7 +55,7 @@ def delete(
     return deleted
 
 
-def _stands(writes: WriteConnection, key: Key, at: Standing) -> bool:
+def _stands(writes: SQLiteWriteConnection, key: Key, at: Standing) -> bool:
     found, log = _living(writes, key), _living(writes, checkpoints_of(key))
     return (
         found is not None
@@ -69,7 +69,7 @@ class _NotExchanged(Exception):
     """A session does not stand where it should: the transaction is rolled back."""
 
 
-def exchange(writes: WriteConnection, exchanges: Sequence[Exchange], now_us: int) -> bool:
+def exchange(writes: SQLiteWriteConnection, exchanges: Sequence[Exchange], now_us: int) -> bool:
     """Give keys of sessions to other sessions, all or nothing. Durable when it returns."""
     try:
         with writes.transaction():
@@ -85,7 +85,7 @@ def exchange(writes: WriteConnection, exchanges: Sequence[Exchange], now_us: int
     return True
 
 
-def _exchange(writes: WriteConnection, each: Exchange, now_us: int) -> None:
+def _exchange(writes: SQLiteWriteConnection, each: Exchange, now_us: int) -> None:
     found, fence = _living(writes, each.key), 0
     if each.at is not None:
         if found is None or not _stands(writes, each.key, each.at):
@@ -109,14 +109,14 @@ def _exchange(writes: WriteConnection, each: Exchange, now_us: int) -> None:
     writes.conn.executemany(SQL["add_label"], rows.label_rows(after, sid))
 
 
-def _living(writes: WriteConnection, key: Key) -> tuple[int, Head] | None:
+def _living(writes: SQLiteWriteConnection, key: Key) -> tuple[int, Head] | None:
     try:
         return writes.reader.head(key)
     except (SessionDeleted, SessionErased):
         return None
 
 
-def _delete(writes: WriteConnection, key: Key, now_us: int, ending: Ending) -> bool:
+def _delete(writes: SQLiteWriteConnection, key: Key, now_us: int, ending: Ending) -> bool:
     found = _living(writes, key)
     if found is None:
         return False
@@ -129,7 +129,7 @@ def _delete(writes: WriteConnection, key: Key, now_us: int, ending: Ending) -> b
     return True
 
 
-def unpin(writes: WriteConnection, key: Key, seqs: Sequence[int]) -> None:
+def unpin(writes: SQLiteWriteConnection, key: Key, seqs: Sequence[int]) -> None:
     """Let go of pinned snapshots: from now on the log alone gives these states."""
     with writes.transaction():
         sid, _ = writes.reader.living(key)
@@ -137,7 +137,7 @@ def unpin(writes: WriteConnection, key: Key, seqs: Sequence[int]) -> None:
 
 
 def erase(
-    writes: WriteConnection,
+    writes: SQLiteWriteConnection,
     key: Key,
     now_us: int,
     forks: Forks,
@@ -154,7 +154,7 @@ def erase(
 
 
 def erase_user(
-    writes: WriteConnection,
+    writes: SQLiteWriteConnection,
     app: str,
     user: str,
     now_us: int,
@@ -187,7 +187,7 @@ def erase_user(
 
 
 def _require_forgotten(
-    writes: WriteConnection, keys: Sequence[Key], gone: frozenset[KeyOwner], *more: KeyOwner
+    writes: SQLiteWriteConnection, keys: Sequence[Key], gone: frozenset[KeyOwner], *more: KeyOwner
 ) -> None:
     logs = [checkpoints_of(key) for key in keys if not is_reserved(key.app)]
     uids = [end.head.uid for key in (*keys, *logs) for end in _ends(writes, key)]
@@ -195,7 +195,7 @@ def _require_forgotten(
 
 
 def _erase(
-    writes: WriteConnection, key: Key, now_us: int, forks: Forks, gone: frozenset[KeyOwner]
+    writes: SQLiteWriteConnection, key: Key, now_us: int, forks: Forks, gone: frozenset[KeyOwner]
 ) -> Erasure | None:
     ends = _ends(writes, key)
     mark = writes.reader.key_hash(key)
@@ -211,7 +211,7 @@ def _erase(
     return _forget(writes, key, now_us, len(children) if forks == "keep" else 0)
 
 
-def _forget(writes: WriteConnection, key: Key, now_us: int, forks_kept: int) -> Erasure:
+def _forget(writes: SQLiteWriteConnection, key: Key, now_us: int, forks_kept: int) -> Erasure:
     """End every session that has this key, and put down its certificate."""
     ends, mark = _ends(writes, key), writes.reader.key_hash(key)
     for end in ends:
@@ -230,7 +230,7 @@ def _forget(writes: WriteConnection, key: Key, now_us: int, forks_kept: int) -> 
     return erasure
 
 
-def _ends(writes: WriteConnection, key: Key) -> list[_Ended]:
+def _ends(writes: SQLiteWriteConnection, key: Key) -> list[_Ended]:
     """Every session that has this key, the living one last."""
     names = (key.app, key.user, key.id)
     dead: Any = writes.conn.execute(SQL["tombstones_of"], names).fetchall()
@@ -239,7 +239,7 @@ def _ends(writes: WriteConnection, key: Key) -> list[_Ended]:
     return found if row is None else [*found, _Ended(row[0], rows.head_from(row), None)]
 
 
-def _forks(writes: WriteConnection, ends: Sequence[_Ended]) -> list[Key]:
+def _forks(writes: SQLiteWriteConnection, ends: Sequence[_Ended]) -> list[Key]:
     """The living sessions that begin on a state of these, also through one that was deleted."""
     found: list[Key] = []
     for end in ends:
@@ -248,7 +248,7 @@ def _forks(writes: WriteConnection, ends: Sequence[_Ended]) -> list[Key]:
     return found
 
 
-def _descent(writes: WriteConnection, key: Key) -> list[Key]:
+def _descent(writes: SQLiteWriteConnection, key: Key) -> list[Key]:
     """The key, and those of all forks of what has it, of their forks, and so on."""
     found = {key: None}
     walk = [key]
@@ -259,7 +259,7 @@ def _descent(writes: WriteConnection, key: Key) -> list[Key]:
     return list(found)
 
 
-def _end(writes: WriteConnection, sid: int, head: Head) -> None:
+def _end(writes: SQLiteWriteConnection, sid: int, head: Head) -> None:
     """The session is no longer among the living; its rows, and those that only it read, go."""
     from limpet.store.sqlite.reading import feed
 
@@ -273,7 +273,7 @@ def _end(writes: WriteConnection, sid: int, head: Head) -> None:
     writes.cache.forget(head.key)
 
 
-def _certify(writes: WriteConnection, erasure: Erasure) -> None:
+def _certify(writes: SQLiteWriteConnection, erasure: Erasure) -> None:
     """Put down the certificate; a user may be erased again, and has one."""
     before = writes.conn.execute(SQL["erased_crc"], (erasure.key_hash,)).get
     writes.conn.execute(SQL["add_erased"], rows.erased_row(erasure))
@@ -282,7 +282,7 @@ def _certify(writes: WriteConnection, erasure: Erasure) -> None:
     ledger.enter(writes.conn, change.plus(gone))
 
 
-def purge_some(writes: WriteConnection) -> bool:
+def purge_some(writes: SQLiteWriteConnection) -> bool:
     """Remove some rows of the logs of ended sessions. False if none are left.
 
     What a fork still reads stays. When it has all gone, so may rows of the parent's.
@@ -309,18 +309,18 @@ def purge_some(writes: WriteConnection) -> bool:
         return True
 
 
-def is_unfinished(writes: WriteConnection) -> bool:
+def is_unfinished(writes: SQLiteWriteConnection) -> bool:
     """Whether something that was erased may still be in the files."""
     return writes.conn.execute(SQL["erasure_unfinished"]).fetchone() is not None
 
 
-def rewrite(writes: WriteConnection) -> None:
+def rewrite(writes: SQLiteWriteConnection) -> None:
     """Write the whole file again. SQLite overwrites what it deletes, but a page that was split or
     merged before may still hold a copy of a row in the part it does not use."""
     writes.conn.execute("VACUUM")
 
 
-def finish(writes: WriteConnection) -> bool:
+def finish(writes: SQLiteWriteConnection) -> bool:
     """Empty the log file, which holds pages as they were before. False if somebody reads it."""
     if not writes.wal.truncate():
         return False

@@ -19,18 +19,18 @@ from typing import Any, Final, TypeAlias
 from limpet.errors import Asked, LimpetError, StoreClosed, StoreForked
 from limpet.model import Commit
 from limpet.store.sqlite.file.pace import Pace
-from limpet.store.sqlite.transactions import WriteConnection
+from limpet.store.sqlite.transactions import SQLiteWriteConnection
 from limpet.store.threads import PROCESS
 
 WAITING_MAX: Final = 16_384
 TURN_MAX: Final = 512  # jobs that are gathered before the thread begins with them
 
 
-class Job:
+class SQLiteJob:
     """Commits of one caller."""
 
     __slots__ = ("answered", "commits", "future", "loop", "size", "ticket")
-    run: Callable[[WriteConnection], Any] | None = None  # see `Errand`
+    run: Callable[[SQLiteWriteConnection], Any] | None = None  # see `Errand`
     asked: Asked = "write"
 
     def __init__(self, commits: Sequence[Commit]) -> None:
@@ -55,17 +55,19 @@ class Job:
         return True
 
 
-class Errand(Job):
+class WriterCall(SQLiteJob):
     """A function to run alone between two batches."""
 
     __slots__ = ("asked", "run")
 
-    def __init__(self, run: Callable[[WriteConnection], Any], asked: Asked = "change") -> None:
+    def __init__(
+        self, run: Callable[[SQLiteWriteConnection], Any], asked: Asked = "change"
+    ) -> None:
         super().__init__(())
         self.run, self.asked = run, asked
 
 
-Answer: TypeAlias = tuple[Job, Any, BaseException | None]
+JobAnswer: TypeAlias = tuple[SQLiteJob, Any, BaseException | None]
 
 
 class JobQueue:
@@ -75,13 +77,13 @@ class JobQueue:
     the loop, if nothing was handed to the thread before; else the thread is given it.
     """
 
-    def __init__(self, here: Callable[[list[Job]], None], pace: Pace) -> None:
+    def __init__(self, here: Callable[[list[SQLiteJob]], None], pace: Pace) -> None:
         self._here, self._pace = here, pace
         # What was handed over together; None at the end. Out of it, they wait in `_next`.
-        self._turns_over: SimpleQueue[list[Job] | None] = SimpleQueue()
-        self._next: deque[Job] = deque()
+        self._turns_over: SimpleQueue[list[SQLiteJob] | None] = SimpleQueue()
+        self._next: deque[SQLiteJob] = deque()
         self._ended = False  # the last turn is in `_next`
-        self._turns: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+        self._turns: dict[asyncio.AbstractEventLoop, list[SQLiteJob]] = {}
         self._gate = threading.Lock()  # loops of several threads may share a store
         self._handed, self._finished = 0, 0  # to the thread, and by it
         self._waiting = 0
@@ -93,7 +95,7 @@ class JobQueue:
 
     # --- for event loops -----------------------------------------------------------------------
 
-    async def submit(self, job: Job) -> Any:
+    async def submit(self, job: SQLiteJob) -> Any:
         """The answer to a job. Cancelled, it is taken back or waited for, never left in doubt."""
         while self._waiting >= WAITING_MAX and not self._ending:
             self._crowded = True
@@ -116,7 +118,7 @@ class JobQueue:
                 self._crowded = False
                 self._free.set()
 
-    def wake(self, job: Job) -> None:
+    def wake(self, job: SQLiteJob) -> None:
         """Hand a job to the thread that nobody waits for."""
         self._put([job])
 
@@ -132,7 +134,7 @@ class JobQueue:
         self._free.set()  # callers that wait for space are refused, not left waiting
         self._turns_over.put(None)
 
-    def _is_alone(self, job: Job) -> bool:
+    def _is_alone(self, job: SQLiteJob) -> bool:
         """Whether a job is the last thing that runs in this turn of its loop, and the turn is
         young: nobody could join it."""
         if self._handed != self._finished or self._turns or self._ending or job.run is not None:
@@ -141,7 +143,7 @@ class JobQueue:
         ready = getattr(job.loop, "_ready", True)
         return not ready and self._pace.is_turn_young() and self._forks == PROCESS.forks
 
-    def _do_alone(self, job: Job) -> None:
+    def _do_alone(self, job: SQLiteJob) -> None:
         """Do it now: at the end of the turn it would wake the loop twice. An interrupt is the
         loop's, as it is there, and not the caller's."""
         try:
@@ -153,7 +155,7 @@ class JobQueue:
             job.loop.call_soon(_raise, error)
             job.loop.call_soon(self._put, [job])
 
-    def _join(self, job: Job) -> None:
+    def _join(self, job: SQLiteJob) -> None:
         """Add a job to this turn of its loop."""
         loop = job.loop
         with self._gate:
@@ -172,7 +174,7 @@ class JobQueue:
     def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         """Do what was gathered. An interrupt may come between any two steps: what has no answer
         then is handed over in the next turn."""
-        jobs: list[Job] = []
+        jobs: list[SQLiteJob] = []
         if self._forks != PROCESS.forks:  # forked: they are the parent's, and so is the file
             return answer([(job, None, StoreForked()) for job in self._turns.pop(loop, ())])
         try:
@@ -188,7 +190,7 @@ class JobQueue:
             loop.call_soon(self._put, jobs)
             raise
 
-    def _put(self, jobs: list[Job]) -> None:
+    def _put(self, jobs: list[SQLiteJob]) -> None:
         """Hand over what was not answered. Once more does no harm: a job is claimed once.
 
         An interrupt may come out of any call: what was counted stays counted, even if it is handed
@@ -205,20 +207,20 @@ class JobQueue:
 
     # --- for the thread ------------------------------------------------------------------------
 
-    def get(self) -> Job | None:
+    def get(self) -> SQLiteJob | None:
         """The next job, waited for; None at the end."""
         while not self._next and not self._ended:
             self._take(self._turns_over.get())
         return self._next.popleft() if self._next else None
 
-    def waiting(self) -> deque[Job]:
+    def waiting(self) -> deque[SQLiteJob]:
         """The jobs that wait now. Whoever does one takes it out."""
         with suppress(Empty):
             while not self._ended:
                 self._take(self._turns_over.get_nowait())
         return self._next
 
-    def _take(self, turn: list[Job] | None) -> None:
+    def _take(self, turn: list[SQLiteJob] | None) -> None:
         if turn is None:
             self._ended = True
         else:
@@ -233,7 +235,7 @@ class JobQueue:
         """How many jobs wait now."""
         return len(self.waiting())
 
-    def refuse(self, failure: LimpetError, taken: Sequence[Job]) -> None:
+    def refuse(self, failure: LimpetError, taken: Sequence[SQLiteJob]) -> None:
         """The writer cannot go on: answer those it has taken and those that wait, so that nobody
         waits for it. A job that was answered is not answered again."""
         self.failure = failure
@@ -245,9 +247,9 @@ class JobQueue:
         self._next.clear()
 
 
-def answer(answers: Sequence[Answer]) -> None:
+def answer(answers: Sequence[JobAnswer]) -> None:
     """Tell the callers: one crossing of threads for all that share a loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Answer]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[JobAnswer]] = {}
     for each in answers:
         by_loop.setdefault(each[0].loop, []).append(each)
     for loop, of_loop in by_loop.items():
@@ -255,7 +257,7 @@ def answer(answers: Sequence[Answer]) -> None:
             loop.call_soon_threadsafe(deliver, of_loop)
 
 
-def deliver(answers: Sequence[Answer]) -> None:
+def deliver(answers: Sequence[JobAnswer]) -> None:
     """Tell the callers, on their loop."""
     for job, result, error in answers:
         job.answered = True  # whether or not anybody waits: a caller may have been cancelled
@@ -271,7 +273,7 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-async def _outcome(job: Job) -> None:
+async def _outcome(job: SQLiteJob) -> None:
     """Wait until the writer is done with a job whose caller was cancelled, however often."""
     while not job.answered:
         job.future = job.loop.create_future()

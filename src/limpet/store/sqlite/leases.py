@@ -28,13 +28,13 @@ from limpet.store.leases import Place, span_us
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import stored_key
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.transactions import WriteConnection
+from limpet.store.sqlite.transactions import SQLiteWriteConnection
 
 
-class Leases:
+class SQLiteLeases:
     """Grants, renews and ends leases. The clock is read under the write lock."""
 
-    def __init__(self, writes: WriteConnection, clock: Callable[[], int]) -> None:
+    def __init__(self, writes: SQLiteWriteConnection, clock: Callable[[], int]) -> None:
         self._writes, self._clock = writes, clock
 
     def claim(

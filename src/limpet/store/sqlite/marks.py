@@ -7,20 +7,20 @@ from typing import Any
 
 from limpet.model import MARKS_SWEPT
 from limpet.store.marks import Mark, added
-from limpet.store.sqlite.blobs import Reading, Writing
-from limpet.store.sqlite.reading.reader import Reader
+from limpet.store.sqlite.blobs import RunRead, RunWrite
+from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.transactions import WriteConnection
+from limpet.store.sqlite.transactions import SQLiteWriteConnection
 
 
 class SQLiteMarks:
     def __init__(
-        self, reader: Reader, clock: Callable[[], int], read: Reading, write: Writing
+        self, reader: SQLiteReader, clock: Callable[[], int], read: RunRead, write: RunWrite
     ) -> None:
         self._reader, self._clock, self._read, self._write = reader, clock, read, write
 
     async def once(self, space: str, name: str, until_us: int, value: int = 0) -> bool:
-        def run(writes: WriteConnection) -> bool:
+        def run(writes: SQLiteWriteConnection) -> bool:
             with writes.transaction():
                 now_us = self._begin(writes)
                 found = writes.conn.execute(SQL["mark"], (space, name, now_us)).fetchone()
@@ -32,7 +32,7 @@ class SQLiteMarks:
         return await self._write(run)
 
     async def put(self, space: str, name: str, until_us: int, value: int = 0) -> None:
-        def run(writes: WriteConnection) -> None:
+        def run(writes: SQLiteWriteConnection) -> None:
             with writes.transaction():
                 self._begin(writes)
                 writes.conn.execute(SQL["put_mark"], (space, name, until_us, value))
@@ -40,7 +40,7 @@ class SQLiteMarks:
         await self._write(run)
 
     async def add(self, space: str, name: str, until_us: int, by: int = 1) -> int:
-        def run(writes: WriteConnection) -> int:
+        def run(writes: SQLiteWriteConnection) -> int:
             with writes.transaction():
                 asked = (space, name, self._begin(writes))
                 found: Any = writes.conn.execute(SQL["mark"], asked).fetchone()
@@ -57,14 +57,14 @@ class SQLiteMarks:
         return None if found is None else Mark(space, name, *found)
 
     async def sweep(self, limit: int) -> int:
-        def run(writes: WriteConnection) -> int:
+        def run(writes: SQLiteWriteConnection) -> int:
             with writes.transaction():
                 writes.conn.execute(SQL["sweep_marks"], (self._clock(), limit))
                 return writes.conn.changes()
 
         return await self._write(run)
 
-    def _begin(self, writes: WriteConnection) -> int:
+    def _begin(self, writes: SQLiteWriteConnection) -> int:
         """The time by the store's clock, read under the write lock; and some ended marks go."""
         now_us = self._clock()
         writes.conn.execute(SQL["sweep_marks"], (now_us, MARKS_SWEPT))

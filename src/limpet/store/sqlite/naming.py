@@ -12,12 +12,12 @@ from limpet.store.paging import Room, bare, within
 from limpet.store.protocol import NameSince
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading import lineage
-from limpet.store.sqlite.reading.reader import Reader
+from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
 
 
 def events_naming(
-    reader: Reader, key: Key, name: str, before: int, after: int, limit: int
+    reader: SQLiteReader, key: Key, name: str, before: int, after: int, limit: int
 ) -> tuple[Event, ...]:
     """A page of the history before a seq, descending, with all events that name a field."""
     needle, room, found = path_opening(name), Room(), list[Event]()
@@ -35,7 +35,7 @@ def events_naming(
 
 
 def _read(
-    reader: Reader, uid: str, name: str, asked: tuple[Any, ...], room: Room
+    reader: SQLiteReader, uid: str, name: str, asked: tuple[Any, ...], room: Room
 ) -> tuple[Event, ...]:
     sid, before, after, needle, limit = asked
     top = reader.cold.top(sid)  # below it rows are of what is pending, and read with their segments
@@ -53,7 +53,9 @@ def _names(event: Event, name: str) -> bool:
     return event.data is None or any([op.path[0] == name for op in event.ops])
 
 
-def names_since(reader: Reader, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
+def names_since(
+    reader: SQLiteReader, key: Key, seq: int, names: Sequence[str]
+) -> dict[str, NameSince]:
     """What shared names were before the session changed them, and whether others did too."""
     with reader.instant():
         sid, head = reader.present(key)
@@ -63,7 +65,7 @@ def names_since(reader: Reader, key: Key, seq: int, names: Sequence[str]) -> dic
     return {name: since for name, since in found.items() if since is not None}
 
 
-def _since(reader: Reader, head: Head, at: tuple[int, int], name: str) -> NameSince | None:
+def _since(reader: SQLiteReader, head: Head, at: tuple[int, int], name: str) -> NameSince | None:
     key, mine = head.key, rows.pack_id(head.uid)
     of: ScopeKey = (key.app, "" if scope_of(name) == "app" else key.user, name)
     first, newest, others = 0, 0, False

@@ -16,16 +16,16 @@ from limpet.model import SNAPSHOT_FLOOR_BYTES, SNAPSHOT_SHARE, Key
 from limpet.store.cache import Live
 from limpet.store.coding import Unready, bodies
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.transactions import WriteConnection
+from limpet.store.sqlite.transactions import SQLiteWriteConnection
 
 SNAPSHOTS_PER_BATCH: Final = 4
 CLOSE_SNAPSHOT_BYTES_MIN: Final = 8 * 2**10
 
 
-class Snapshots:
+class SQLiteSnapshots:
     """The sessions whose snapshots are due."""
 
-    def __init__(self, writes: WriteConnection) -> None:
+    def __init__(self, writes: SQLiteWriteConnection) -> None:
         self._writes = writes
         self._due: dict[Key, Live] = {}
 

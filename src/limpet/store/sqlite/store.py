@@ -63,13 +63,13 @@ from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
 from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.file.pace import Pace
-from limpet.store.sqlite.jobs import Errand, Job
-from limpet.store.sqlite.leases import Leases, expired
+from limpet.store.sqlite.jobs import SQLiteJob, WriterCall
+from limpet.store.sqlite.leases import SQLiteLeases, expired
 from limpet.store.sqlite.marks import SQLiteMarks
-from limpet.store.sqlite.reading.reader import Reader
-from limpet.store.sqlite.reading.sessions import Sessions
-from limpet.store.sqlite.transactions import WriteConnection
-from limpet.store.sqlite.writer import Writer
+from limpet.store.sqlite.reading.reader import SQLiteReader
+from limpet.store.sqlite.reading.sessions import SessionReader
+from limpet.store.sqlite.transactions import SQLiteWriteConnection
+from limpet.store.sqlite.writer import SQLiteWriter
 from limpet.store.system import of_system
 from limpet.store.threads import PROCESS, in_thread
 
@@ -92,12 +92,12 @@ class SQLiteStore:
         self.sealer = codec.sealer
         self.now_us: Callable[[], int] = clock
         self._pace = pace or Pace()
-        self._reader = Reader(conn, codec)
-        self._sessions = Sessions(self._reader, self._peek)
+        self._reader = SQLiteReader(conn, codec)
+        self._sessions = SessionReader(self._reader, self._peek)
         ways = (self._reader, clock, self._read, self._run)
         self.blobs: Blobs = ReadyBlobs(SQLiteBlobs(*ways), self.sealer)
         self.marks: Marks = SQLiteMarks(*ways)
-        self._writer: Writer | None = None
+        self._writer: SQLiteWriter | None = None
         self._forks, self._open = PROCESS.forks, True
         self._closed = asyncio.Event()
 
@@ -138,13 +138,13 @@ class SQLiteStore:
     def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:
         if self._codec.seals:
             return self._commit_sealed(commits)
-        return self._write().jobs.submit(Job(commits))
+        return self._write().jobs.submit(SQLiteJob(commits))
 
     async def _commit_sealed(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Keys first; the writer gives back what met others than were expected."""
         await self.sealer.ready(owners_of(commits, self._uid))
         found: tuple[Committed, ...] = await self.sealer.opening(
-            lambda: self._write().jobs.submit(Job(commits))
+            lambda: self._write().jobs.submit(SQLiteJob(commits))
         )
         return found
 
@@ -241,8 +241,8 @@ class SQLiteStore:
         asked = (self._clock(), limit, after)
         return self._read(lambda: expired(self._reader.conn, *asked))
 
-    def _leases(self, writes: WriteConnection) -> Leases:
-        return Leases(writes, self._clock)
+    def _leases(self, writes: SQLiteWriteConnection) -> SQLiteLeases:
+        return SQLiteLeases(writes, self._clock)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -328,7 +328,7 @@ class SQLiteStore:
     ) -> tuple[tuple[FeedEntry, ...], str]:
         from limpet.store.sqlite.reading import feed
 
-        reading = feed.Reading(self._reader, after, app, key, limit)
+        reading = feed.FeedPage(self._reader, after, app, key, limit)
         while True:
             if await self._open_read(reading.step):
                 return reading.result()
@@ -355,12 +355,14 @@ class SQLiteStore:
     # --- the whole file ------------------------------------------------------------------------
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
-        from limpet.store.sqlite.verify import Verification
+        from limpet.store.sqlite.verify import SQLiteVerification
 
         self._check()
         codec = self._codec.waiting(asyncio.get_running_loop())
         try:
-            return await self._apart(lambda conn: Verification(conn, codec).run(key, progress))
+            return await self._apart(
+                lambda conn: SQLiteVerification(conn, codec).run(key, progress)
+            )
         except Unavailable as failed:
             raise failed.error from failed.error.__cause__
 
@@ -421,12 +423,12 @@ class SQLiteStore:
 
         return await in_thread(run)
 
-    async def _run(self, run: Callable[[WriteConnection], T], asked: Asked = "change") -> T:
+    async def _run(self, run: Callable[[SQLiteWriteConnection], T], asked: Asked = "change") -> T:
         """Run a function on the writer's thread, between two batches."""
-        result: T = await self._write().jobs.submit(Errand(run, asked))
+        result: T = await self._write().jobs.submit(WriterCall(run, asked))
         return result
 
-    def _write(self) -> Writer:
+    def _write(self) -> SQLiteWriter:
         if not self._open or self._forks != PROCESS.forks:
             self._check()
         if self._writer is None or self._writer.jobs.failure is not None:
@@ -435,8 +437,8 @@ class SQLiteStore:
                 raise StoreReadOnly(self._database.where, why)
             if self._writer is not None:
                 SQLITE.info("writer restarted: store=%s", self._database.path)
-            writes = WriteConnection(self._database, self._codec)
-            self._writer = Writer(writes, self._clock, self._pace)
+            writes = SQLiteWriteConnection(self._database, self._codec)
+            self._writer = SQLiteWriter(writes, self._clock, self._pace)
             self._writer.start()
         return self._writer
 

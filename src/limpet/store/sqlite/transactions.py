@@ -17,10 +17,10 @@ from limpet.store.cache import Cache
 from limpet.store.coding import Codec
 from limpet.store.sqlite.file.connect import Database, close
 from limpet.store.sqlite.file.wal import RESTART_SECONDS_MAX, Wal
-from limpet.store.sqlite.reading.reader import Reader
+from limpet.store.sqlite.reading.reader import SQLiteReader
 
 
-class WriteConnection:
+class SQLiteWriteConnection:
     """Opened by the thread that uses it. The cache outlives a connection that is replaced."""
 
     def __init__(self, database: Database, codec: Codec) -> None:
@@ -29,7 +29,7 @@ class WriteConnection:
         self.conn: apsw.Connection
         self._transaction: Transaction
         self.cursor: apsw.Cursor  # for statements without rows: making one takes longer than BEGIN
-        self.reader: Reader
+        self.reader: SQLiteReader
         self.wal: Wal
         self.purging = True  # there may be purges that an earlier process left unfinished
         self.sweeping = True  # and uploads of blobs that nobody will finish
@@ -48,7 +48,7 @@ class WriteConnection:
         self.cache.note_version(None)  # each connection counts for itself
         # What is deleted is overwritten: an erased session must not linger in free pages.
         self.conn.pragma("secure_delete", True)
-        self.reader = Reader(self.conn, self.codec)
+        self.reader = SQLiteReader(self.conn, self.codec)
         usual = self._waiting(self._database.busy_handler())
         brief = self._waiting(self._database.busy_handler(RESTART_SECONDS_MAX))
         self.conn.set_busy_handler(usual)

@@ -21,7 +21,7 @@ from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
 from limpet.store.sqlite.reading import lineage, records
 from limpet.store.sqlite.reading.feed import last_position, noted_crc
-from limpet.store.sqlite.reading.reader import Reader
+from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
 from limpet.store.verify import Names, ScopeRow, Stored, verify_session
 
@@ -29,12 +29,12 @@ _META: Final = {"secret", "secret_crc", "overwrite", "feed", "feed_crc", ledger.
 _PAGE: Final = 200
 
 
-class Verification:
+class SQLiteVerification:
     """One reading of the database on a connection of its own. Changes nothing."""
 
     def __init__(self, conn: apsw.Connection, codec: Codec) -> None:
         self._conn, self._codec = conn, codec
-        self._reader = Reader(conn, codec)
+        self._reader = SQLiteReader(conn, codec)
         self._sessions = self._events = self._scoped = self._unread = 0
         self._brought: set[tuple[str, int]] = set()  # adopted events that name shared names
         self._misplaced: list[int] = []  # seqs of the session that is being read
@@ -278,7 +278,7 @@ def verify_copy(conn: apsw.Connection, progress: Progress | None) -> Report:
     try:
         for number in range(int(conn.pragma("user_version")) + 1, SCHEMA + 1):
             migrate(conn, number)
-        return Verification(conn, Codec(None)).read(None, progress)
+        return SQLiteVerification(conn, Codec(None)).read(None, progress)
     except apsw.NoMemError:
         raise  # says nothing about what is stored
     except apsw.Error as error:

@@ -10,14 +10,14 @@ from limpet.model import Event, Fold, Key, ScopeKey, ScopeValue
 from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.planning.room import Sizes
 from limpet.store.scopes import Scopes
-from limpet.store.sqlite.reading.reader import Reader
+from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
 
 
-class View:
+class SQLiteView:
     """What `limpet.store.planning.plan.View` asks for, inside one write transaction."""
 
-    def __init__(self, reader: Reader, cache: Cache) -> None:
+    def __init__(self, reader: SQLiteReader, cache: Cache) -> None:
         self._reader, self._cache = reader, cache
         self.lives: dict[Key, Live] = {}  # the sessions of this batch, as the tables have them
 

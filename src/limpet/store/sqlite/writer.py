@@ -23,12 +23,12 @@ from limpet.store import logs
 from limpet.store.coding import Awaited, Unready
 from limpet.store.logs import SQLITE
 from limpet.store.sqlite import blobs, erasure
-from limpet.store.sqlite.batch import Batch
+from limpet.store.sqlite.batch import SQLiteBatch
 from limpet.store.sqlite.failures import write_failure
 from limpet.store.sqlite.file.pace import Pace
-from limpet.store.sqlite.jobs import Answer, Errand, Job, JobQueue, answer, deliver
-from limpet.store.sqlite.snapshots import Snapshots
-from limpet.store.sqlite.transactions import WriteConnection
+from limpet.store.sqlite.jobs import JobAnswer, JobQueue, SQLiteJob, WriterCall, answer, deliver
+from limpet.store.sqlite.snapshots import SQLiteSnapshots
+from limpet.store.sqlite.transactions import SQLiteWriteConnection
 from limpet.store.threads import in_thread
 
 BATCH_MAX: Final = 512
@@ -37,22 +37,22 @@ CLOSE_SNAPSHOTS_PER_TRANSACTION: Final = 64
 GATHER_SECONDS: Final = 0.0001
 
 
-class Writer(threading.Thread):
+class SQLiteWriter(threading.Thread):
     """The only one who writes through this store."""
 
-    def __init__(self, writes: WriteConnection, clock: Callable[[], int], pace: Pace) -> None:
+    def __init__(self, writes: SQLiteWriteConnection, clock: Callable[[], int], pace: Pace) -> None:
         super().__init__(name="limpet-writer", daemon=True)
         self._writes, self._clock, self._pace = writes, clock, pace
         self.cache = writes.cache  # readers borrow folds from it
-        self._snapshots = Snapshots(self._writes)
+        self._snapshots = SQLiteSnapshots(self._writes)
         self.jobs = JobQueue(self._do_here, pace)  # where callers ask for what is to be written
         # Reentrant only so that who does not hold it can find out by letting go: see `_do_here`.
         self._hold = threading.RLock()
         self._ready = False  # the connection is open
-        self._under_way: tuple[Batch, list[Answer]] | None = None  # planned, on a loop
+        self._under_way: tuple[SQLiteBatch, list[JobAnswer]] | None = None  # planned, on a loop
         # What is remembered may be older than what is stored: two interrupts in a row on a loop.
         self._unsettled = False
-        self._taken: list[Job] = []  # out of the queue, and perhaps not answered yet
+        self._taken: list[SQLiteJob] = []  # out of the queue, and perhaps not answered yet
 
     # --- for callers, on their event loop ------------------------------------------------------
 
@@ -61,7 +61,7 @@ class Writer(threading.Thread):
         self.jobs.end()
         await in_thread(self.join)
 
-    def _do_here(self, jobs: list[Job]) -> None:
+    def _do_here(self, jobs: list[SQLiteJob]) -> None:
         """Commit on this loop, if that is quick. What has no answer then is for the thread.
 
         An interrupt may come out of any call. So what was acquired is let go by a call that is
@@ -83,7 +83,7 @@ class Writer(threading.Thread):
             except RuntimeError:  # the thread, or another loop, has it
                 pass
 
-    def _commit_here(self, jobs: list[Job]) -> None:
+    def _commit_here(self, jobs: list[SQLiteJob]) -> None:
         self._under_way = None
         try:
             began = self._pace.timer()
@@ -94,13 +94,15 @@ class Writer(threading.Thread):
             self._pace.held(jobs, seconds)
             logs.slow_commit(SQLITE, self._writes.path, seconds, jobs)
             if self._writes.wal.neglected or self._snapshots.due:
-                self.jobs.wake(Errand(_nothing))  # the thread sees to it, before the next commit
+                self.jobs.wake(
+                    WriterCall(_nothing)
+                )  # the thread sees to it, before the next commit
         except BaseException as error:
             self._fail_here(jobs, error)
             if not isinstance(error, Exception):
                 raise
 
-    def _fail_here(self, jobs: list[Job], error: BaseException) -> None:
+    def _fail_here(self, jobs: list[SQLiteJob], error: BaseException) -> None:
         """Leave no transaction open, and no doubt. What was recorded, though the error came out of
         COMMIT or later, is answered; what the thread would refuse is refused; the thread gets the
         rest. Whatever is next reads again: what is remembered is unsettled."""
@@ -121,7 +123,7 @@ class Writer(threading.Thread):
             self._log_failed(error, len(jobs))
             _answer_here([(job, None, self._failure(error)) for job in jobs])
         if self._writes.conn.in_transaction:
-            self.jobs.wake(Errand(_nothing))  # the thread connects again
+            self.jobs.wake(WriterCall(_nothing))  # the thread connects again
 
     # --- the thread ----------------------------------------------------------------------------
 
@@ -154,7 +156,7 @@ class Writer(threading.Thread):
             self._ready = False
             self._finish()
 
-    def _work(self, first: Job) -> tuple[int, Job | None]:
+    def _work(self, first: SQLiteJob) -> tuple[int, SQLiteJob | None]:
         """Do `first` and what waits behind it: how many; a job that must run alone is handed
         back."""
         self._taken = [first]
@@ -186,7 +188,7 @@ class Writer(threading.Thread):
             waiting = self.jobs.count()
             time.sleep(GATHER_SECONDS)
 
-    def _run_batch(self, jobs: list[Job]) -> None:
+    def _run_batch(self, jobs: list[SQLiteJob]) -> None:
         began = self._pace.timer()
         try:
             batch, answers = self._commit(jobs)
@@ -213,12 +215,12 @@ class Writer(threading.Thread):
             logs.slow_commit(SQLITE, self._writes.path, seconds, jobs)
         self._check_connection()
 
-    def _refuse(self, jobs: list[Job], error: BaseException) -> None:
+    def _refuse(self, jobs: list[SQLiteJob], error: BaseException) -> None:
         self._log_failed(error, len(jobs))
         self._forget()
         answer([(job, None, self._failure(error)) for job in jobs])
 
-    def _split(self, jobs: list[Job], error: BaseException) -> None:
+    def _split(self, jobs: list[SQLiteJob], error: BaseException) -> None:
         """Each job alone, so that the one that cannot be written fails nobody else."""
         self._forget()
         text = "batch split: store=%s error=%s commits=%d"
@@ -226,14 +228,16 @@ class Writer(threading.Thread):
         for job in jobs:
             self._run_batch([job])
 
-    def _commit(self, jobs: list[Job], *, here: bool = False) -> tuple[Batch, list[Answer]]:
+    def _commit(
+        self, jobs: list[SQLiteJob], *, here: bool = False
+    ) -> tuple[SQLiteBatch, list[JobAnswer]]:
         """One transaction for all of them. If it raises an Exception, nothing was written."""
-        answers: list[Answer] = []
+        answers: list[JobAnswer] = []
         if self._unsettled:
             self._forget()
         self._unsettled = True
         with self._writes.transaction():
-            batch = Batch(self._writes, self._clock())
+            batch = SQLiteBatch(self._writes, self._clock())
             for job in jobs:
                 try:
                     answers.append((job, batch.plan.add(job.commits), None))
@@ -251,7 +255,7 @@ class Writer(threading.Thread):
                 self._snapshots.write()
         return batch, answers
 
-    def _settle(self, batch: Batch) -> None:
+    def _settle(self, batch: SQLiteBatch) -> None:
         """What was committed stays committed: if remembering it fails, it is read again."""
         try:
             self._snapshots.note(batch.settle())
@@ -265,7 +269,7 @@ class Writer(threading.Thread):
         if self._writes.replace_stuck():
             SQLITE.warning("connection replaced: store=%s", self._writes.path)
 
-    def _run_alone(self, job: Job) -> None:
+    def _run_alone(self, job: SQLiteJob) -> None:
         if not job.claim():
             return
         assert job.run is not None
@@ -349,7 +353,7 @@ class Writer(threading.Thread):
         return write_failure(error, self._writes.where, asked)
 
 
-def _answer_here(answers: Sequence[Answer]) -> None:
+def _answer_here(answers: Sequence[JobAnswer]) -> None:
     """Tell callers of this very loop. If an interrupt comes, those who are left are told next."""
     try:
         deliver(answers)
@@ -362,5 +366,5 @@ def _answer_here(answers: Sequence[Answer]) -> None:
             job.claim()  # nobody else could meanwhile: its caller is on this loop
 
 
-def _nothing(_: WriteConnection) -> None:
+def _nothing(_: SQLiteWriteConnection) -> None:
     """A job that only wakes the thread."""

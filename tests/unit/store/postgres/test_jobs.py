@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from limpet.store.postgres.writing.jobs import Job
+from limpet.store.postgres.writing.jobs import PostgresJob
 from limpet.testing.commits import addition, key
 
 
 async def test_a_job_that_waited_for_keys_still_looks_for_repeats() -> None:
     """An answer that was lost before may have recorded its events: they must not be doubled."""
-    job = Job([addition(key())])
+    job = PostgresJob([addition(key())])
     assert not job.again().search_ids
     job.resend()
     again = job.again()

@@ -13,7 +13,7 @@ from limpet import Check, Diagnosis, Key
 from limpet.store.answers import size
 from limpet.store.clock import Clock, wall_ns
 from limpet.store.sqlite import doctor, erasure
-from limpet.store.sqlite.file.filesystems import Room, room
+from limpet.store.sqlite.file.filesystems import DiskSpace, room
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.seal import FixedKeySeal
 
@@ -88,7 +88,7 @@ async def test_a_sound_file_is_well(path: Path) -> None:
 )
 def test_a_full_disk_is_found(free: int, total: int, files: int | None, severity: str) -> None:
     """By what is left and by how large the disk is; whoever is unwell is given advice."""
-    check = doctor.space(Room(free, total, files))
+    check = doctor.space(DiskSpace(free, total, files))
     assert check.severity == severity
     assert bool(check.advice) == (severity != "ok")
 

@@ -18,13 +18,13 @@ import pytest
 import limpet
 from limpet.errors import StoreForked
 from limpet.store.cache import Cache
-from limpet.store.sqlite.batch import Batch
+from limpet.store.sqlite.batch import SQLiteBatch
 from limpet.store.sqlite.file import connect, wal
 from limpet.store.sqlite.file import pace as paces
 from limpet.store.sqlite.file.pace import HERE_BYTES_MAX, HERE_JOBS_MAX, Pace
 from limpet.store.sqlite.file.wal import Wal
-from limpet.store.sqlite.jobs import Job, JobQueue
-from limpet.store.sqlite.snapshots import Snapshots
+from limpet.store.sqlite.jobs import JobQueue, SQLiteJob
+from limpet.store.sqlite.snapshots import SQLiteSnapshots
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.store.sqlite.transactions import Transaction
 from limpet.testing.commits import add, addition, create, draft, key, load, log
@@ -155,7 +155,7 @@ async def test_where_the_loop_does_not_commit_one_who_is_alone_is_gathered(
     queue = JobQueue(here.append, pace)
     pace.crowd = crowd
     pace.begin_turn()
-    asking = queue.submit(Job([addition(A)]))
+    asking = queue.submit(SQLiteJob([addition(A)]))
     asking.send(None)  # nothing else waits to run
     assert (here, queue.count()) == ([], 0)
     await turns(2)
@@ -226,7 +226,7 @@ async def test_a_job_that_was_handed_over_stays_counted_after_an_interrupt(
 
     before = queue._handed
     monkeypatch.setattr(queue, "_turns_over", Interrupted())
-    job = Job([addition(A)])
+    job = SQLiteJob([addition(A)])
     with pytest.raises(KeyboardInterrupt):
         queue.wake(job)
     monkeypatch.undo()
@@ -238,9 +238,9 @@ async def test_a_turn_is_the_threads_while_it_has_something_left() -> None:
     """What it was handed in an earlier turn comes first."""
     asked: list[int] = []
     queue = JobQueue(lambda jobs: asked.append(len(jobs)), Pace())  # and answers none of them
-    waiting = [asyncio.create_task(queue.submit(Job([addition(A)]))) for _ in range(2)]
+    waiting = [asyncio.create_task(queue.submit(SQLiteJob([addition(A)]))) for _ in range(2)]
     await turns(3)
-    waiting += [asyncio.create_task(queue.submit(Job([addition(A)])))]
+    waiting += [asyncio.create_task(queue.submit(SQLiteJob([addition(A)])))]
     await turns(3)
     assert asked == [2]
     assert queue.count() == 3
@@ -385,9 +385,9 @@ async def test_snapshots_and_checkpoints_stay_on_the_thread(
 ) -> None:
     """A commit on the loop that makes one due wakes the thread for it."""
     done: dict[str, list[int]] = {"snapshot": [], "checkpoint": []}
-    write, checkpoint = Snapshots._write, Wal._checkpoint
+    write, checkpoint = SQLiteSnapshots._write, Wal._checkpoint
 
-    def wrote(self: Snapshots, live: Any) -> None:
+    def wrote(self: SQLiteSnapshots, live: Any) -> None:
         done["snapshot"].append(threading.get_ident())
         write(self, live)
 
@@ -395,7 +395,7 @@ async def test_snapshots_and_checkpoints_stay_on_the_thread(
         done["checkpoint"].append(threading.get_ident())
         checkpoint(self)
 
-    monkeypatch.setattr(Snapshots, "_write", wrote)
+    monkeypatch.setattr(SQLiteSnapshots, "_write", wrote)
     monkeypatch.setattr(Wal, "_checkpoint", copied)
     monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 40)
     for _ in range(12):
@@ -471,14 +471,14 @@ async def test_a_refused_commit_fails_nobody_else_on_the_loop(
 @pytest.fixture
 def strained(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> SQLiteStore:
     """On the loop, memory ends when everything is written and nothing committed."""
-    write = Batch.write
+    write = SQLiteBatch.write
 
-    def strain(self: Batch) -> None:
+    def strain(self: SQLiteBatch) -> None:
         write(self)
         if threading.current_thread() is threading.main_thread():
             raise MemoryError
 
-    monkeypatch.setattr(Batch, "write", strain)
+    monkeypatch.setattr(SQLiteBatch, "write", strain)
     return store
 
 
@@ -512,15 +512,15 @@ async def test_an_append_from_inside_a_commit_is_not_a_part_of_it(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a seal asks for in an eager task, say: the thread does it, after the commit."""
-    writing, inside = Batch._write_events, add(store, KEYS[0])
+    writing, inside = SQLiteBatch._write_events, add(store, KEYS[0])
 
-    def asks(batch: Batch) -> None:
-        monkeypatch.setattr(Batch, "_write_events", writing)
+    def asks(batch: SQLiteBatch) -> None:
+        monkeypatch.setattr(SQLiteBatch, "_write_events", writing)
         inside.send(None)
         writing(batch)
 
     await add(store, A)
-    monkeypatch.setattr(Batch, "_write_events", asks)
+    monkeypatch.setattr(SQLiteBatch, "_write_events", asks)
     assert (await add(store, A)).head.version == 3
     await at_rest(store)
     inside.close()
@@ -608,7 +608,7 @@ def test_an_interrupt_before_the_commit_is_durable_leaves_it_to_the_thread(
 
 @pytest.mark.parametrize(
     ("of", "name"),
-    [(Wal, "_committed"), (Batch, "settle"), (Job, "claim"), (Pace, "held")],
+    [(Wal, "_committed"), (SQLiteBatch, "settle"), (SQLiteJob, "claim"), (Pace, "held")],
     ids=["in COMMIT", "after it", "when answered", "then"],
 )
 def test_an_interrupt_after_the_commit_is_durable_takes_no_answer_away(
@@ -743,7 +743,7 @@ async def test_the_turns_of_another_loop_make_ours_neither_younger_nor_shorter(
 async def test_closing_refuses_another_loops_latecomers(store: SQLiteStore) -> None:
     """A turn that ends after the writer's thread is gone is answered, not left waiting."""
     await store.close()
-    job = Job([addition(A)])
+    job = SQLiteJob([addition(A)])
     queue = store._writer.jobs  # type: ignore[union-attr]
     queue._put([job])
     with pytest.raises(limpet.StoreClosed):

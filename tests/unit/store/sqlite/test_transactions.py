@@ -10,7 +10,7 @@ import pytest
 
 from limpet.store.sqlite.file.connect import close
 from limpet.store.sqlite.store import SQLiteStore
-from limpet.store.sqlite.transactions import WriteConnection
+from limpet.store.sqlite.transactions import SQLiteWriteConnection
 from limpet.testing.commits import add, create, key, load
 
 A = key("a")
@@ -72,7 +72,7 @@ async def test_a_connection_that_is_replaced_doubts_what_the_last_one_remembered
     await add(one, A)
     era = cache(one).era
 
-    def replace(writes: WriteConnection) -> None:
+    def replace(writes: SQLiteWriteConnection) -> None:
         close(writes.conn)
         writes.open()
 

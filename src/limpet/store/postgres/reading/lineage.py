@@ -14,14 +14,14 @@ from limpet.store.coding import Damaged
 from limpet.store.paging import Room, within
 from limpet.store.postgres import cold as segments
 from limpet.store.postgres import rows
-from limpet.store.postgres.reading.reader import LAST, Reader, begun, replayed
+from limpet.store.postgres.reading.reader import LAST, PostgresReader, begun, replayed
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import ChainedEvent
 
 
 async def events(
-    reader: Reader,
+    reader: PostgresReader,
     conn: Connection,
     key: Key,
     start: int,
@@ -55,7 +55,7 @@ async def events(
 
 
 async def _slowly(
-    reader: Reader,
+    reader: PostgresReader,
     conn: Connection,
     key: Key,
     start: int,
@@ -86,7 +86,7 @@ async def _slowly(
 
 
 async def _part(
-    reader: Reader,
+    reader: PostgresReader,
     conn: Connection,
     part: Any,
     between: tuple[int, int],
@@ -120,7 +120,7 @@ async def _part(
 
 
 def _through(
-    reader: Reader, found: list[Any], start: int, limit: int, *, reverse: bool, stubs: bool
+    reader: PostgresReader, found: list[Any], start: int, limit: int, *, reverse: bool, stubs: bool
 ) -> list[tuple[Event, int]]:
     """The page in rows of `read_line`, with stubs for what was erased with a parent."""
     bottom = found[0]["bottom"] if stubs else 0
@@ -137,14 +137,14 @@ def _through(
     return page
 
 
-def inherited_event(reader: Reader, row: Any) -> tuple[Event, int]:
+def inherited_event(reader: PostgresReader, row: Any) -> tuple[Event, int]:
     """The event in a row of `read_line`, as the session that reads it has it, and its size."""
     event, size = rows.sized_event(row, row["uid"], reader.codec)
     return rows.inherited(event, list(zip(row["floors"], row["begans"], strict=True))[::-1]), size
 
 
 async def records(
-    reader: Reader, conn: Connection, key: Key, after: int, limit: int
+    reader: PostgresReader, conn: Connection, key: Key, after: int, limit: int
 ) -> list[tuple[ChainedEvent, int]]:
     """Own events just as they were recorded."""
     row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
@@ -165,7 +165,7 @@ async def records(
     return [(record.undecoded, size) for record, size in sized]
 
 
-async def base(reader: Reader, conn: Connection, key: Key) -> Base | None:
+async def base(reader: PostgresReader, conn: Connection, key: Key) -> Base | None:
     """What the session's log begins on, if not on nothing. Raises SessionCorrupt."""
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
@@ -179,7 +179,7 @@ async def base(reader: Reader, conn: Connection, key: Key) -> Base | None:
             raise SessionCorrupt(key, str(error)) from error
 
 
-async def base_of(reader: Reader, conn: Connection, row: Any) -> Base:
+async def base_of(reader: PostgresReader, conn: Connection, row: Any) -> Base:
     """The same of a row that has a floor. Raises Damaged."""
     head, floor = _outline(row), row["floor"]
     first = await conn.fetchrow(SQL["events_between"], row["sid"], floor, floor + 1)
@@ -192,7 +192,7 @@ async def base_of(reader: Reader, conn: Connection, row: Any) -> Base:
 
 
 async def fold_at(
-    reader: Reader, conn: Connection, key: Key, seq: int, *, replay: bool = True
+    reader: PostgresReader, conn: Connection, key: Key, seq: int, *, replay: bool = True
 ) -> Fold:
     """The fold after event `seq`, from one instant; without `replay`, at the snapshot before.
 
@@ -214,7 +214,9 @@ async def fold_at(
     return fold
 
 
-async def _fold_at(reader: Reader, conn: Connection, row: Any, seq: int, *, replay: bool) -> Fold:
+async def _fold_at(
+    reader: PostgresReader, conn: Connection, row: Any, seq: int, *, replay: bool
+) -> Fold:
     """The fold after an own event of the session in a row."""
     sid, head = row["sid"], _outline(row)
     start, until = None, seq
@@ -235,7 +237,7 @@ async def _fold_at(reader: Reader, conn: Connection, row: Any, seq: int, *, repl
     return replayed(start, [*cold, *hot], seq)
 
 
-async def _begin(reader: Reader, conn: Connection, row: Any, head: Head) -> Fold:
+async def _begin(reader: PostgresReader, conn: Connection, row: Any, head: Head) -> Fold:
     if not head.floor:
         return Fold(begun(head))
     try:
@@ -245,7 +247,7 @@ async def _begin(reader: Reader, conn: Connection, row: Any, head: Head) -> Fold
     return Fold(begun(head, base), base.fields, base.versions)
 
 
-async def time_at(reader: Reader, conn: Connection, sid: int, seq: int) -> int | None:
+async def time_at(reader: PostgresReader, conn: Connection, sid: int, seq: int) -> int | None:
     """When an event of a session's history was recorded."""
     at_us: int | None = await conn.fetchval(SQL["time_at"], sid, seq)
     if at_us is None:
@@ -256,7 +258,7 @@ async def time_at(reader: Reader, conn: Connection, sid: int, seq: int) -> int |
     return at_us
 
 
-async def link_at(reader: Reader, conn: Connection, sid: int, seq: int) -> bytes | None:
+async def link_at(reader: PostgresReader, conn: Connection, sid: int, seq: int) -> bytes | None:
     """The link of an event of a session's history, hot or cold."""
     link: bytes | None = await conn.fetchval(SQL["link_at"], sid, seq)
     if link is None:

@@ -49,7 +49,7 @@ LAST: Final = 2**62  # beyond every seq
 RUNGS: Final = 8  # snapshots that are tried before the whole log is read
 
 
-class Asked(msgspec.Struct, frozen=True):
+class LoadRequest(msgspec.Struct, frozen=True):
     """What a load is to bring besides the state."""
 
     tail: int = 0
@@ -57,7 +57,7 @@ class Asked(msgspec.Struct, frozen=True):
     since_us: int | None = None
 
 
-class Found(msgspec.Struct):
+class StoredSession(msgspec.Struct):
     """A session as one round trip brought it."""
 
     live: Live
@@ -66,16 +66,16 @@ class Found(msgspec.Struct):
     checkpoint: LastCheckpoint | None = NO_CHECKPOINT
 
 
-_PLAIN: Final = Asked()
+_PLAIN: Final = LoadRequest()
 
 
-class Reader:
+class PostgresReader:
     """What is asked of the database, on the connection that the caller holds."""
 
     def __init__(self, codec: Codec, secret: bytes) -> None:
         self.codec, self._secret = codec, secret
 
-    async def load(self, conn: Connection, key: Key, asked: Asked = _PLAIN) -> Found:
+    async def load(self, conn: Connection, key: Key, asked: LoadRequest = _PLAIN) -> StoredSession:
         """Head, state, last events and scopes. Raises SessionNotFound, -Deleted, -Erased."""
         (found,) = await self.load_many(conn, [key], asked)
         if found is None:
@@ -83,8 +83,13 @@ class Reader:
         return found
 
     async def load_many(
-        self, conn: Connection, keys: Sequence[Key], asked: Asked, below: int = LAST, tried: int = 0
-    ) -> list[Found | None]:
+        self,
+        conn: Connection,
+        keys: Sequence[Key],
+        asked: LoadRequest,
+        below: int = LAST,
+        tried: int = 0,
+    ) -> list[StoredSession | None]:
         """The same for many, in one round trip; None where there is no session.
 
         A snapshot that cannot be read only costs time: the one before it is taken, in one round
@@ -100,7 +105,7 @@ class Reader:
         names = self._by_owner(kinds["name"])
         kept = {row["place"]: rows.checkpoint_from(row) for row in kinds["checkpoint"]}
         events, starts = _by_place(kinds["event"]), _by_place(kinds["snapshot"] + kinds["base"])
-        done: list[Found | None] = []
+        done: list[StoredSession | None] = []
         for place, key in enumerate(keys, 1):
             row, of = heads.get(place), (events.get(place, []), starts.get(place, []))
             shared = Scopes({**names.get((key.app, ""), {}), **names.get((key.app, key.user), {})})
@@ -116,8 +121,8 @@ class Reader:
         return done
 
     async def _with_cold(
-        self, conn: Connection, found: Found, events: list[Any], starts: list[Any]
-    ) -> Found:
+        self, conn: Connection, found: StoredSession, events: list[Any], starts: list[Any]
+    ) -> StoredSession:
         """The same with what is in cold segments: no snapshot from there on could be read."""
         head, sid = found.live.fold.head, found.live.sid
         of, top = (sid, head.uid), await cold.top(conn, sid)
@@ -140,7 +145,7 @@ class Reader:
 
     def _found(
         self, row: Any, key: Key, events: list[Any], starts: list[Any], scopes: Scopes
-    ) -> Found | None:
+    ) -> StoredSession | None:
         """The session in these rows; None if its snapshot cannot be read."""
         head = rows.head_from(key, row)
         sized = [rows.sized_event(each, head.uid, self.codec) for each in events]
@@ -150,7 +155,7 @@ class Reader:
         if self.codec.checks:
             sized = self._checked(head, events, sized, start[0])
         live = self._fold(row["sid"], head, events, bare(sized), *start)
-        return Found(live, tuple(sized), scopes)
+        return StoredSession(live, tuple(sized), scopes)
 
     def _checked(
         self, head: Head, found: list[Any], sized: list[tuple[Event, int]], start: Fold
@@ -262,7 +267,7 @@ class Reader:
 
     def _value(self, key: ScopeKey, steps: list[Any]) -> ScopeValue:
         """The value that somebody reads now. Its keys may be gone since it was loaded."""
-        name = rows.Name(key, self.codec)
+        name = rows.ScopeNameReader(key, self.codec)
         try:
             for step in steps:
                 name.add(step)
@@ -271,13 +276,15 @@ class Reader:
         assert name.value is not None
         return name.value
 
-    async def names(self, conn: Connection, keys: list[ScopeKey]) -> dict[ScopeKey, rows.Name]:
+    async def names(
+        self, conn: Connection, keys: list[ScopeKey]
+    ) -> dict[ScopeKey, rows.ScopeNameReader]:
         """The newest versions of some scope names; those that never were are left out."""
-        found: dict[ScopeKey, rows.Name] = {}
+        found: dict[ScopeKey, rows.ScopeNameReader] = {}
         columns = [list(column) for column in zip(*keys, strict=True)] or [[], [], []]
         for row in await conn.fetch(SQL["names"], *columns):
             key = keys[row["i"] - 1]
-            name = found.setdefault(key, rows.Name(key, self.codec))
+            name = found.setdefault(key, rows.ScopeNameReader(key, self.codec))
             name.add(row)
         return found
 

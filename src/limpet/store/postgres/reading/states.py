@@ -19,16 +19,16 @@ from limpet.model import (
 from limpet.store.coding import SEALED, scope_owner
 from limpet.store.postgres import rows
 from limpet.store.postgres.reading import heads
-from limpet.store.postgres.reading.reader import Reader, replayed
+from limpet.store.postgres.reading.reader import PostgresReader, replayed
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Page, Query, scope_fields
 
-Names: TypeAlias = dict[tuple[str, str], dict[str, ScopeValue]]  # by app and owner
+NamesByOwner: TypeAlias = dict[tuple[str, str], dict[str, ScopeValue]]  # by app and owner
 
 
 async def page(
-    reader: Reader, conn: Connection, query: Query, *, cursor: str | None, limit: int
+    reader: PostgresReader, conn: Connection, query: Query, *, cursor: str | None, limit: int
 ) -> Page:
     """A page of heads with their states, all from one snapshot of the server."""
     sizes = (STATES_BYTES_MAX, EVENT_OVERHEAD_BYTES, STATES_NAME_BYTES)
@@ -55,7 +55,7 @@ async def page(
     return Page(listed, more, states, damaged)
 
 
-def _require_keys(reader: Reader, kinds: dict[str, list[Any]]) -> None:
+def _require_keys(reader: PostgresReader, kinds: dict[str, list[Any]]) -> None:
     """The keys of the whole page, not of one session at a time."""
     uids = {row["sid"]: row["uid"] for row in kinds["head"]}
     bodies = [row for row in (*kinds["snapshot"], *kinds["event"]) if row["flags"] & SEALED]
@@ -74,7 +74,7 @@ def _by_session(events: list[Any]) -> dict[int, list[Any]]:
 
 
 async def _fields(
-    reader: Reader, conn: Connection, head: Head, start: Any, since: list[Any]
+    reader: PostgresReader, conn: Connection, head: Head, start: Any, since: list[Any]
 ) -> FrozenDict | None:
     """The session's own fields at its head; None if an event of it cannot be read."""
     events = [rows.event_from(each, head.uid, reader.codec) for each in since]
@@ -85,7 +85,7 @@ async def _fields(
     return None if fold.damaged else fold.fields
 
 
-async def _reread(reader: Reader, conn: Connection, key: Key) -> FrozenDict | None:
+async def _reread(reader: PostgresReader, conn: Connection, key: Key) -> FrozenDict | None:
     """The whole log of one session, because its newest snapshot cannot be read."""
     try:
         found = await reader.load(conn, key)
@@ -94,19 +94,19 @@ async def _reread(reader: Reader, conn: Connection, key: Key) -> FrozenDict | No
     return None if found.live.damaged else found.live.fold.fields
 
 
-def _names(reader: Reader, found: list[Any]) -> Names:
+def _names(reader: PostgresReader, found: list[Any]) -> NamesByOwner:
     """The newest version of every shared name, by its owner."""
-    names: dict[ScopeKey, rows.Name] = {}
+    names: dict[ScopeKey, rows.ScopeNameReader] = {}
     for row in sorted(found, key=itemgetter("version")):
         key = (row["app"], row["owner"], row["name"])
-        names.setdefault(key, rows.Name(key, reader.codec)).add(row)
-    values: Names = {}
+        names.setdefault(key, rows.ScopeNameReader(key, reader.codec)).add(row)
+    values: NamesByOwner = {}
     for (app, owner, called), name in names.items():
         if name.value is not None:
             values.setdefault((app, owner), {})[called] = name.value
     return values
 
 
-def _shared(names: Names, key: Key) -> dict[str, Any]:
+def _shared(names: NamesByOwner, key: Key) -> dict[str, Any]:
     app, user = names.get((key.app, ""), {}), names.get((key.app, key.user), {})
     return {**scope_fields(app), **scope_fields(user)}

@@ -11,7 +11,7 @@ from limpet.store.postgres.server.settings import (
     check_version,
     unlimited_settings,
 )
-from limpet.store.postgres.server.writer import WriteConnection
+from limpet.store.postgres.server.writer import PostgresWriteConnection
 
 __all__ = [
     "CONNECT_SECONDS_MAX",
@@ -19,7 +19,7 @@ __all__ = [
     "Connection",
     "Pool",
     "Pools",
-    "WriteConnection",
+    "PostgresWriteConnection",
     "check_version",
     "connect_alone",
     "is_pooled",

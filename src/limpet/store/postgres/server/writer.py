@@ -9,7 +9,7 @@ from limpet.store.postgres.server.schema import follow_timeline
 from limpet.store.postgres.server.settings import Connection
 
 
-class WriteConnection:
+class PostgresWriteConnection:
     """One connection, made when it is needed and made again when it broke."""
 
     def __init__(self, url: str) -> None:

@@ -37,12 +37,12 @@ from limpet.store.coding import (
     packed_snapshot,
 )
 from limpet.store.planning.plan import Plan
-from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server import Connection
-from limpet.store.postgres.writing.columns import Tables
-from limpet.store.postgres.writing.names import Names
-from limpet.store.postgres.writing.reply import Reply
-from limpet.store.postgres.writing.view import View
+from limpet.store.postgres.writing.columns import BatchTables
+from limpet.store.postgres.writing.names import BatchNames
+from limpet.store.postgres.writing.reply import CommitReply
+from limpet.store.postgres.writing.view import PostgresView
 from limpet.store.protocol import Committed, Place
 
 _AS_BEFORE: Final = (None,) * 4  # the facts of a visit that changes none
@@ -50,7 +50,7 @@ _UNNAMED: Final = (None,) * 8  # of a session that is there
 LATE_US: Final = 10_000_000  # planned longer ago than this: the server's clock may have been set
 
 
-class Entry:
+class BatchSession:
     """A session of a batch, at its place among them."""
 
     __slots__ = ("adopted", "changed", "live", "needed", "place", "size")
@@ -63,19 +63,19 @@ class Entry:
         self.changed = False  # more than the last event is sent
 
 
-class Batch:
+class PostgresBatch:
     """Gathers the jobs of a plan as they are added."""
 
-    def __init__(self, plan: Plan, view: View, reader: Reader) -> None:
+    def __init__(self, plan: Plan, view: PostgresView, reader: PostgresReader) -> None:
         self._plan, self._view = plan, view
         self._codec, self._hash = reader.codec, reader.key_hash
         self._jobs = 0
         self._refused: Collection[int] = ()  # jobs that the server did not record
-        self._heads: dict[Key, Entry] = {}
+        self._heads: dict[Key, BatchSession] = {}
         self._new = False  # some session is to be created
         self._seen_records = self._seen_writes = self._seen_pins = 0
-        self._tables = Tables()
-        self._names = Names(plan, view, self._codec, self._tables)
+        self._tables = BatchTables()
+        self._names = BatchNames(plan, view, self._codec, self._tables)
         self._call: tuple[Any, ...] = ()  # the statement and its arguments
         self._left: list[tuple[int, Key, Fold]] = []  # what each job leaves of its sessions
         self._lives: dict[Key, Live] = {}  # as they will be, if everything holds
@@ -137,11 +137,11 @@ class Batch:
             values: list[Any] = [planned_us, None if late else LATE_US, self._jobs]
             self._call = (self._tables.send(values), *values)
 
-    async def send(self, conn: Connection) -> Reply:
+    async def send(self, conn: Connection) -> CommitReply:
         """One round trip; none if there is nothing to record."""
         if not self._jobs:
-            return Reply(None)
-        reply = Reply(await conn.fetchval(*self._call))
+            return CommitReply(None)
+        reply = CommitReply(await conn.fetchval(*self._call))
         self._refused = reply.refused
         return reply
 
@@ -150,7 +150,7 @@ class Batch:
         return self._jobs > len(self._refused)
 
     def answers(
-        self, answers: Sequence[Committed], reply: Reply, token: str
+        self, answers: Sequence[Committed], reply: CommitReply, token: str
     ) -> tuple[Committed, ...] | None:
         """The planner's answers with the server's leases in place.
 
@@ -162,7 +162,7 @@ class Batch:
         done = [self._answer(answer, reply, token) for answer in answers]
         return None if None in done else tuple(done)  # type: ignore[arg-type]  # no None is left
 
-    def _answer(self, answer: Committed, reply: Reply, token: str) -> Committed | None:
+    def _answer(self, answer: Committed, reply: CommitReply, token: str) -> Committed | None:
         head = answer.head
         if head.fence or not reply.plain:
             job = self._planned.get((head.key, head.version))
@@ -197,7 +197,7 @@ class Batch:
             }
         return self._lives
 
-    def settle(self, reply: Reply) -> dict[Key, Live]:
+    def settle(self, reply: CommitReply) -> dict[Key, Live]:
         """The sessions as the jobs that held left them."""
         left, lives = self._plan.folds, self._lives
         if self._refused:
@@ -215,7 +215,7 @@ class Batch:
             done[key] = live
         return done
 
-    def _live(self, entry: Entry, fold: Fold, sid: int) -> Live:
+    def _live(self, entry: BatchSession, fold: Fold, sid: int) -> Live:
         live, era = entry.live, self._view.era
         if live is None:
             return Live(sid, fold, 0, entry.size, era)
@@ -227,13 +227,13 @@ class Batch:
 
     # --- sessions ------------------------------------------------------------------------------
 
-    def _head_of(self, key: Key) -> Entry:
+    def _head_of(self, key: Key) -> BatchSession:
         """The entry of a session that is written to."""
         entry = self._heads.get(key)
         if entry is None:
             live = self._view.lives.get(key)
             row = self._new_head(key) if live is None else _known_head(live)
-            entry = self._heads[key] = Entry(self._tables["h"].add(*row), live)
+            entry = self._heads[key] = BatchSession(self._tables["h"].add(*row), live)
             if live is None:
                 self._names.find(self._jobs, key)
                 if key in self._plan.bases:
@@ -267,11 +267,11 @@ class Batch:
             row = _known_head(live)
             row = (*row[:2], None, *row[3:])
             place = self._tables["h"].add(*row)
-            entry = self._heads[key] = Entry(place, live, needed=True)
+            entry = self._heads[key] = BatchSession(place, live, needed=True)
         self._rely_on(entry)
         return entry.place
 
-    def _rely_on(self, entry: Entry) -> None:
+    def _rely_on(self, entry: BatchSession) -> None:
         """The job holds only with the session, and with what jobs before it write there."""
         self._tables["l"].add(self._jobs, entry.place)
 
@@ -347,7 +347,7 @@ class Batch:
             self._tables["v"].add(self._jobs, entry.place, *change)
         self._left.append((self._jobs, key, fold))
 
-    def _change(self, commit: Commit, after: Head, entry: Entry) -> tuple[Any, ...]:
+    def _change(self, commit: Commit, after: Head, entry: BatchSession) -> tuple[Any, ...]:
         """More than that the session moves on: None where that is what the batch found."""
         live = entry.live
         before = blank(commit.key, after.uid, 0) if live is None else live.fold.head
@@ -397,7 +397,7 @@ def _known_head(live: Live) -> tuple[Any, ...]:
     return (live.sid, None, head.version, head.link, *_UNNAMED)
 
 
-def _only_adds(commit: Commit, after: Head, entry: Entry) -> bool:
+def _only_adds(commit: Commit, after: Head, entry: BatchSession) -> bool:
     """Whether a session is only moved on to its last event: the common case."""
     live = entry.live
     if live is None or entry.adopted or commit.fence is not None or commit.release is not None:

@@ -18,7 +18,7 @@ import msgspec
 from limpet.store.postgres.sql import script
 
 Column: TypeAlias = Sequence[Any]
-Put: TypeAlias = Callable[[Column, list[Any]], None]
+ColumnWriter: TypeAlias = Callable[[Column, list[Any]], None]
 _encode: Final = msgspec.json.Encoder().encode
 
 # Columns that are NULL in most batches, by runs: a run of nothing but NULL is not sent.
@@ -76,7 +76,7 @@ def _put_ended(column: Column, into: list[Any]) -> None:
     into.append(literal(tuple(accumulate(map(len, column)))))
 
 
-def _put(column: str) -> Put:
+def _put(column: str) -> ColumnWriter:
     if _TYPES[column] == "bytea":
         return _put_ended if f"{column}_end" in _TYPES else _put_joined
     if column in _ALIKE:
@@ -103,9 +103,9 @@ class _Kind:
         self._parameters = [[n for n in (name, f"{name}_end") if n in _TYPES] for name in names]
         runs = [run.split() for run in _OPTIONAL.get(letter, ())]
         self.runs = [[names.index(f"{letter}_{column}") for column in run] for run in runs]
-        self._sent: dict[int, list[tuple[int, Put]]] = {}
+        self._sent: dict[int, list[tuple[int, ColumnWriter]]] = {}
 
-    def sent(self, form: int) -> list[tuple[int, Put]]:
+    def sent(self, form: int) -> list[tuple[int, ColumnWriter]]:
         """The places of the columns that a form sends, and how each is sent."""
         if form not in self._sent:
             absent = self._absent(form)
@@ -136,7 +136,7 @@ _KINDS: Final = {letter: _Kind(letter) for letter in dict.fromkeys(_LETTERS)}
 _SCALARS: Final = len(_TYPES) - len(_LETTERS)  # parameters before the columns
 
 
-class Table:
+class BatchTable:
     """Rows of one kind."""
 
     __slots__ = ("_kind", "rows")
@@ -164,11 +164,11 @@ class Table:
         return form
 
 
-class Tables(dict[str, Table]):
+class BatchTables(dict[str, BatchTable]):
     """The tables of a batch by their letters, each made when it is first asked for."""
 
-    def __missing__(self, letter: str) -> Table:
-        table = self[letter] = Table(_KINDS[letter])
+    def __missing__(self, letter: str) -> BatchTable:
+        table = self[letter] = BatchTable(_KINDS[letter])
         return table
 
     def send(self, into: list[Any]) -> str:

@@ -16,13 +16,13 @@ from typing import Any, Final
 from limpet.model import Commit, Key
 from limpet.store.cache import Cache, Live
 from limpet.store.coding import Unready, owners_of
-from limpet.store.postgres.reading.reader import Reader
-from limpet.store.postgres.server import WriteConnection
+from limpet.store.postgres.reading.reader import PostgresReader
+from limpet.store.postgres.server import PostgresWriteConnection
 from limpet.store.postgres.writing.clock import ServerClock
 from limpet.store.postgres.writing.flight import Flight
-from limpet.store.postgres.writing.jobs import Job, Touched
+from limpet.store.postgres.writing.jobs import PostgresJob, TouchedKey
 from limpet.store.postgres.writing.lane import Lane
-from limpet.store.postgres.writing.snapshots import Snapshots
+from limpet.store.postgres.writing.snapshots import PostgresSnapshots
 from limpet.store.protocol import Committed
 
 LANES: Final = 2
@@ -40,15 +40,15 @@ class Committer:
 
     def __init__(
         self,
-        writers: Sequence[WriteConnection],
-        reader: Reader,
+        writers: Sequence[PostgresWriteConnection],
+        reader: PostgresReader,
         clock: ServerClock,
         notify: Callable[[], None],
     ) -> None:
         self.cache, self._codec = Cache(), reader.codec
-        shared = (self.cache, clock, Snapshots(self.cache, reader.codec))
+        shared = (self.cache, clock, PostgresSnapshots(self.cache, reader.codec))
         self._lanes = [Lane(writer, reader, *shared, notify) for writer in writers]
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[PostgresJob] = deque()
         self._flights: dict[Lane, Flight] = {}
         self._idle: list[asyncio.Future[None]] = []  # of lanes that have nothing to do
         self._roused = False  # a lane was woken and has not looked at the queue yet
@@ -59,11 +59,15 @@ class Committer:
         self._closing = False
 
     def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:
-        return self._commit_sealed(commits) if self._codec.seals else self._submit(Job(commits))
+        return (
+            self._commit_sealed(commits)
+            if self._codec.seals
+            else self._submit(PostgresJob(commits))
+        )
 
     async def _commit_sealed(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         await self._codec.sealer.ready(owners_of(commits, self._uid))
-        job = Job(commits)
+        job = PostgresJob(commits)
         while True:
             try:
                 return await self._submit(job)
@@ -75,7 +79,7 @@ class Committer:
         live = self.cache.peek(key)
         return None if live is None else live.fold.head.uid
 
-    async def _submit(self, job: Job) -> tuple[Committed, ...]:
+    async def _submit(self, job: PostgresJob) -> tuple[Committed, ...]:
         while len(self._waiting) >= WAITING_MAX:
             self._room.clear()
             await self._room.wait()
@@ -215,15 +219,15 @@ class Committer:
         self,
         most: int,
         in_vain: int,
-        busy: Set[Touched] = frozenset(),
-        left: Container[Touched] = (),
+        busy: Set[TouchedKey] = frozenset(),
+        left: Container[TouchedKey] = (),
         after: Flight | None = None,
     ) -> Flight | None:
         """Take jobs that touch nothing busy, or only sessions of which it is known how they will be
         `left`. Looks at so many before the first is found."""
-        jobs: list[Job] = []
-        passed: list[Job] = []
-        blocked: set[Touched] = set()
+        jobs: list[PostgresJob] = []
+        passed: list[PostgresJob] = []
+        blocked: set[TouchedKey] = set()
         size = looked_at = 0
         while self._waiting and len(jobs) < most and size < BATCH_BYTES_MAX:
             if looked_at >= (_LOOKED_AT_MAX if jobs else in_vain):
@@ -242,7 +246,7 @@ class Committer:
         return Flight(jobs, after) if jobs else None
 
 
-def _is_free(job: Job, busy: Set[Touched], left: Container[Touched]) -> bool:
+def _is_free(job: PostgresJob, busy: Set[TouchedKey], left: Container[TouchedKey]) -> bool:
     if busy.isdisjoint(job.touches):
         return True
     return job.simple and all([thing in left or thing not in busy for thing in job.touches])

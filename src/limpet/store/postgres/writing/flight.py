@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from limpet.model import Key
 from limpet.store.cache import Live
-from limpet.store.postgres.writing.batch import Batch
-from limpet.store.postgres.writing.jobs import Job, Touched
+from limpet.store.postgres.writing.batch import PostgresBatch
+from limpet.store.postgres.writing.jobs import PostgresJob, TouchedKey
 
 
 class Flight:
@@ -21,10 +21,10 @@ class Flight:
 
     __slots__ = ("_batch", "after", "ended", "followed", "held", "jobs", "touched")
 
-    def __init__(self, jobs: Sequence[Job], after: Flight | None = None) -> None:
+    def __init__(self, jobs: Sequence[PostgresJob], after: Flight | None = None) -> None:
         self.jobs, self.after = jobs, after
-        self.touched: set[Touched] = {thing for job in jobs for thing in job.touches}
-        self._batch: Batch | None = None
+        self.touched: set[TouchedKey] = {thing for job in jobs for thing in job.touches}
+        self._batch: PostgresBatch | None = None
         self.followed = False  # another waits to know whether this one holds
         loop = asyncio.get_running_loop()
         self.held: asyncio.Future[bool] = loop.create_future()  # whether all of them did, at once
@@ -41,7 +41,7 @@ class Flight:
         self.followed = True
         return await self.held
 
-    def plan(self, batch: Batch) -> None:
+    def plan(self, batch: PostgresBatch) -> None:
         """The batch is about to be sent. A second attempt makes another: nothing holds at once."""
         if self._batch is not None:
             self.answer(held=False)

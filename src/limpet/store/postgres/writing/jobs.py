@@ -11,15 +11,15 @@ import msgspec
 from limpet.model import PROCESSING, Commit, Key, ScopeKey, processed_by, scope_of
 from limpet.store.protocol import Committed
 
-Touched: TypeAlias = Key | ScopeKey  # a session, or a scope name
+TouchedKey: TypeAlias = Key | ScopeKey  # a session, or a scope name
 
 
-class Job(msgspec.Struct, eq=False):
+class PostgresJob(msgspec.Struct, eq=False):
     """Served by one lane. A caller that is cancelled meanwhile waits until the outcome is known."""
 
     commits: Sequence[Commit]
     answer: asyncio.Future[tuple[Committed, ...]] = msgspec.field(default_factory=asyncio.Future)
-    touches: tuple[Touched, ...] = ()  # what no other job may touch while this one is on its way
+    touches: tuple[TouchedKey, ...] = ()  # what no other job may touch while this one is on its way
     written: frozenset[ScopeKey] = frozenset()  # the scope names that it writes
     names: frozenset[ScopeKey] = frozenset()  # and those that it guards
     simple: bool = True  # nothing but its sessions has to be known to plan it
@@ -60,12 +60,12 @@ class Job(msgspec.Struct, eq=False):
         self.search_ids = self.resent = True
         self.commits = [_with_given_ids(commit) for commit in self.commits]
 
-    def again(self) -> Job:
+    def again(self) -> PostgresJob:
         """The same job for another attempt, after the caller was answered that keys are missing.
 
         If an answer was lost before, repeats are still looked for.
         """
-        job = Job(self.commits)
+        job = PostgresJob(self.commits)
         job.search_ids, job.resent = self.search_ids, self.resent
         return job
 

@@ -27,17 +27,17 @@ from limpet.store.coding import Unready
 from limpet.store.logs import POSTGRES
 from limpet.store.planning.plan import Plan
 from limpet.store.postgres.failures import BROKEN, translate
-from limpet.store.postgres.reading.reader import Reader
-from limpet.store.postgres.server import Connection, WriteConnection, settings
+from limpet.store.postgres.reading.reader import PostgresReader
+from limpet.store.postgres.server import Connection, PostgresWriteConnection, settings
 from limpet.store.postgres.server.outage import Outage
 from limpet.store.postgres.sql import SQL
-from limpet.store.postgres.writing.batch import Batch
+from limpet.store.postgres.writing.batch import PostgresBatch
 from limpet.store.postgres.writing.clock import ServerClock
 from limpet.store.postgres.writing.flight import Flight
-from limpet.store.postgres.writing.jobs import Job, keys_of
-from limpet.store.postgres.writing.reply import Reply
-from limpet.store.postgres.writing.snapshots import Snapshots
-from limpet.store.postgres.writing.view import View
+from limpet.store.postgres.writing.jobs import PostgresJob, keys_of
+from limpet.store.postgres.writing.reply import CommitReply
+from limpet.store.postgres.writing.snapshots import PostgresSnapshots
+from limpet.store.postgres.writing.view import PostgresView
 from limpet.store.protocol import Committed
 
 TRIES_MAX: Final = 30
@@ -45,15 +45,17 @@ LOCK_AFTER_TRIES: Final = 3
 _AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _HURRIED_LOCK_TIMEOUT: Final = "100ms"  # these jobs have waited once already
 
-Planned: TypeAlias = tuple[Job, int, tuple[Committed, ...]]  # with its place in the batch
-Refused: TypeAlias = tuple[Job, LimpetError]
-Ready: TypeAlias = tuple[Batch, list[Planned], list[Refused]]
+PlannedJob: TypeAlias = tuple[
+    PostgresJob, int, tuple[Committed, ...]
+]  # with its place in the batch
+RefusedJob: TypeAlias = tuple[PostgresJob, LimpetError]
+PackedBatch: TypeAlias = tuple[PostgresBatch, list[PlannedJob], list[RefusedJob]]
 
 
 class Unwritable(Exception):  # no error of the tree: it never leaves the lane
     """One job cannot be put into bytes; what was planned with it must be planned again."""
 
-    def __init__(self, job: Job, reason: Exception) -> None:
+    def __init__(self, job: PostgresJob, reason: Exception) -> None:
         self.job, self.reason = job, reason
         super().__init__("cannot be encoded or sealed")
 
@@ -62,13 +64,13 @@ class Unplanned(Exception):  # nor does this one
     """Something in a batch cannot be planned, before anything of it was sent."""
 
 
-class Sent(NamedTuple):
+class SentBatch(NamedTuple):
     """A batch and its reply, with the jobs that were in it and those the planner refused."""
 
-    batch: Batch
-    reply: Reply
-    planned: list[Planned]
-    refused: list[Refused]
+    batch: PostgresBatch
+    reply: CommitReply
+    planned: list[PlannedJob]
+    refused: list[RefusedJob]
     token: str  # of a transaction that sees all of it
 
 
@@ -77,11 +79,11 @@ class Lane:
 
     def __init__(
         self,
-        writer: WriteConnection,
-        reader: Reader,
+        writer: PostgresWriteConnection,
+        reader: PostgresReader,
         cache: Cache,
         clock: ServerClock,
-        snapshots: Snapshots,
+        snapshots: PostgresSnapshots,
         notify: Callable[[], None],
     ) -> None:
         self._writer, self._reader, self._cache, self._notify = writer, reader, cache, notify
@@ -127,8 +129,8 @@ class Lane:
     # --- private -------------------------------------------------------------------------------
 
     async def _attempt(
-        self, jobs: Sequence[Job], *, locked: bool, hurried: bool = False
-    ) -> list[Job]:
+        self, jobs: Sequence[PostgresJob], *, locked: bool, hurried: bool = False
+    ) -> list[PostgresJob]:
         """Plan and send; the jobs that must be tried again. Those that fail get their error."""
         try:
             sent = await self._deliver(jobs, locked=locked, hurried=hurried)
@@ -171,27 +173,29 @@ class Lane:
         return []
 
     async def _each_alone(
-        self, jobs: Sequence[Job], error: Exception, *, locked: bool
-    ) -> list[Job]:
+        self, jobs: Sequence[PostgresJob], error: Exception, *, locked: bool
+    ) -> list[PostgresJob]:
         """Each alone, so that only those fail that cannot be planned, and only those wait for keys
         that need them. The committer asks for the keys: here others would wait for them too."""
         if len(jobs) == 1:
             jobs[0].fail(error)
             return []
         self._flight.answer(held=False)  # that the first of them did says nothing of the others
-        again: list[Job] = []
+        again: list[PostgresJob] = []
         for job in jobs:
             again += await self._attempt([job], locked=locked)
         return again
 
-    def _gives_up(self, job: Job, error: Exception) -> bool:
+    def _gives_up(self, job: PostgresJob, error: Exception) -> bool:
         """Count one more try in vain."""
         job.tries += 1
         if job.tries > TRIES_MAX:
             self._fail([job], error)
         return job.tries > TRIES_MAX
 
-    async def _deliver(self, jobs: Sequence[Job], *, locked: bool, hurried: bool) -> Sent:
+    async def _deliver(
+        self, jobs: Sequence[PostgresJob], *, locked: bool, hurried: bool
+    ) -> SentBatch:
         """Send until there is an answer, on new connections if need be, or no hope of one."""
         deadline = asyncio.get_running_loop().time() + settings.LOST_SECONDS_MAX
         while True:
@@ -219,14 +223,14 @@ class Lane:
                     job.resend()
                 await asyncio.sleep(settings.LOST_PAUSE_SECONDS)
 
-    async def _apart(self, jobs: Sequence[Job]) -> list[Job]:
+    async def _apart(self, jobs: Sequence[PostgresJob]) -> list[PostgresJob]:
         """The server refused a batch as a whole: each alone, so that only the culprit fails.
 
         Somebody else's transaction holds one of the rows, or a value cannot be stored.
         """
         POSTGRES.info("batch split: store=%s commits=%d", self._writer.place, len(jobs))
         self._flight.answer(held=False)  # as above: it may have been refused before it was planned
-        again: list[Job] = []
+        again: list[PostgresJob] = []
         held: set[Key] = set()
         for job in jobs:
             keys = {commit.key for commit in job.commits}
@@ -238,7 +242,7 @@ class Lane:
                 held |= keys
         return again
 
-    def _fail(self, jobs: Sequence[Job], error: BaseException) -> None:
+    def _fail(self, jobs: Sequence[PostgresJob], error: BaseException) -> None:
         self._cache.clear()
         if waiting := [job for job in jobs if not job.settled]:
             self._log_failure(error, len(waiting))
@@ -247,7 +251,7 @@ class Lane:
         for job in jobs:
             job.fail(error)
 
-    async def _lock(self, conn: Connection, job: Job) -> None:
+    async def _lock(self, conn: Connection, job: PostgresJob) -> None:
         """Take the rows and names of a job that others keep being faster to."""
         await self._lock_rows(conn, [job])
         if job.names:
@@ -256,7 +260,7 @@ class Lane:
             await conn.execute(SQL["lock_names"], *columns)
         self._forget(job)
 
-    async def _lock_rows(self, conn: Connection, jobs: Sequence[Job]) -> str:
+    async def _lock_rows(self, conn: Connection, jobs: Sequence[PostgresJob]) -> str:
         """Lock the sessions of these jobs; the token of the transaction that does."""
         touched = {key for job in jobs for commit in job.commits for key in keys_of(commit)}
         keys = [(key.app, key.user, key.id) for key in touched]
@@ -264,7 +268,7 @@ class Lane:
         found = await conn.fetch(SQL["lock"], *columns)
         return found[0]["token"] if found else ""
 
-    async def _send(self, conn: Connection, jobs: Sequence[Job]) -> Sent:
+    async def _send(self, conn: Connection, jobs: Sequence[PostgresJob]) -> SentBatch:
         """Plan on what is known, and have it checked and written. Changes no job."""
         batch, planned, refused = await self._planned(conn, jobs)
         self._flight.plan(batch)
@@ -277,9 +281,9 @@ class Lane:
             # Found recorded, which does not yet mean durable: the first answer may have been lost
             # while the server waited for a standby. A lock waits as a commit does.
             token = await self._lock_rows(conn, jobs)
-        return Sent(batch, reply, planned, refused, token)
+        return SentBatch(batch, reply, planned, refused, token)
 
-    async def _planned(self, conn: Connection, jobs: Sequence[Job]) -> Ready:
+    async def _planned(self, conn: Connection, jobs: Sequence[PostgresJob]) -> PackedBatch:
         """A plan, while another batch is on its way if need be.
 
         It stands if all of that batch held. If not, everything in it is settled before these jobs
@@ -304,9 +308,9 @@ class Lane:
             await after.ended
 
     async def _ready(
-        self, conn: Connection, jobs: Sequence[Job], left: Mapping[Key, Live]
-    ) -> Ready:
-        view = View(self._cache, self._reader, left)
+        self, conn: Connection, jobs: Sequence[PostgresJob], left: Mapping[Key, Live]
+    ) -> PackedBatch:
+        view = PostgresView(self._cache, self._reader, left)
         await view.fetch(conn, jobs)
         now_us = self._clock.now_us()
         ready = self._plan(view, jobs, now_us)
@@ -319,7 +323,7 @@ class Lane:
             raise Unplanned from error
         return ready
 
-    def _plan(self, view: View, jobs: Sequence[Job], now_us: int) -> Ready:
+    def _plan(self, view: PostgresView, jobs: Sequence[PostgresJob], now_us: int) -> PackedBatch:
         """The jobs as a batch, each with the answer that it gets if the server finds it good."""
         # The server judges leases; after a refusal its time shows the planner which had ended.
         plan = Plan(
@@ -328,9 +332,9 @@ class Lane:
             self._salt,
             lease_now_us=max([job.judged_us for job in jobs]),
         )
-        batch = Batch(plan, view, self._reader)
-        planned: list[Planned] = []
-        refused: list[Refused] = []
+        batch = PostgresBatch(plan, view, self._reader)
+        planned: list[PlannedJob] = []
+        refused: list[RefusedJob] = []
         for job in jobs:
             try:
                 answers = plan.add(job.commits)
@@ -350,9 +354,9 @@ class Lane:
                 raise Unwritable(job, error) from error
         return batch, planned, refused
 
-    def _settle(self, sent: Sent) -> list[Job]:
+    def _settle(self, sent: SentBatch) -> list[PostgresJob]:
         """Answer the callers, now that it is durable; the jobs that must be tried again."""
-        again: list[Job] = []
+        again: list[PostgresJob] = []
         for job, error in sent.refused:
             # Refused on what was read before the job came, or on top of something that came to
             # nothing: look again first.
@@ -376,11 +380,11 @@ class Lane:
 
     def _answer(
         self,
-        job: Job,
+        job: PostgresJob,
         place: int,
         answers: tuple[Committed, ...],
-        sent: Sent,
-        again: list[Job],
+        sent: SentBatch,
+        again: list[PostgresJob],
     ) -> None:
         reason = sent.reply.refused.get(place)
         found = None
@@ -400,7 +404,7 @@ class Lane:
         else:
             again.append(job)
 
-    def _log_retry(self, jobs: Sequence[Job]) -> None:
+    def _log_retry(self, jobs: Sequence[PostgresJob]) -> None:
         tries = max([job.tries for job in jobs])
         text = "commits retried: store=%s commits=%d tries=%d"
         POSTGRES.debug(text, self._writer.place, len(jobs), tries)
@@ -413,7 +417,7 @@ class Lane:
         self._cache.keep(key, live)
         self._snapshots.note(key, live)
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: PostgresJob) -> None:
         for commit in job.commits:
             for key in keys_of(commit):
                 self._cache.forget(key)

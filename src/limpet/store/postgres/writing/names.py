@@ -19,15 +19,15 @@ from limpet.model import (
 from limpet.store.cache import LiveScope
 from limpet.store.coding import BY_OP, Codec, scope_body, scope_place
 from limpet.store.planning.plan import Plan
-from limpet.store.postgres.writing.columns import Tables
-from limpet.store.postgres.writing.view import View
+from limpet.store.postgres.writing.columns import BatchTables
+from limpet.store.postgres.writing.view import PostgresView
 from limpet.store.protocol import Owner
 
 
-class Names:
+class BatchNames:
     """Belongs to one batch, and adds to its tables."""
 
-    def __init__(self, plan: Plan, view: View, codec: Codec, tables: Tables) -> None:
+    def __init__(self, plan: Plan, view: PostgresView, codec: Codec, tables: BatchTables) -> None:
         self._plan, self._view, self._codec, self._tables = plan, view, codec, tables
         self._places: dict[ScopeKey, int] = {}
         self._now: dict[ScopeKey, LiveScope] = {}

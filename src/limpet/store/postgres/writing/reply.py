@@ -10,7 +10,7 @@ from limpet.model import Head
 from limpet.model.lease import with_lease
 
 
-class Answer(msgspec.Struct):
+class CommitAnswer(msgspec.Struct):
     """What limpet.commit returns. Lists are by job or by session, and absent where all is plain."""
 
     now_us: int = 0  # by which jobs were judged
@@ -24,16 +24,16 @@ class Answer(msgspec.Struct):
     leaseds: list[int | None] = []
 
 
-_answer: Final = msgspec.json.Decoder(Answer).decode
+_answer: Final = msgspec.json.Decoder(CommitAnswer).decode
 
 
-class Reply:
+class CommitReply:
     """What the server said: refusals by job, leases by session, and its time."""
 
     __slots__ = ("_said", "has_listeners", "now_us", "plain", "refused", "token")
 
     def __init__(self, text: str | None) -> None:
-        self._said = said = Answer() if text is None else _answer(text)
+        self._said = said = CommitAnswer() if text is None else _answer(text)
         self.now_us, self.token, self.has_listeners = said.now_us, said.token, said.listened
         self.refused: dict[int, str] = {}
         if said.refused is not None:

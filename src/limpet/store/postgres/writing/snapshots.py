@@ -20,7 +20,7 @@ from limpet.store.postgres.sql import SQL
 _THINNED: Final = (SNAPSHOT_SHARE, EVENT_OVERHEAD_BYTES)
 
 
-class Snapshots:
+class PostgresSnapshots:
     """The sessions whose snapshots are due. Shared by the lanes of a committer."""
 
     def __init__(self, cache: Cache, codec: Codec) -> None:

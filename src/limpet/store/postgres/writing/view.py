@@ -24,16 +24,16 @@ from limpet.model import (
 )
 from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.planning.room import Sizes
-from limpet.store.postgres.reading import Asked, Reader, link_at
+from limpet.store.postgres.reading import LoadRequest, PostgresReader, link_at
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.postgres.writing.jobs import Job, keys_of
+from limpet.store.postgres.writing.jobs import PostgresJob, keys_of
 from limpet.store.scopes import Scopes
 
 _LOADED_MAX: Final = 32  # sessions in one round trip
 
 
-class View:
+class PostgresView:
     """One attempt's view: implements the planner's protocol of the same name."""
 
     __slots__ = (
@@ -51,7 +51,7 @@ class View:
         "lives",
     )
 
-    def __init__(self, cache: Cache, reader: Reader, left: Mapping[Key, Live]) -> None:
+    def __init__(self, cache: Cache, reader: PostgresReader, left: Mapping[Key, Live]) -> None:
         """`left`: sessions as a batch that is on its way leaves them."""
         self._cache, self._reader = cache, reader
         # Held here too: the cache may let go of one to make room for another.
@@ -70,7 +70,7 @@ class View:
     def era(self) -> int:
         return self._cache.era
 
-    async def fetch(self, conn: Connection, jobs: Sequence[Job]) -> None:
+    async def fetch(self, conn: Connection, jobs: Sequence[PostgresJob]) -> None:
         """Read what is not known yet; nothing, for sessions that are."""
         jobs = [job for job in jobs if not self._has_all(job)]
         if not jobs:
@@ -90,7 +90,7 @@ class View:
         if guarded:
             self._versions = await self._reader.versions(conn, list(guarded))
 
-    def _has_all(self, job: Job) -> bool:
+    def _has_all(self, job: PostgresJob) -> bool:
         """The common case, with nothing to wait for."""
         if not job.simple or job.search_ids:
             return False
@@ -130,7 +130,7 @@ class View:
         for start in range(0, len(keys), _LOADED_MAX):
             part = keys[start : start + _LOADED_MAX]
             for key, found in zip(
-                part, await self._reader.load_many(conn, part, Asked()), strict=True
+                part, await self._reader.load_many(conn, part, LoadRequest()), strict=True
             ):
                 if found is None:
                     error = await self._reader.gone(conn, key)
@@ -180,7 +180,7 @@ class View:
                     self._cache.keep_scope(key, live)
                     self.known[key] = live
 
-    async def _fetch_sizes(self, conn: Connection, jobs: Sequence[Job]) -> None:
+    async def _fetch_sizes(self, conn: Connection, jobs: Sequence[PostgresJob]) -> None:
         """All names of those of whom one may become large, or of whom there may be too many.
 
         The server knows how many an owner has. Only if it said that there is no room for one more
@@ -194,7 +194,7 @@ class View:
                 if (new or large) and owner not in self._sizes:
                     self._sizes[owner] = await self._reader.sizes(conn, *owner)
 
-    async def _fetch_recorded(self, conn: Connection, job: Job) -> None:
+    async def _fetch_recorded(self, conn: Connection, job: PostgresJob) -> None:
         wanted = [
             (live, draft.id)
             for commit in job.commits

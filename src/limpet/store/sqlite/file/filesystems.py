@@ -24,7 +24,7 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 _Mount: TypeAlias = tuple[list[bytes], bytes]  # the first columns of a line, and the type
 
 
-class Room(msgspec.Struct, frozen=True):
+class DiskSpace(msgspec.Struct, frozen=True):
     """What is left of a disk for this user."""
 
     free_bytes: int
@@ -32,11 +32,11 @@ class Room(msgspec.Struct, frozen=True):
     free_files: int | None  # how many more can be made; None where there is no such limit
 
 
-def room(path: Path) -> Room:
+def room(path: Path) -> DiskSpace:
     """What is left on the disk that holds `path`. Raises OSError."""
     found = os.statvfs(path)
     files = found.f_favail if found.f_files else None
-    return Room(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, files)
+    return DiskSpace(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, files)
 
 
 def is_full(path: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 from limpet.store.sqlite.file.locks import first_bytes
 
 APPLICATION_ID: Final = 0x4C4D5054  # "LMPT"
-Kind: TypeAlias = Literal["ours", "damaged", "foreign"]
+DatabaseKind: TypeAlias = Literal["ours", "damaged", "foreign"]
 
 _MAGIC: Final = b"SQLite format 3\x00"
 _LOG_MAGIC: Final = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
@@ -28,7 +28,7 @@ _TABLES: Final = (
 )
 
 
-def kind_of(path: Path) -> Kind:
+def kind_of(path: Path) -> DatabaseKind:
     """Whose file this is, by its bytes: ours as its header says, ours (most likely) with a damaged
     header, or somebody else's. Raises OSError."""
     content = first_bytes(path, _LOOKED_AT_BYTES)

@@ -20,17 +20,17 @@ from limpet.store.paging import Room, bare, within
 from limpet.store.paging.cursor import read_position, write_position
 from limpet.store.protocol import FeedEntry, Touched
 from limpet.store.sqlite import rows
-from limpet.store.sqlite.reading.reader import Reader, stored_key
+from limpet.store.sqlite.reading.reader import SQLiteReader, stored_key
 from limpet.store.sqlite.sql import SQL
 
 STRETCH: Final = 2_000  # positions that are looked at in one instant
 
 
-class Reading:
+class FeedPage:
     """One call of `changes`: a page of entries, gathered over as many instants as it takes."""
 
     def __init__(
-        self, reader: Reader, after: str | None, app: str | None, key: Key | None, limit: int
+        self, reader: SQLiteReader, after: str | None, app: str | None, key: Key | None, limit: int
     ) -> None:
         self._reader, self._app, self._key, self._limit = reader, app, key, limit
         self._position = 0 if after is None else read_position(after, 1)[0]
@@ -53,7 +53,7 @@ class Reading:
 
 
 def changes(
-    reader: Reader, after: int, app: str | None, key: Key | None, limit: int, room: Room
+    reader: SQLiteReader, after: int, app: str | None, key: Key | None, limit: int, room: Room
 ) -> tuple[tuple[FeedEntry, ...], int]:
     """Entries beyond a position, and the position that was read up to. Looks at one stretch."""
     found = reader.conn.execute(SQL["feed_next"], (after,)).fetchone()
@@ -71,7 +71,7 @@ def changes(
     return entries, stretch
 
 
-def touched(reader: Reader, after: str) -> Touched:
+def touched(reader: SQLiteReader, after: str) -> Touched:
     """The sessions with events in one stretch beyond a position, and where that stretch ends."""
     (position,) = read_position(after, 1)
     with reader.instant():
@@ -116,7 +116,9 @@ def noted_crc(last: object) -> int:
     return crc32(str(last).encode())
 
 
-def _entries(reader: Reader, asked: tuple[Any, ...], room: Room) -> list[tuple[FeedEntry, int]]:
+def _entries(
+    reader: SQLiteReader, asked: tuple[Any, ...], room: Room
+) -> list[tuple[FeedEntry, int]]:
     used = room.used
     try:
         with closing(reader.conn.execute(SQL["feed"], asked)) as found:
@@ -134,12 +136,12 @@ def _entries(reader: Reader, asked: tuple[Any, ...], room: Room) -> list[tuple[F
         return within(room, (_entry_at(reader, row) for row in positions))
 
 
-def _entry(reader: Reader, row: tuple[Any, ...]) -> tuple[FeedEntry, int]:
+def _entry(reader: SQLiteReader, row: tuple[Any, ...]) -> tuple[FeedEntry, int]:
     event, size = rows.sized_event(row[4:], rows.unpack_id(row[3]), reader.codec)
     return FeedEntry(write_position(row[4]), Key(*row[:3]), event), size
 
 
-def _entry_at(reader: Reader, row: tuple[Any, ...]) -> tuple[FeedEntry, int]:
+def _entry_at(reader: SQLiteReader, row: tuple[Any, ...]) -> tuple[FeedEntry, int]:
     """An entry by itself: if its row cannot be read, an event stands for it that says so."""
     pos, app, user, id, _, seq = row
     try:

@@ -14,7 +14,7 @@ from limpet.store.paging import walk
 from limpet.store.protocol import Page, Query
 from limpet.store.sqlite import rows
 
-Row: TypeAlias = tuple[Any, ...]  # of HEAD_COLUMNS, or of TOMBSTONE_COLUMNS
+HeadRow: TypeAlias = tuple[Any, ...]  # of HEAD_COLUMNS, or of TOMBSTONE_COLUMNS
 _COLUMNS = ", ".join(f"s.{column}" for column in rows.HEAD_COLUMNS.split(", "))
 _CREATED, _UPDATED, _FACTS = 7, 8, 10  # in a row of either; facts are in a row of heads
 _decode_facts = msgspec.json.Decoder(dict[str, Any]).decode
@@ -29,7 +29,7 @@ def page(conn: apsw.Connection, query: Query, *, cursor: str | None, limit: int)
 
 def rows_of(
     conn: apsw.Connection, query: Query, *, cursor: str | None, limit: int
-) -> tuple[list[Row], str | None]:
+) -> tuple[list[HeadRow], str | None]:
     """The rows of one page, and the cursor to the next if there is one."""
     cursors.check(query)
     sql, args = _by_key(query, cursor) if _keyed(query) else _statement(query, cursor)
@@ -40,7 +40,7 @@ def rows_of(
     return met, None if last is None else cursor_after(last, query)
 
 
-def cursor_after(row: Row, query: Query) -> str:
+def cursor_after(row: HeadRow, query: Query) -> str:
     """Where a page that ends with this row is gone on from."""
     if _keyed(query):
         return cursors.write_key(query, rows.key_of(row), row[0])
@@ -52,12 +52,12 @@ def _keyed(query: Query) -> bool:
     return query.deleted or query.order == "key"
 
 
-def _passes(row: Row, query: Query) -> bool:
+def _passes(row: HeadRow, query: Query) -> bool:
     schema = None if query.schema_version is None else _schema(row)
     return cursors.passes(query, row[_CREATED], row[_UPDATED], schema)
 
 
-def _schema(row: Row) -> str | None:
+def _schema(row: HeadRow) -> str | None:
     facts = row[_FACTS]
     found: str | None = None if facts is None else _decode_facts(facts).get("schema_version")
     return found

@@ -15,7 +15,7 @@ import msgspec
 from limpet.model import Event, Head, removed_event
 from limpet.store.paging import Room
 from limpet.store.sqlite import rows
-from limpet.store.sqlite.reading.reader import Reader
+from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
 
 
@@ -29,7 +29,7 @@ class Segment(msgspec.Struct, frozen=True):
     cuts: tuple[Event, ...]  # the first events of the forks that go on from here, oldest first
 
 
-def segments(reader: Reader, sid: int, head: Head) -> Iterator[Segment]:
+def segments(reader: SQLiteReader, sid: int, head: Head) -> Iterator[Segment]:
     """The history of a session, the newest part first."""
     at: int | None = sid
     ceiling = head.version
@@ -47,7 +47,7 @@ def segments(reader: Reader, sid: int, head: Head) -> Iterator[Segment]:
             at, head = parent
 
 
-def segment_with(reader: Reader, sid: int, head: Head, seq: int) -> Segment:
+def segment_with(reader: SQLiteReader, sid: int, head: Head, seq: int) -> Segment:
     """The part of the history that has this event."""
     for segment in segments(reader, sid, head):
         if segment.floor < seq:
@@ -56,7 +56,12 @@ def segment_with(reader: Reader, sid: int, head: Head, seq: int) -> Segment:
 
 
 def events_after(
-    reader: Reader, sid: int, head: Head, after: int, limit: int, types: tuple[str, ...] | None
+    reader: SQLiteReader,
+    sid: int,
+    head: Head,
+    after: int,
+    limit: int,
+    types: tuple[str, ...] | None,
 ) -> tuple[Event, ...]:
     """A page of the history beyond a seq, ascending."""
     parts = [p for p in segments(reader, sid, head) if p.ceiling > after][::-1]
@@ -64,7 +69,12 @@ def events_after(
 
 
 def events_last(
-    reader: Reader, sid: int, head: Head, before: int, limit: int, types: tuple[str, ...] | None
+    reader: SQLiteReader,
+    sid: int,
+    head: Head,
+    before: int,
+    limit: int,
+    types: tuple[str, ...] | None,
 ) -> tuple[Event, ...]:
     """A page of the history before a seq, descending."""
     parts = [p for p in segments(reader, sid, head) if p.floor + 1 < before]
@@ -72,7 +82,7 @@ def events_last(
 
 
 def _gathered(
-    reader: Reader,
+    reader: SQLiteReader,
     parts: list[Segment],
     name: str,
     start: int,
@@ -90,7 +100,7 @@ def _gathered(
 
 
 def _read(
-    reader: Reader,
+    reader: SQLiteReader,
     part: Segment,
     name: str,
     start: int,
@@ -117,18 +127,18 @@ def _ended(event: Event, cuts: tuple[Event, ...]) -> Event:
     return event
 
 
-def _first(reader: Reader, sid: int, head: Head) -> Event:
+def _first(reader: SQLiteReader, sid: int, head: Head) -> Event:
     """The first own event of a fork: its seq and time are all that is needed."""
     at_us = reader.time_at(sid, head.uid, head.floor + 1)
     return Event(head.floor + 1, "", "", "", at_us or head.created_us, None)
 
 
-def _parent(reader: Reader, sid: int) -> int | None:
+def _parent(reader: SQLiteReader, sid: int) -> int | None:
     found: Any = reader.conn.execute(SQL["parent_of"], (sid,)).get
     return found if isinstance(found, int) else None
 
 
-def _session(reader: Reader, sid: int | None) -> tuple[int, Head] | None:
+def _session(reader: SQLiteReader, sid: int | None) -> tuple[int, Head] | None:
     """A parent, living or deleted."""
     if sid is None:
         return None

@@ -64,7 +64,7 @@ _RUNGS = 8  # snapshots that are tried before the whole log is read
 stored_key: Final = lru_cache(maxsize=4_096)(Key)
 
 
-class Found(msgspec.Struct):
+class StoredFold(msgspec.Struct):
     """A session's fold as read from disk, and what it took to get there."""
 
     sid: int
@@ -74,7 +74,7 @@ class Found(msgspec.Struct):
     events: tuple[Event, ...]  # the last of those since the snapshot, as many as were asked for
 
 
-class Reader:
+class SQLiteReader:
     """Heads, folds and events of sessions; `scopes` reads the shared names."""
 
     def __init__(self, conn: apsw.Connection, codec: Codec) -> None:
@@ -168,7 +168,7 @@ class Reader:
 
     # --- the fold ------------------------------------------------------------------------------
 
-    def found(self, sid: int, head: Head, *, tail: int = 0) -> Found:
+    def found(self, sid: int, head: Head, *, tail: int = 0) -> StoredFold:
         """The session's fold at `head`: its snapshot and the events since, a page at a time."""
         at = self.fold_at(sid, head, head.version, tail)
         fold = at.fold
@@ -176,13 +176,13 @@ class Reader:
         if self.codec.checks and fold.head.link != head.link and head.version not in damaged:
             damaged = (*damaged, head.version)  # the head knows another last event
         settled = Fold(head, fold.fields, fold.versions, damaged, fold.texts)
-        return Found(sid, settled, at.snapshot_bytes, at.delta_bytes, at.events)
+        return StoredFold(sid, settled, at.snapshot_bytes, at.delta_bytes, at.events)
 
-    def fold_at(self, sid: int, head: Head, until: int, tail: int = 0) -> Found:
+    def fold_at(self, sid: int, head: Head, until: int, tail: int = 0) -> StoredFold:
         """The fold after the own event `until`, from the snapshot before it."""
         fold, snapshot_bytes = self.snapshot(sid, head, until)
         if fold.head.version == until:  # as after a clean close: nothing was recorded since
-            return Found(sid, fold, snapshot_bytes, 0, ())
+            return StoredFold(sid, fold, snapshot_bytes, 0, ())
         last: list[tuple[Event, int]] = []
         count = 0
         damaged = list(fold.damaged)
@@ -205,7 +205,7 @@ class Reader:
         damaged += range(seq + 1, until + 1)
         reached = msgspec.structs.replace(fold, damaged=tuple(damaged))
         size += EVENT_OVERHEAD_BYTES * count
-        return Found(sid, reached, snapshot_bytes, size, bare(last))
+        return StoredFold(sid, reached, snapshot_bytes, size, bare(last))
 
     def snapshot(self, sid: int, head: Head, until: int) -> tuple[Fold, int]:
         """The fold at the newest snapshot up to there, or before the first event.

@@ -10,11 +10,11 @@ from limpet.store.coding import COMPRESSED, Damaged
 from limpet.store.coding.codec import ADOPTED
 from limpet.store.protocol import ChainedEvent
 from limpet.store.sqlite import rows
-from limpet.store.sqlite.reading.reader import Reader
+from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
 
 
-def following(reader: Reader, key: Key, after: int, limit: int) -> tuple[ChainedEvent, ...]:
+def following(reader: SQLiteReader, key: Key, after: int, limit: int) -> tuple[ChainedEvent, ...]:
     """The page in one statement, if the event after `after` is a row; else nothing, and `page` says
     what there is. Moving many short logs is mostly this."""
     found: list[ChainedEvent] = []
@@ -32,7 +32,9 @@ def following(reader: Reader, key: Key, after: int, limit: int) -> tuple[Chained
     return tuple(found)
 
 
-def page(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[ChainedEvent, ...]:
+def page(
+    reader: SQLiteReader, sid: int, uid: str, after: int, limit: int
+) -> tuple[ChainedEvent, ...]:
     """At most `limit` own events beyond a seq, as many as fit a page."""
     found, used = _cold(reader, sid, uid, after, limit)
     if len(found) >= limit or used >= READ_PAGE_BYTES_MAX:
@@ -50,7 +52,7 @@ def page(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[Ch
 
 
 def _cold(
-    reader: Reader, sid: int, uid: str, after: int, limit: int
+    reader: SQLiteReader, sid: int, uid: str, after: int, limit: int
 ) -> tuple[list[ChainedEvent], int]:
     """What of a page is in segments, and the bytes of its bodies."""
     found: list[ChainedEvent] = []
@@ -63,7 +65,7 @@ def _cold(
     return found, used
 
 
-def _undecoded(reader: Reader, row: tuple[Any, ...], uid: str) -> tuple[ChainedEvent, int]:
+def _undecoded(reader: SQLiteReader, row: tuple[Any, ...], uid: str) -> tuple[ChainedEvent, int]:
     """The record in a row without the data and ops of its event: its body is not looked into."""
     try:
         event = rows.plain_names(row)
@@ -77,7 +79,7 @@ def _undecoded(reader: Reader, row: tuple[Any, ...], uid: str) -> tuple[ChainedE
 
 
 def _body(
-    reader: Reader, row: tuple[Any, ...], uid: str, names: tuple[str, str]
+    reader: SQLiteReader, row: tuple[Any, ...], uid: str, names: tuple[str, str]
 ) -> tuple[bytes, bytes, bytes | None]:
     """The encoded body in a row, its salt, and what it is compressed to. Raises Damaged."""
     if rows.is_plain(row):
@@ -87,7 +89,7 @@ def _body(
     return raw, row[-2] if salt is None else salt, compressed
 
 
-def sized(reader: Reader, row: tuple[Any, ...], uid: str) -> tuple[ChainedEvent, int]:
+def sized(reader: SQLiteReader, row: tuple[Any, ...], uid: str) -> tuple[ChainedEvent, int]:
     """The record in a row of EVENT_COLUMNS with salt and digest, and the bytes of its body."""
     plain = rows.plain_event(row[:-2])
     if plain is not None:

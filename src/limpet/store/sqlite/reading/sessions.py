@@ -23,17 +23,17 @@ from limpet.store.coding import Damaged
 from limpet.store.paging import Room, newest_since
 from limpet.store.protocol import ChainedEvent, Loaded, Owner, Page, Query
 from limpet.store.scopes import Scopes
-from limpet.store.sqlite.reading.reader import Reader
+from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
 
 TAILS_MAX: Final = 256
 _LAST: Final = 2**62  # beyond every seq
 
 
-class Sessions:
+class SessionReader:
     """What callers read of sessions. `peek` gives what the writer has in memory of one."""
 
-    def __init__(self, reader: Reader, peek: Callable[[Key], Live | None]) -> None:
+    def __init__(self, reader: SQLiteReader, peek: Callable[[Key], Live | None]) -> None:
         self._reader, self._peek = reader, peek
         self._tails: dict[Key, tuple[Event, ...]] = {}
 

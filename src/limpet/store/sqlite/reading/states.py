@@ -18,15 +18,17 @@ from limpet.store.coding import Unready
 from limpet.store.protocol import Page, Query, scope_fields
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading import heads
-from limpet.store.sqlite.reading.reader import Reader
+from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
 
-Known: TypeAlias = Callable[[Head], Fold | None]  # what is in memory of a session at this head
-Names: TypeAlias = dict[tuple[str, str], dict[str, ScopeValue]]  # by app and user
+KnownFold: TypeAlias = Callable[[Head], Fold | None]  # what is in memory of a session at this head
+NamesByOwner: TypeAlias = dict[tuple[str, str], dict[str, ScopeValue]]  # by app and user
 _BROKEN = (apsw.CorruptError, UnicodeDecodeError)
 
 
-def page(reader: Reader, known: Known, query: Query, *, cursor: str | None, limit: int) -> Page:
+def page(
+    reader: SQLiteReader, known: KnownFold, query: Query, *, cursor: str | None, limit: int
+) -> Page:
     """A page of heads with their states. To be called within one instant."""
     found, more = heads.rows_of(reader.conn, query, cursor=cursor, limit=limit)
     kept = [(row[0], rows.head_from(row)) for row in found]
@@ -50,7 +52,7 @@ def page(reader: Reader, known: Known, query: Query, *, cursor: str | None, limi
     return Page(listed, more, states, damaged)
 
 
-def _within(reader: Reader, kept: list[tuple[int, Head]], unread: list[int]) -> int:
+def _within(reader: SQLiteReader, kept: list[tuple[int, Head]], unread: list[int]) -> int:
     """How many of them to read, by the bytes that it takes: one at least."""
     try:
         found: Any = reader.conn.execute(SQL["state_sizes"], (_listed(unread),)).fetchall()
@@ -65,7 +67,7 @@ def _within(reader: Reader, kept: list[tuple[int, Head]], unread: list[int]) -> 
     return len(kept)
 
 
-def _shared_sizes(reader: Reader, keys: list[Key]) -> dict[Key, int]:
+def _shared_sizes(reader: SQLiteReader, keys: list[Key]) -> dict[Key, int]:
     """What the names that each session sees add to a page: their values for the first who sees
     them, a place in its state for everybody. No more of them are met than fit a page."""
     owners = list(dict.fromkeys([(key.app, user) for key in keys for user in ("", key.user)]))
@@ -89,7 +91,7 @@ def _shared_sizes(reader: Reader, keys: list[Key]) -> dict[Key, int]:
     return sizes
 
 
-def _folded(reader: Reader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold]:
+def _folded(reader: SQLiteReader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold]:
     """The sessions at their heads, without those of which an event cannot be read."""
     if not wanted:
         return {}
@@ -100,7 +102,7 @@ def _folded(reader: Reader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold]:
     return {key: fold for key, fold in found.items() if fold is not None}
 
 
-def _in_bulk(reader: Reader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold | None]:
+def _in_bulk(reader: SQLiteReader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold | None]:
     by_sid = dict(wanted)
     folds = {sid: Fold(blank(head.key, head.uid, head.created_us)) for sid, head in wanted}
     apart = {sid for sid, head in wanted if head.floor}  # that begin on a state
@@ -125,7 +127,7 @@ def _in_bulk(reader: Reader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold |
     return made | {by_sid[sid].key: _alone(reader, sid, by_sid[sid]) for sid in apart}
 
 
-def _alone(reader: Reader, sid: int, head: Head) -> Fold | None:
+def _alone(reader: SQLiteReader, sid: int, head: Head) -> Fold | None:
     try:
         found = reader.found(sid, head)
     except _BROKEN:
@@ -141,7 +143,7 @@ def _owners(key: Key) -> set[tuple[str, str]]:
     return {(key.app, ""), (key.app, key.user)}
 
 
-def _names(reader: Reader, keys: Iterable[Key]) -> Names:
+def _names(reader: SQLiteReader, keys: Iterable[Key]) -> NamesByOwner:
     """The newest version of every name that these sessions see, each owner's read once.
 
     An owner whose names lie on a broken page of the file is left out.
@@ -150,22 +152,22 @@ def _names(reader: Reader, keys: Iterable[Key]) -> Names:
     try:
         return _names_of(reader, owners)
     except _BROKEN:
-        found: Names = {}
+        found: NamesByOwner = {}
         for owner in owners:
             with suppress(*_BROKEN):
                 found |= _names_of(reader, [owner])
         return found
 
 
-def _names_of(reader: Reader, owners: list[tuple[str, str]]) -> Names:
-    found: Names = {owner: {} for owner in owners}
+def _names_of(reader: SQLiteReader, owners: list[tuple[str, str]]) -> NamesByOwner:
+    found: NamesByOwner = {owner: {} for owner in owners}
     for app, user, name, *row in reader.conn.execute(SQL["scopes_of"], (_listed(owners),)):
         of = found[app, user]
         of[name] = reader.scopes.after((app, user, name), of.get(name), tuple(row))
     return found
 
 
-def _shared(names: Names, key: Key) -> dict[str, Any]:
+def _shared(names: NamesByOwner, key: Key) -> dict[str, Any]:
     return {**scope_fields(names[key.app, ""]), **scope_fields(names[key.app, key.user])}
 
 
