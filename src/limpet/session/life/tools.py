@@ -12,7 +12,8 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, TypeAlias
+from datetime import timedelta
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -46,7 +47,12 @@ _ACTOR: Final = "system:tools"
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool as the registry knows it. `substitutes` may stand in for it, the first first."""
+    """A tool: its name and JSON schema for a model, how a session binds it, and its function.
+
+    Without a function it runs elsewhere: in the client, which answers the request, or in code that
+    uses `Turn.effect`. `substitutes` may stand in for it, the first first. `on_unknown`, `pure` and
+    `timeout` say how `Turn.tool` runs the function; `limpet.tool` makes a Tool of one.
+    """
 
     name: str
     version: str = "1.0.0"
@@ -56,6 +62,17 @@ class Tool(msgspec.Struct, frozen=True):
     permission: Permission = "always_allow"
     exclusive: bool = False
     substitutes: tuple[str, ...] = ()
+    description: str = ""
+    function: Callable[..., Any] | None = None
+    on_unknown: Literal["ask", "retry"] = "ask"
+    pure: bool = False
+    timeout: float | timedelta | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself. Nothing is recorded."""
+        if self.function is None:
+            raise InvalidInput(f"the tool {self.name!r} has no function: its client runs it.")
+        return self.function(*args, **kwargs)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not 0 < len(self.name) <= 128:
