@@ -95,7 +95,7 @@ async def talk(lp: limpet.Limpet) -> None:
         "agent.tool_used",
         {"tool": "list_charges"},
         actor="agent:main",
-        cause=question.id,
+        trace=limpet.Trace(cause=question.id),
         set={"refund": {"eur": 12, "status": "open"}},
         add={"topics": ["refund"]},
     )

@@ -34,7 +34,7 @@ from limpet.model.diff.diff import Diff
 from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
-from limpet.model.events import Draft, Event, Fact
+from limpet.model.events import Draft, Event, Fact, Trace
 from limpet.model.facts.outcomes import Evaluation, Grade, Outcome
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
@@ -77,7 +77,7 @@ from limpet.session.runs.family import Kin
 from limpet.session.runs.learnings import Gates, Learning
 from limpet.session.runs.outcomes import Evaluator
 from limpet.session.runs.permissions import Permission
-from limpet.session.runs.tracing import Activation, Trace
+from limpet.session.runs.tracing import Activation, WakeTrace
 from limpet.session.runs.vaults import VaultDocument
 from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.answers import Checked

@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from limpet import errors, facts, ops
-from limpet.model import Draft, Event, Head, Key, Lease
+from limpet.model import Draft, Event, Head, Key, Lease, Trace
 from limpet.model.due import deadline_at, runnable_at
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import Timer
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from limpet.session.runs.buffers import Buffer, BufferInfo, Note
     from limpet.session.runs.family import Kin
     from limpet.session.runs.learnings import Gates, Learning
-    from limpet.session.runs.tracing import Activation, Span, Trace
+    from limpet.session.runs.tracing import Activation, Span, WakeTrace
     from limpet.session.runs.vaults import VaultDocument, Vaults
     from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
@@ -202,6 +202,7 @@ __all__ = [
     "Usage",
     "VaultDocument",
     "Vaults",
+    "WakeTrace",
     "Woken",
     "Worker",
     "access",
@@ -281,7 +282,7 @@ _LATER = {
     "Approval": "runtime.requests",
     "Activation": "session.runs.tracing",
     "Span": "session.runs.tracing",
-    "Trace": "session.runs.tracing",
+    "WakeTrace": "session.runs.tracing",
     "Budget": "model.facts.running.budgets",
     "BudgetView": "model.facts.running.budgets",
     "Share": "model.facts.running.budgets",

@@ -202,7 +202,13 @@ async def test_what_a_flush_names_can_be_sent_again_and_is_recorded_once(lp: Lim
     """The drafts are those that were appended, with data, changes, ids and causes."""
     handle = lp.session("shop", "ada", "one", actor="a")
     first = handle.append_soon("user.message", {"n": 0, "text": "hi"}, set={"m": {"a": 1}})
-    handle.append_soon("a.b", {"n": 1}, inc={"n": 2}, cause=first, correlation_id="c", input=True)
+    handle.append_soon(
+        "a.b",
+        {"n": 1},
+        inc={"n": 2},
+        trace=limpet.Trace(cause=first, correlation_id="c"),
+        input=True,
+    )
     with pytest.raises(errors.FlushFailed) as caught:
         await lp.flush()
     (s,) = await sessions(lp, "one")

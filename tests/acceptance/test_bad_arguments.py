@@ -105,10 +105,18 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "acquire_lock worker": lambda lp, s, v: lp.work.lock(K, worker=v),
             "append type": lambda lp, s, v: s.append(v, actor="x"),
             "append id": lambda lp, s, v: s.append("a.b", actor="x", id=v),
-            "append cause": lambda lp, s, v: s.append("a.b", actor="x", cause=v),
-            "append invocation_id": lambda lp, s, v: s.append("a.b", actor="x", invocation_id=v),
-            "append correlation_id": lambda lp, s, v: s.append("a.b", actor="x", correlation_id=v),
-            "append wake_id": lambda lp, s, v: s.append("a.b", actor="x", wake_id=v),
+            "append cause": lambda lp, s, v: s.append(
+                "a.b", actor="x", trace=limpet.Trace(cause=v)
+            ),
+            "append invocation_id": lambda lp, s, v: s.append(
+                "a.b", actor="x", trace=limpet.Trace(invocation_id=v)
+            ),
+            "append correlation_id": lambda lp, s, v: s.append(
+                "a.b", actor="x", trace=limpet.Trace(correlation_id=v)
+            ),
+            "append wake_id": lambda lp, s, v: s.append(
+                "a.b", actor="x", trace=limpet.Trace(wake_id=v)
+            ),
             "clear_timer name": lambda lp, s, v: s.lifecycle.clear_timer(v, actor="x"),
             "set_timer name": lambda lp, s, v: s.lifecycle.set_timer(v, AT, actor="x"),
             "set_timer kind": lambda lp, s, v: s.lifecycle.set_timer("t", AT, kind=v, actor="x"),

@@ -151,7 +151,10 @@ async def test_an_unfit_value_is_refused_everywhere(
         "no actor in many": (errors.ActorMissing, lambda lp, s: s.append_many([Draft(type="a.b")])),
         "unfit actor": (errors.InvalidEvent, lambda lp, s: s.append("a.b", actor=" x")),
         "unfit id": (errors.InvalidEvent, lambda lp, s: s.append("a.b", actor="x", id="")),
-        "unfit cause": (errors.InvalidEvent, lambda lp, s: s.append("a.b", actor="x", cause="\n")),
+        "unfit cause": (
+            errors.InvalidEvent,
+            lambda lp, s: s.append("a.b", actor="x", trace=limpet.Trace(cause="\n")),
+        ),
         "no draft": (errors.InvalidInput, lambda lp, s: s.append_many([{"type": "a.b"}])),  # type: ignore[list-item]  # wrong on purpose
         "over the size bound": (
             errors.EventTooLarge,

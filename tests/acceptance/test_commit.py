@@ -22,7 +22,7 @@ async def test_everything_is_recorded_at_the_end_of_the_block(
     async with lp.commit() as c:
         c.append(s, "x.one", {"n": 1}, actor="x", inc={"n": 1, "app:a": 1}, set={"temp:t": 7})
         c.append(other, "x.two", {"n": 2}, actor="x", inc={"n": 1, "app:a": 1})
-        c.append(s, "x.three", actor="x", inc={"n": 1}, id="own", cause="c")
+        c.append(s, "x.three", actor="x", inc={"n": 1}, id="own", trace=limpet.Trace(cause="c"))
         assert await stored(lp) == before
         assert c.events == ()
     assert [(e.type, e.seq) for e in c.events] == [("x.one", 3), ("x.two", 2), ("x.three", 4)]

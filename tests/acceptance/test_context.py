@@ -87,8 +87,10 @@ async def test_a_session_holds_several_conversations(lp: limpet.Limpet) -> None:
     """Each is what was recorded with its correlation_id; the log and the state are one."""
     s = await lp.create("support", "ada", actor="user:ada")
     for n, name in enumerate(("refund", "weather", "refund")):
-        await s.append("user.message", {"text": f"{n}"}, correlation_id=name, inc={"n": 1})
-    await s.append("agent.tool_use", ASK, correlation_id="refund")
+        await s.append(
+            "user.message", {"text": f"{n}"}, trace=limpet.Trace(correlation_id=name), inc={"n": 1}
+        )
+    await s.append("agent.tool_use", ASK, trace=limpet.Trace(correlation_id="refund"))
     texts = [m.text for m in await s.messages(correlation_id="refund")]
     assert texts[:2] == ["0", "2"]
     assert [m.role for m in await s.messages(correlation_id="refund")][2:] == ["assistant", "tool"]

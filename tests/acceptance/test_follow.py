@@ -206,7 +206,7 @@ async def test_the_same_object_may_be_appended_to_while_followed(s: Session) -> 
             met.append(e.seq)
             if len(met) == 5:
                 break
-            await s.append("a.answer", actor="x", cause=e.id)
+            await s.append("a.answer", actor="x", trace=limpet.Trace(cause=e.id))
     assert met == [2, 3, 4, 5, 6]
 
 

@@ -92,7 +92,10 @@ async def test_partials_reach_followers_of_other_instances(two: tuple[Limpet, Li
     here, there = two
     s = await here.create(*KEY, actor="agent:a")
     following = await begun(there)
-    sent = [await say(s, "h"), await say(s, "he", attempt=2, cause="c", wake_id="w")]
+    sent = [
+        await say(s, "h"),
+        await say(s, "he", attempt=2, trace=limpet.Trace(cause="c", wake_id="w")),
+    ]
     met = await take(following, 2)
     assert met == sent
     assert [(e.seq, e.id, e.attempt, e.partial) for e in met] == [

@@ -70,12 +70,14 @@ async def filled(lp: Limpet, key: Key = A, turns: int = 3) -> None:
             "agent.message",
             {"text": "ok"},
             actor="agent:a",
-            cause=asked.id,
+            trace=limpet.Trace(cause=asked.id),
             inc={"n": 1},
             add={"list": [turn]},
             set={"app:catalog": {"v": turn}},
         )
-    await s.append("tool.asked", {"what": "x"}, actor="agent:a", input=True, wake_id="w")
+    await s.append(
+        "tool.asked", {"what": "x"}, actor="agent:a", input=True, trace=limpet.Trace(wake_id="w")
+    )
     await s.record(limpet.facts.processed([2]), actor="agent:a")
 
 

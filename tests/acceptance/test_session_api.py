@@ -155,10 +155,9 @@ async def test_every_keyword_of_append_is_recorded(s: limpet.Session) -> None:
         delete=["text"],
         ops=[ops.Cut(("plan", "steps"), 0, 1)],
         id="own",
-        cause=s.events[-1].id,
-        invocation_id="inv",
-        correlation_id="cor",
-        wake_id="wake",
+        trace=limpet.Trace(
+            cause=s.events[-1].id, invocation_id="inv", correlation_id="cor", wake_id="wake"
+        ),
     )
     assert (e.id, e.cause, e.invocation_id) == ("own", s.events[-2].id, "inv")
     assert (e.correlation_id, e.wake_id, e.actor) == ("cor", "wake", "agent:a")

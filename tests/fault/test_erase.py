@@ -69,8 +69,7 @@ class Secret:
             "user.said",
             data,
             id=self.mark("event"),
-            cause=self.mark("cause"),
-            correlation_id=self.mark("correlation"),
+            trace=limpet.Trace(cause=self.mark("cause"), correlation_id=self.mark("correlation")),
             add={"list": [self.mark("item")]},
             set={chance.choice(("a", "b")): self.mark("field")},
         )

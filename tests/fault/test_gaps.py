@@ -39,7 +39,9 @@ async def build(path: Path) -> None:
     async with limpet.open(url(path)) as lp:
         hole = await lp.create("a", "u", id="hole", actor="x", state={"n": 0, "log": []})
         for number in range(6):
-            await hole.append("x.y", inc={"n": 1}, add={"log": [number]}, cause="before")
+            await hole.append(
+                "x.y", inc={"n": 1}, add={"log": [number]}, trace=limpet.Trace(cause="before")
+            )
         chain = await lp.create("a", "u", id="chain", actor="x", labels={"plan": "gold"})
         await chain.append("x.y", set={"cfg": {}, "app:a": 1})
         await chain.append("x.y", ops=[ops.Set(("cfg", "x"), 1)], set={"user:u": [1]})

@@ -83,7 +83,10 @@ async def _ada(lp: Limpet) -> None:
     ada.actor = "agent:ada"
     first = await ada.append("user.said", {"text": "hi"}, id="my-own-id", set={"step": 1})
     await ada.append(
-        "agent.said", {"text": "ho"}, cause=first.id, add={"log": ["ho"]}, correlation_id="c-1"
+        "agent.said",
+        {"text": "ho"},
+        add={"log": ["ho"]},
+        trace=limpet.Trace(cause=first.id, correlation_id="c-1"),
     )
     await ada.append("user.said", {"text": "again"}, inc={"step": 1, "app:count": 1})
     await ada.mark_processed([first.seq])

@@ -251,7 +251,7 @@ def trace(
     """Show a wake of a session as a tree, and why it was woken."""
     screen = Screen(as_json=as_json)
 
-    async def run(lp: limpet.Limpet) -> limpet.Trace | tuple[limpet.Activation, ...]:
+    async def run(lp: limpet.Limpet) -> limpet.WakeTrace | tuple[limpet.Activation, ...]:
         session = lp.session(app_name, user, id_)
         with named_by_options():
             await session.refresh()
@@ -375,7 +375,7 @@ def _is_ours(found: TracebackType) -> bool:
     return Path(found.tb_frame.f_code.co_filename).is_relative_to(_OURS)
 
 
-def tree_of(trace: limpet.Trace) -> Tree:
+def tree_of(trace: limpet.WakeTrace) -> Tree:
     """The spans of a wake, each under what began it."""
     nodes = {span.id: Tree(_line(span, trace)) for span in trace.spans}
     parents = {span.id: span.parent for span in trace.spans}
@@ -412,7 +412,7 @@ def _list(wakes: tuple[limpet.Activation, ...], *, as_json: bool) -> None:
             sys.stdout.write(f"{one_line(line)}\n")
 
 
-def _line(span: limpet.Span, trace: limpet.Trace) -> Text:
+def _line(span: limpet.Span, trace: limpet.WakeTrace) -> Text:
     took = "…" if span.took is None else f"{span.took.total_seconds() * 1_000:,.1f} ms"
     text = cell(f"{span.kind} {span.name}  {_after(span.started_us, trace)}  {took}  ")
     text.append(span.result or "open", style=_COLOURS.get(span.result or "", "dim"))
@@ -421,11 +421,11 @@ def _line(span: limpet.Span, trace: limpet.Trace) -> Text:
     return text
 
 
-def _after(at_us: int, trace: limpet.Trace) -> str:
+def _after(at_us: int, trace: limpet.WakeTrace) -> str:
     return f"+{(at_us - trace.span.started_us) / 1_000:,.1f} ms"
 
 
-def _form(trace: limpet.Trace) -> dict[str, Any]:
+def _form(trace: limpet.WakeTrace) -> dict[str, Any]:
     form = {"wake_id": trace.wake_id, "turn_id": trace.turn_id, "attempt": trace.attempt}
     spans = [msgspec.structs.asdict(span) for span in trace.spans]
     events = [{"seq": e.seq, "type": e.type, "at_us": e.at_us} for e in trace.events]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from limpet.errors import InvalidOp
+from limpet.errors import InvalidEvent, InvalidOp
 from limpet.model import ops as op
 from limpet.model.keys import unfit
 from limpet.model.limits import INT_MAX, INT_MIN, NAME_CHARS_MAX, OPS_PER_EVENT_MAX
@@ -26,6 +26,15 @@ _REFERABLE: Final = frozenset((str, dict, list))
 # Operations that only set names of the session, and the values of these; None: no name is set.
 Sets: TypeAlias = tuple[tuple[op.Set, ...], dict[str, Any] | None]
 NOTHING_SET: Final[Sets] = ((), None)
+
+
+class Trace(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """The ids that tie an event to what led to it: `trace=limpet.Trace(cause=question.id)`."""
+
+    cause: str | None = None  # id of the event that this one answers
+    invocation_id: str | None = None  # of the call that the event belongs to
+    correlation_id: str | None = None  # of one of several conversations in a session
+    wake_id: str | None = None  # of the wake that recorded it
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -51,6 +60,24 @@ class Draft(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 class Fact(Draft, frozen=True, gc=False, kw_only=True):
     """A checked draft of a reserved event, made by a constructor in `facts`."""
+
+
+AnyDraft = TypeVar("AnyDraft", bound=Draft)
+
+
+def traced(draft: AnyDraft, trace: Trace | None) -> AnyDraft:
+    """Return the draft with the ids of the trace. Raises InvalidEvent if it is not a Trace."""
+    if trace is None:
+        return draft
+    if not isinstance(trace, Trace):
+        raise InvalidEvent("trace takes a limpet.Trace, as in trace=limpet.Trace(cause=event.id)")
+    return msgspec.structs.replace(
+        draft,
+        cause=trace.cause,
+        invocation_id=trace.invocation_id,
+        correlation_id=trace.correlation_id,
+        wake_id=trace.wake_id,
+    )
 
 
 def sets_only(draft: Draft) -> bool:

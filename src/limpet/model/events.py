@@ -25,6 +25,8 @@ from limpet.model.chain import header_digest, header_of, header_tail
 from limpet.model.drafts import NOTHING_SET, collect_ops, set_all, sets_only
 from limpet.model.drafts import Draft as Draft
 from limpet.model.drafts import Fact as Fact
+from limpet.model.drafts import Trace as Trace
+from limpet.model.drafts import traced as traced
 from limpet.model.keys import unfit
 from limpet.model.limits import (
     ACTOR_CHARS_MAX,

@@ -27,11 +27,13 @@ from limpet.model import (
     Key,
     Lease,
     Prepared,
+    Trace,
     blank,
     described,
-    ops,
     scope_of,
+    traced,
 )
+from limpet.model import ops as op
 from limpet.model.facts import Phase, Timeouts, drafted
 from limpet.session.arguments import check_actor, check_expect, check_fact, check_lease
 from limpet.session.creation import Creation, creation
@@ -114,7 +116,7 @@ class CommitBuilder:
         self._created[key] = new
         facts = FrozenDict({"schema_version": new.begins.schema_version})
         head = structs.replace(blank(key, new.draft.id, 0), facts=facts)
-        self._known[key] = _Planned(head, ops.apply(EMPTY, own_ops(new.draft)), EMPTY)
+        self._known[key] = _Planned(head, op.apply(EMPTY, own_ops(new.draft)), EMPTY)
         return new.session
 
     def expect(self, session: Session[Any], version: int) -> None:
@@ -151,10 +153,19 @@ class CommitBuilder:
         self,
         session: Session[Any],
         type: str,
-        data: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] = _NONE,
         *,
+        actor: str | None = None,
+        set: Mapping[str, Any] = _NONE,
+        merge: Mapping[str, Mapping[str, Any]] = _NONE,
+        add: Mapping[str, Sequence[Any]] = _NONE,
+        inc: Mapping[str, int | float] = _NONE,
+        delete: Iterable[str] = (),
+        ops: Iterable[op.Op] = (),
+        id: str | None = None,
+        trace: Trace | None = None,
         expect: int | None = None,
-        **more: Any,
+        input: bool = False,
     ) -> None:
         """Add an event of `session`. Takes what Session.append takes, except `partial`.
 
@@ -162,8 +173,20 @@ class CommitBuilder:
         loaded), and the commit raises SessionConflict if another writer was faster on a field
         that was looked at.
         """
-        draft = Draft(type=type, data={} if data is None else data, **more)
-        self._add(session, draft, expect=expect)
+        draft = Draft(
+            type=type,
+            data=data,
+            actor=actor,
+            set=set,
+            merge=merge,
+            add=add,
+            inc=inc,
+            delete=delete,
+            ops=ops,
+            id=id,
+            input=input,
+        )
+        self._add(session, traced(draft, trace), expect=expect)
 
     def apply(
         self,
@@ -171,9 +194,10 @@ class CommitBuilder:
         update: Mapping[str, Any],
         *,
         type: str | None = None,
-        data: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] = _NONE,
         actor: str | None = None,
-        **more: Any,
+        id: str | None = None,
+        trace: Trace | None = None,
     ) -> None:
         """As Session.apply, on what the session knows of its state, within this commit.
 
@@ -190,13 +214,7 @@ class CommitBuilder:
         if not planned.ops and type is None:
             return
         raising = None if known.raised else typed.raising(known.head, known.fields, planned.ops)
-        draft = drafted(
-            type,
-            data={} if data is None else data,
-            actor=actor,
-            ops=planned.ops,
-            **more,
-        )
+        draft = traced(drafted(type, data=data, actor=actor, ops=planned.ops, id=id), trace)
         facts = [] if raising is None else [structs.replace(raising, actor=actor)]
         prepared = [self._journal.prepare(fact, session.actor) for fact in facts]
         prepared.append(self._journal.prepare(draft, session.actor))
@@ -254,7 +272,7 @@ class CommitBuilder:
         self._check(session)
         known = self._known.get(session.key)
         if known is not None:
-            known.fields = ops.apply(known.fields, own_ops(prepared))
+            known.fields = op.apply(known.fields, own_ops(prepared))
         self._drafts.append(prepared)
         self._sessions.append(session)
 
@@ -288,7 +306,7 @@ class CommitBuilder:
             known = _Planned(loaded.maybe_head, loaded.fields, loaded.versions)
             for owner, draft in zip(self._sessions, self._drafts, strict=True):
                 if owner.key == session.key:
-                    known.fields = ops.apply(known.fields, own_ops(draft))
+                    known.fields = op.apply(known.fields, own_ops(draft))
             self._known[session.key] = known
         return known
 

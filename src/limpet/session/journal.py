@@ -29,7 +29,6 @@ from limpet.model import (
     LastCheckpoint,
     Prepared,
     prepare,
-    prepare_flat,
     prepare_plain,
 )
 from limpet.model.ids import Ids
@@ -119,22 +118,14 @@ class Journal:
 
     def prepare(self, draft: Draft, actor: str | None) -> Prepared:
         """A draft checked and encoded, by `actor` if it names nobody. Raises InvalidInput."""
-        self.check_open()
+        if self._store is None or self._forks != PROCESS.forks:
+            self.check_open()
         if not isinstance(draft, Draft):
             raise InvalidInput(
                 f"{type(draft).__name__} is not a draft. Make one with "
                 "limpet.Draft(type=…, data=…)."
             )
         return prepare(draft, id=self.new_id(), actor=actor)
-
-    def prepare_flat(
-        self, type: str, data: object, given: object, actor: str | None
-    ) -> Prepared | None:
-        """What `prepare` makes of a draft with nothing but data and names that are `given` values,
-        if it is plain and small; None if it needs a closer look."""
-        if self._store is None or self._forks != PROCESS.forks:
-            self.check_open()
-        return prepare_flat(type, data, given, self.new_id(), actor)
 
     def prepare_plain(self, fact: Fact, actor: str) -> Prepared:
         """A fact with nothing in it that needs to be looked at: see `model.events`."""

@@ -28,7 +28,8 @@ from limpet.model import (
     Head,
     Key,
     Lease,
-    Prepared,
+    Trace,
+    traced,
     unfit,
 )
 from limpet.model import ops as op
@@ -97,7 +98,6 @@ if TYPE_CHECKING:
     from limpet.session.typing.typed import Typed
 
 NONE_GIVEN: Final[Mapping[str, Any]] = {}  # what an append sets, merges, … if it names nothing
-_EMPTY: Final = ()  # the only one there is
 _TAIL: Final = 20
 S = TypeVar("S", covariant=True)
 
@@ -418,10 +418,7 @@ class Session(Generic[S]):
         delete: Iterable[str] = (),
         ops: Iterable[op.Op] = (),
         id: str | None = None,
-        cause: str | None = None,
-        invocation_id: str | None = None,
-        correlation_id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
         expect: int | None = None,
         input: bool = False,
         partial: bool = False,
@@ -441,23 +438,20 @@ class Session(Generic[S]):
         class.
         """
         writer = self.writer
-        prepared = self._prepare(
-            type,
-            data,
-            actor,
-            set,
-            merge,
-            add,
-            inc,
-            delete,
-            ops,
-            id,
-            cause,
-            invocation_id,
-            correlation_id,
-            wake_id,
+        draft = Draft(
+            type=type,
+            data=data,
+            actor=actor,
+            set=set,
+            merge=merge,
+            add=add,
+            inc=inc,
+            delete=delete,
+            ops=ops,
+            id=id,
             input=input,
         )
+        prepared = self.writer.journal.prepare(traced(draft, trace), self.actor)
         if partial:
             return writer.publish(prepared, check_attempt(attempt))
         if attempt != 1:
@@ -488,10 +482,7 @@ class Session(Generic[S]):
         data: Mapping[str, Any] = NONE_GIVEN,
         actor: str | None = None,
         id: str | None = None,
-        cause: str | None = None,
-        invocation_id: str | None = None,
-        correlation_id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
     ) -> Event | None:
         """Read, compute, commit: `change(state)` returns the names to set (None: nothing).
 
@@ -507,16 +498,7 @@ class Session(Generic[S]):
         would be missing from what is computed.
         """
         check_change(change)
-        draft = drafted(
-            type,
-            data=data,
-            actor=self._acting(actor),
-            id=id,
-            cause=cause,
-            invocation_id=invocation_id,
-            correlation_id=correlation_id,
-            wake_id=wake_id,
-        )
+        draft = traced(drafted(type, data=data, actor=self._acting(actor), id=id), trace)
         return await self.writer.update(change, draft)
 
     @overload
@@ -528,10 +510,7 @@ class Session(Generic[S]):
         data: Mapping[str, Any] = ...,
         actor: str | None = None,
         id: str | None = None,
-        cause: str | None = None,
-        invocation_id: str | None = None,
-        correlation_id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
         expect: int | None = None,
     ) -> Event: ...
 
@@ -544,10 +523,7 @@ class Session(Generic[S]):
         data: Mapping[str, Any] = ...,
         actor: str | None = None,
         id: str | None = None,
-        cause: str | None = None,
-        invocation_id: str | None = None,
-        correlation_id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
         expect: int | None = None,
     ) -> Event | None: ...
 
@@ -559,10 +535,7 @@ class Session(Generic[S]):
         data: Mapping[str, Any] = NONE_GIVEN,
         actor: str | None = None,
         id: str | None = None,
-        cause: str | None = None,
-        invocation_id: str | None = None,
-        correlation_id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
         expect: int | None = None,
     ) -> Event | None:
         """Update typed state through the reducers of its fields, as one event; None: no change.
@@ -576,16 +549,7 @@ class Session(Generic[S]):
             raise InvalidInput(
                 "apply needs typed state. Open the session with get(key, state_type=MyState)."
             )
-        draft = drafted(
-            type,
-            data=data,
-            actor=self._acting(actor),
-            id=id,
-            cause=cause,
-            invocation_id=invocation_id,
-            correlation_id=correlation_id,
-            wake_id=wake_id,
-        )
+        draft = traced(drafted(type, data=data, actor=self._acting(actor), id=id), trace)
         return await self.writer.apply(update, draft, check_expect(expect))
 
     async def record(self, *facts: Fact, actor: str | None = None) -> tuple[Event, ...]:
@@ -607,10 +571,7 @@ class Session(Generic[S]):
         delete: Iterable[str] = (),
         ops: Iterable[op.Op] = (),
         id: str | None = None,
-        cause: str | None = None,
-        invocation_id: str | None = None,
-        correlation_id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
         input: bool = False,
     ) -> str:
         """Queue an event without waiting; the id it will have. `await lp.flush()` records it.
@@ -621,23 +582,20 @@ class Session(Generic[S]):
         Events of one session are recorded in their order, and before any later write to it. Raises
         QueueFull when too much waits.
         """
-        prepared = self._prepare(
-            type,
-            data,
-            actor,
-            set,
-            merge,
-            add,
-            inc,
-            delete,
-            ops,
-            id,
-            cause,
-            invocation_id,
-            correlation_id,
-            wake_id,
+        draft = Draft(
+            type=type,
+            data=data,
+            actor=actor,
+            set=set,
+            merge=merge,
+            add=add,
+            inc=inc,
+            delete=delete,
+            ops=ops,
+            id=id,
             input=input,
         )
+        prepared = self.writer.journal.prepare(traced(draft, trace), self.actor)
         if prepared.temp_ops:
             raise InvalidEvent("temp: names are not queued. Set them with append")
         return self.writer.journal.queue.add(self.key, self.writer, prepared)
@@ -841,58 +799,6 @@ class Session(Generic[S]):
         return Internals(self, self._remembers)
 
     # --- private -------------------------------------------------------------------------------
-
-    def _prepare(
-        self,
-        type: str,
-        data: Mapping[str, Any],
-        actor: str | None,
-        set: Mapping[str, Any],
-        merge: Mapping[str, Mapping[str, Any]],
-        add: Mapping[str, Sequence[Any]],
-        inc: Mapping[str, int | float],
-        delete: Iterable[str],
-        ops: Iterable[op.Op],
-        id: str | None,
-        cause: str | None,
-        invocation_id: str | None,
-        correlation_id: str | None,
-        wake_id: str | None,
-        *,
-        input: bool,
-    ) -> Prepared:
-        """What an append was given, checked and encoded. Raises InvalidInput, StoreClosed."""
-        journal = self.writer.journal
-        if (  # most are so: no draft is made
-            merge is NONE_GIVEN
-            and add is NONE_GIVEN
-            and inc is NONE_GIVEN
-            and delete is _EMPTY
-            and ops is _EMPTY
-            and id is cause is invocation_id is correlation_id is wake_id is None
-            and input is False
-        ):
-            flat = journal.prepare_flat(type, data, set, self.actor if actor is None else actor)
-            if flat is not None:
-                return flat
-        draft = Draft(
-            type=type,
-            data=data,
-            actor=actor,
-            set=set,
-            merge=merge,
-            add=add,
-            inc=inc,
-            delete=delete,
-            ops=ops,
-            id=id,
-            cause=cause,
-            invocation_id=invocation_id,
-            correlation_id=correlation_id,
-            wake_id=wake_id,
-            input=input,
-        )
-        return journal.prepare(draft, self.actor)
 
     async def _answer(self, type: str, data: Mapping[str, Any], actor: str | None) -> Event:
         """Recorded on the version at which the request was seen: the commit refuses a second

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
-from limpet import Event, Key, Limpet, Session
+from limpet import Event, Key, Limpet, Session, Trace
 from limpet.adapters.langgraph.node import Broken, Node, Told
 from limpet.adapters.langgraph.thread import Thread
 from limpet.adapters.langgraph.values import Values
@@ -80,8 +80,7 @@ async def append(session: Session[Any], type: str, told: Told) -> Event:
         type,
         told.data,
         id=told.id,
-        cause=told.cause,
-        invocation_id=told.invocation_id,
+        trace=Trace(cause=told.cause, invocation_id=told.invocation_id),
         expect=told.expect,
     )
 

@@ -23,7 +23,7 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
-from limpet import Key, Limpet, Seal
+from limpet import Key, Limpet, Seal, Trace
 from limpet.adapters.langgraph.blocking import Blocking
 from limpet.adapters.langgraph.node import CHECKPOINT, REMOVED, TYPES, WRITES, Told
 from limpet.adapters.langgraph.opened import (
@@ -240,8 +240,8 @@ class LimpetSaver(Blocking):
             # Only a run that begins with no checkpoint takes the place of a deleted thread.
             reuse = type == CHECKPOINT
             session = c.create(key.app, key.user, key.id, actor=ACTOR, reuse_deleted=reuse)
-            ids: dict[str, Any] = {"cause": told.cause, "invocation_id": told.invocation_id}
-            c.append(session, type, told.data, id=told.id, **ids)
+            trace = Trace(cause=told.cause, invocation_id=told.invocation_id)
+            c.append(session, type, told.data, id=told.id, trace=trace)
         opened.session = session
         opened.tree.fold(c.events[0])
         opened.tree.fold(c.events[1], told)
@@ -383,9 +383,9 @@ class LimpetSaver(Blocking):
             for event in drafts:
                 if event.data is None:
                     raise SessionCorrupt(session.key, f"event {event.seq} cannot be read")
-                ids: dict[str, Any] = {"cause": event.cause, "invocation_id": event.invocation_id}
+                trace = Trace(cause=event.cause, invocation_id=event.invocation_id)
                 named = event.type == CHECKPOINT and "id" not in event.data
-                c.append(made, event.type, event.data, id=event.id if named else None, **ids)
+                c.append(made, event.type, event.data, id=event.id if named else None, trace=trace)
             opened.forget()
 
     # --- private -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from limpet.errors import InvalidInput, NotPending
+from limpet.model import Trace
 from limpet.model.facts.outcomes import outcome_defined
 from limpet.runtime.managed.asking import LIMIT, Caller, Tool, check_limit, event_shown
 from limpet.session.runs.buffers import Buffer, Note
@@ -55,12 +56,13 @@ class MemoryWrite(Tool, frozen=True):
         buffer: Buffer = getattr(caller.session.memory, self.target)
         if not caller.turn.log.is_begun:  # what a run writes comes after its beginning
             await caller.turn.log.flush()
-        how: dict[str, Any] = {"id": caller.id, "wake_id": caller.turn.wake_id}
+        id, trace = caller.id, Trace(wake_id=caller.turn.wake_id)
         if self.mode == "replace":
-            return _shown(await buffer.write(self.value, expect=self.expect_version, **how))
+            expect = self.expect_version
+            return _shown(await buffer.write(self.value, expect=expect, id=id, trace=trace))
         if self.expect_version is not None:
             raise InvalidInput("append needs no expect_version: it adds to the newest version.")
-        return _shown(await buffer.append(self.value, **how))
+        return _shown(await buffer.append(self.value, id=id, trace=trace))
 
 
 class MemoryListVersions(Tool, frozen=True):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from limpet.errors import InvalidInput, MemoryConflict, SessionCorrupt
-from limpet.model import PAGE_MAX, UPDATE_TRIES_MAX, Event, described
+from limpet.model import PAGE_MAX, UPDATE_TRIES_MAX, Event, Trace, described, traced
 from limpet.model.facts.running.memory import (
     BUFFERS,
     WRITTEN,
@@ -73,18 +73,19 @@ class Buffer:
         expect: int | None = None,
         actor: str | None = None,
         id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
     ) -> Note:
         """Replace the value, durably.
 
         With `expect=n` only if the buffer is at version n (0: never written), else MemoryConflict.
-        A repeated `id` returns the version that was written under it first. `wake_id` is the run
-        that it belongs to.
+        A repeated `id` returns the version that was written under it first. `trace` names
+        the wake that it belongs to.
         """
         fact = memory_written(self.name, value, expect=check_expect(expect), id=id)
-        fact = msgspec.structs.replace(fact, wake_id=wake_id)
         writer = self._session.writer
-        (event,) = await writer.commit((writer.journal.prepare(fact, self._by(actor)),))
+        (event,) = await writer.commit(
+            (writer.journal.prepare(traced(fact, trace), self._by(actor)),)
+        )
         version, seq = version_in(writer.known.head.facts, self.name)
         if event.seq == seq:
             return _note(self._session, event, version)
@@ -96,7 +97,7 @@ class Buffer:
         *,
         actor: str | None = None,
         id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
     ) -> Note:
         """Add a text to a text, or items to a list; an empty buffer begins with it.
 
@@ -104,12 +105,12 @@ class Buffer:
         """
         if not isinstance(more, (str, list, tuple)):
             raise InvalidInput(f"append takes a text or a list, not {described(more)}.")
-        how: dict[str, Any] = {"actor": actor, "id": id, "wake_id": wake_id}
         for left in reversed(range(UPDATE_TRIES_MAX)):
             note = await self.read()
             value, version = (None, 0) if note is None else (note.value, note.version)
             try:
-                return await self.write(_joined(self.name, value, more), expect=version, **how)
+                joined = _joined(self.name, value, more)
+                return await self.write(joined, expect=version, actor=actor, id=id, trace=trace)
             except MemoryConflict:
                 if not left:
                     raise

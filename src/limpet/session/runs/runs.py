@@ -27,7 +27,7 @@ from limpet.session.arguments import check_limit
 from limpet.session.runs.family import Kin, kin_of
 
 if TYPE_CHECKING:
-    from limpet.session.runs.tracing import Activation, Trace
+    from limpet.session.runs.tracing import Activation, WakeTrace
     from limpet.session.writer import Writer
 
 _TAIL: Final = 20
@@ -75,7 +75,7 @@ class SessionRuns:
 
         return await activations_of(self._writer, check_limit(limit))
 
-    async def trace(self, wake_id: str) -> Trace:
+    async def trace(self, wake_id: str) -> WakeTrace:
         """One wake, as a tree of spans with times and all of its events."""
         if reason := unfit(wake_id, ID_CHARS_MAX):
             raise InvalidInput(f"the id of a wake {reason}. Pass `event.wake_id`.")

@@ -67,7 +67,7 @@ class Activation(msgspec.Struct, frozen=True):
         return to_time(self.claimed_us)
 
 
-class Trace(msgspec.Struct, frozen=True):
+class WakeTrace(msgspec.Struct, frozen=True):
     """One wake: its spans, that of the wake first, and all of its events in order."""
 
     wake_id: str
@@ -84,7 +84,7 @@ class Trace(msgspec.Struct, frozen=True):
         return self.spans[0]
 
 
-async def trace_of(writer: Writer, wake_id: str) -> Trace:
+async def trace_of(writer: Writer, wake_id: str) -> WakeTrace:
     """The wake with this id. Raises InvalidInput if the session has none such."""
     start, end = await _bounds(writer, wake_id)
     events: list[Event] = []
@@ -100,7 +100,7 @@ async def trace_of(writer: Writer, wake_id: str) -> Trace:
     ends = [e for e in events if e.type == SPAN_COMPLETED and e.data["span_id"] == wake_id]
     woken = _activation(start, ends[-1] if ends else None)
     how = (woken.turn_id, woken.attempt, woken.worker)
-    return Trace(wake_id, *how, _spans(events), tuple(events), woken)
+    return WakeTrace(wake_id, *how, _spans(events), tuple(events), woken)
 
 
 async def wakes_of(writer: Writer, limit: int) -> tuple[Event, ...]:

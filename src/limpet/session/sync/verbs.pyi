@@ -13,7 +13,7 @@ from limpet.model.diff.diff import Diff
 from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
-from limpet.model.events import Draft, Event, Fact
+from limpet.model.events import Draft, Event, Fact, Trace
 from limpet.model.facts.outcomes import Evaluation, Grade, Outcome
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
@@ -56,7 +56,7 @@ from limpet.session.runs.family import Kin
 from limpet.session.runs.learnings import Gates, Learning
 from limpet.session.runs.outcomes import Evaluator
 from limpet.session.runs.permissions import Permission
-from limpet.session.runs.tracing import Activation, Trace
+from limpet.session.runs.tracing import Activation, WakeTrace
 from limpet.session.runs.vaults import VaultDocument
 from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.answers import Checked
@@ -110,10 +110,19 @@ class SyncCommit:
         self,
         session: SyncSession[Any],
         type: str,
-        data: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] = ...,
         *,
+        actor: str | None = None,
+        set: Mapping[str, Any] = ...,
+        merge: Mapping[str, Mapping[str, Any]] = ...,
+        add: Mapping[str, Sequence[Any]] = ...,
+        inc: Mapping[str, int | float] = ...,
+        delete: Iterable[str] = (),
+        ops: Iterable[op.Op] = (),
+        id: str | None = None,
+        trace: Trace | None = None,
         expect: int | None = None,
-        **more: Any,
+        input: bool = False,
     ) -> None: ...
     def apply(
         self,
@@ -121,9 +130,10 @@ class SyncCommit:
         update: Mapping[str, Any],
         *,
         type: str | None = None,
-        data: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] = ...,
         actor: str | None = None,
-        **more: Any,
+        id: str | None = None,
+        trace: Trace | None = None,
     ) -> None: ...
     def record(self, session: SyncSession[Any], *facts: Fact) -> None: ...
     def put(
@@ -225,10 +235,7 @@ class SyncSession(Generic[S_co]):
         delete: Iterable[str] = (),
         ops: Iterable[op.Op] = (),
         id: str | None = None,
-        cause: str | None = None,
-        invocation_id: str | None = None,
-        correlation_id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
         expect: int | None = None,
         input: bool = False,
         partial: bool = False,
@@ -245,10 +252,7 @@ class SyncSession(Generic[S_co]):
         data: Mapping[str, Any] = ...,
         actor: str | None = None,
         id: str | None = None,
-        cause: str | None = None,
-        invocation_id: str | None = None,
-        correlation_id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
     ) -> Event | None: ...
     @overload
     def apply(
@@ -259,10 +263,7 @@ class SyncSession(Generic[S_co]):
         data: Mapping[str, Any] = ...,
         actor: str | None = None,
         id: str | None = None,
-        cause: str | None = None,
-        invocation_id: str | None = None,
-        correlation_id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
         expect: int | None = None,
     ) -> Event: ...
     @overload
@@ -274,10 +275,7 @@ class SyncSession(Generic[S_co]):
         data: Mapping[str, Any] = ...,
         actor: str | None = None,
         id: str | None = None,
-        cause: str | None = None,
-        invocation_id: str | None = None,
-        correlation_id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
         expect: int | None = None,
     ) -> Event | None: ...
     def record(self, *facts: Fact, actor: str | None = None) -> tuple[Event, ...]: ...
@@ -294,10 +292,7 @@ class SyncSession(Generic[S_co]):
         delete: Iterable[str] = (),
         ops: Iterable[op.Op] = (),
         id: str | None = None,
-        cause: str | None = None,
-        invocation_id: str | None = None,
-        correlation_id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
         input: bool = False,
     ) -> str: ...
     def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event: ...
@@ -396,7 +391,7 @@ class SyncRuns:
     def failure(self) -> RunFailure | None: ...
     def wakes(self, *, limit: int = 20) -> tuple[Event, ...]: ...
     def activations(self, *, limit: int = 20) -> tuple[Activation, ...]: ...
-    def trace(self, wake_id: str) -> Trace: ...
+    def trace(self, wake_id: str) -> WakeTrace: ...
     @property
     def parent(self) -> Key | None: ...
     def children(self) -> tuple[Key, ...]: ...
@@ -582,7 +577,7 @@ class SyncBuffer:
         expect: int | None = None,
         actor: str | None = None,
         id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
     ) -> Note: ...
     def append(
         self,
@@ -590,7 +585,7 @@ class SyncBuffer:
         *,
         actor: str | None = None,
         id: str | None = None,
-        wake_id: str | None = None,
+        trace: Trace | None = None,
     ) -> Note: ...
     def history(self, *, limit: int = 50) -> tuple[Note, ...]: ...
 
