@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import apsw
 import msgspec
 
-from limpet.store.sqlite.file.wal import CHECKPOINT_PAGES
+from limpet.store.sqlite.write_connection import CHECKPOINT_PAGES
 
 PAGE_BYTES: Final = 4_096
 _SCHEMA: Final = """

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from limpet.model import limits, ops
-from limpet.store.sqlite.file import header
+from limpet.store.sqlite.file import schema
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -165,7 +165,7 @@ def test_ops_are_stored_in_the_form_shown() -> None:
 
 def test_the_file_is_marked_as_described() -> None:
     """The application id on the page is the one in the code."""
-    assert f"`{header.APPLICATION_ID:#x}`" in text_of(ARCHITECTURE)
+    assert f"`{schema.APPLICATION_ID:#x}`" in text_of(ARCHITECTURE)
 
 
 # --- the decisions ------------------------------------------------------------------------------

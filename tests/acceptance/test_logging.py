@@ -24,7 +24,7 @@ from limpet.store.postgres import live, notify
 from limpet.store.postgres.server import schema, settings
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Place
-from limpet.store.sqlite.file import wal
+from limpet.store.sqlite import write_connection
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import add, create, draft, key, load
@@ -126,7 +126,7 @@ async def test_checkpoints_are_told_and_what_holds_them_up(
     heard: Heard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader of an older instant keeps the log from being copied whole."""
-    monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 1)
+    monkeypatch.setattr(write_connection, "CHECKPOINT_PAGES", 1)
     store = await SQLiteStore.open(tmp_path / "a.db")
     await create(store, A)
     await heard.until("WAL checkpoint")

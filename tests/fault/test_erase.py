@@ -15,7 +15,7 @@ import limpet
 from limpet import Key, Limpet, LimpetError, Session, StoreBusy
 from limpet.model import limits
 from limpet.store.coding import codec
-from limpet.store.sqlite import snapshots
+from limpet.store.sqlite import writer
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.seeds import seed
 from tests.support.vfs import Faults, faulty
@@ -28,7 +28,7 @@ _MARKS = re.compile(rb"-([0-9a-f]{%d})" % (2 * _MARK_BYTES))
 def _visible(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without compression a mark can be looked for; with a low floor snapshots are rewritten."""
     monkeypatch.setattr(codec, "COMPRESS_BYTES_MIN", 2**31)
-    for module in (snapshots, limits):
+    for module in (writer, limits):
         monkeypatch.setattr(module, "SNAPSHOT_FLOOR_BYTES", 2_000)
 
 

@@ -12,7 +12,7 @@ import pytest
 import limpet
 from limpet import StoreCorrupt, StoreForeign
 from limpet.store.open import look_at
-from limpet.store.sqlite.file.header import kind_of
+from limpet.store.sqlite.file.schema import kind_of
 from tests.fault.test_restore import copy, folder, grow, make_foreign, target, url, version
 from tests.support.processes import ROOT
 

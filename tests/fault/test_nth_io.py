@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from limpet import Limpet, LimpetError, SessionNotFound, StoreUnopened
-from limpet.store.sqlite.file import wal
+from limpet.store.sqlite import write_connection
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.vfs import ALL, WRITES, Faults, faulty
 from tests.support.workload import Ledger, Run, check, check_open, script
@@ -25,7 +25,7 @@ MODES = {
 @pytest.fixture(autouse=True)
 def _early_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short script must meet checkpoints too."""
-    monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 40)
+    monkeypatch.setattr(write_connection, "CHECKPOINT_PAGES", 40)
 
 
 async def opened(path: Path, vfs: str, faults: Faults) -> Limpet | None:

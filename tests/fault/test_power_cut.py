@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from limpet import Limpet, LimpetError
-from limpet.store.sqlite.file import wal
+from limpet.store.sqlite import write_connection
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.power import Power, powered
 from tests.support.seeds import seed
@@ -22,7 +22,7 @@ CUTS_MAX = 60
 @pytest.fixture(autouse=True)
 def _early_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short script must meet checkpoints too."""
-    monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 40)
+    monkeypatch.setattr(write_connection, "CHECKPOINT_PAGES", 40)
 
 
 async def run_until_cut(

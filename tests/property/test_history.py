@@ -21,7 +21,7 @@ from limpet.model.canonical import canonical
 from limpet.model.fold import Fold, replay
 from limpet.model.head import blank
 from limpet.store.postgres.writing import snapshots as postgres_snapshots
-from limpet.store.sqlite import snapshots
+from limpet.store.sqlite import writer
 from tests.property.strategies import drafts, values
 from tests.support import postgres
 from tests.support.examples import examples
@@ -36,7 +36,7 @@ async def opened(kind: str) -> AsyncIterator[limpet.Limpet]:
     """A store; that in a file writes a snapshot after every event, a ladder of many rungs."""
     with tempfile.TemporaryDirectory() as folder:
         url = "memory://" if kind == "memory" else f"sqlite:///{Path(folder)}/s.db?sync=off"
-        with mock.patch.object(snapshots, "SNAPSHOT_FLOOR_BYTES", 1):
+        with mock.patch.object(writer, "SNAPSHOT_FLOOR_BYTES", 1):
             async with limpet.open(url.replace("sync=off", "sync=normal")) as lp:
                 yield lp
 

@@ -50,7 +50,7 @@ from limpet.store.memory import MemoryStore
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.postgres.writing.clock import ServerClock
 from limpet.store.protocol import Loaded
-from limpet.store.sqlite import snapshots
+from limpet.store.sqlite import writer
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import draft as noted
@@ -752,7 +752,7 @@ SERVER_LONG = settings(LONG, max_examples=300)
 def _small_tails(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept in memory ends soon, so that short runs meet its end too."""
     monkeypatch.setattr(cache, "TAIL_MAX", 5)
-    monkeypatch.setattr(snapshots, "SNAPSHOT_FLOOR_BYTES", 16_000)
+    monkeypatch.setattr(writer, "SNAPSHOT_FLOOR_BYTES", 16_000)
 
 
 def test_sqlite_does_what_memory_does() -> None:

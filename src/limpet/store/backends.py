@@ -20,8 +20,8 @@ import msgspec
 from limpet.errors import Asked, BackupRefused, ExtraMissing, InvalidURL, StoreUnopened
 from limpet.store.answers import Checked
 from limpet.store.protocol import Progress, Report, Restored, Seal, Store
-from limpet.store.sqlite.file.pace import Pace
 from limpet.store.sqlite.store import SQLiteStore
+from limpet.store.sqlite.writer import Pace
 from limpet.store.system import of_system
 from limpet.store.threads import in_thread
 

@@ -29,7 +29,7 @@ from limpet.store.blobs import Reading as BlobReading
 from limpet.store.coding import Codec, Damaged
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.transactions import SQLiteWriteConnection
+from limpet.store.sqlite.write_connection import SQLiteWriteConnection
 from limpet.store.threads import in_thread
 
 T = TypeVar("T")

@@ -14,10 +14,11 @@ from limpet.store import cold
 from limpet.store.coding import Damaged, packed_snapshot
 from limpet.store.cold import Cold
 from limpet.store.protocol import Compacted
+from limpet.store.sqlite import rows
 from limpet.store.sqlite.cold import segment_row
-from limpet.store.sqlite.reading import feed, records
+from limpet.store.sqlite.reading import feed, lineage
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.transactions import SQLiteWriteConnection
+from limpet.store.sqlite.write_connection import SQLiteWriteConnection
 
 
 class _Session(NamedTuple):
@@ -110,12 +111,12 @@ def _gathered(
     size, limit = 0, cold.EVENTS_MAX - most
     asked = (of.sid, top, limit)
     for row in writes.conn.execute(SQL["stored_events"], asked).fetchall():
-        record = records.sized(writes.reader, row, of.head.uid)[0]
+        record = lineage.sized_record(writes.reader, row, of.head.uid)[0]
         event = record.event
         dense = event.seq == top + 1 + len(found)
         if event.seq > last or event.damage is not None or not dense or size >= cold.BYTES_MAX:
             break
-        found.append(Cold(record, records.is_adopted(row)))
+        found.append(Cold(record, rows.is_adopted(row[10])))
         size += 0 if event.processed == 0 else len(record.raw or b"")
     return found
 

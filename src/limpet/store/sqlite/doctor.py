@@ -14,10 +14,12 @@ import apsw
 
 from limpet.store.answers import Check, plural, size
 from limpet.store.sqlite import live
-from limpet.store.sqlite.file import APPLICATION_ID, CHECKPOINT_PAGES, Pace, first_bytes
 from limpet.store.sqlite.file.filesystems import NETWORK, DiskSpace, file_system, room
-from limpet.store.sqlite.file.schema import SCHEMA
+from limpet.store.sqlite.file.locks import first_bytes
+from limpet.store.sqlite.file.schema import APPLICATION_ID, SCHEMA
 from limpet.store.sqlite.sql import SQL
+from limpet.store.sqlite.write_connection import CHECKPOINT_PAGES
+from limpet.store.sqlite.writer import Pace
 from limpet.store.system import out_of_descriptors
 
 PAGE_BYTES: Final = 4_096

@@ -28,7 +28,7 @@ from limpet.store.protocol import (
 )
 from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.transactions import SQLiteWriteConnection
+from limpet.store.sqlite.write_connection import SQLiteWriteConnection
 
 PURGE_ROWS: Final = 2_000
 

@@ -28,8 +28,8 @@ from limpet.errors import (
 )
 from limpet.store.coding import Damaged
 from limpet.store.sqlite.file.filesystems import is_full
-from limpet.store.sqlite.file.header import kind_of
 from limpet.store.sqlite.file.locks import being_restored
+from limpet.store.sqlite.file.schema import kind_of
 from limpet.store.system import out_of_descriptors, reported
 
 DIRECTORY: Final = "it is a directory; name a file"

@@ -28,7 +28,7 @@ from limpet.store.leases import Place, span_us
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import stored_key
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.transactions import SQLiteWriteConnection
+from limpet.store.sqlite.write_connection import SQLiteWriteConnection
 
 
 class SQLiteLeases:

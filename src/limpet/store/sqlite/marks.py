@@ -10,7 +10,7 @@ from limpet.store.marks import Mark, added
 from limpet.store.sqlite.blobs import RunRead, RunWrite
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.transactions import SQLiteWriteConnection
+from limpet.store.sqlite.write_connection import SQLiteWriteConnection
 
 
 class SQLiteMarks:

@@ -62,14 +62,12 @@ from limpet.store.sqlite.blobs import SQLiteBlobs
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
 from limpet.store.sqlite.file.filesystems import refuse_network
-from limpet.store.sqlite.file.pace import Pace
-from limpet.store.sqlite.jobs import SQLiteJob, WriterCall
 from limpet.store.sqlite.leases import SQLiteLeases, expired
 from limpet.store.sqlite.marks import SQLiteMarks
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.reading.sessions import SessionReader
-from limpet.store.sqlite.transactions import SQLiteWriteConnection
-from limpet.store.sqlite.writer import SQLiteWriter
+from limpet.store.sqlite.write_connection import SQLiteWriteConnection
+from limpet.store.sqlite.writer import Pace, SQLiteJob, SQLiteWriter, WriterCall
 from limpet.store.system import of_system
 from limpet.store.threads import PROCESS, in_thread
 
@@ -303,15 +301,15 @@ class SQLiteStore:
     async def naming(
         self, key: Key, name: str, *, before: int, after: int, limit: int
     ) -> tuple[Event, ...]:
-        from limpet.store.sqlite import naming
+        from limpet.store.sqlite.reading import lineage
 
         asked = (key, name, before, after, limit)
-        return await self._open_read(lambda: naming.events_naming(self._reader, *asked))
+        return await self._open_read(lambda: lineage.events_naming(self._reader, *asked))
 
     async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
-        from limpet.store.sqlite import naming
+        from limpet.store.sqlite.reading import lineage
 
-        return await self._open_read(lambda: naming.names_since(self._reader, key, seq, names))
+        return await self._open_read(lambda: lineage.names_since(self._reader, key, seq, names))
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         return await self._open_read(lambda: self._sessions.pending_inputs(key, limit))

@@ -19,7 +19,7 @@ from limpet.store.paging import Room, bare, within
 from limpet.store.protocol import ChainedEvent, Erasure, Finding, Progress, Report
 from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
-from limpet.store.sqlite.reading import lineage, records
+from limpet.store.sqlite.reading import lineage
 from limpet.store.sqlite.reading.feed import last_position, noted_crc
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
@@ -156,7 +156,7 @@ class SQLiteVerification:
         return self._conn.execute(sql, args).fetchall()
 
     def _one(self, row: tuple[Any, ...], uid: str) -> Stored:
-        record = records.sized(self._reader, row, uid)[0]
+        record = lineage.sized_record(self._reader, row, uid)[0]
         return self._counted(uid, record, adopted=rows.is_adopted(row[10]))
 
     def _counted(self, uid: str, record: ChainedEvent, *, adopted: bool) -> Stored:

@@ -18,15 +18,20 @@ import pytest
 import limpet
 from limpet.errors import StoreForked
 from limpet.store.cache import Cache
+from limpet.store.sqlite import write_connection
+from limpet.store.sqlite import writer as paces
 from limpet.store.sqlite.batch import SQLiteBatch
-from limpet.store.sqlite.file import connect, wal
-from limpet.store.sqlite.file import pace as paces
-from limpet.store.sqlite.file.pace import HERE_BYTES_MAX, HERE_JOBS_MAX, Pace
-from limpet.store.sqlite.file.wal import Wal
-from limpet.store.sqlite.jobs import JobQueue, SQLiteJob
-from limpet.store.sqlite.snapshots import SQLiteSnapshots
+from limpet.store.sqlite.file import connect
 from limpet.store.sqlite.store import SQLiteStore
-from limpet.store.sqlite.transactions import Transaction
+from limpet.store.sqlite.write_connection import Transaction, Wal
+from limpet.store.sqlite.writer import (
+    HERE_BYTES_MAX,
+    HERE_JOBS_MAX,
+    JobQueue,
+    Pace,
+    SQLiteJob,
+    SQLiteSnapshots,
+)
 from limpet.testing.commits import add, addition, create, draft, key, load, log
 from tests.support.forked import in_child
 from tests.support.inside import as_one_batch
@@ -397,7 +402,7 @@ async def test_snapshots_and_checkpoints_stay_on_the_thread(
 
     monkeypatch.setattr(SQLiteSnapshots, "_write", wrote)
     monkeypatch.setattr(Wal, "_checkpoint", copied)
-    monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 40)
+    monkeypatch.setattr(write_connection, "CHECKPOINT_PAGES", 40)
     for _ in range(12):
         await add(store, A, draft(data={"text": "x" * 8_000}))
         await at_rest(store)

@@ -12,7 +12,7 @@ import pytest
 
 from limpet.errors import StoreClosed, StoreError
 from limpet.store.protocol import Committed
-from limpet.store.sqlite import jobs, writer
+from limpet.store.sqlite import writer
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.commits import add, create, draft, key, load, log
 from tests.support.inside import on_writer
@@ -31,7 +31,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that holds two jobs and batches of two."""
-    monkeypatch.setattr(jobs, "WAITING_MAX", 2)
+    monkeypatch.setattr(writer, "WAITING_MAX", 2)
     monkeypatch.setattr(writer, "BATCH_MAX", 2)
 
 

@@ -33,9 +33,8 @@ from limpet.store.protocol import Progress, Report, Restored
 from limpet.store.sqlite.failures import DAMAGED_HEADER, translate
 from limpet.store.sqlite.file.connect import Database, close, followed, may_write
 from limpet.store.sqlite.file.filesystems import refuse_network
-from limpet.store.sqlite.file.header import is_dump, kind_of
 from limpet.store.sqlite.file.locks import first_bytes, locked, part_beside, refuse_open
-from limpet.store.sqlite.file.schema import SCHEMA, schema_of
+from limpet.store.sqlite.file.schema import SCHEMA, is_dump, kind_of, schema_of
 from limpet.store.sqlite.reading.feed import begin_after, last_position
 from limpet.store.sqlite.verify import verify_copy
 from limpet.store.system import is_out_of_descriptors, of_system

@@ -1,4 +1,7 @@
-"""The schema of a database file: which one it has, and the migrations to this release's.
+"""The schema of a database file: whose file it is, which schema it has, and the migrations.
+
+A database says whose it is in its first hundred bytes. When those are damaged, the pages after them
+still show it: by the tables that they define, or by looking like pages of SQLite at all.
 
 Each migration is a numbered file in `sql/`. A database is migrated when it is opened to be written,
 in one transaction under the write lock; one that is only read stays as it is.
@@ -8,16 +11,33 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Final
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
 from zlib import crc32
 
 import apsw
 
 from limpet.store.sqlite import ledger
-from limpet.store.sqlite.file.header import APPLICATION_ID
+from limpet.store.sqlite.file.locks import first_bytes
 from limpet.store.sqlite.sql import SQL, script
 
 SCHEMA: Final = 1
+
+APPLICATION_ID: Final = 0x4C4D5054  # "LMPT"
+DatabaseKind: TypeAlias = Literal["ours", "damaged", "foreign"]
+
+_MAGIC: Final = b"SQLite format 3\x00"
+_LOG_MAGIC: Final = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+_DUMP_MAGIC: Final = b"PGDMP"
+_LOOKED_AT_BYTES: Final = 2**20
+_PAGE_BYTES: Final = 4_096
+_PAGES_MIN: Final = 2  # that look like pages of SQLite: one may be chance
+# Definitions that every schema of ours has had, as the migrations spell them.
+_TABLES: Final = (
+    b"CREATE TABLE erased (\n    key_hash  BLOB PRIMARY KEY",
+    b"CREATE TABLE purges (\n    sid INTEGER PRIMARY KEY",
+    b"CREATE TABLE scopes (\n    pos     INTEGER PRIMARY KEY",
+)
 
 
 def schema_of(conn: apsw.Connection) -> int:
@@ -77,3 +97,47 @@ def begin_ledger(conn: apsw.Connection) -> None:
         finally:
             if conn.in_transaction:
                 conn.execute("ROLLBACK")
+
+
+def kind_of(path: Path) -> DatabaseKind:
+    """Whose file this is, by its bytes: ours as its header says, ours (most likely) with a damaged
+    header, or somebody else's. Raises OSError."""
+    content = first_bytes(path, _LOOKED_AT_BYTES)
+    known = content.startswith(_MAGIC)
+    schema, application = content[60:64], content[68:72]
+    if known and any(schema) and application == APPLICATION_ID.to_bytes(4, "big"):
+        return "ours"
+    if any(table in content for table in _TABLES):
+        return "damaged"
+    if known:  # a sound header, without our mark, before tables that are not ours
+        return "foreign"
+    return "damaged" if _has_pages(content) or _has_log(path) else "foreign"
+
+
+def is_dump(path: Path) -> bool:
+    """Whether the file was written by pg_dump -Fc. Raises OSError."""
+    return first_bytes(path, len(_DUMP_MAGIC)) == _DUMP_MAGIC
+
+
+def _has_pages(content: bytes) -> bool:
+    """Whether what follows the first page looks like trees of SQLite."""
+    starts = range(_PAGE_BYTES, len(content) - _PAGE_BYTES + 1, _PAGE_BYTES)
+    return sum(_is_tree(content[start : start + _PAGE_BYTES]) for start in starts) >= _PAGES_MIN
+
+
+def _is_tree(page: bytes) -> bool:
+    """A page of a table or an index: its kind, then numbers that fit each other."""
+    if page[0] not in (2, 5, 10, 13):
+        return False
+    cells, content = int.from_bytes(page[3:5], "big"), int.from_bytes(page[5:7], "big")
+    pointers_end = (8 if page[0] in (10, 13) else 12) + 2 * cells
+    return pointers_end <= content <= _PAGE_BYTES
+
+
+def _has_log(path: Path) -> bool:
+    """Whether SQLite's log lies beside it. The log has no locks that reading it could drop."""
+    try:
+        with path.with_name(f"{path.name}-wal").open("rb") as log:
+            return log.read(4) in _LOG_MAGIC
+    except OSError:
+        return False

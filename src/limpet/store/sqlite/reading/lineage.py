@@ -1,19 +1,34 @@
-"""Reading through: a log that begins on a state of its parent is read on in the parent's.
+"""Histories: a log that begins on a state of its parent is read on in the parent's.
 
 A history is a row of segments, each the own events of one session. Most histories have one. An
 input that the parent had pending at the fork has ended with it: the fork's first event stands as
-what processed it.
+what processed it. Records are own events as they are stored, for whoever moves logs; the last part
+finds the events that name a field, and who changed a shared name since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
 from typing import Any
 
 import msgspec
 
-from limpet.model import Event, Head, removed_event
-from limpet.store.paging import Room
+from limpet.model import (
+    READ_PAGE_BYTES_MAX,
+    Event,
+    Head,
+    Key,
+    ScopeKey,
+    path_opening,
+    removed_event,
+    scope_of,
+)
+from limpet.store.coding import COMPRESSED, Damaged
+from limpet.store.coding.codec import ADOPTED
+from limpet.store.paging import Room, bare, within
+from limpet.store.protocol import ChainedEvent, NameSince
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
@@ -38,7 +53,7 @@ def segments(reader: SQLiteReader, sid: int, head: Head) -> Iterator[Segment]:
         yield Segment(at, head, head.floor, ceiling, cuts)
         if at is None or not head.floor:
             return
-        cuts, ceiling = (_first(reader, at, head), *cuts), min(ceiling, head.floor)
+        cuts, ceiling = (_first_event(reader, at, head), *cuts), min(ceiling, head.floor)
         parent = _session(reader, _parent(reader, at))
         if parent is None:
             gone = msgspec.structs.replace(head, floor=0)
@@ -65,7 +80,7 @@ def events_after(
 ) -> tuple[Event, ...]:
     """A page of the history beyond a seq, ascending."""
     parts = [p for p in segments(reader, sid, head) if p.ceiling > after][::-1]
-    return _gathered(reader, parts, "events_after", after, limit, types)
+    return _read_segments(reader, parts, "events_after", after, limit, types)
 
 
 def events_last(
@@ -78,10 +93,10 @@ def events_last(
 ) -> tuple[Event, ...]:
     """A page of the history before a seq, descending."""
     parts = [p for p in segments(reader, sid, head) if p.floor + 1 < before]
-    return _gathered(reader, parts, "events_last", before, limit, types)
+    return _read_segments(reader, parts, "events_last", before, limit, types)
 
 
-def _gathered(
+def _read_segments(
     reader: SQLiteReader,
     parts: list[Segment],
     name: str,
@@ -95,11 +110,11 @@ def _gathered(
         left = limit - len(found)
         if left <= 0 or room.full:
             break
-        found += _read(reader, part, name, start, left, types, room)
+        found += _read_segment(reader, part, name, start, left, types, room)
     return tuple(found)
 
 
-def _read(
+def _read_segment(
     reader: SQLiteReader,
     part: Segment,
     name: str,
@@ -117,17 +132,17 @@ def _read(
         return [] if types is not None else [removed_event(seq) for seq in seqs[:limit]]
     bounds = (low, high) if up else (high, low)
     found = reader.events(part.sid, part.head.uid, name, bounds, limit, types=types, room=room)
-    return [_ended(event, part.cuts) for event in found]
+    return [_end_at_fork(event, part.cuts) for event in found]
 
 
-def _ended(event: Event, cuts: tuple[Event, ...]) -> Event:
+def _end_at_fork(event: Event, cuts: tuple[Event, ...]) -> Event:
     for cut in cuts:
         if event.processed is not None and not 0 < event.processed < cut.seq:
             event = msgspec.structs.replace(event, processed=cut.seq, processed_us=cut.at_us)
     return event
 
 
-def _first(reader: SQLiteReader, sid: int, head: Head) -> Event:
+def _first_event(reader: SQLiteReader, sid: int, head: Head) -> Event:
     """The first own event of a fork: its seq and time are all that is needed."""
     at_us = reader.time_at(sid, head.uid, head.floor + 1)
     return Event(head.floor + 1, "", "", "", at_us or head.created_us, None)
@@ -147,3 +162,160 @@ def _session(reader: SQLiteReader, sid: int | None) -> tuple[int, Head] | None:
         return sid, rows.head_from(row)
     row = reader.conn.execute(SQL["tombstone_at"], (sid,)).fetchone()
     return None if row is None else (sid, rows.tombstone_from(row))
+
+
+def records_after(
+    reader: SQLiteReader, key: Key, after: int, limit: int
+) -> tuple[ChainedEvent, ...]:
+    """The page in one statement, if the event after `after` is a row; else nothing, and
+    `records_page` says what there is. Moving many short logs is mostly this."""
+    found: list[ChainedEvent] = []
+    used, uid, asked = 0, "", (key.app, key.user, key.id, after, limit)
+    with closing(reader.conn.execute(SQL["records"], asked)) as rows_:
+        for row in rows_:
+            if row[1] != after + 1 + len(found):
+                break
+            uid = uid or rows.unpack_id(row[-1])
+            record, size = _undecoded_record(reader, row[:-1], uid)
+            found.append(record)
+            used += size
+            if used >= READ_PAGE_BYTES_MAX:
+                break
+    return tuple(found)
+
+
+def records_page(
+    reader: SQLiteReader, sid: int, uid: str, after: int, limit: int
+) -> tuple[ChainedEvent, ...]:
+    """At most `limit` own events beyond a seq, as many as fit a page."""
+    found, used = _cold_records(reader, sid, uid, after, limit)
+    if len(found) >= limit or used >= READ_PAGE_BYTES_MAX:
+        return tuple(found)
+    after = found[-1].event.seq if found else after
+    asked = (sid, after, limit - len(found))
+    with closing(reader.conn.execute(SQL["stored_events"], asked)) as rows_:
+        for row in rows_:
+            record, size = _undecoded_record(reader, row, uid)
+            found.append(record)
+            used += size
+            if used >= READ_PAGE_BYTES_MAX:
+                break
+    return tuple(found)
+
+
+def _cold_records(
+    reader: SQLiteReader, sid: int, uid: str, after: int, limit: int
+) -> tuple[list[ChainedEvent], int]:
+    """What of a page is in segments, and the bytes of its bodies."""
+    found: list[ChainedEvent] = []
+    used = 0
+    for cold in reader.cold.records(sid, uid, after) if after < reader.cold.top(sid) else ():
+        found.append(cold.record.undecoded)
+        used += len(cold.record.raw or b"")
+        if len(found) >= limit or used >= READ_PAGE_BYTES_MAX:
+            break
+    return found, used
+
+
+def _undecoded_record(
+    reader: SQLiteReader, row: tuple[Any, ...], uid: str
+) -> tuple[ChainedEvent, int]:
+    """The record in a row without the data and ops of its event: its body is not looked into."""
+    try:
+        event = rows.plain_names(row)
+        if event is not None:
+            raw, salt, compressed = _record_body(reader, row, uid, (event.id, event.type))
+            return ChainedEvent(event, raw, salt, row[-1], compressed), len(raw)
+    except (Damaged, TypeError, ValueError):
+        pass  # said by whoever reads it all
+    record, size = sized_record(reader, row, uid)
+    return record.undecoded, size
+
+
+def _record_body(
+    reader: SQLiteReader, row: tuple[Any, ...], uid: str, names: tuple[str, str]
+) -> tuple[bytes, bytes, bytes | None]:
+    """The encoded body in a row, its salt, and what it is compressed to. Raises Damaged."""
+    if rows.is_plain(row):
+        return row[11], row[-2], None
+    salt, raw = rows.body_in(row[0], uid, names, row[10:13], reader.codec)
+    compressed = row[11] if row[10] & ~ADOPTED == COMPRESSED else None
+    return raw, row[-2] if salt is None else salt, compressed
+
+
+def sized_record(reader: SQLiteReader, row: tuple[Any, ...], uid: str) -> tuple[ChainedEvent, int]:
+    """The record in a row of EVENT_COLUMNS with salt and digest, and the bytes of its body."""
+    plain = rows.plain_event(row[:-2])
+    if plain is not None:
+        return ChainedEvent(*plain, row[-2], row[-1]), len(plain[1])
+    event, size, raw, sealed = rows.opened_event(row[:-2], uid, reader.codec)
+    return ChainedEvent(event, raw, row[-2] if sealed is None else sealed, row[-1]), size
+
+
+def events_naming(
+    reader: SQLiteReader, key: Key, name: str, before: int, after: int, limit: int
+) -> tuple[Event, ...]:
+    """A page of the history before a seq, descending, with all events that name a field."""
+    needle, room, found = path_opening(name), Room(), list[Event]()
+    with reader.instant():
+        sid, head = reader.present(key)
+        for part in segments(reader, sid, head):
+            left = limit - len(found)
+            if left <= 0 or room.full or part.ceiling <= after:
+                break
+            if part.sid is not None:
+                bounds = (part.sid, min(before, part.ceiling + 1), max(after, part.floor))
+                asked = (*bounds, needle, left)
+                found += _segment_naming(reader, part.head.uid, name, asked, room)
+    return tuple(found)
+
+
+def _segment_naming(
+    reader: SQLiteReader, uid: str, name: str, asked: tuple[Any, ...], room: Room
+) -> tuple[Event, ...]:
+    sid, before, after, needle, limit = asked
+    top = reader.cold.top(sid)  # below it rows are of what is pending, and read with their segments
+    asked = (sid, before, max(after, top), needle, limit)
+    with closing(reader.conn.execute(SQL["events_naming"], asked)) as rows_:
+        found = within(room, (rows.sized_event(row, uid, reader.codec) for row in rows_))
+    if top > after and len(found) < limit and not room.full:
+        older = reader.cold.events(sid, uid, after, min(before - 1, top), reverse=True)
+        named = (pair for pair in older if _is_naming(pair[0], name))
+        found += within(room, islice(named, limit - len(found)))
+    return bare(found)
+
+
+def _is_naming(event: Event, name: str) -> bool:
+    return event.data is None or any([op.path[0] == name for op in event.ops])
+
+
+def names_since(
+    reader: SQLiteReader, key: Key, seq: int, names: Sequence[str]
+) -> dict[str, NameSince]:
+    """What shared names were before the session changed them, and whether others did too."""
+    with reader.instant():
+        sid, head = reader.present(key)
+        part = segment_with(reader, sid, head, seq)
+        at_us = None if part.sid is None else reader.time_at(part.sid, part.head.uid, seq)
+        found = {name: _since(reader, head, (seq, at_us or 0), name) for name in names}
+    return {name: since for name, since in found.items() if since is not None}
+
+
+def _since(reader: SQLiteReader, head: Head, at: tuple[int, int], name: str) -> NameSince | None:
+    key, mine = head.key, rows.pack_id(head.uid)
+    of: ScopeKey = (key.app, "" if scope_of(name) == "app" else key.user, name)
+    first, newest, others = 0, 0, False
+    with closing(reader.conn.execute(SQL["scope_makers"], of)) as made:
+        for version, uid, seq, when_us in made:
+            newest = newest or version
+            if uid == mine:
+                if seq <= at[0]:
+                    break
+                first = version
+            elif when_us is not None and when_us < at[1]:
+                break
+            else:
+                others = True
+    if not first:
+        return None
+    return NameSince(reader.scopes.at(of, first - 1), newest, others)

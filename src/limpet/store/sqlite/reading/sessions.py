@@ -135,13 +135,13 @@ class SessionReader:
         return fold
 
     def records(self, key: Key, after: int, limit: int) -> tuple[ChainedEvent, ...]:
-        from limpet.store.sqlite.reading import records
+        from limpet.store.sqlite.reading import lineage
 
-        if found := records.following(self._reader, key, after, limit):
+        if found := lineage.records_after(self._reader, key, after, limit):
             return found
         with self._reader.instant():
             sid, head = self._reader.living(key)
-            return records.page(self._reader, sid, head.uid, after, limit)
+            return lineage.records_page(self._reader, sid, head.uid, after, limit)
 
     def base(self, key: Key) -> Base | None:
         with self._reader.instant():
@@ -169,10 +169,12 @@ class SessionReader:
 
         if not with_states:
             return heads.page(self._reader.conn, query, cursor=cursor, limit=limit)
-        from limpet.store.sqlite.reading import states
+        from limpet.store.sqlite.reading import heads
 
         with self._reader.instant():
-            return states.page(self._reader, self._known, query, cursor=cursor, limit=limit)
+            return heads.page_with_states(
+                self._reader, self._known, query, cursor=cursor, limit=limit
+            )
 
     # --- what is in memory ---------------------------------------------------------------------
 

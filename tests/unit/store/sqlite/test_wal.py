@@ -9,8 +9,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from limpet.store.sqlite.file import wal
-from limpet.store.sqlite.file.wal import Wal
+from limpet.store.sqlite import write_connection
+from limpet.store.sqlite.write_connection import Wal
 
 FRAME = 4_096 + 24
 
@@ -18,10 +18,10 @@ FRAME = 4_096 + 24
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a test reaches at once."""
-    monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 40)
-    monkeypatch.setattr(wal, "RESTART_PAGES", 80)
-    monkeypatch.setattr(wal, "FILE_BYTES_MAX", 200 * FRAME)
-    monkeypatch.setattr(wal, "_STEP_BYTES", 20 * FRAME)
+    monkeypatch.setattr(write_connection, "CHECKPOINT_PAGES", 40)
+    monkeypatch.setattr(write_connection, "RESTART_PAGES", 80)
+    monkeypatch.setattr(write_connection, "FILE_BYTES_MAX", 200 * FRAME)
+    monkeypatch.setattr(write_connection, "_STEP_BYTES", 20 * FRAME)
 
 
 class Snapshot:

@@ -10,7 +10,7 @@ import pytest
 
 from limpet.store.sqlite.file.connect import close
 from limpet.store.sqlite.store import SQLiteStore
-from limpet.store.sqlite.transactions import SQLiteWriteConnection
+from limpet.store.sqlite.write_connection import SQLiteWriteConnection
 from limpet.testing.commits import add, create, key, load
 
 A = key("a")
