@@ -11,10 +11,10 @@ from typing import Final
 # (module, function, change): why it is the same program, or differs in nothing we promise.
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     (
-        "limpet.session.runs.leaving",
+        "limpet.session.runs.delegation",
         "head_of",
-        "found = (await journal.store.heads(query, cursor=None, limit=1)).items"
-        " -> found = (await journal.store.heads(query, cursor=None, limit=2)).items",
+        "heads = (await journal.store.heads(query, cursor=None, limit=1)).items"
+        " -> heads = (await journal.store.heads(query, cursor=None, limit=2)).items",
     ): "The first of them is looked at: slower.",
     (
         "limpet.runtime.effects",

@@ -115,7 +115,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_nested.py",
         "tests/acceptance/test_kinship.py",
     ),
-    "limpet.session.runs.leaving": (
+    "limpet.session.runs.delegation": (
         "tests/acceptance/test_leaving.py",
         "tests/acceptance/test_budgets.py",
         "tests/unit/runtime/test_children.py",

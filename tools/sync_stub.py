@@ -73,12 +73,12 @@ from limpet.session.metrics import Hook
 from limpet.session.move.mirror import Mirrored
 from limpet.session.move.transfer import Copied
 from limpet.session.runs.buffers import BufferInfo, Note
-from limpet.session.runs.family import Kin
+from limpet.session.runs.delegation import Kin
 from limpet.session.runs.learnings import Gates, Learning
 from limpet.session.runs.outcomes import Evaluator
-from limpet.session.runs.permissions import Permission
-from limpet.session.runs.tracing import Activation, WakeTrace
-from limpet.session.runs.vaults import VaultDocument
+from limpet.session.runs.setup import Permission
+from limpet.session.runs.traces import Activation, WakeTrace
+from limpet.session.runs.setup import VaultDocument
 from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.answers import Checked
 from limpet.store.protocol import (
@@ -152,8 +152,8 @@ CLASSES: Final = (
         [("documents", "Documents")],
         "S",
     ),
-    ("SyncVaults(SyncDocuments)", "", [("runs/vaults", "Vaults")], "S"),
-    ("SyncPermissions(SyncDocuments)", "", [("runs/permissions", "Permissions")], "S"),
+    ("SyncVaults(SyncDocuments)", "", [("runs/setup", "Vaults")], "S"),
+    ("SyncPermissions(SyncDocuments)", "", [("runs/setup", "Permissions")], "S"),
     (
         "SyncLimpet",
         "\n    url: str"
@@ -164,7 +164,6 @@ CLASSES: Final = (
         [
             ("limpet", "Limpet"),
             ("runs/agents", "Agents"),
-            ("runs/promoting", "Promoting"),
             ("care", "Care"),
             ("life/door", "LongLife"),
             ("listing", "Listing"),

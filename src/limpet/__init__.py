@@ -84,10 +84,10 @@ if TYPE_CHECKING:
     from limpet.session.move.mirror import Mirrored
     from limpet.session.move.transfer import Copied, Refused
     from limpet.session.runs.buffers import Buffer, BufferInfo, Note
-    from limpet.session.runs.family import Kin
+    from limpet.session.runs.delegation import Kin
     from limpet.session.runs.learnings import Gates, Learning
-    from limpet.session.runs.tracing import Activation, Span, WakeTrace
-    from limpet.session.runs.vaults import VaultDocument, Vaults
+    from limpet.session.runs.setup import VaultDocument, Vaults
+    from limpet.session.runs.traces import Activation, Span, WakeTrace
     from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan

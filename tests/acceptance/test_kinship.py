@@ -10,7 +10,7 @@ import pytest
 import limpet
 from limpet.model import Draft
 from limpet.model.facts.running import budgets, children
-from limpet.session.runs.leaving import leave
+from limpet.session.runs.delegation import notify_parent
 
 ADA = "user:ada"
 
@@ -121,7 +121,7 @@ async def test_an_imported_session_has_no_parent_by_its_own_word(
     elif way == "ends":
         assert (await lp.wake(key, works)).reason == "end_turn"
     else:
-        await leave(lp._journal, key)
+        await notify_parent(lp._journal, key)
     stranger = await lp.get(key)
     assert children.delegation(stranger.head.facts).get("ended")  # type: ignore[union-attr]  # it has one
     await s.refresh()

@@ -11,7 +11,7 @@ import pytest
 import limpet
 from limpet.model import UPDATE_TRIES_MAX
 from limpet.session.life.archives import open_archive
-from limpet.session.runs.leaving import head_of, leave
+from limpet.session.runs.delegation import head_of, notify_parent
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import KeyOwner
 from tests.support.seal import FixedKeySeal
@@ -81,7 +81,7 @@ async def test_a_deletion_that_died_in_the_middle_is_finished_by_the_next(
 ) -> None:
     """The parent has its result; the child that is left works for nobody, and tells nobody."""
     s, child = await begun(lp)
-    await leave(lp._journal, child)  # and the process dies
+    await notify_parent(lp._journal, child)  # and the process dies
     await (await lp.get(child)).append("user.message", {"text": "go on"}, actor=ADA)
     assert (await lp.wake(child, spends)).error is None
     assert await lp.delete(child)
@@ -116,10 +116,10 @@ async def test_a_child_that_goes_on_meanwhile_is_looked_at_again() -> None:
         store.goes_on = lambda: busy.append("note.taken", {})
         store.left = UPDATE_TRIES_MAX
         with pytest.raises(limpet.SessionConflict):
-            await leave(lp._journal, child)
+            await notify_parent(lp._journal, child)
         assert (await s.runs.children(), store.left) == ((child,), 0)
         store.left = 2
-        await leave(lp._journal, child)
+        await notify_parent(lp._journal, child)
         (ended,) = await s.read(types=["session.child_ended"])
         assert (ended.actor, await s.runs.children()) == ("system:operator", ())
 

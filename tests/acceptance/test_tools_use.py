@@ -14,7 +14,7 @@ from limpet import Tool, ToolRegistry
 from limpet.model.facts.tools import tools_bound
 from limpet.runtime.managed.tools import BY_NAME
 from limpet.session.life import tools as life_tools
-from limpet.session.runs.permissions import MANAGED_TOOLS
+from limpet.session.runs.setup import MANAGED_TOOLS
 
 ADA = "user:ada"
 Harness = Callable[[limpet.Turn], Any]

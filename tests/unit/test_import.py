@@ -28,7 +28,7 @@ def test_an_import_brings_in_nothing_that_was_not_asked_for() -> None:
     assert not {"limpet.model.diff.diff", "limpet.model.diff.merge"} & set(loaded)
     later = (
         "store.sqlite.live",
-        "session.runs.tracing",
+        "session.runs.traces",
         "session.conversing.graphs",
         "errors.graph",
     )

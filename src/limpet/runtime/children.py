@@ -46,7 +46,7 @@ from limpet.runtime.inheriting import inherited, names_of
 from limpet.runtime.records import args_hash, identity
 from limpet.runtime.under_way import UnderWay
 from limpet.session.creation import creation
-from limpet.session.runs.leaving import end_delegation
+from limpet.session.runs.delegation import end_delegation
 from limpet.session.session import Session
 
 if TYPE_CHECKING:

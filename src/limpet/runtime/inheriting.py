@@ -16,7 +16,7 @@ from limpet.errors import InvalidInput, ToolAuthorizationFailed
 from limpet.model import Fact, described
 from limpet.model.facts.running.setup import attached, setup_in, usable_tools
 from limpet.model.facts.tools import tools_bound, tools_in
-from limpet.session.runs.permissions import ALL_TOOLS, Permission, limits_of, stricter
+from limpet.session.runs.setup import ALL_TOOLS, Permission, limits_of, strictest
 from limpet.session.session import Session
 
 
@@ -37,7 +37,7 @@ def inherited(
     if "tools" in facts:  # an empty binding too: without one, a child could use everything
         drafts.append(tools_bound({name: bound[name] for name in names}))
     setup = setup_in(facts)
-    limits = _limits(stricter(limits_of(setup), of_worker))
+    limits = _limits(strictest(limits_of(setup), of_worker))
     if setup.permissions is not None or limits:
         drafts.append(attached(permissions=setup.permissions, limits=limits))
     return drafts

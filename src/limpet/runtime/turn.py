@@ -39,11 +39,11 @@ from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.streams import Stream
 from limpet.session.life.tools import ToolUse
 from limpet.session.runs.learnings import Learning, LearningKind, learn, learning_of
-from limpet.session.runs.permissions import (
+from limpet.session.runs.setup import (
     Permission,
     permission_for,
     permission_within,
-    within,
+    permissions_within,
 )
 from limpet.session.session import Session
 
@@ -105,7 +105,7 @@ class Turn:
     @property
     def permissions(self) -> Mapping[str, Permission]:
         """What the worker and the session's setup allow, by tool; `*` is every other one."""
-        return within(self.limits, usable_tools(self.session.head.facts))
+        return permissions_within(self.limits, usable_tools(self.session.head.facts))
 
     def permission(self, tool: str) -> Permission:
         """always_allow, always_ask or deny. Where the session has tools bound, every other one is

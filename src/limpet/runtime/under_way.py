@@ -10,7 +10,7 @@ from limpet.runtime.hold import Hold
 from limpet.runtime.log import TurnLog
 from limpet.runtime.pauses import Pauses
 from limpet.runtime.records import Records
-from limpet.session.runs.permissions import Permission
+from limpet.session.runs.setup import Permission
 from limpet.session.session import Session
 
 

@@ -43,8 +43,7 @@ from limpet.runtime.turn import Turn
 from limpet.session.life.tools import returned
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
-from limpet.session.runs.permissions import Permission, check_permissions
-from limpet.session.runs.setup import permissions_for
+from limpet.session.runs.setup import Permission, check_permissions, permissions_for
 from limpet.session.session import Session
 from limpet.store.clock import steady_ns
 from limpet.store.protocol import Loaded

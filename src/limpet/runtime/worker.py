@@ -30,7 +30,7 @@ from limpet.runtime.wake import (
 from limpet.session.arguments import check_lease_seconds, check_sessions
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
-from limpet.session.runs.permissions import Permission
+from limpet.session.runs.setup import Permission
 from limpet.store.clock import steady_ns
 
 POLL_SECONDS: Final = 0.5  # how long nothing is due before it is asked for again

@@ -19,7 +19,7 @@ from limpet.session.arguments import (
     key_of,
 )
 from limpet.session.door import Door
-from limpet.session.runs.leaving import head_of, leave
+from limpet.session.runs.delegation import head_of, notify_parent
 from limpet.store.protocol import (
     Erasure,
     Erasures,
@@ -53,7 +53,7 @@ class Care(Door):
         from limpet.session.life.memory import forget_memory
 
         key = key_of(key, user, id)
-        await leave(self._journal, key)
+        await notify_parent(self._journal, key)
         await self._forget_files(key)
         await forget_memory(self._journal, key)
         deleted = await end_session(self._journal, key)
@@ -93,7 +93,7 @@ class Care(Door):
             for each in gone:
                 if (head := await head_of(self._journal, each)) is not None:
                     await archiving.remove_file(self._journal, head)
-            await leave(self._journal, key)
+            await notify_parent(self._journal, key)
         await self._forget_files(*gone)
         for each in gone:
             await forget_memory(self._journal, each, promoted=True)
@@ -152,7 +152,7 @@ class Care(Door):
             if cursor is None:
                 break
         for key in waited:
-            await leave(self._journal, key)
+            await notify_parent(self._journal, key)
         tiers = keeping_of(self._journal).tiers
         await tiers.forget(of.app, of.user)
         erasures = await store.erase_user(of.app, of.user)
@@ -165,7 +165,7 @@ class Care(Door):
 
     async def _children(self, head: Head) -> list[Key]:
         """Those that work for this session in other apps, and those that work for them."""
-        from limpet.session.runs.family import children_elsewhere
+        from limpet.session.runs.delegation import children_elsewhere
 
         found: dict[Key, None] = {}
         heads = [head]

@@ -40,8 +40,7 @@ from limpet.session.maintenance import StoreMaintenance
 from limpet.session.move.moving import Moving
 from limpet.session.policies import StorePolicies
 from limpet.session.runs.agents import Agents
-from limpet.session.runs.permissions import Permissions
-from limpet.session.runs.vaults import Vaults
+from limpet.session.runs.setup import Permissions, Vaults
 from limpet.session.runs.waking import Waking
 from limpet.session.session import Session
 from limpet.session.work import StoreWork

@@ -17,7 +17,7 @@ from limpet.runtime.managed.asking import (
     event_shown,
     head_shown,
 )
-from limpet.session.runs.family import Kin, kin_of
+from limpet.session.runs.delegation import Kin, kin_of
 from limpet.session.session import Session
 from limpet.store.protocol import Query
 

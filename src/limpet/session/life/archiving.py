@@ -70,8 +70,7 @@ from limpet.session.life.policy import Transition
 from limpet.session.logs import SESSION
 from limpet.session.move.arriving import adopt
 from limpet.session.move.checkpoints import load_log
-from limpet.session.runs.family import children_elsewhere
-from limpet.session.runs.leaving import head_of
+from limpet.session.runs.delegation import children_elsewhere, head_of
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed, Ending, Exchange, Query, Standing
 

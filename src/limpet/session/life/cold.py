@@ -29,7 +29,7 @@ from limpet.model import Key
 from limpet.session.journal import Journal
 from limpet.session.life.archives import Archive, name_of
 from limpet.session.move.files import export_session, proved
-from limpet.session.runs.leaving import head_of
+from limpet.session.runs.delegation import head_of
 from limpet.store.coding.files import FileSeal, SealedPath, file_seal, is_sealed
 from limpet.store.protocol import Standing
 from limpet.store.threads import in_thread

@@ -45,7 +45,7 @@ from limpet.session.history.interval import Interval
 from limpet.session.history.kept import Checkpoint
 from limpet.session.journal import Journal
 from limpet.session.runs.buffers import Buffers
-from limpet.session.runs.family import parent_of
+from limpet.session.runs.delegation import parent_of
 from limpet.store.protocol import Query
 
 LayerName: TypeAlias = Literal["working", "session", "episodic", "semantic", "procedural"]

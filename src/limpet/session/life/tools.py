@@ -35,7 +35,7 @@ from limpet.model.state.semver import SchemaVersion
 from limpet.session.documents import Internal
 from limpet.session.handle import Handle
 from limpet.session.life.policy import call_function
-from limpet.session.runs.permissions import PERMISSIONS, Permission, stricter
+from limpet.session.runs.setup import PERMISSIONS, Permission, strictest
 from limpet.store.clock import steady_ns
 from limpet.store.leases import Leases
 
@@ -214,7 +214,7 @@ def _rebound(name: str, kept: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
     rest = {n: kept[n] for n in ("required", "substitutes") if n in kept}
     made = {**tool.binding, **rest}
     said = kept.get("permission", tool.permission)
-    made["permission"] = stricter({name: said}, {name: tool.permission})[name]
+    made["permission"] = strictest({name: said}, {name: tool.permission})[name]
     if kept.get("exclusive"):
         made["exclusive"] = True
     if tool.name != name:

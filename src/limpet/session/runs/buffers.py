@@ -135,9 +135,10 @@ class Buffer:
         store, key = self._session.writer.journal.store, self._session.key
         notes: list[Note] = []
         before, version = 0, newest
-        how: dict[str, Any] = {"limit": PAGE_MAX, "reverse": True, "types": (WRITTEN,)}
         while version >= down_to and (limit is None or len(notes) < limit):
-            page = await store.read(key, after=before, **how)
+            page = await store.read(
+                key, after=before, limit=PAGE_MAX, reverse=True, types=(WRITTEN,)
+            )
             if not page:
                 break
             for event in [e for e in page if e.data is not None and e.data["name"] == self.name]:

@@ -112,7 +112,7 @@ def check_gates(gates: Gates) -> Gates:
 
 
 def unmet_outcome(gates: Gates, grade: Grade, verdict: Verdict | None) -> list[str]:
-    """Which gates an outcome does not pass, in words."""
+    """List the gates that an outcome does not pass, in words."""
     reasons = []
     if gates.grade is not None and GRADES.index(grade) < GRADES.index(gates.grade):
         reasons.append(f"the outcome is graded {grade}, and {gates.grade} is needed")
@@ -125,7 +125,7 @@ def unmet_outcome(gates: Gates, grade: Grade, verdict: Verdict | None) -> list[s
 
 
 def unmet_learning(gates: Gates, learning: Learning) -> list[str]:
-    """Which gates a learning does not pass by itself, in words."""
+    """List the gates that a learning does not pass on its own, in words."""
     reasons = []
     if learning.kind not in gates.kinds:
         reasons.append(f"it is a {learning.kind}, and only {', '.join(gates.kinds)} may be")
@@ -160,12 +160,12 @@ def _learning(stored: _Stored) -> Learning:
 
 
 async def all_learnings(journal: Journal, agent: str) -> list[Learning]:
-    """What sessions of this agent have learned, each once."""
+    """List what sessions of this agent have learned, each once."""
     found: list[Learning] = []
     documents, cursor = learned(journal), None
     documents.key(agent)  # refuses what names no document
     while True:
-        page = await documents.list(place_of(agent), limit=PAGE_MAX, cursor=cursor)
+        page = await documents.list(prefix_of(agent), limit=PAGE_MAX, cursor=cursor)
         read = [documents.decoded(document, _Stored) for document in page.items]
         found += [_learning(each) for each in read if each is not None]
         cursor = page.cursor
@@ -184,7 +184,7 @@ async def find_learning(
 
 
 def source(key: Key) -> str:
-    """By which a session is counted, and not named."""
+    """A hash by which a session is counted without naming it."""
     return sha256("\0".join((key.app, key.user, key.id)).encode()).hexdigest()[:16]
 
 
@@ -238,10 +238,10 @@ def gates_kept(journal: Journal) -> Internal:
     return Internal(journal, "gates")
 
 
-def place_of(agent: str) -> str:
-    """With what the names of an agent's learnings begin, and those of no other agent."""
+def prefix_of(agent: str) -> str:
+    """The prefix of the names of this agent's learnings, and of no other agent's."""
     return f"{name_part(agent)}/"
 
 
 def _name(agent: str, id: str) -> str:
-    return place_of(agent) + id
+    return prefix_of(agent) + id

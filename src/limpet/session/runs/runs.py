@@ -24,10 +24,10 @@ from limpet.model.facts.running.children import parent_in
 from limpet.model.facts.running.runs import waiting_status
 from limpet.model.limits import DELEGATION_DEPTH_MAX
 from limpet.session.arguments import check_limit
-from limpet.session.runs.family import Kin, kin_of
+from limpet.session.runs.delegation import Kin, kin_of
 
 if TYPE_CHECKING:
-    from limpet.session.runs.tracing import Activation, WakeTrace
+    from limpet.session.runs.traces import Activation, WakeTrace
     from limpet.session.writer import Writer
 
 _TAIL: Final = 20
@@ -65,13 +65,13 @@ class SessionRuns:
 
     async def wakes(self, *, limit: int = 20) -> tuple[Event, ...]:
         """The events that began the newest wakes, the newest first; `event.wake_id` names each."""
-        from limpet.session.runs.tracing import wakes_of
+        from limpet.session.runs.traces import wakes_of
 
         return await wakes_of(self._writer, check_limit(limit))
 
     async def activations(self, *, limit: int = 20) -> tuple[Activation, ...]:
         """Why, when and by whom it was woken, and what came of it; the newest first."""
-        from limpet.session.runs.tracing import activations_of
+        from limpet.session.runs.traces import activations_of
 
         return await activations_of(self._writer, check_limit(limit))
 
@@ -79,7 +79,7 @@ class SessionRuns:
         """One wake, as a tree of spans with times and all of its events."""
         if reason := unfit(wake_id, ID_CHARS_MAX):
             raise InvalidInput(f"the id of a wake {reason}. Pass `event.wake_id`.")
-        from limpet.session.runs.tracing import trace_of
+        from limpet.session.runs.traces import trace_of
 
         return await trace_of(self._writer, wake_id)
 

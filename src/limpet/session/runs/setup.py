@@ -1,9 +1,18 @@
-"""The setup of a session: what it runs with, what of that changed, what is permitted. `s.setup`."""
+"""The setup of a session: the documents it runs with, and which tools it may use. `s.setup`.
+
+Permissions and vaults are documents, each version kept, and a session names the versions that it
+runs with. A vault holds the names of secrets and references to them ("env:STRIPE_KEY"), never the
+secrets: whoever uses a reference resolves it there, and what is read from a vault does not show its
+references when it is printed or logged.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.model import Event, described
@@ -17,22 +26,51 @@ from limpet.model.facts.running.setup import (
 )
 from limpet.session.documents import Document, Documents, versioned
 from limpet.session.history.at import head_now
-from limpet.session.runs.permissions import (
-    Permission,
-    limits_of,
-    permission_within,
-    permitted,
-    stricter,
-    within,
-)
-from limpet.session.runs.vaults import Vaults
 
 if TYPE_CHECKING:
     from limpet.session.writer import Writer
 
+Permission: TypeAlias = Literal["always_allow", "always_ask", "deny"]
+PERMISSIONS: Final[tuple[Permission, ...]] = ("always_allow", "always_ask", "deny")  # by strictness
+ALL_TOOLS: Final = "*"
+# The tools of `limpet.ManagedTools`. No registry binds them, so a binding does not restrict them.
+MANAGED_TOOLS: Final = frozenset(
+    (
+        "agent_compare_setup",
+        "agent_describe_setup",
+        "environment_describe",
+        "learning_list",
+        "memory_list",
+        "memory_list_versions",
+        "memory_promote_note",
+        "memory_read",
+        "memory_write",
+        "outcome_define",
+        "outcome_history",
+        "outcome_read",
+        "permissions_check",
+        "permissions_describe",
+        "resources_list",
+        "session_delegate",
+        "session_get_events",
+        "session_get_snapshot",
+        "session_get_trace",
+        "session_list",
+        "session_list_children",
+        "session_run_child",
+        "vault_list",
+    )
+)
+# A scheme and a place, or the name of an environment variable.
+_REFERENCE: Final = r"[a-z][a-z0-9+.-]{1,31}:\S{1,1000}|[A-Z][A-Z0-9_]{0,127}"
+_FORM: Final = (
+    "A vault maps names to references, as in {'stripe': 'env:STRIPE_KEY'}: a scheme, a colon and "
+    "where the secret is kept; or the name of an environment variable. Never put the secret itself."
+)
+
 
 class SessionSetup:
-    """What a session runs with: `s.setup`."""
+    """The documents and tools a session runs with: `s.setup`."""
 
     __slots__ = ("_writer",)
 
@@ -71,7 +109,7 @@ class SessionSetup:
         return (await self._writer.commit((prepared,)))[0]
 
     async def compare(self, other: Setup | None = None) -> tuple[SetupChange, ...]:
-        """What differs in another setup; without one, in the newest versions of the documents.
+        """Compare with another setup; without one, with the newest versions of the documents.
 
         A document that was deleted counts as removed.
         """
@@ -81,12 +119,12 @@ class SessionSetup:
         return mine.compare(await self._newest(mine) if other is None else other)
 
     async def environment(self) -> Document | None:
-        """The environment it runs in, in its version; None if it has none."""
+        """Return the environment it runs in, in its version; None if it has none."""
         name = setup_in((await head_now(self._writer)).facts).environment
         return None if name is None else await self._get("environments", name)
 
     async def resources(self) -> tuple[Document, ...]:
-        """What it works on, each in its version."""
+        """Return the resources it works on, each in its version."""
         names = setup_in((await head_now(self._writer)).facts).resources
         return tuple([await self._get("resources", name) for name in names])
 
@@ -97,14 +135,14 @@ class SessionSetup:
         return {name: tuple(sorted(vault.value)) for name, vault in found.items()}
 
     async def permissions(self) -> dict[str, Permission]:
-        """What may be used, by tool; `*` is every other one.
+        """Return the permissions by tool; `*` is every other one.
 
         From the attached permissions, the bound tools, and those of the sessions that it works
         for; where several speak, the strictest counts. Where tools are bound, all others are
         denied, apart from managed tools.
         """
         facts = (await head_now(self._writer)).facts
-        return within(await self._permissions_in(setup_in(facts)), usable_tools(facts))
+        return permissions_within(await self._permissions_in(setup_in(facts)), usable_tools(facts))
 
     async def check_permission(self, tool: str) -> Permission:
         """always_allow, always_ask or deny."""
@@ -117,8 +155,10 @@ class SessionSetup:
     async def _permissions_in(self, setup: Setup) -> dict[str, Permission]:
         said: list[Mapping[str, Any]] = [limits_of(setup)]
         if setup.permissions is not None:
-            said.append(permitted((await self._get("permissions", setup.permissions)).value))
-        return stricter(*said)
+            said.append(
+                parse_permissions((await self._get("permissions", setup.permissions)).value)
+            )
+        return strictest(*said)
 
     async def _newest(self, setup: Setup) -> Setup:
         async def now(kind: str, name: str | None) -> str | None:
@@ -162,12 +202,142 @@ async def permissions_for(
     setup = own.current
     if setup.permissions is None and not setup.tools and not setup.limits:
         return worker
-    return stricter(worker, await own._permissions_in(setup))
+    return strictest(worker, await own._permissions_in(setup))
 
 
 def _names(kind: str, given: Iterable[str]) -> list[str]:
-    """The names of documents, checked: a text is no list of them."""
+    """Check that these are names of documents; one text alone is refused."""
     names: list[Any] = [given] if not isinstance(given, Iterable) else list(given)
     if isinstance(given, str) or not all([type(name) is str and name for name in names]):
         raise InvalidInput(f"{kind} takes names of documents, not {described(given)}.")
     return names
+
+
+# --- permissions ----------------------------------------------------------------------------------
+
+
+class Permissions(Documents):
+    """The collection of permissions."""
+
+    def check(self, value: Any) -> None:
+        """Refuse what does not say permissions by tool."""
+        parse_permissions(value)
+
+
+def parse_permissions(value: Any) -> Mapping[str, Permission]:
+    """Return the permissions in a document's value. Raises InvalidInput."""
+    tools = value.get("tools") if isinstance(value, Mapping) else None
+    if not isinstance(tools, Mapping) or not all([p in PERMISSIONS for p in tools.values()]):
+        raise InvalidInput(
+            f"permissions are {{'tools': {{name: permission}}}}, each one of "
+            f"{', '.join(PERMISSIONS)}. Put the document again in that form."
+        )
+    return tools
+
+
+def check_permissions(given: Any) -> Mapping[str, Permission]:
+    """Return the permissions of a worker, by tool. Raises InvalidInput."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all([isinstance(name, str) for name in given]):
+        raise InvalidInput(
+            f"permissions are a dict of permissions by tool, not {described(given)}. "
+            "Pass them as in {'refund': 'always_ask'}."
+        )
+    for name, permission in given.items():
+        if permission not in PERMISSIONS:
+            raise InvalidInput(
+                f"the permission of {name!r} is {described(permission)}. "
+                f"Use one of {', '.join(PERMISSIONS)}."
+            )
+    return dict(given)
+
+
+def strictest(*said: Mapping[str, Any]) -> dict[str, Permission]:
+    """Return what all of these allow: for each tool that one of them names, the strictest."""
+    names = sorted({name for each in said for name in each})
+    return {
+        name: max([permission_for(s, name) for s in said], key=PERMISSIONS.index) for name in names
+    }
+
+
+def limits_of(setup: Setup) -> dict[str, Permission]:
+    """Return the permissions of its bound tools, and of those of the sessions it works for."""
+    bound = {name: tool.get("permission") for name, tool in setup.tools.items()}
+    said = {name: permission for name, permission in bound.items() if permission is not None}
+    return strictest(said, setup.limits)
+
+
+def permission_for(said: Mapping[str, Any], tool: str) -> Permission:
+    """Return the permission of a tool, or of every other one; else it is allowed.
+
+    A value that is not a permission denies the tool.
+    """
+    permission: Permission = said.get(tool, said.get(ALL_TOOLS, "always_allow"))
+    return permission if permission in PERMISSIONS else "deny"
+
+
+def permission_within(
+    said: Mapping[str, Any], usable: Collection[str] | None, tool: str
+) -> Permission:
+    """Return the permission of a tool where only these are `usable`: see `usable_tools`."""
+    if usable is not None and tool not in usable and tool not in MANAGED_TOOLS:
+        return "deny"
+    return permission_for(said, tool)
+
+
+def permissions_within(
+    said: Mapping[str, Any], usable: Collection[str] | None
+) -> dict[str, Permission]:
+    """Return the permissions by tool; every other one is denied if only these are usable."""
+    if usable is None:
+        return dict(said)
+    return strictest(said, {**dict.fromkeys(usable, "always_allow"), ALL_TOOLS: "deny"})
+
+
+# --- vaults ---------------------------------------------------------------------------------------
+
+
+class VaultDocument(Document, frozen=True):
+    """One version of a vault. Printed, it shows names only."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the secrets that it refers to."""
+        return () if self.deleted else tuple(sorted(self.value))
+
+    def __repr__(self) -> str:
+        return f"<limpet.VaultDocument {self.name}@{self.version} names={list(self.names)}>"
+
+    __str__ = __repr__
+
+    def __rich_repr__(self) -> Any:
+        yield "name", self.name
+        yield "version", self.version
+        yield "names", self.names
+
+
+class Vaults(Documents):
+    """The collection of vaults."""
+
+    def check(self, value: Any) -> None:
+        """Refuse what is not a mapping of names to references; the error does not show it."""
+        if not isinstance(value, Mapping) or not value:
+            raise InvalidInput(f"the value of a vault is not a mapping with names. {_FORM}")
+        for name, reference in value.items():
+            if not isinstance(name, str) or not 0 < len(name) <= 128:
+                raise InvalidInput(f"a vault has a name that is not a short text. {_FORM}")
+            if not _refers(reference):
+                raise InvalidInput(f"the vault's {name!r} is not a reference. {_FORM}")
+
+    def shown(self, document: Document) -> VaultDocument:
+        return VaultDocument(**msgspec.structs.asdict(document))
+
+
+def _refers(value: Any) -> bool:
+    """True if every text in a value is a reference."""
+    if isinstance(value, Mapping):
+        return all(_refers(each) for each in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(map(_refers, value))
+    return isinstance(value, str) and re.fullmatch(_REFERENCE, value) is not None

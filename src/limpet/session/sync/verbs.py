@@ -23,10 +23,8 @@ from limpet.session.maintenance import StoreMaintenance
 from limpet.session.policies import StorePolicies
 from limpet.session.runs.buffers import Buffer
 from limpet.session.runs.outcomes import SessionOutcome
-from limpet.session.runs.permissions import Permissions
 from limpet.session.runs.runs import SessionRuns
-from limpet.session.runs.setup import SessionSetup
-from limpet.session.runs.vaults import Vaults
+from limpet.session.runs.setup import Permissions, SessionSetup, Vaults
 from limpet.session.session import Session
 from limpet.session.sync.facade import Facade
 from limpet.session.sync.loop import Loop

@@ -99,8 +99,9 @@ async def trace_of(writer: Writer, wake_id: str) -> WakeTrace:
         after = page[-1].seq
     ends = [e for e in events if e.type == SPAN_COMPLETED and e.data["span_id"] == wake_id]
     woken = _activation(start, ends[-1] if ends else None)
-    how = (woken.turn_id, woken.attempt, woken.worker)
-    return WakeTrace(wake_id, *how, _spans(events), tuple(events), woken)
+    return WakeTrace(
+        wake_id, woken.turn_id, woken.attempt, woken.worker, _spans(events), tuple(events), woken
+    )
 
 
 async def wakes_of(writer: Writer, limit: int) -> tuple[Event, ...]:
@@ -175,8 +176,9 @@ def _activation(start: Event, end: Event | None) -> Activation:
     )
     if end is None:
         return made
-    how = {"result": end.data["result"], "error": end.data.get("error")}
-    return msgspec.structs.replace(made, ended_us=end.at_us, **how)
+    return msgspec.structs.replace(
+        made, ended_us=end.at_us, result=end.data["result"], error=end.data.get("error")
+    )
 
 
 def _is_wake(event: Event) -> bool:
@@ -193,8 +195,14 @@ def _spans(events: Iterable[Event]) -> tuple[Span, ...]:
             parent = data.get("parent_span_id")
             spans[id] = Span(id, parent, data["kind"], data["name"], event.at_us)
         elif id in spans:
-            how = {"result": data["result"], "error": data.get("error")}
+            started_us = spans[id].started_us
             if "took_us" in data:  # its beginning was recorded with its end
-                how["started_us"] = event.at_us - data["took_us"]
-            spans[id] = msgspec.structs.replace(spans[id], ended_us=event.at_us, **how)
+                started_us = event.at_us - data["took_us"]
+            spans[id] = msgspec.structs.replace(
+                spans[id],
+                started_us=started_us,
+                ended_us=event.at_us,
+                result=data["result"],
+                error=data.get("error"),
+            )
     return tuple(spans.values())
