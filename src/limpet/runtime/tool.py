@@ -19,7 +19,7 @@ import msgspec
 from limpet.errors import InvalidInput
 from limpet.model import described
 from limpet.session.life.tools import Tool
-from limpet.session.runs.permissions import Permission
+from limpet.session.runs.setup import Permission
 
 OnUnknown = Literal["ask", "retry"]
 _KEY: Final = "idempotency_key"  # filled in by the effect, so no model sees it
