@@ -38,7 +38,7 @@ from limpet.graph import (
     merge,
     save_session,
 )
-from limpet.graph.logs import IdentityFilter
+from limpet.graph.context import IdentityFilter
 from tests.support import graph_stores
 from tests.support.graph_stores import KINDS, Place
 

@@ -22,7 +22,7 @@ from limpet.graph import (
     append,
     suspend,
 )
-from limpet.graph.logs import IdentityFilter
+from limpet.graph.context import IdentityFilter
 
 otel = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra otel is not installed")
 

@@ -21,7 +21,7 @@ from limpet.graph import (
     concat_flatten,
     suspend,
 )
-from limpet.graph.engine.invoke import Call, Ran, invoke
+from limpet.graph.engine.compiled import Call, Ran, invoke
 from tests.support import seeds
 from tests.support.graphs import CheckedCheckpointer
 

@@ -24,8 +24,7 @@ try:
 except ModuleNotFoundError as error:
     raise ExtraMissing("pydantic", "state") from error
 
-from limpet.graph.build import GraphBuilder
-from limpet.graph.chat import ChatHarness, ChatReply
+from limpet.graph.builder import GraphBuilder
 from limpet.graph.checkpoint import (
     ChangeCheckpointer,
     Checkpointer,
@@ -42,18 +41,20 @@ from limpet.graph.checkpoint import (
     Slot,
 )
 from limpet.graph.context import (
+    IdentityFilter,
+    Suspended,
     current_correlation_id,
     current_invocation_id,
     current_metadata,
     current_node,
     current_session_id,
     save_session,
+    suspend,
 )
-from limpet.graph.descriptor import SuspensionDescriptor
-from limpet.graph.engine.branches import Branch
 from limpet.graph.engine.compiled import CompiledGraph
-from limpet.graph.engine.nodes import END
-from limpet.graph.harness import Harness, Outcome
+from limpet.graph.engine.loop import END
+from limpet.graph.engine.parallel import Branch
+from limpet.graph.harness import ChatHarness, ChatReply, Harness, Outcome
 from limpet.graph.middleware import (
     FailureIsolationMiddleware,
     RetryMiddleware,
@@ -61,7 +62,7 @@ from limpet.graph.middleware import (
     TimingMiddleware,
     full_jitter,
 )
-from limpet.graph.observe import Drained, NodeEvent, Span, Tracer
+from limpet.graph.observers import Drained, NodeEvent, Span, SuspensionDescriptor, Tracer
 from limpet.graph.plan import CompileWarning
 from limpet.graph.project import DeclaredSameName, ExplicitMapping, FieldNameMatching, Projection
 from limpet.graph.sessions import (
@@ -74,7 +75,6 @@ from limpet.graph.sessions import (
     SessionSummary,
 )
 from limpet.graph.state import Message, State
-from limpet.graph.suspend import Suspended, suspend
 from limpet.model.state.reducers import (
     Reducer,
     Replace,
@@ -89,7 +89,6 @@ from limpet.model.state.reducers import (
 )
 
 if TYPE_CHECKING:
-    from limpet.graph.logs import IdentityFilter
     from limpet.graph.otel import IdentitySpanProcessor as IdentitySpanProcessor
     from limpet.graph.otel import OpenTelemetryTracer as OpenTelemetryTracer
     from limpet.graph.stores.checkpoints import (
@@ -178,7 +177,6 @@ __all__ = [
 
 # Loaded when first asked for: they need a store, or packages of another extra.
 _LATER = {
-    "IdentityFilter": "logs",
     "IdentitySpanProcessor": "otel",
     "OpenTelemetryTracer": "otel",
     "LimpetCheckpointer": "stores.checkpoints",

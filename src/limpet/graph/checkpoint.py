@@ -19,14 +19,20 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime
 
 import msgspec
 
-from limpet.graph.arguments import checked_flush, exact, filter_of, invocation_key, keep_of
-from limpet.graph.sessions import Listing, SessionRecord, SessionStore, page_of
-from limpet.model import PlainOp, freeze, thaw
+from limpet.errors import InvalidInput
+from limpet.graph.sessions import (
+    Listing,
+    SessionRecord,
+    SessionStore,
+    exact,
+    filter_of,
+    page_of,
+)
+from limpet.model import Key, PlainOp, freeze, thaw
 from limpet.model.ops import Add, Merge, Set, apply
 
 Document: TypeAlias = dict[str, Any]
 Status: TypeAlias = Literal["running", "suspended", "completed", "resumed"]
-
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _WHERE: Final = "a checkpoint"
@@ -468,3 +474,22 @@ def _plain(ops: Iterable[PlainOp]) -> tuple[PlainOp, ...]:
         else:
             made.append(op)  # it has no values
     return tuple(made)
+
+
+def invocation_key(invocation_id: Any) -> str:
+    """The id of an invocation: what may be the id in a key. Raises InvalidKey."""
+    return Key("graph", "invocations", invocation_id).id
+
+
+def keep_of(keep: int | None) -> int | None:
+    """How many completed invocations stay; None for all."""
+    if keep is not None and (type(keep) is not int or keep < 1):
+        raise InvalidInput(f"keep is a number of invocations from 1, not {keep!r}.")
+    return keep
+
+
+def checked_flush(flush_every: int) -> int:
+    """How many steps inside a fan-out one commit has."""
+    if type(flush_every) is not int or flush_every < 1:
+        raise InvalidInput(f"flush_every is a number of steps from 1, not {flush_every!r}.")
+    return flush_every

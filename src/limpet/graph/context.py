@@ -1,25 +1,43 @@
-"""Context: which invocation the running code belongs to, and what it may ask of it.
+"""Context: the running invocation, what its code may ask of it, and how a node suspends it.
 
-One context variable holds the graph that is under way. Nodes, middleware and observers read the
-three ids from it; it is reset when the invocation ends. What is told about a run, as an event or a
-span, is described here, from where the run stands.
+One context variable holds the graph that is under way. Nodes, middleware and observers read the ids
+of the invocation from it; it is reset when the invocation ends. What is reported about a run, as an
+event, a span or on a log record, is described here, from where the run stands.
+
+`suspend` raises a signal that no `except Exception` catches. It ends the attempt, the graphs around
+it and the invocation, which is saved with its session and returns `Suspended`. A later
+`invoke(resume_invocation=…, signal_payload=…)` continues it under the same invocation id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Awaitable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal, NoReturn, TypeVar
 
-from limpet.errors import GraphMisused
-from limpet.graph.binding import Binding
+import msgspec
+
+from limpet.errors import GraphMisused, SuspensionInUnsupportedContext
 from limpet.graph.checkpoint import Frame, Position, Progress
-from limpet.graph.descriptor import SuspensionDescriptor
 from limpet.graph.engine.track import LiveFrame, RunIds, Tracker
-from limpet.graph.observe import Delivery, NodeEvent, Phase, Span, SpanKind, Tracer, Watcher
+from limpet.graph.observers import (
+    Delivery,
+    NodeEvent,
+    Phase,
+    Span,
+    SpanKind,
+    SuspensionDescriptor,
+    Tracer,
+    Watcher,
+)
 from limpet.graph.plan import GraphPlan
+from limpet.graph.sessions import Binding, exact
+from limpet.model import described
+
+T = TypeVar("T")
 
 
 class Invocation(RunIds):
@@ -238,6 +256,29 @@ def current_attempt() -> int:
     return 0 if scope is None else scope.attempt
 
 
+def identity() -> dict[str, str]:
+    """The ids that are bound here, by name: none outside of an invocation."""
+    ids = {
+        "session_id": current_session_id(),
+        "invocation_id": current_invocation_id(),
+        "correlation_id": current_correlation_id(),
+    }
+    return {name: value for name, value in ids.items() if value is not None}
+
+
+class IdentityFilter(logging.Filter):
+    """Passes every record, and gives it the ids of the invocation that emitted it.
+
+    With a QueueHandler it belongs there: the listener runs in a thread that has no invocation.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Always True."""
+        for name, value in identity().items():
+            setattr(record, name, value)
+        return True
+
+
 async def save_session(pending_update: Mapping[str, Any] | None = None) -> None:
     """Save the session of this invocation now, in the middle of the run.
 
@@ -262,3 +303,116 @@ async def save_session(pending_update: Mapping[str, Any] | None = None) -> None:
     if pending_update:
         state = scope.graph.plan.apply(state, pending_update, scope.node)
     await scope.run.binding.save(state)
+
+
+class Suspended(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of an invocation that waits for a signal.
+
+    `state` is the state of the outermost graph and `node_name` the node of it that suspended;
+    `namespace` is the path from there to the node that called `suspend`. Inside a fan-out or
+    branches the descriptor's metadata has `fan_out_index` or `branch_name`, of the innermost one.
+    """
+
+    invocation_id: str
+    correlation_id: str
+    descriptor: SuspensionDescriptor
+    state: Any
+    node_name: str
+    namespace: tuple[str, ...]
+    session_id: str | None = None
+
+
+class SuspendSignal(BaseException):
+    """Carries a suspension from its node to the invocation. Not an error: nothing may catch it."""
+
+    def __init__(
+        self,
+        descriptor: SuspensionDescriptor,
+        *,
+        completed: bool,
+        node_name: str,
+        namespace: tuple[str, ...],
+        frame: LiveFrame | None,
+        position: Position,
+    ) -> None:
+        super().__init__(descriptor.signal_id)
+        self.descriptor, self.completed = descriptor, completed
+        self.node_name, self.namespace, self.frame = node_name, namespace, frame
+        self.position = position  # of the node, if the suspension completes it
+        self.slots: list[str] = []  # the instances and branches around the node
+        self.outcome: Suspended | None = None  # once it is saved
+
+    def leave(self, kind: Literal["fan_out_index", "branch_name"], value: int | str) -> None:
+        """Leave an instance or a branch: the descriptor says which one. The innermost counts."""
+        self.slots.insert(0, str(value))
+        metadata = {kind: value, **self.descriptor.metadata}
+        self.descriptor = SuspensionDescriptor(self.descriptor.signal_id, metadata)
+
+    def document(self) -> dict[str, Any]:
+        """What a record keeps of it."""
+        return {
+            "descriptor": msgspec.to_builtins(self.descriptor),
+            "completed": self.completed,
+            "node_name": self.node_name,
+            "namespace": list(self.namespace),
+            "slots": list(self.slots),
+        }
+
+
+async def suspend(
+    descriptor: SuspensionDescriptor | str, *, mark_node_completed: bool = True
+) -> NoReturn:
+    """End this attempt, and the run, until a signal resumes the invocation.
+
+    With `mark_node_completed` the resumed run continues after this node; without, it runs this node
+    again, as the same attempt. Raises SuspensionInUnsupportedContext outside the body of a node,
+    and inside a fan-out or branch with error_policy="collect".
+    """
+    if isinstance(descriptor, str):
+        descriptor = SuspensionDescriptor(descriptor)
+    _check(descriptor)
+    scope = CURRENT.get()
+    if scope is None or scope.run.ended:
+        raise SuspensionInUnsupportedContext("", "no graph is running")
+    if not scope.body:
+        raise SuspensionInUnsupportedContext(scope.node, "middleware called suspend")
+    if scope.collecting:
+        reason = "its fan-out or branches collect errors, so the others would go on"
+        raise SuspensionInUnsupportedContext(scope.node, reason)
+    raise SuspendSignal(
+        descriptor,
+        completed=mark_node_completed,
+        node_name=scope.node,
+        namespace=(*scope.parents, scope.node),
+        frame=scope.frame or (None if scope.outer is None else scope.outer.frame),
+        position=scope.position(),
+    )
+
+
+def _check(descriptor: Any) -> None:
+    """Refuse in the node what could not be stored when the run ends."""
+    known = isinstance(descriptor, SuspensionDescriptor)
+    if not known or not isinstance(descriptor.signal_id, str) or not descriptor.signal_id:
+        raise GraphMisused("suspend takes a SuspensionDescriptor or a signal id. Pass one of them.")
+    if not isinstance(descriptor.metadata, dict):
+        raise GraphMisused(f"the metadata is {described(descriptor.metadata)}. Pass a dict.")
+    exact(descriptor.metadata, "the metadata")
+
+
+async def unwrapped(call: Awaitable[T]) -> T:
+    """What the call gives. A task group in it, of a node or of middleware, hides no suspension."""
+    try:
+        return await call
+    except BaseExceptionGroup as group:
+        unwrap(group)
+
+
+def unwrap(group: BaseExceptionGroup[BaseException]) -> NoReturn:
+    """Raise what the errors of a task group mean: a suspension, unless another of them failed."""
+    signals, others = group.split(SuspendSignal)
+    if signals is None:
+        raise group
+    found: BaseException = signals if others is None else others
+    while others is None and isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    raise found from None

@@ -18,8 +18,8 @@ import msgspec
 
 from limpet.errors import CheckpointError, GraphInvalid, LimpetError, SuspensionError
 from limpet.graph.context import current_attempt, current_node
-from limpet.graph.engine.run import Next
-from limpet.graph.observe import raised
+from limpet.graph.engine.loop import Next
+from limpet.graph.observers import raised
 
 _LOG: Final = logging.getLogger("limpet.graph")
 # What no middleware of ours treats as a failure of the node.

@@ -16,9 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import ExtraMissing
-from limpet.graph.logs import identity
-from limpet.graph.observe import Span
-from limpet.graph.suspend import SuspendSignal
+from limpet.graph.context import SuspendSignal, identity
+from limpet.graph.observers import Span
 
 try:
     from opentelemetry import trace

@@ -1,6 +1,6 @@
-"""The plan of a graph: its steps, and what it was compiled with. Data that a run reads.
+"""The plan of a graph: its steps, what it was compiled with, and its drawing.
 
-It stands below whatever runs it. `CompiledGraph` is a plan with the verbs of a caller.
+Data that a run reads. `CompiledGraph` is a plan with the verbs of a caller.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from limpet.errors import GraphError, GraphInvalid
-from limpet.graph.binding import SessionConfig
 from limpet.graph.checkpoint import ChangeCheckpointer, Checkpointer
-from limpet.graph.observe import Delivery, Tracer, Watcher
+from limpet.graph.observers import Delivery, Tracer, Watcher
+from limpet.graph.sessions import SessionConfig
 from limpet.graph.state import State, StatePlan
 from limpet.model import described
 from limpet.model.state.labels import LabelRegistry
@@ -97,3 +97,38 @@ def checked_steps(steps_max: int, refusal: type[GraphError]) -> int:
 
 def _kind(step: Any) -> str:
     return getattr(step, "kind", "")
+
+
+_SHAPES = {
+    "function": ("[", "]"),
+    "subgraph": ("[[", "]]"),
+    "fan_out": ("[/", "/]"),
+    "branches": ("{{", "}}"),
+}
+
+
+def mermaid(graph: GraphPlan[Any]) -> str:
+    """The Mermaid text of a graph."""
+    ids = {name: f"n{at}" for at, name in enumerate(graph.steps)}
+    lines = ["flowchart TD", "    start([start])", "    finish([END])"]
+    for name, step in graph.steps.items():
+        opening, closing = _SHAPES[step.kind]
+        lines.append(f'    {ids[name]}{opening}"{_label(name, step)}"{closing}')
+    lines.append(f"    start --> {ids[graph.entry]}")
+    for name, step in graph.steps.items():
+        edge = step.next
+        if edge.fn is None:
+            lines.append(f"    {ids[name]} --> {ids.get(edge.target or '', 'finish')}")
+            continue
+        targets: tuple[str | None, ...] = (*graph.steps, None)
+        for target in targets if edge.drawn is None else edge.drawn:
+            lines.append(f"    {ids[name]} -.-> {ids.get(target or '', 'finish')}")
+    return "\n".join(lines) + "\n"
+
+
+def _label(name: str, step: Any) -> str:
+    text = name.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    if step.kind == "branches":
+        inside = ", ".join(str(branch) for branch in step.branches)
+        text += ": " + inside.replace('"', "&quot;")
+    return text

@@ -1,24 +1,54 @@
-"""Session stores: the protocol by which a graph's session state is kept between invocations.
+"""Sessions of a graph: the store protocol, the store in memory, and the session of one invocation.
 
-The engine needs `load` and `save`; it calls `save(session_id, record)` without keywords unless the
-graph was bound with conflicts="raise". `delete` and `list` are for applications. Locks are a second
-protocol. A store of your own needs no base class: four coroutines with these names are enough.
+The engine needs `load` and `save` of a store; it calls `save(session_id, record)` without keywords
+unless the graph was bound with conflicts="raise". `delete` and `list` are for applications. Locks
+are a second protocol. A store of your own needs no base class: four coroutines with these names are
+enough. All stores of ours check their arguments here and refuse the same: one in memory that took
+what a file refuses would let a program pass its tests and fail in production.
+
+A `Binding` loads, migrates and merges at the entry and saves at the end. The loaded state is the
+base. Of the caller's initial state only fields that were set explicitly are folded in, through the
+reducers: a new message is added to the history, and defaults replace nothing. With
+on_load="replace" the stored fields replace what was given. Only the fields of the session's own
+State class are stored; all others belong to one invocation.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
-from limpet.errors import InvalidCursor, InvalidInput, SessionWriteConflict
-from limpet.graph.arguments import exact, filter_of, own_name, session_key
-from limpet.graph.stores.labels import schema_label
-from limpet.model import described
+from limpet.errors import (
+    InvalidCursor,
+    InvalidInput,
+    InvalidQuery,
+    InvalidSchema,
+    InvalidValue,
+    MappingReferencesUndeclaredField,
+    SessionLoadFailed,
+    SessionSaveFailed,
+    SessionWriteConflict,
+)
+from limpet.errors.graph import said
+from limpet.graph.project import ExplicitMapping, Projection
+from limpet.graph.state import StatePlan
+from limpet.model import LABEL_VALUE_CHARS_MAX, STATE_DEPTH_MAX, Key, described, unfit
+from limpet.model.ops import check_name
+from limpet.model.state.labels import LabelRegistry
+from limpet.model.values import round_trip, settle
+from limpet.session.arguments import moment_us
 
 T = TypeVar("T")
+F = TypeVar("F")
+_decode: Final = msgspec.json.Decoder().decode
+Conflicts: TypeAlias = Literal["overwrite", "raise"]
+OnLoad: TypeAlias = Literal["merge", "replace"]
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,28 +201,6 @@ class InMemorySessionStore:
             lock.release()
 
 
-def checked_record(record: Any) -> SessionRecord:
-    """The record, if a store can keep one like it. Raises InvalidInput, or what is wrong in it."""
-    if not isinstance(record, SessionRecord):
-        raise InvalidInput(f"{described(record)} is not a SessionRecord. Pass one.")
-    if not isinstance(record.state, dict) or not isinstance(record.schema_version, str):
-        raise InvalidInput("a session record has a dict as its state and a text as schema_version.")
-    for name in record.state:
-        own_name(name)
-    schema_label(record.schema_version)
-    return record
-
-
-def page_of(items: list[T], ids: list[str], limit: int | None, cursor: str | None) -> Listing[T]:
-    """The page of sorted items that begins after the id in `cursor`."""
-    if cursor is not None and not isinstance(cursor, str):
-        raise InvalidCursor
-    start = sum(1 for name in ids if name <= cursor) if cursor is not None else 0
-    stop = len(items) if limit is None else min(len(items), start + limit)
-    after = ids[stop - 1] if start < stop < len(items) else None
-    return Listing.of(items[start:stop], after)
-
-
 def _copied(record: SessionRecord) -> SessionRecord:
     return msgspec.structs.replace(record, state=exact(record.state, "the state"))
 
@@ -215,3 +223,261 @@ def _matches(item: SessionSummary, wanted: SessionFilter) -> bool:
     if any(after is not None and (at is None or at <= after) for at, after in times):
         return False
     return wanted.schema_version is None or item.schema_version == wanted.schema_version
+
+
+def page_of(items: list[T], ids: list[str], limit: int | None, cursor: str | None) -> Listing[T]:
+    """The page of sorted items that begins after the id in `cursor`."""
+    if cursor is not None and not isinstance(cursor, str):
+        raise InvalidCursor
+    start = sum(1 for name in ids if name <= cursor) if cursor is not None else 0
+    stop = len(items) if limit is None else min(len(items), start + limit)
+    after = ids[stop - 1] if start < stop < len(items) else None
+    return Listing.of(items[start:stop], after)
+
+
+def checked_record(record: Any) -> SessionRecord:
+    """The record, if a store can keep one like it. Raises InvalidInput, or what is wrong in it."""
+    if not isinstance(record, SessionRecord):
+        raise InvalidInput(f"{described(record)} is not a SessionRecord. Pass one.")
+    if not isinstance(record.state, dict) or not isinstance(record.schema_version, str):
+        raise InvalidInput("a session record has a dict as its state and a text as schema_version.")
+    for name in record.state:
+        own_name(name)
+    schema_label(record.schema_version)
+    return record
+
+
+def session_key(session_id: Any) -> str:
+    """The id of a session: what may be the id in a key. Raises InvalidInput."""
+    if not isinstance(session_id, str) or not session_id:
+        raise InvalidInput(f"a session id is a text that is not empty, not {session_id!r}.")
+    return Key("graph", "sessions", session_id).id
+
+
+def own_name(name: Any) -> str:
+    """The name of a field of a session's own state. Raises InvalidOp or InvalidValue."""
+    if isinstance(name, str) and ":" in name:
+        raise InvalidValue("the state", f"has the name {name!r}; names have no colon")
+    return check_name(name)
+
+
+def filter_of(given: F | None, kind: type[F]) -> F:
+    """The filter of a listing; one that matches everything if none is given."""
+    wanted: Any = kind() if given is None else given
+    if not isinstance(wanted, kind):
+        raise InvalidQuery(f"a filter is a {kind.__name__}, not {described(wanted)}")
+    limit = wanted.limit  # type: ignore[attr-defined]  # both filters have one
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise InvalidQuery(f"a limit is a number from 1, or None for all, not {described(limit)}")
+    for name in wanted.__struct_fields__:  # type: ignore[attr-defined]  # both are structs
+        if name.endswith("_after"):
+            moment_us(name, getattr(wanted, name))
+    return wanted
+
+
+def exact(value: Any, where: str) -> Any:
+    """A plain copy of a JSON value. Raises InvalidValue for what JSON would change, such as NaN."""
+    trip = round_trip(value, _decode)
+    return settle(value, where, depth_max=STATE_DEPTH_MAX) if trip is None else trip[1]
+
+
+def label_text(text: str) -> str:
+    """The text itself, or quoted where a label cannot hold it; a digest where it is too long."""
+    if unfit(text, LABEL_VALUE_CHARS_MAX) is None and not text.startswith('"'):
+        return text
+    quoted = json.dumps(text)
+    if len(quoted) <= LABEL_VALUE_CHARS_MAX:
+        return quoted
+    return f'"sha256:{hashlib.sha256(quoted.encode()).hexdigest()}'
+
+
+def schema_label(version: str) -> str:
+    """The label of a schema version. Raises InvalidSchema if it cannot be read back."""
+    label = label_text(version)
+    if schema_of(label) != version:
+        advice = "Name a version by a short text, such as 'v1' or '2026-05'"
+        raise InvalidSchema(f"a version of {len(version):,} characters cannot be stored", advice)
+    return label
+
+
+def schema_of(label: str) -> str:
+    """The schema version that a label holds."""
+    if not label.startswith('"') or not label.endswith('"'):
+        return label
+    return str(json.loads(label))
+
+
+class SessionConfig:
+    """How a graph keeps its sessions, compiled."""
+
+    def __init__(
+        self,
+        store: SessionStore,
+        plan: StatePlan[Any],
+        session: StatePlan[Any] | None,
+        projection: Projection,
+        migrations: LabelRegistry,
+        *,
+        auto_save: bool,
+        conflicts: Conflicts,
+        on_load: OnLoad = "merge",
+    ) -> None:
+        self.store, self.auto_save, self.conflicts = store, auto_save, conflicts
+        self.on_load = on_load
+        self.plan, self.session, self.migrations = plan, session, migrations
+        self.inward: dict[str, str] = {}  # field of the state ← field of the session
+        self.outward: dict[str, str] = {}  # field of the session ← field of the state
+        if session is not None:
+            self._map(session, projection)
+        migrations.check(self.stored.version)
+
+    @property
+    def stored(self) -> StatePlan[Any]:
+        """The class whose fields are stored."""
+        return self.plan if self.session is None else self.session
+
+    def loads(self, name: str) -> bool:
+        """True if a session gives this field of the state its value."""
+        return self.session is None or name in self.inward
+
+    def _map(self, session: StatePlan[Any], projection: Projection) -> None:
+        state, kept = self.plan.fields, session.fields
+        inward = dict(projection.inward(tuple(state), tuple(kept)))
+        outward = dict(projection.outward(tuple(state), tuple(kept)))
+        if isinstance(projection, ExplicitMapping):  # one direction stands for both
+            outward = dict(projection.outputs or {})
+        inward, outward = _oriented(inward, state, kept), _oriented(outward, kept, state)
+        declared = hasattr(projection, "in_fields")  # both directions are complete as listed
+        self.inward = inward or ({} if declared else {of: name for name, of in outward.items()})
+        self.outward = outward or ({} if declared else {of: name for name, of in inward.items()})
+        for name, of in self.inward.items():
+            _check(name, self.plan, of, session)
+        for name, of in self.outward.items():
+            _check(of, self.plan, name, session)
+        for name in kept:
+            if name not in self.outward and not declared:
+                raise MappingReferencesUndeclaredField("session", name, self.plan.name)
+
+
+class Binding:
+    """The session of one invocation."""
+
+    def __init__(self, config: SessionConfig, session_id: str) -> None:
+        self._config, self.session_id = config, session_id
+        self._held: Any = None  # what was loaded, as the class that is stored
+        self._version: int | None = 0
+        self._saving = asyncio.Lock()  # saves take effect in the order of their calls
+
+    async def load(self) -> bool:
+        """Load the session and migrate it; False if there is none. Nothing has run if it raises."""
+        config = self._config
+        try:
+            record = await config.store.load(self.session_id)
+            if record is None:
+                return False
+            plain, version = record.state, record.schema_version
+            if not isinstance(plain, Mapping):
+                raise TypeError(f"the record's state is a {type(plain).__name__}, not a dict")
+            self._version = getattr(record, "version", None)
+            self._check_versions()
+        except Exception as error:
+            raise SessionLoadFailed(self.session_id, said(error)) from error
+        wanted = config.stored.version
+        if version != wanted:
+            plain = config.migrations.migrate(dict(plain), version, wanted)
+        self._held = config.stored.load(plain, f"the state of session {self.session_id!r}")
+        return True
+
+    def merged(self, initial: Any) -> Any:
+        """The state that the run starts with."""
+        held, config, plan = self._held, self._config, self._config.plan
+        if held is None:
+            return initial
+        replaces = config.on_load == "replace"
+        if config.session is None:
+            return held if replaces else plan.fold_in(held, initial)
+        values = {name: getattr(held, of) for name, of in config.inward.items()}
+        base = plan.overlay(initial, values, f"the state of session {self.session_id!r}")
+        if replaces:
+            return base
+        outward = [name for name in values if name in initial.model_fields_set]
+        return plan.apply(base, {n: getattr(initial, n) for n in outward}, "the initial state")
+
+    def record(self, state: Any) -> SessionRecord:
+        """The record of a state. Raises StateValidationError if it does not fit the session."""
+        config, kept = self._config, state
+        if config.session is not None:
+            values = {} if self._held is None else dict(self._held.__dict__)
+            values |= {name: getattr(state, of) for name, of in config.outward.items()}
+            kept = config.session.made(values, f"the state of session {self.session_id!r}")
+        plain = config.stored.dump(kept)
+        return SessionRecord(
+            session_id=self.session_id, state=plain, schema_version=config.stored.version
+        )
+
+    async def save(self, state: Any, *, result: Any = None) -> None:
+        """Save the session once: a store that refuses or fails is not asked again."""
+        async with self._saving:
+            await self._save(state, result)
+
+    async def settled(self) -> None:
+        """Wait until no save is under way, nor waits for another."""
+        async with self._saving:
+            pass
+
+    async def _save(self, state: Any, result: Any) -> None:
+        try:
+            record = self.record(state)
+            self._check_versions()
+            if self.expected is None:
+                version = await self._config.store.save(self.session_id, record)
+            else:
+                save: Any = self._config.store.save  # one that takes the optional keyword
+                version = await save(self.session_id, record, expected_version=self.expected)
+        except SessionWriteConflict as error:
+            error.result = result
+            raise
+        except Exception as error:
+            raise SessionSaveFailed(self.session_id, said(error), result) from error
+        self.saved(version)
+
+    def _check_versions(self) -> None:
+        """Without a version a conflict could not be seen: refuse rather than overwrite."""
+        if self._config.conflicts == "raise" and self._version is None:
+            raise TypeError("the store gives no version, which conflicts='raise' needs")
+
+    @property
+    def store(self) -> SessionStore:
+        """The store that has the session."""
+        return self._config.store
+
+    @property
+    def auto_save(self) -> bool:
+        """Whether the session is saved when the run ends or is suspended."""
+        return self._config.auto_save
+
+    @property
+    def expected(self) -> int | None:
+        """The version that the store must still have; None if the last save wins."""
+        return self._version if self._config.conflicts == "raise" else None
+
+    def saved(self, version: object) -> None:
+        """Note the version that a save returned."""
+        known = isinstance(version, int) and not isinstance(version, bool)
+        self._version = version if known else None  # type: ignore[assignment]  # an int, as checked
+
+
+def _oriented(
+    mapping: Mapping[str, str], targets: Mapping[str, Any], sources: Mapping[str, Any]
+) -> dict[str, str]:
+    """The mapping as target ← source, also if it was written the other way round."""
+    fits = all(n in targets and of in sources for n, of in mapping.items())
+    turned = all(n in sources and of in targets for n, of in mapping.items())
+    return {of: n for n, of in mapping.items()} if turned and not fits else dict(mapping)
+
+
+def _check(name: str, plan: StatePlan[Any], of: str, session: StatePlan[Any]) -> None:
+    if name not in plan.fields:
+        raise MappingReferencesUndeclaredField("session", name, plan.name)
+    if of not in session.fields:
+        raise MappingReferencesUndeclaredField("session", of, session.name)

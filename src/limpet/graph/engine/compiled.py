@@ -1,20 +1,69 @@
 """The compiled graph: what `GraphBuilder.compile` returns. It never changes and may be shared.
 
-It is the plan of a graph with the verbs of its caller: run it, watch it, draw it.
+An invocation loads its session, finds the state to start with, runs, and saves. Errors raised
+before the first node leave everything as it was.
+
+At the end session and checkpoint agree. A completed run saves its session and completes its record,
+in one commit where both live together. Elsewhere the session is saved while the record still says
+that the run is at its end; a run that is resumed there runs no node and saves the session again. So
+a session never misses the turn of a completed invocation, wherever the process dies.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+from uuid import uuid4
 
-from limpet.graph.engine.draw import mermaid
-from limpet.graph.engine.invoke import Call, Ran, invoke
-from limpet.graph.observe import Drained, Observer, Phase, drain, drain_events_for, watcher
-from limpet.graph.plan import GraphPlan
+import msgspec
+
+from limpet.errors import (
+    CheckpointSaveFailed,
+    GraphMisused,
+    SessionSaveFailed,
+    SessionWriteConflict,
+    SuspensionPersistenceFailed,
+    SuspensionRecordInvalid,
+)
+from limpet.errors.graph import said
+from limpet.graph.checkpoint import (
+    Checkpointer,
+    CheckpointRecord,
+    ClaimingCheckpointer,
+    JointCheckpointer,
+)
+from limpet.graph.context import CURRENT, Invocation, Scope, Suspended, SuspendSignal
+from limpet.graph.engine.loop import run_graph
+from limpet.graph.engine.resume import (
+    Hold,
+    Start,
+    check_no_session,
+    check_session,
+    check_signal,
+    check_unused,
+    id_taken,
+    start_of,
+)
+from limpet.graph.engine.track import Ending, LiveFrame, Tracker
+from limpet.graph.observers import (
+    Drained,
+    Observer,
+    Phase,
+    Watcher,
+    drain,
+    drain_events_for,
+    watcher,
+)
+from limpet.graph.plan import GraphPlan, checked_steps, mermaid
+from limpet.graph.sessions import Binding
 from limpet.graph.state import State
+from limpet.model import described
 
 S = TypeVar("S", bound=State)
+_LOG: Final = logging.getLogger("limpet.graph")
+_IDS: Final = ("session_id", "correlation_id", "invocation_id", "resume_invocation", "signal_id")
 
 
 class CompiledGraph(GraphPlan[S]):
@@ -106,3 +155,324 @@ class CompiledGraph(GraphPlan[S]):
     def draw(self) -> str:
         """The graph as a Mermaid flowchart."""
         return mermaid(self)
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of an invocation; `CompiledGraph.invoke` says what they mean."""
+
+    initial: Any = None
+    session_id: str | None = None
+    correlation_id: str | None = None
+    invocation_id: str | None = None
+    resume_invocation: str | None = None
+    signal_payload: Mapping[str, Any] | None = None
+    signal_id: str | None = None
+    observers: Iterable[Observer] | None = None
+    metadata: Mapping[str, Any] | None = None
+    steps_max: int | None = None
+
+    def check(self) -> None:
+        """Refuse ids that are not text, and a signal for nobody."""
+        for name in _IDS:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value.strip()):
+                raise GraphMisused(
+                    f"{name} is {described(value)}. Pass a text that is not empty, or leave it out."
+                )
+        for name in ("signal_payload", "signal_id"):
+            if getattr(self, name) is not None and self.resume_invocation is None:
+                raise GraphMisused(
+                    f"{name} was given without resume_invocation. Pass the id of the invocation "
+                    "that is suspended."
+                )
+        if self.metadata is not None and not isinstance(self.metadata, Mapping):
+            raise GraphMisused(f"metadata is {described(self.metadata)}. Pass a dict.")
+        if self.steps_max is not None:
+            checked_steps(self.steps_max, GraphMisused)
+
+    @property
+    def is_signal(self) -> bool:
+        """True if the caller delivers a signal, with a payload or only by its name."""
+        return self.signal_payload is not None or self.signal_id is not None
+
+    def watchers(self) -> tuple[Watcher, ...]:
+        """The observers of this invocation alone."""
+        if self.observers is None:
+            return ()
+        if not isinstance(self.observers, Iterable):
+            raise GraphMisused(f"observers is {described(self.observers)}. Pass a list of them.")
+        return tuple([watcher(observer) for observer in self.observers])
+
+
+class Ran:
+    """What a caller may want to know of a run beside its result, also if it raised."""
+
+    __slots__ = ("entry_state", "found_session", "invocation_id")
+
+    def __init__(self) -> None:
+        self.invocation_id = ""
+        self.found_session = False
+        self.entry_state: Any = None  # None if it was refused before it could start
+
+
+async def invoke(graph: GraphPlan[Any], call: Call, ran: Ran) -> Any:
+    """Run the graph; the final state, or `Suspended`."""
+    call.check()
+    watchers = call.watchers()
+    if call.resume_invocation is None:
+        return await _invoke(graph, call, ran, watchers, None, None)
+    hold, signal = Hold(graph.checkpointer), call.is_signal
+    try:
+        record = await hold.resume(call.resume_invocation, signal=signal)
+        check_signal(record, call.signal_id, call.initial, signal=signal)
+        check_session(record, call.session_id, signal=signal)
+        return await _invoke(graph, call, ran, watchers, hold, record)
+    finally:
+        await hold.release()
+
+
+async def _invoke(
+    graph: GraphPlan[Any],
+    call: Call,
+    ran: Ran,
+    watchers: tuple[Watcher, ...],
+    hold: Hold | None,
+    record: CheckpointRecord | None,
+) -> Any:
+    run = Invocation(*await _ids(graph, call, record), call.session_id, call.metadata)
+    run.observers, run.tracer, run.steps_max = watchers, graph.tracer, call.steps_max
+    run.deliveries, ran.invocation_id = graph.deliveries, run.invocation_id
+    scope = Scope(run, graph)
+    token = CURRENT.set(scope)
+    try:
+        with run.span("invocation", graph.name):  # which sees a suspension as its parts do
+            return await _run(scope, call, ran, hold, record)
+    except SuspendSignal as signal:
+        return signal.outcome  # as `_run` saved it
+    finally:
+        run.ended = True  # tasks that nodes left behind still see it
+        CURRENT.reset(token)
+
+
+async def _ids(
+    graph: GraphPlan[Any], call: Call, record: CheckpointRecord | None
+) -> tuple[str, str]:
+    """The ids of the invocation and of its correlation: one id serves as both, if none is given.
+
+    A suspended invocation keeps its own. One that goes on from another has a new one, not the
+    caller's: that is for invocations that begin. An id of the caller's must be new: its record
+    would take the place of another's, which may be paused.
+    """
+    correlation_id = call.correlation_id if record is None else record.correlation_id
+    given = call.invocation_id
+    if record is not None and record.status == "suspended":
+        given = record.invocation_id
+    elif record is not None and record.status != "completed":
+        given = None
+    elif given is not None and given != call.resume_invocation and graph.checkpointer is not None:
+        await check_unused(graph.checkpointer, given)
+    id = given or str(uuid4())
+    return id, correlation_id or (id if given is None else str(uuid4()))
+
+
+async def _run(
+    scope: Scope, call: Call, ran: Ran, hold: Hold | None, record: CheckpointRecord | None
+) -> Any:
+    run, graph = scope.run, scope.graph
+    if graph.session is not None and run.session_id is not None:
+        run.binding = Binding(graph.session, run.session_id)
+        ran.found_session = await run.binding.load()
+        if ran.found_session and record is not None:
+            check_no_session(record, signal=call.is_signal)
+    elif run.session_id is not None:
+        _warn_once(graph)
+    start = _start(scope, call, record)
+    ran.entry_state = start.state
+    if graph.checkpointer is not None:
+        named = run.invocation_id == call.invocation_id
+        await _track(scope, graph.checkpointer, start, hold, record, named=named)
+    try:
+        final = await run_graph(scope, start.state, start.node)
+    except SuspendSignal as signal:
+        signal.outcome = await suspended(scope, signal)
+        raise
+    except BaseException as error:
+        await leave_record(run, error)
+        raise
+    await finish(run, final)
+    return final
+
+
+def _warn_once(graph: GraphPlan[Any]) -> None:
+    """A session id alone stands on spans and logs: that may be meant, or a store was forgotten."""
+    if not graph.warned:
+        graph.warned = True
+        _LOG.warning("session without a store: graph=%s", graph.name)
+
+
+def _start(scope: Scope, call: Call, record: CheckpointRecord | None) -> Start:
+    """Where the run starts: at the record, or at the entry with the session and the input."""
+    graph, binding = scope.graph, scope.run.binding
+    if record is not None:
+        start = start_of(graph, record, call.initial, call.signal_payload)
+        scope.rest = start.inside
+        return start
+    initial = {} if call.initial is None else call.initial
+    state = graph.plan.made(initial, "the initial state")
+    return Start(state if binding is None else binding.merged(state), graph.entry)
+
+
+async def _track(
+    scope: Scope,
+    checkpointer: Checkpointer,
+    start: Start,
+    hold: Hold | None,
+    record: CheckpointRecord | None,
+    *,
+    named: bool,
+) -> None:
+    """Follow the run from where it starts.
+
+    The start is saved while the first node waits, or with it: a step is one commit. An id that
+    others may know, of a suspended run or named by the caller, is claimed before the first node:
+    of several runs that start under it at once only one runs.
+    """
+    run, graph = scope.run, scope.graph
+    tracker = run.tracker = Tracker(checkpointer, graph.changes, run, graph.name, graph.plan)
+    scope.frame = LiveFrame(tracker.box, graph.plan, start.state, start.node, stored=True)
+    scope.frame.rest = start.inside
+    unfinished = None if record is None or record.status == "completed" else record
+    if unfinished is not None:
+        tracker.positions = list(unfinished.completed_positions)
+        tracker.signals = unfinished.signals + (unfinished.status == "suspended")
+    tracker.ending = ending_of(run, checkpointer)
+    if unfinished is not None and unfinished.status == "suspended":
+        if not await tracker.claim(unfinished.revision):
+            reason = "it has been resumed already"
+            raise SuspensionRecordInvalid(unfinished.invocation_id, reason)
+    elif hold and unfinished is not None and unfinished.invocation_id != run.invocation_id:
+        await hold.pass_on(unfinished, tracker, run.invocation_id)
+    elif named and isinstance(checkpointer, ClaimingCheckpointer):
+        goes_on = record is not None and record.invocation_id == run.invocation_id
+        if not await tracker.claim(record.revision if record and goes_on else 0):
+            raise id_taken(run.invocation_id)
+    else:
+        tracker.begin_soon()
+
+
+def ending_of(run: Invocation, checkpointer: Checkpointer) -> Ending:
+    """How the last step of this run is saved."""
+    binding = run.binding
+    if binding is None or not binding.auto_save:
+        return "alone"
+    joint = isinstance(checkpointer, JointCheckpointer) and checkpointer.joins(binding.store)
+    return "with session" if joint else "after session"
+
+
+async def leave_record(run: Invocation, error: BaseException) -> None:
+    """After a run that failed before anything was saved: save where it started.
+
+    If that fails too, the run's own error says so: it is the one that the caller has to see.
+    """
+    if run.tracker is None or isinstance(error, CheckpointSaveFailed):
+        return
+    try:
+        await run.tracker.begun()
+    except CheckpointSaveFailed as unsaved:
+        error.add_note(f"The run cannot be resumed: {unsaved}")
+
+
+async def finish(run: Invocation, final: Any) -> None:
+    """Save the session and the completed record. Raises SessionSaveFailed with the result."""
+    await _close(run)
+    binding, tracker = run.binding, run.tracker
+    if binding is not None and binding.auto_save:
+        if tracker is not None and tracker.ending == "with session":
+            await _together(binding, tracker, final)
+            return
+        await binding.save(final, result=final)
+    if tracker is not None:
+        await tracker.end()
+
+
+async def _close(run: Invocation) -> None:
+    """Let nothing that a node left behind save the session after the end, or over it."""
+    run.ended = True
+    if run.binding is not None:
+        await run.binding.settled()
+
+
+async def _together(binding: Binding, tracker: Tracker, final: Any) -> None:
+    """One commit. If it fails, the last step is saved without the session, which is as it was."""
+    checkpointer: Any = tracker.checkpointer  # a JointCheckpointer, as `ending_of` found
+    await tracker.settled()
+    try:
+        version = await checkpointer.save_with_session(
+            tracker.ended(),
+            binding.store,
+            binding.record(final),
+            expected_version=binding.expected,
+        )
+    except Exception as error:
+        with suppress(Exception):
+            await tracker.unended()
+        if isinstance(error, SessionWriteConflict):
+            error.result = final
+            raise
+        reason = said(error)
+        raise SessionSaveFailed(binding.session_id, reason, final) from error
+    binding.saved(version)
+
+
+async def suspended(scope: Scope, signal: SuspendSignal) -> Suspended:
+    """Save the suspended record with the session; what the caller gets."""
+    run, tracker = scope.run, scope.run.tracker
+    if tracker is None or scope.frame is None:
+        reason = "the graph has no checkpointer, so nothing could resume it"
+        advice = "Build the graph with with_checkpointer(…)"
+        raise SuspensionPersistenceFailed(run.invocation_id, reason, advice)
+    await _close(run)
+    state = scope.frame.state
+    if signal.completed:
+        tracker.positions.append(signal.position)
+    await tracker.settled()
+    record = tracker.suspended(signal.document(), signal.frame)
+    try:
+        await _keep(run, tracker.checkpointer, record, state)
+    except Exception as error:
+        with suppress(Exception):  # what stays is an invocation that can be resumed
+            await tracker.unsuspend()
+        if isinstance(error, SessionWriteConflict):
+            raise
+        reason = said(error)
+        raise SuspensionPersistenceFailed(run.invocation_id, reason) from error
+    return Suspended(
+        invocation_id=run.invocation_id,
+        correlation_id=run.correlation_id,
+        session_id=run.session_id,
+        descriptor=signal.descriptor,
+        state=state,
+        node_name=signal.namespace[0],
+        namespace=signal.namespace,
+    )
+
+
+async def _keep(
+    run: Invocation, checkpointer: Checkpointer, record: CheckpointRecord, state: Any
+) -> None:
+    """Save a suspended record and its session: in one commit where both live together.
+
+    Otherwise the record is saved first: a crash in between leaves a session that is older than the
+    suspended run, and the run saves it when it ends.
+    """
+    binding = run.binding
+    if binding is None or not binding.auto_save:
+        await checkpointer.save(record)
+    elif isinstance(checkpointer, JointCheckpointer) and checkpointer.joins(binding.store):
+        version = await checkpointer.save_with_session(
+            record, binding.store, binding.record(state), expected_version=binding.expected
+        )
+        binding.saved(version)
+    else:
+        await checkpointer.save(record)
+        await binding.save(state)

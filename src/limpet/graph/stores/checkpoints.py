@@ -24,15 +24,16 @@ from limpet.errors import (
     SessionNotFound,
     SessionWriteConflict,
 )
-from limpet.graph.arguments import checked_flush, filter_of, invocation_key
 from limpet.graph.checkpoint import (
     CheckpointFilter,
     CheckpointRecord,
     CheckpointSummary,
+    checked_flush,
+    invocation_key,
     matches,
     warn_missing,
 )
-from limpet.graph.sessions import Listing, SessionRecord, SessionStore
+from limpet.graph.sessions import Listing, SessionRecord, SessionStore, filter_of
 from limpet.graph.stores.documents import RACES, Documents, Handle, Moved
 from limpet.graph.stores.leases import LEASE_SECONDS, Leases
 from limpet.graph.stores.opened import Opened, Source, postgres_url, shared, sqlite_url

@@ -8,14 +8,10 @@ from typing import Any
 import msgspec
 
 from limpet.errors import CheckpointRecordInvalid
-from limpet.graph.checkpoint import (
-    CheckpointFilter,
-    CheckpointRecord,
-    CheckpointSummary,
-    Document,
-)
+from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary, Document
+from limpet.graph.sessions import label_text
 from limpet.graph.stores.documents import Labels, own_fields
-from limpet.graph.stores.labels import CORRELATION, SESSION, STATUS, label_text
+from limpet.graph.stores.labels import CORRELATION, SESSION, STATUS
 from limpet.model import Head, thaw
 from limpet.store.protocol import Page
 

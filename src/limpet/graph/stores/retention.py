@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from limpet.graph.arguments import keep_of
-from limpet.graph.checkpoint import is_over
+from limpet.graph.checkpoint import is_over, keep_of
 from limpet.graph.stores.documents import Documents
 
 _PAGE: Final = 100  # records that one page reads

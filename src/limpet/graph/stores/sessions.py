@@ -12,16 +12,20 @@ from types import TracebackType
 from typing import Any, Self
 
 from limpet.errors import SessionWriteConflict
-from limpet.graph.arguments import filter_of, session_key
 from limpet.graph.sessions import (
     Listing,
     SessionFilter,
     SessionRecord,
     SessionSummary,
     checked_record,
+    filter_of,
+    label_text,
+    schema_label,
+    schema_of,
+    session_key,
 )
 from limpet.graph.stores.documents import Documents, Handle, Moved, own
-from limpet.graph.stores.labels import SCHEMA, label_text, schema_label, schema_of
+from limpet.graph.stores.labels import SCHEMA
 from limpet.graph.stores.locks import Locks
 from limpet.graph.stores.opened import Opened, Source, postgres_url, shared, sqlite_url
 from limpet.model import PAGE_MAX, Head, thaw

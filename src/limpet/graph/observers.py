@@ -1,4 +1,4 @@
-"""Observers: what happened to each attempt of each node, delivered beside the run.
+"""Observers and tracers: what happened to each attempt of each node, delivered beside the run.
 
 Every attempt gives `started` and then exactly one of `completed` and `suspended`. Events of one
 invocation are delivered one after another, each to the observers of the graphs around the node, the
@@ -24,14 +24,19 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from limpet.errors import GraphMisused
-from limpet.graph.descriptor import SuspensionDescriptor
 from limpet.model import described
 
 _LOG: Final = logging.getLogger("limpet.graph")
-
 Phase: TypeAlias = Literal["started", "completed", "suspended"]
 _PHASES: Final[frozenset[str]] = frozenset(["started", "completed", "suspended"])
 SpanKind: TypeAlias = Literal["invocation", "node", "subgraph", "fan_out_instance", "branch"]
+
+
+class SuspensionDescriptor(msgspec.Struct, frozen=True):
+    """What a suspended invocation waits for. `metadata` is plain JSON data."""
+
+    signal_id: str
+    metadata: dict[str, Any] = {}
 
 
 class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):

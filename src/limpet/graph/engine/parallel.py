@@ -1,0 +1,447 @@
+"""Parallel nodes: a fan-out over the items of a list, and branches that run at the same time.
+
+A fan-out runs one subgraph once for each item, or a number of times, as many at once as
+`concurrency` allows; results are merged in the order of the indexes when all have ended. Branches
+are several subgraphs or calls that start from the state of the node's entry; their updates are
+merged in the order in which they were declared. Each instance and branch is saved when it is done,
+so a resumed run repeats none that had finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import (
+    CheckpointError,
+    CheckpointRecordInvalid,
+    FanOutEmpty,
+    NodeException,
+    ParallelBranchesBranchFailed,
+    SuspensionError,
+)
+from limpet.errors.graph import said
+from limpet.graph.checkpoint import Progress, Slot
+from limpet.graph.context import CURRENT, Scope, SuspendSignal, unwrapped
+from limpet.graph.engine.loop import Edge, Middleware, attempt_of, chained, run_graph, together
+from limpet.graph.plan import GraphPlan
+from limpet.graph.project import Crossing
+from limpet.graph.state import Contributions, StatePlan
+from limpet.model import described
+
+if TYPE_CHECKING:
+    from limpet.graph.engine.compiled import CompiledGraph
+
+ErrorPolicy: TypeAlias = Literal["fail_fast", "collect"]
+OnEmpty: TypeAlias = Literal["raise", "noop"]
+# What a resumed run does with an instance that had begun and was not done.
+ResumeInstances: TypeAlias = Literal["continue", "restart"]
+# Never collected as the failure of one instance: the whole run cannot go on.
+FATAL = (CheckpointError, SuspensionError)
+
+
+class FanOut(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a fan-out node."""
+
+    collect_field: str
+    target_field: str
+    items_field: str | None = None
+    item_field: str | None = None
+    count: int | Callable[[Any], int] | None = None
+    concurrency: int | Callable[[Any], int] | None = 10
+    error_policy: ErrorPolicy = "fail_fast"
+    on_empty: OnEmpty = "raise"
+    errors_field: str | None = None
+    count_field: str | None = None
+    extra_outputs: Mapping[str, str] = {}  # outer field → inner field
+    instance_middleware: tuple[Middleware, ...] = ()
+    resume_instances: ResumeInstances = "continue"
+
+
+class FanOutStep:
+    """A node that runs its subgraph for each item."""
+
+    kind = "fan_out"
+    counts = True
+    fn = None
+
+    def __init__(
+        self,
+        name: str,
+        graph: GraphPlan[Any],
+        crossing: Crossing,
+        settings: FanOut,
+        middleware: tuple[Middleware, ...],
+        edge: Edge,
+    ) -> None:
+        self.name, self.graph, self.crossing, self.settings = name, graph, crossing, settings
+        self.middleware, self.next = middleware, edge
+        self._collected = (settings.collect_field, *settings.extra_outputs.values())
+
+    async def run(self, scope: Scope, state: Any) -> Any:
+        """Run what is left of the instances; the update with the results of all of them."""
+        items, total = self._items(state)
+        found = scope.take_rest()
+        progress = None if found is None else found[1]
+        if progress is not None and progress.total != total:
+            reason = f"{self.name!r} had {progress.total} instances and now has {total}"
+            raise CheckpointRecordInvalid(scope.run.invocation_id, reason)
+        if total == 0:
+            return self._empty(state)
+        tracker, frame = scope.run.tracker, scope.frame
+        if tracker is not None and frame is not None:
+            tracker.begin(frame, total, progress)
+        work = _Work(self, scope, state, items, total, self._found(scope, progress))
+        concurrency = self._concurrency(state, total)
+        try:
+            await together([work.some() for _ in range(min(concurrency, work.left))])
+        except FATAL:
+            raise
+        except Exception as error:
+            reason = said(error)
+            raise NodeException(self.name, reason, state) from error
+        return self._update(work.results)
+
+    def _found(self, scope: Scope, progress: Progress | None) -> Mapping[str, Slot]:
+        """What a resumed run found of the instances.
+
+        Those that are to restart are left out, unless the invocation has taken a signal: what it
+        brought stands in the state of one of them.
+        """
+        if progress is None:
+            return {}
+        taken = scope.run.tracker is not None and scope.run.tracker.signals
+        if self.settings.resume_instances == "continue" or taken:
+            return progress.slots
+        return {key: slot for key, slot in progress.slots.items() if slot.done}
+
+    def _items(self, state: Any) -> tuple[Any, int]:
+        settings = self.settings
+        if settings.items_field is not None:
+            items = getattr(state, settings.items_field)
+            return items, len(items)
+        count = settings.count(state) if callable(settings.count) else settings.count
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise ValueError(f"the count of a fan-out is a number from 0, not {count!r}")
+        return None, count
+
+    def _concurrency(self, state: Any, total: int) -> int:
+        asked = self.settings.concurrency
+        asked = asked(state) if callable(asked) else asked
+        if asked is None:
+            return total
+        if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
+            raise ValueError(f"the concurrency of a fan-out is a number from 1, not {asked!r}")
+        return asked
+
+    def _empty(self, state: Any) -> dict[str, Any]:
+        if self.settings.on_empty == "raise":
+            raise FanOutEmpty(self.name, state)
+        return self._update([])
+
+    def _update(self, results: list[Slot | dict[str, Any]]) -> dict[str, Any]:
+        settings = self.settings
+        # Of a degraded instance a field may be missing: it is null at its place, so that the lists
+        # of one fan-out stay aligned.
+        good = [result for result in results if isinstance(result, dict)]
+        collected = [result.get(settings.collect_field) for result in good]
+        update: dict[str, Any] = {settings.target_field: collected}
+        for outer, inner in settings.extra_outputs.items():
+            update[outer] = [result.get(inner) for result in good]
+        if settings.count_field is not None:
+            update[settings.count_field] = len(results)
+        if settings.errors_field is not None:
+            update[settings.errors_field] = [r.error for r in results if isinstance(r, Slot)]
+        return update
+
+    async def instance(
+        self, scope: Scope, state: Any, item: Any, at: int, found: Slot | None
+    ) -> Any:
+        """Run one instance, or the rest of it; the inner fields that are collected."""
+        graph, run, settings = self.graph, scope.run, self.settings
+        inner = Scope(
+            run, graph, scope, fan_out_index=at, collecting=settings.error_policy == "collect"
+        )
+        if found is not None and found.frames:
+            frame = found.frames[0]
+            start, node = graph.plan.load(frame.state, f"the state in {self.name!r}"), frame.node
+            inner.rest = (found.frames[1:], frame.progress)
+        else:
+            more = {} if settings.item_field is None else {settings.item_field: item}
+            start, node = self.crossing.enter(state, **more), graph.entry
+
+        tries, around = 0, inner.base
+
+        async def once(begin: Any) -> dict[str, Any]:
+            nonlocal tries
+            inner.base = attempt_of(settings.instance_middleware, tries, around)
+            tries += 1
+            if run.tracker is not None and scope.frame is not None:  # each attempt begins again
+                inner.frame = run.tracker.enter_slot(
+                    scope.frame, str(at), graph.plan, begin, node, inner.rest, batched=True
+                )
+            held = (await run_graph(inner, begin, node)).__dict__
+            return {name: held[name] for name in self._collected}
+
+        if not settings.instance_middleware and run.tracer is None:
+            return await once(start)
+        with run.span("fan_out_instance", self.name, inner):
+            result = await chained(settings.instance_middleware, once)(start)
+        if not isinstance(result, Mapping):
+            raise TypeError(f"middleware of an instance returned {described(result)}, not a dict")
+        return {name: result[name] for name in self._collected if name in result}
+
+    def stored(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """The stored form of an instance's result."""
+        fields = self.graph.plan.fields
+        return {n: None if v is None else fields[n].dump(v) for n, v in result.items()}
+
+    def loaded(self, slot: Slot) -> Slot | dict[str, Any]:
+        """The result of a stored instance; the slot itself if it failed."""
+        if slot.result is None:
+            return slot
+        fields = self.graph.plan.fields
+        return {n: None if v is None else fields[n].load(v) for n, v in slot.result.items()}
+
+
+class _Work:
+    """The instances of one run of a fan-out, shared by the workers that take them."""
+
+    def __init__(
+        self,
+        step: FanOutStep,
+        scope: Scope,
+        state: Any,
+        items: Any,
+        total: int,
+        found: Mapping[str, Slot],
+    ) -> None:
+        self._step, self._scope, self._state, self._items = step, scope, state, items
+        self.results: list[Any] = [None] * total
+        self._found = found
+        todo = []
+        for at in range(total):
+            slot = self._found.get(str(at))
+            if slot is not None and slot.done:
+                self.results[at] = step.loaded(slot)
+            else:
+                todo.append(at)
+        self.left = len(todo)
+        self._todo: Iterator[int] = iter(todo)
+
+    async def some(self) -> None:
+        """Run instances, one after another, until none is left."""
+        tracker, frame = self._scope.run.tracker, self._scope.frame
+        for at in self._todo:
+            result = await self._one(at)
+            self.results[at] = result
+            if tracker is not None and frame is not None:
+                slot = result
+                if not isinstance(result, Slot):
+                    slot = Slot(done=True, result=self._step.stored(result))
+                await tracker.completed_slot(frame, str(at), slot, batched=True)
+
+    async def _one(self, at: int) -> Any:
+        item = None if self._items is None else self._items[at]
+        found = self._found.get(str(at))
+        try:
+            instance = self._step.instance(self._scope, self._state, item, at, found)
+            return await unwrapped(instance)
+        except SuspendSignal as signal:
+            signal.leave("fan_out_index", at)
+            raise
+        except FATAL:
+            raise
+        except Exception as error:
+            if self._step.settings.error_policy == "fail_fast":
+                raise
+            return Slot(done=True, error={"fan_out_index": at, **described_error(error)})
+
+
+def described_error(error: BaseException) -> dict[str, Any]:
+    """An error as an entry of an errors field."""
+    cause = error.__cause__ or error
+    return {
+        "category": getattr(error, "category", "node_exception"),
+        "message": str(error),
+        "cause_type": type(cause).__name__,
+    }
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """One branch: a subgraph with its mappings, or a call, an async function of the state.
+
+    With `when` it runs only if that function of the state returns true.
+    """
+
+    subgraph: CompiledGraph[Any] | None = None
+    call: Callable[[Any], Awaitable[Mapping[str, Any]]] | None = None
+    inputs: Mapping[str, str] | None = None
+    outputs: Mapping[str, str] | None = None
+    when: Callable[[Any], bool] | None = None
+    middleware: tuple[Middleware, ...] = ()
+
+
+class BranchesStep:
+    """A node that runs its branches."""
+
+    kind = "branches"
+    counts = True
+    fn = None
+
+    def __init__(
+        self,
+        name: str,
+        branches: Mapping[str, tuple[Branch, Crossing | None]],
+        plan: StatePlan[Any],
+        error_policy: ErrorPolicy,
+        errors_field: str | None,
+        middleware: tuple[Middleware, ...],
+        edge: Edge,
+    ) -> None:
+        self.name, self.branches, self.plan = name, dict(branches), plan
+        self.error_policy, self.errors_field = error_policy, errors_field
+        self.middleware, self.next = middleware, edge
+
+    async def run(self, scope: Scope, state: Any) -> Any:
+        """Run the branches that are left; the updates of all of them."""
+        found = scope.take_rest()
+        progress = None if found is None else found[1]
+        slots = {} if progress is None else progress.slots
+        results: dict[str, Slot | Mapping[str, Any]] = {
+            name: self._loaded(slot) for name, slot in slots.items() if slot.done
+        }
+        if scope.run.tracker is not None and scope.frame is not None:
+            scope.run.tracker.begin(scope.frame, len(self.branches), progress)
+        names = [name for name in self.branches if name not in results]
+        await together([self._branch(scope, state, n, slots.get(n), results) for n in names])
+        parts = [results[name] for name in self.branches if name in results]
+        updates = [part for part in parts if not isinstance(part, Slot)]
+        if self.errors_field is not None:
+            errors = [part.error for part in parts if isinstance(part, Slot)]
+            updates.append({self.errors_field: errors})
+        return Contributions(updates)
+
+    async def _branch(
+        self, scope: Scope, state: Any, name: str, found: Slot | None, results: dict[str, Any]
+    ) -> None:
+        """Run one branch and keep its update, or its error."""
+        try:
+            result: Any = await unwrapped(self._update(scope, state, name, found))
+        except SuspendSignal as signal:
+            signal.leave("branch_name", name)
+            raise
+        except FATAL:
+            raise
+        except Exception as error:
+            if self.error_policy == "fail_fast":
+                reason = said(error)
+                raise ParallelBranchesBranchFailed(self.name, name, reason, state) from error
+            result = Slot(done=True, error={"branch_name": name, **described_error(error)})
+        if result is None:  # not to be run this time
+            return
+        results[name] = result
+        tracker, frame = scope.run.tracker, scope.frame
+        if tracker is not None and frame is not None:
+            slot = result if isinstance(result, Slot) else self._stored(result)
+            await tracker.completed_slot(frame, name, slot)
+
+    async def _update(self, scope: Scope, state: Any, name: str, found: Slot | None) -> Any:
+        branch, crossing = self.branches[name]
+        if found is None and branch.when is not None and not branch.when(state):
+            return None
+        inner = Scope(
+            scope.run,
+            branch.subgraph or scope.graph,
+            scope,
+            branch_name=name,
+            collecting=self.error_policy == "collect",
+        )
+        with scope.run.span("branch", name, inner):
+            if crossing is None:
+                return await self._called(inner, branch, state, name)
+            return await self._run_subgraph(scope, inner, branch, crossing, state, found)
+
+    async def _called(self, inner: Scope, branch: Branch, state: Any, name: str) -> Any:
+        assert branch.call is not None
+        inner.node, inner.state = name, state
+        token = CURRENT.set(inner)
+        call = branch.call
+        if branch.middleware:
+            inner.body = False
+            call = _in_body(inner, call, branch.middleware)
+        try:
+            update = await chained(branch.middleware, call)(state)
+        finally:
+            CURRENT.reset(token)
+        self.plan.apply(state, update, self.name)  # refused here, its error is the branch's own
+        return update
+
+    async def _run_subgraph(
+        self,
+        scope: Scope,
+        inner: Scope,
+        branch: Branch,
+        crossing: Crossing,
+        state: Any,
+        found: Slot | None,
+    ) -> Any:
+        graph, tracker = inner.graph, scope.run.tracker
+        if found is not None and found.frames:
+            frame = found.frames[0]
+            start, node = graph.plan.load(frame.state, f"the state in {self.name!r}"), frame.node
+            inner.rest = (found.frames[1:], frame.progress)
+        else:
+            start, node = crossing.enter(state), graph.entry
+
+        tries, around = 0, inner.base
+
+        async def once(begin: Any) -> Mapping[str, Any]:
+            nonlocal tries
+            inner.base = attempt_of(branch.middleware, tries, around)
+            tries += 1
+            if tracker is not None and scope.frame is not None:  # each attempt begins again
+                name = inner.branch_name or ""
+                inner.frame = tracker.enter_slot(
+                    scope.frame, name, graph.plan, begin, node, inner.rest
+                )
+            final: Mapping[str, Any] = (await run_graph(inner, begin, node)).__dict__
+            return final
+
+        result = await chained(branch.middleware, once)(start)
+        if not isinstance(result, Mapping):
+            raise TypeError(f"middleware of a branch returned {described(result)}, not a dict")
+        return crossing.project(result)
+
+    def _stored(self, update: Mapping[str, Any]) -> Slot:
+        fields = self.plan.fields
+        return Slot(
+            done=True, result={name: fields[name].dump_update(v) for name, v in update.items()}
+        )
+
+    def _loaded(self, slot: Slot) -> Slot | Mapping[str, Any]:
+        if slot.result is None:
+            return slot
+        fields = self.plan.fields
+        return {name: fields[name].load_update(value) for name, value in slot.result.items()}
+
+
+def _in_body(
+    scope: Scope,
+    call: Callable[[Any], Awaitable[Mapping[str, Any]]],
+    middleware: tuple[Middleware, ...],
+) -> Callable[[Any], Awaitable[Mapping[str, Any]]]:
+    tries = 0
+
+    async def body(state: Any) -> Mapping[str, Any]:
+        nonlocal tries
+        scope.body, scope.attempt = True, attempt_of(middleware, tries, scope.base)
+        tries += 1
+        try:
+            return await call(state)
+        finally:
+            scope.body = False
+
+    return body
