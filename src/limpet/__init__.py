@@ -21,7 +21,7 @@ from limpet.model.values import ABSENT
 from limpet.session.app import App
 from limpet.session.conversing.message import Message
 from limpet.session.documents import Document, DocumentPage, Documents
-from limpet.session.history.refs import Blame, CheckpointRef, Lineage, MergedFrom, Rewound
+from limpet.session.history.checkpoint_log import CheckpointRef
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Transition
 from limpet.session.limpet import Limpet
@@ -72,9 +72,12 @@ if TYPE_CHECKING:
     from limpet.runtime.wake import Woken
     from limpet.runtime.worker import Worker
     from limpet.session.conversing.context import Context
-    from limpet.session.history.kept import Checkpoint, CheckpointPage
-    from limpet.session.history.policy import CheckpointPolicy
+    from limpet.session.history.blame import Blame
+    from limpet.session.history.branches import Lineage, MergedFrom
+    from limpet.session.history.checkpoint_log import Checkpoint, CheckpointPage
+    from limpet.session.history.checkpoint_policy import CheckpointPolicy
     from limpet.session.history.retention import CompactReport
+    from limpet.session.history.rewind import Rewound
     from limpet.session.life.briefing import Briefing
     from limpet.session.life.memory import Remembered
     from limpet.session.life.report import Resumption
@@ -256,9 +259,13 @@ _LATER = {
     "diff": "model.diff.diff",
     "escalate": "model.diff.policy",
     "merge": "model.diff.merge",
-    "Checkpoint": "session.history.kept",
-    "CheckpointPage": "session.history.kept",
-    "CheckpointPolicy": "session.history.policy",
+    "Blame": "session.history.blame",
+    "Lineage": "session.history.branches",
+    "MergedFrom": "session.history.branches",
+    "Rewound": "session.history.rewind",
+    "Checkpoint": "session.history.checkpoint_log",
+    "CheckpointPage": "session.history.checkpoint_log",
+    "CheckpointPolicy": "session.history.checkpoint_policy",
     "CompactReport": "session.history.retention",
     "Metric": "session.metrics",
     "MigrationOutcome": "session.typing.migrate",

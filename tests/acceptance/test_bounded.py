@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.session.history import bounds
-from limpet.session.history.keeping import keeping_of
+from limpet.session.history import retention as bounds
+from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.limpet import Limpet
 from limpet.store import cold
 
@@ -38,7 +38,7 @@ async def talk(s: Made, events: int) -> None:
 
 async def settled(lp: Limpet) -> None:
     """Return when what follows from commits has been done."""
-    await keeping_of(lp._journal).bounds.settled()
+    await store_checkpoints(lp._journal).bounds.settled()
 
 
 async def hot(lp: Limpet, key: limpet.Key = KEY) -> int:
@@ -241,7 +241,7 @@ async def test_no_caller_waits_for_eviction_and_closing_ends_it(url: str) -> Non
     async with limpet.open(url) as lp:
         await lp.policies.retention("shop", events=10)
         s = await made(lp)
-        started = keeping_of(lp._journal).bounds
+        started = store_checkpoints(lp._journal).bounds
         while started._task is None:
             await talk(s, 1)
         assert s.version >= 18

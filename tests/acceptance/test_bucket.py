@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 import limpet
-from limpet.session.history.keeping import keeping_of
+from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.life.archives import open_archive
 from limpet.session.life.s3 import Credentials, signed
 from tests.support.bucket import Bucket, bucket_server
@@ -127,7 +127,7 @@ async def test_checkpoints_go_to_a_bucket(bucket: dict[str, bytes]) -> None:
         assert sorted(bucket) == sorted(
             f"limpet/{each.place.file}" for each in (newest, first) if each.place is not None
         )
-        tiers = keeping_of(s.writer.journal).tiers
+        tiers = store_checkpoints(s.writer.journal).tiers
         assert newest.place is not None
         assert await tiers.fields((s.key, s.head.uid), newest.place) == {"n": 2}
         await lp.delete(s.key)

@@ -14,9 +14,9 @@ from limpet import CheckpointPolicy, InvalidInput, NoCheckpoint, NoFullCheckpoin
 from limpet.model.canonical import canonical
 from limpet.model.keys import checkpoints_of
 from limpet.session.documents import Documents
-from limpet.session.history import keeping
-from limpet.session.history.kept import Asked
-from limpet.session.history.policy import interval_us
+from limpet.session.history import checkpoints as keeping
+from limpet.session.history.checkpoint_log import CheckpointRequest
+from limpet.session.history.checkpoint_policy import interval_us
 
 Made = limpet.Session[Any]
 
@@ -278,7 +278,7 @@ async def test_a_crowd_reads_a_policy_once(
         return await find(self, name)
 
     monkeypatch.setattr(Documents, "find", counted)
-    keeping.keeping_of(lp._journal).forget("shop")
+    keeping.store_checkpoints(lp._journal).forget("shop")
     await asyncio.gather(*[s.append("agent.did") for s in many])
     assert len(asked) == len(set(asked))
 
@@ -323,8 +323,8 @@ async def test_what_is_let_go_follows_from_what_is_kept(lp: limpet.Limpet, keep:
             await s.history.unpin(first.ref)
             kept.remove((first.number, first.full))
             kind = "i"
-        asked = Asked(f"number {number}", kind == "f")  # as a policy does
-        made = await keeping.keeping_of(lp._journal).checkpoint(s.key, asked)
+        asked = CheckpointRequest(f"number {number}", kind == "f")  # as a policy does
+        made = await keeping.store_checkpoints(lp._journal).checkpoint(s.key, asked)
         assert made.number == number
         kept = kept_after(kept, (number, kind == "f"), keep)
         if number % 9 == 0:  # not each time: a listing reads what is kept again
@@ -360,9 +360,9 @@ async def test_a_checkpoint_that_somebody_asked_for_stays_until_it_is_let_go(
 async def test_a_policy_keeps_the_full_one_that_a_manual_one_needs(lp: limpet.Limpet) -> None:
     """Each that is kept can be restored, though its log is damaged: a full one is before it."""
     await lp.policies.checkpointing("shop", CheckpointPolicy(keep=2))
-    s, made = await session(lp, events=1), keeping.keeping_of(lp._journal)
+    s, made = await session(lp, events=1), keeping.store_checkpoints(lp._journal)
     for number, kind in enumerate("fiIiffIfiiFiifi", 1):
-        asked = Asked(f"number {number}", kind.lower() == "f", manual=kind.isupper())
+        asked = CheckpointRequest(f"number {number}", kind.lower() == "f", manual=kind.isupper())
         await made.checkpoint(s.key, asked)
         found = (await s.history.checkpoints()).items[::-1]
         fulls = [c.number for c in found if c.full]

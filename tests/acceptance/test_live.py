@@ -19,7 +19,7 @@ from msgspec.structs import replace
 import limpet
 from limpet import Draft, Event, InvalidInput, Limpet, Session, errors
 from limpet.model.values import freeze
-from limpet.session.history import keeping
+from limpet.session.history import checkpoints as keeping
 from limpet.store import open as opening
 from limpet.store.memory import MemoryStore
 from limpet.store.open import sqlite_path

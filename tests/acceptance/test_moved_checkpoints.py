@@ -15,8 +15,12 @@ from backports import zstd
 import limpet
 from limpet import Key, Limpet
 from limpet.model.keys import CHECKPOINTS, checkpoints_of
-from limpet.session.history.kept import Asked, Kept, Taken
-from limpet.session.history.tiers import Tiers
+from limpet.session.history.checkpoint_log import (
+    CheckpointLog,
+    CheckpointRequest,
+    StateToCheckpoint,
+)
+from limpet.session.history.checkpoint_tiers import CheckpointTiers
 from limpet.store.protocol import Query
 from limpet.testing.histories import recorded
 
@@ -192,9 +196,9 @@ async def test_a_checkpoint_of_another_state_is_refused(tmp_path: Path) -> None:
     async with limpet.open("memory://") as source, limpet.open("memory://") as target:
         await filled(source)
         s = await source.get(KEY)
-        wrong = Taken(s.head.uid, s.version, "00" * 32, 1)
-        kept = Kept(source._journal, KEY, Tiers(source._journal))
-        await kept.record(wrong, Asked("wrong", full=False), limpet.CheckpointPolicy())
+        wrong = StateToCheckpoint(s.head.uid, s.version, "00" * 32, 1)
+        kept = CheckpointLog(source._journal, KEY, CheckpointTiers(source._journal))
+        await kept.record(wrong, CheckpointRequest("wrong", full=False), limpet.CheckpointPolicy())
         await source.export(KEY, path)
         with pytest.raises(limpet.BundleDamaged, match="another state than its checkpoint says"):
             await target.import_(path)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.session.history.keeping import keeping_of
+from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.life import archiving
 from limpet.session.life.archives import DirectoryArchive
 from limpet.store.coding import files as sealed_files
@@ -79,7 +79,7 @@ def archive_file(cold: Path) -> Path:
 
 async def in_tier(s: limpet.Session) -> list[Any]:
     """The states that the files of its checkpoints hold, the newest first."""
-    tiers = keeping_of(s.writer.journal).tiers
+    tiers = store_checkpoints(s.writer.journal).tiers
     kept = (await s.history.checkpoints()).items
     return [await tiers.fields((s.key, s.head.uid), each.place) for each in kept if each.place]
 
@@ -292,7 +292,7 @@ async def test_sealed_files_need_their_seal(tmp_path: Path, cold: Path) -> None:
             journal = lp.session(s.key).writer.journal
             with pytest.raises(error):
                 await lp.get(s.key, archived=True)
-            tiers = keeping_of(journal).tiers
+            tiers = store_checkpoints(journal).tiers
             tiers._named["support"] = {f"file://{cold}/tier"}  # its policy is sealed, too
             for place in places:
                 assert place is not None

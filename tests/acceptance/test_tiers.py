@@ -14,8 +14,8 @@ import pytest
 import limpet
 from limpet import ArchiveFailed, CheckpointPolicy, StoreBusy
 from limpet.model import Commit
-from limpet.session.history.keeping import keeping_of
-from limpet.session.history.refs import Place
+from limpet.session.history.checkpoint_tiers import CheckpointFile
+from limpet.session.history.checkpoints import store_checkpoints
 from tests.support.deadlines import passed
 
 Made = limpet.Session[Any]
@@ -220,10 +220,10 @@ async def test_an_imported_session_reaches_no_files_of_others(
             await other.policies.checkpointing("shop", CheckpointPolicy(tier=f"file://{tier}"))
         await other.import_(tmp_path / "one.limpet")
         copy = await other.get(s.key, actor="agent:main")
-        tiers = keeping_of(copy.writer.journal).tiers
+        tiers = store_checkpoints(copy.writer.journal).tiers
         (kept,) = (await copy.history.checkpoints()).items
         assert kept.place is not None
-        elsewhere = Place(kept.tier, f"{kept.place.file}/../../../other")
+        elsewhere = CheckpointFile(kept.tier, f"{kept.place.file}/../../../other")
         with pytest.raises(ArchiveFailed):
             await tiers.fields((s.key, s.head.uid), elsewhere)
         with pytest.raises(ArchiveFailed) if not named else nullcontext():

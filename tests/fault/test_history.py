@@ -11,7 +11,7 @@ import pytest
 
 import limpet
 from limpet import CheckpointIntegrity, Draft
-from limpet.session.history.keeping import keeping_of
+from limpet.session.history.checkpoints import store_checkpoints
 from limpet.store.coding import codec
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from tests.support.examples import tries
@@ -240,7 +240,7 @@ async def test_a_process_killed_in_fork_restore_or_compaction_loses_nothing(
             s = await lp.get(KEY)
             assert await s.read_ids([f"e{said}"])
             assert [event.seq for event in await everything(s)] == [*range(1, s.version + 1)]
-            tiers = keeping_of(s.writer.journal).tiers
+            tiers = store_checkpoints(s.writer.journal).tiers
             for each in (await s.history.checkpoints()).items:
                 assert each.place is not None
                 assert await tiers.fields((KEY, s.head.uid), each.place) == await s.history.at(

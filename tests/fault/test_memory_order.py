@@ -19,7 +19,7 @@ from limpet.model.facts import checkpoints as facts
 from limpet.model.facts.documents import CHECKPOINT
 from limpet.model.keys import checkpoints_of
 from limpet.session.documents import Internal, Put, commit_puts
-from limpet.session.history.kept import Checkpoint
+from limpet.session.history.checkpoint_log import Checkpoint
 from limpet.session.life.memory import COLLECTION
 from limpet.store.clock import Clock
 from limpet.store.memory import MemoryStore

@@ -117,10 +117,10 @@ class Care(Door):
 
     async def _forget_files(self, *keys: Key) -> None:
         """What ends has no checkpoints in other places either. Raises ArchiveFailed."""
-        from limpet.session.history.keeping import keeping_of
+        from limpet.session.history.checkpoints import store_checkpoints
 
         for key in keys:
-            await keeping_of(self._journal).tiers.forget(key.app, key.user, key.id)
+            await store_checkpoints(self._journal).tiers.forget(key.app, key.user, key.id)
 
     async def erase_user(self, app: str, user: str) -> Erasures:
         """Forget a user of an app: every session, deleted ones too, and every user: name.
@@ -132,7 +132,7 @@ class Care(Door):
         in other apps stay and are named in `children`: erase the user there too. Repeating it is
         harmless and finishes what was interrupted. Raises StoreBusy as `erase` does.
         """
-        from limpet.session.history.keeping import keeping_of
+        from limpet.session.history.checkpoints import store_checkpoints
         from limpet.session.life import archiving
 
         of = key_of(Key(app, user, "any"))  # refuses what could not be one
@@ -153,7 +153,7 @@ class Care(Door):
                 break
         for key in waited:
             await notify_parent(self._journal, key)
-        tiers = keeping_of(self._journal).tiers
+        tiers = store_checkpoints(self._journal).tiers
         await tiers.forget(of.app, of.user)
         erasures = await store.erase_user(of.app, of.user)
         await tiers.forget(of.app, of.user)  # of checkpoints that were made meanwhile

@@ -61,7 +61,7 @@ from limpet.session.logs import SESSION
 from limpet.store.protocol import Committed, Query
 
 if TYPE_CHECKING:
-    from limpet.session.history.interval import Interval
+    from limpet.session.history.checkpoint_interval import CheckpointInterval
 
 WHOLE_STORE: Final = "*"  # the owner of documents that belong to no user
 T = TypeVar("T")
@@ -293,7 +293,7 @@ class Put:
         expect: int | None = None,
         actor: str | None = None,
         id: str | None = None,
-        interval: Interval | None = None,
+        interval: CheckpointInterval | None = None,
     ) -> None:
         """With an `interval` that was looked at: it is put between these two checkpoints."""
         self.journal, self.documents, self.interval = documents.journal, documents, interval
@@ -354,7 +354,12 @@ class Removal(Put):
     __slots__ = ()
 
     def __init__(
-        self, documents: Documents, name: str, *, actor: str, interval: Interval | None = None
+        self,
+        documents: Documents,
+        name: str,
+        *,
+        actor: str,
+        interval: CheckpointInterval | None = None,
     ) -> None:
         super().__init__(documents, name, None, actor=actor, interval=interval)
 
@@ -398,7 +403,10 @@ async def commit_puts(
 
 
 async def _change(
-    key: Key, error: SessionError, puts: Mapping[Key, Put], intervals: Mapping[Key, Interval]
+    key: Key,
+    error: SessionError,
+    puts: Mapping[Key, Put],
+    intervals: Mapping[Key, CheckpointInterval],
 ) -> None:
     """Change what was refused at this key, so that it may be sent again; or raise what it means."""
     if key in puts:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from limpet.errors import FlushFailed, InvalidInput, StoreClosed
 from limpet.model.ids import Ids
 from limpet.session.following.follow import Hub
-from limpet.session.history.keeping import Keeping
+from limpet.session.history.checkpoints import StoreCheckpoints
 from limpet.session.journal import Journal
 from limpet.store.answers import Checked
 from limpet.store.open import open_store
@@ -64,7 +64,7 @@ class Door:
         if store is None:
             store = await open_store(self.url, **self._how)
         ids = Ids(time.time_ns, os.urandom)
-        self._opened = Journal(store, Hub(store), ids, store.now_us, Keeping)
+        self._opened = Journal(store, Hub(store), ids, store.now_us, StoreCheckpoints)
         self._opened.archive = self._archive
         return self
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from limpet.errors import (
     CommitTooLarge,
@@ -39,12 +39,9 @@ from limpet.session.queueing.queue import Queue
 from limpet.store.protocol import Committed, Store
 from limpet.store.threads import PROCESS
 
-if TYPE_CHECKING:
-    from limpet.session.history.refs import CheckpointRef
-
 
 class Keeper(Protocol):
-    """What is done around commits: see `history.keeping`."""
+    """What is done around commits: see `history.checkpoints`."""
 
     def concerns(self, commits: Sequence[Commit], /) -> bool:
         """Whether there is something to do for one of these. Quick: every commit asks."""
@@ -60,10 +57,6 @@ class Keeper(Protocol):
 
     def last_checkpoint(self, key: Key, uid: str, /) -> LastCheckpoint:
         """The newest checkpoint that this process has made of a session."""
-        ...
-
-    async def ref(self, key: Key, uid: str, number: int, /) -> CheckpointRef | None:
-        """The checkpoint of a session with this number, if it is kept."""
         ...
 
     async def close(self) -> None:

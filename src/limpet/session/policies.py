@@ -28,7 +28,7 @@ from limpet.session.runs.learnings import Gates
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from limpet.session.history.policy import CheckpointPolicy
+    from limpet.session.history.checkpoint_policy import CheckpointPolicy
     from limpet.session.journal import Journal
     from limpet.session.life.tools import ToolRegistry
 
@@ -107,8 +107,8 @@ class StorePolicies:
 
         It is kept with the store. This process follows it at once, others within a few seconds.
         """
-        from limpet.session.history.keeping import keeping_of
-        from limpet.session.history.policy import COLLECTION, CheckpointPolicy, stored
+        from limpet.session.history.checkpoint_policy import COLLECTION, CheckpointPolicy, stored
+        from limpet.session.history.checkpoints import store_checkpoints
 
         if check_sessions(app) is None:
             raise InvalidInput("a policy is of an app. Pass its name.")
@@ -119,7 +119,7 @@ class StorePolicies:
             await documents.delete(app)
         else:
             await documents.put(app, stored(policy))
-        keeping_of(self._journal).forget(app)
+        store_checkpoints(self._journal).forget(app)
 
     async def retention(
         self,
@@ -138,7 +138,7 @@ class StorePolicies:
         once in `every`, an hour if that is not given. `compact` does it at once. Nothing is lost.
         This process follows new limits at once, others within a few seconds.
         """
-        from limpet.session.history.keeping import keeping_of
+        from limpet.session.history.checkpoints import store_checkpoints
         from limpet.session.history.retention import COLLECTION, EVERY, checked
 
         if check_sessions(app) is None:
@@ -146,7 +146,7 @@ class StorePolicies:
         value = checked(events, age, EVERY if every is None else every)
         documents = Internal(self._journal, COLLECTION, actor=check_actor(actor) or _NOBODY)
         await documents.put(app, value)
-        keeping_of(self._journal).forget(app)
+        store_checkpoints(self._journal).forget(app)
 
     async def gates(self, agent: str, gates: Gates | None, *, actor: str | None = None) -> None:
         """Say what must hold before a learning of this agent is promoted. None: nothing.

@@ -74,9 +74,9 @@ from limpet.session.arguments import (
 )
 from limpet.session.blobs import SessionBlobs
 from limpet.session.conversing.conversation import messages_in
-from limpet.session.history.at import When, fold_of, head_now
+from limpet.session.history.checkpoint_log import CheckpointRef
 from limpet.session.history.history import SessionHistory
-from limpet.session.history.refs import CheckpointRef, Rewound
+from limpet.session.history.point_in_time import When, fold_of, head_now
 from limpet.session.journal import Journal
 from limpet.session.known import Known
 from limpet.session.life.lifecycle import Internals, SessionLifecycle, SessionTools, acting
@@ -93,7 +93,8 @@ if TYPE_CHECKING:
     from limpet.session.conversing.context import Context, Count, Summarize
     from limpet.session.conversing.message import Message
     from limpet.session.conversing.shapes import Shape
-    from limpet.session.history.merge import Merged
+    from limpet.session.history.branches import MergedSession
+    from limpet.session.history.rewind import Rewound
     from limpet.session.life.memory import Memory
     from limpet.session.typing.typed import Typed
 
@@ -677,7 +678,7 @@ class Session(Generic[S]):
         budget with nothing in it: `fork.grant` gives it something to spend. Nothing is written to
         this session. The cost grows with the state, not with the history.
         """
-        from limpet.session.history.fork import record_fork
+        from limpet.session.history.branches import record_fork
 
         writer, bound = self.writer, check_actor(self.actor if actor is None else actor)
         journal, typed = writer.journal, writer.typed
@@ -713,7 +714,7 @@ class Session(Generic[S]):
         policy: Policy | None = None,
         policies: Mapping[str | Path, Policy] | None = None,
         actor: str | None = None,
-    ) -> Merged:
+    ) -> MergedSession:
         """Take in what another session changed since the two last agreed, by one event.
 
         They last agreed at the last merge between them, or else where one forked the other, or
@@ -724,14 +725,19 @@ class Session(Generic[S]):
         are never merged. If the other has nothing new, nothing is recorded.
         """
         from limpet.model.diff.policy import escalate
-        from limpet.session.history.merge import merge
+        from limpet.session.history.branches import merge_session
 
         if isinstance(other, Session):
             if other.writer.journal is not self.writer.journal:
                 raise InvalidInput(f"{other.key} is open in another store. Copy it here first.")
             other = other.key
-        how: dict[str, Any] = {"policy": policy or escalate, "policies": policies}
-        return await merge(self.writer, key_of(other), actor=self._acting(actor), **how)
+        return await merge_session(
+            self.writer,
+            key_of(other),
+            policy=policy or escalate,
+            policies=policies,
+            actor=self._acting(actor),
+        )
 
     async def checkpoint(
         self, trigger: str = "manual", *, full: bool | None = None, actor: str | None = None
@@ -742,10 +748,12 @@ class Session(Generic[S]):
         the rest. None: as the policy of the app says, by default every tenth is full. It stays
         until `unpin` lets it go. Raises SessionCorrupt while an event cannot be read.
         """
+        from limpet.session.history.checkpoint_log import CheckpointRequest
         from limpet.session.history.checkpoints import checkpoint
-        from limpet.session.history.kept import Asked
 
-        return await checkpoint(self.writer, Asked(trigger, full, self._acting(actor), manual=True))
+        return await checkpoint(
+            self.writer, CheckpointRequest(trigger, full, self._acting(actor), manual=True)
+        )
 
     # --- its life ------------------------------------------------------------------------------
 

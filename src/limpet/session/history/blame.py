@@ -12,14 +12,26 @@ import re
 from ast import literal_eval
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final
+
+import msgspec
 
 from limpet.errors import InvalidInput, SessionCorrupt
 from limpet.model import EMPTY, PAGE_MAX, Event, Fold, Path, PlainOp, described
 from limpet.model import ops as op
-from limpet.session.history.at import event_at, first_readable, head_now
-from limpet.session.history.refs import Blame
+from limpet.session.history.point_in_time import event_at, first_readable, head_now
 from limpet.session.writer import Writer
+
+
+class Blame(msgspec.Struct, frozen=True):
+    """One change of a value: the event, who acted, when, and the operation."""
+
+    event: Event
+    actor: str
+    at: datetime
+    op: PlainOp
+
 
 # A name, an index, or a name in quotes, as `ops.show` writes them.
 _STEP: Final = re.compile(

@@ -15,8 +15,8 @@ from limpet.session.arguments import (
     check_flag,
     check_limit,
 )
-from limpet.session.history.at import When, fold_of, head_now, state_of
-from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.history.checkpoint_log import CheckpointRef
+from limpet.session.history.point_in_time import When, fold_of, head_now, state_of
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
     from limpet.model import Event
     from limpet.model.diff.diff import Diff
-    from limpet.session.history.bisect import Predicate
-    from limpet.session.history.kept import CheckpointPage
+    from limpet.session.history.blame import Blame
+    from limpet.session.history.branches import Lineage
+    from limpet.session.history.checkpoint_log import CheckpointPage
+    from limpet.session.history.point_in_time import Predicate
+    from limpet.session.history.rewind import Rewound
 
 S = TypeVar("S", covariant=True)
 
@@ -78,7 +81,7 @@ class SessionHistory(Generic[S]):
         `predicate` may be a coroutine function. It is asked at most ceil(log2 n) + 1 times for n
         events, and has to stay false once it is.
         """
-        from limpet.session.history.bisect import bisect
+        from limpet.session.history.point_in_time import bisect
 
         if not callable(predicate):
             raise InvalidInput("bisect takes a function of the state that returns True or False.")
@@ -144,18 +147,18 @@ class SessionHistory(Generic[S]):
         See `lp.policies.retention`: nothing is lost, and the rest is moved by itself.
         """
         from limpet.model.facts.retention import retention_set
-        from limpet.session.history.keeping import keeping_of
+        from limpet.session.history.checkpoints import store_checkpoints
         from limpet.session.history.retention import watch_app
 
         journal = self._writer.journal
         draft = journal.prepare(retention_set(events=events, age=age), self._writer.named(actor))
         await watch_app(journal, self._writer.known.key.app)
-        keeping_of(journal).forget(self._writer.known.key.app)
+        store_checkpoints(journal).forget(self._writer.known.key.app)
         return (await self._writer.commit((draft,)))[0]
 
     async def lineage(self) -> Lineage:
         """The session among its relatives: its parents, its forks and theirs, and merges."""
-        from limpet.session.history.lineage import lineage
+        from limpet.session.history.branches import lineage
 
         return await lineage(self._writer.journal.store, await head_now(self._writer))
 

@@ -7,6 +7,7 @@ session are a fact of its head. `bounds` applies them by itself.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated, Any, Final
@@ -15,8 +16,10 @@ import msgspec
 
 from limpet.errors import (
     DocumentConflict,
+    InvalidCursor,
     InvalidInput,
     InvalidQuery,
+    LimpetError,
     SessionDeleted,
     SessionErased,
     SessionNotFound,
@@ -24,10 +27,11 @@ from limpet.errors import (
 from limpet.model import PAGE_MAX, Head, Key, described
 from limpet.model.facts.retention import limits_data, retention_in
 from limpet.session.documents import Internal
-from limpet.session.history.at import event_at
+from limpet.session.history.point_in_time import event_at
 from limpet.session.journal import Journal
-from limpet.store.answers import Progress, Query, plural, size
-from limpet.store.protocol import Compacts, Store
+from limpet.session.logs import SESSION
+from limpet.store.answers import plural, size
+from limpet.store.protocol import Compacts, Progress, Query, Store
 
 COLLECTION: Final = "retention"
 EVERY: Final = timedelta(hours=1)  # sweeps look at all sessions of an app that often
@@ -35,7 +39,7 @@ GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-class Limits(msgspec.Struct, frozen=True):
+class RetentionLimits(msgspec.Struct, frozen=True):
     """How much of a history stays hot. None: no such limit."""
 
     events: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -68,19 +72,19 @@ def checked(events: int | None, age: timedelta | None, every: timedelta) -> dict
     return {**off, **limits_data(events, age), "every_us": every // _MICROSECOND}
 
 
-async def limits_of(journal: Journal, app: str) -> Limits | None:
+async def limits_of(journal: Journal, app: str) -> RetentionLimits | None:
     """The limits of an app; None if it has none, or none that can be read."""
     documents = Internal(journal, COLLECTION)
     found = await documents.find(app)
-    return None if found is None else documents.decoded(found, Limits)
+    return None if found is None else documents.decoded(found, RetentionLimits)
 
 
-def limits_for(head: Head, app_limits: Limits | None) -> Limits:
+def limits_for(head: Head, app_limits: RetentionLimits | None) -> RetentionLimits:
     """The limits of a session: its own, or else those of its app."""
     own = retention_in(head.facts)
     if own is not None:
-        return Limits(own.get("events"), own.get("age_us"))
-    return app_limits or Limits()
+        return RetentionLimits(own.get("events"), own.get("age_us"))
+    return app_limits or RetentionLimits()
 
 
 async def watch_app(journal: Journal, app: str) -> None:
@@ -123,19 +127,19 @@ async def compact(journal: Journal, key: Key | None, progress: Progress | None) 
     return total
 
 
-async def _all_limits(journal: Journal) -> dict[str, Limits]:
-    documents, found = Internal(journal, COLLECTION), dict[str, Limits]()
+async def _all_limits(journal: Journal) -> dict[str, RetentionLimits]:
+    documents, found = Internal(journal, COLLECTION), dict[str, RetentionLimits]()
     cursor: str | None = None
     while True:
         page = await documents.list(cursor=cursor, limit=PAGE_MAX)
-        read = {each.name: documents.decoded(each, Limits) for each in page.items}
+        read = {each.name: documents.decoded(each, RetentionLimits) for each in page.items}
         found |= {app: limits for app, limits in read.items() if limits is not None}
         cursor = page.cursor
         if cursor is None:
             return found
 
 
-async def _of(journal: Journal, head: Head, app_limits: Limits) -> CompactReport:
+async def _of(journal: Journal, head: Head, app_limits: RetentionLimits) -> CompactReport:
     limits = limits_for(head, app_limits)
     if not limits:
         return CompactReport()
@@ -146,7 +150,7 @@ async def _of(journal: Journal, head: Head, app_limits: Limits) -> CompactReport
 
 
 async def compact_one(
-    journal: Journal, head: Head, limits: Limits, now_us: int
+    journal: Journal, head: Head, limits: RetentionLimits, now_us: int
 ) -> tuple[int, CompactReport]:
     """Move what is beyond the limits of one session: up to which event, and what was moved."""
     store: Any = journal.store
@@ -162,7 +166,7 @@ async def compact_one(
     return max(upto, head.floor), found
 
 
-async def _upto(store: Store, head: Head, limits: Limits, now_us: int) -> int:
+async def _upto(store: Store, head: Head, limits: RetentionLimits, now_us: int) -> int:
     """The last event that does not stay hot: too many come after it, or it is too old."""
     upto = 0 if limits.events is None else head.version - limits.events
     if limits.age_us is None:
@@ -183,3 +187,185 @@ def merged(one: CompactReport, other: CompactReport) -> CompactReport:
     """What two compactions moved together."""
     pairs = zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)
     return CompactReport(*[a + b for a, b in pairs])
+
+
+PASSES: Final = "compaction"  # how far the sweeps of an app's sessions have come
+SESSIONS_MAX: Final = 4_096  # of which it is remembered how far they are cold
+SLACK_MIN: Final = 64  # events beyond a limit before they are moved: segments are not tiny
+AGE_CHECK_MIN_US: Final = 1_000_000
+
+
+class _CompactedUpTo(msgspec.Struct):
+    """How far a session was compacted, and when that was looked at."""
+
+    uid: str
+    seq: int
+    checked_us: int = 0
+
+
+class _SweepPass(msgspec.Struct, frozen=True):
+    """How far the sweeps have come with an app: where they go on, and when the pass began."""
+
+    cursor: str | None
+    began_us: int
+
+
+class Compactor:
+    """The limits of a store's histories, as one process applies them."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._tops: dict[Key, _CompactedUpTo] = {}
+        # As they were last noted, in the order in which they were first met.
+        self._waiting: dict[Key, tuple[Head, RetentionLimits]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def limits(self, app: str) -> RetentionLimits | None:
+        """The limits of an app; None: neither it nor a session of it has any."""
+        if not isinstance(self._journal.store, Compacts):
+            return None
+        return await limits_of(self._journal, app)
+
+    def noted(self, head: Head, app_limits: RetentionLimits) -> None:
+        """Have a session compacted if it has grown well beyond its limits. Quick."""
+        limits = limits_for(head, app_limits)
+        if limits:
+            self._note(head, limits)
+
+    def _note(self, head: Head, limits: RetentionLimits) -> None:
+        if head.key in self._waiting or self._is_due(head, limits):
+            self._waiting[head.key] = (head, limits)
+            if self._task is None:
+                self._task = asyncio.create_task(self._work())
+
+    def _is_due(self, head: Head, limits: RetentionLimits) -> bool:
+        top = self._tops.get(head.key)
+        if top is None or top.uid != head.uid:
+            if len(self._tops) >= SESSIONS_MAX:
+                self._tops.clear()
+            top = self._tops[head.key] = _CompactedUpTo(head.uid, head.floor)
+        if limits.events is not None:
+            slack = max(SLACK_MIN, limits.events // 4)
+            if head.version - top.seq >= limits.events + slack:
+                return True
+        if limits.age_us is None:
+            return False
+        passed_us = self._journal.now_us() - top.checked_us
+        return passed_us >= max(AGE_CHECK_MIN_US, limits.age_us // 4)
+
+    async def _work(self) -> None:
+        """Compact what waits, one session after the other."""
+        try:
+            while self._waiting:
+                key, (head, limits) = next(iter(self._waiting.items()))
+                await self._one(key, limits)
+                newest, limits = self._waiting.pop(key)
+                if newest is not head:  # it has grown meanwhile, and perhaps nobody writes again
+                    self._note(newest, limits)
+        finally:
+            self._task = None
+
+    async def _one(self, key: Key, limits: RetentionLimits) -> None:
+        try:
+            head = (await self._journal.store.load(key, tail=0, scopes=False)).head
+            now_us = self._journal.now_us()
+            seq, _ = await compact_one(self._journal, head, limits, now_us)
+            self._tops[key] = _CompactedUpTo(head.uid, seq, now_us)
+        except GONE:
+            pass  # it ended meanwhile
+        except Exception as error:  # nobody waits for it, and one must not stop the others
+            _log_failure(key, error)
+
+    async def settled(self) -> None:
+        """Return when nothing waits to be compacted."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def close(self) -> None:
+        """Stop. What was not moved is moved by whoever writes or sweeps next."""
+        self._waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._task])
+
+
+# --- by the sweep ---------------------------------------------------------------------------------
+
+
+async def evict(journal: Journal, limit: int) -> tuple[CompactReport, bool]:
+    """Go on through the sessions of apps with limits whose turn has come, at most `limit` of them;
+    what was moved, and whether there is more to do."""
+    total = CompactReport()
+    if not isinstance(journal.store, Compacts):
+        return total, False
+    documents = Internal(journal, COLLECTION)
+    cursor: str | None = None
+    while limit > 0:
+        page = await documents.list(cursor=cursor, limit=PAGE_MAX)
+        for document in page.items:
+            limits = documents.decoded(document, RetentionLimits)
+            if limits is None:
+                continue
+            report, looked, more = await _pass(journal, document.name, limits, limit)
+            total, limit = merged(total, report), limit - looked
+            if more or limit <= 0:
+                return total, True
+        cursor = page.cursor
+        if cursor is None:
+            return total, False
+    return total, True
+
+
+async def _pass(
+    journal: Journal, app: str, limits: RetentionLimits, limit: int
+) -> tuple[CompactReport, int, bool]:
+    """One page of an app's sessions, if its pass is under way or due.
+
+    What was moved, how many sessions were looked at, and whether more are left of the pass. Several
+    sweeps may be at the same page: moving twice moves nothing more, and one of them goes on.
+    """
+    passes, now_us = Internal(journal, PASSES, actor="system:sweep"), journal.now_us()
+    state = await passes.find(app)
+    last = None if state is None else passes.decoded(state, _SweepPass)
+    cursor = None if last is None else last.cursor
+    began_us = now_us if cursor is None or last is None else last.began_us
+    if last is not None and cursor is None and now_us < last.began_us + limits.every_us:
+        return CompactReport(), 0, False
+    heads, after = await _page(journal, app, cursor, limit)
+    total = CompactReport()
+    for head in heads:
+        total = merged(total, await _evicted(journal, head, limits, now_us))
+    with suppress(DocumentConflict):  # another sweep was faster
+        value = msgspec.to_builtins(_SweepPass(after, began_us))
+        await passes.put(app, value, expect=0 if state is None else state.version)
+    return total, len(heads), after is not None
+
+
+async def _evicted(
+    journal: Journal, head: Head, limits: RetentionLimits, now_us: int
+) -> CompactReport:
+    own = limits_for(head, limits)
+    if own:
+        try:
+            return (await compact_one(journal, head, own, now_us))[1]
+        except GONE:
+            pass  # it ended meanwhile
+        except LimpetError as error:  # one session must not stop the others
+            _log_failure(head.key, error)
+    return CompactReport()
+
+
+async def _page(
+    journal: Journal, app: str, cursor: str | None, limit: int
+) -> tuple[tuple[Head, ...], str | None]:
+    query, size = Query(app=app, reverse=False), min(limit, PAGE_MAX)
+    try:
+        page = await journal.store.heads(query, cursor=cursor, limit=size)
+    except InvalidCursor:  # of another release: the pass begins again
+        page = await journal.store.heads(query, cursor=None, limit=size)
+    return page.items, page.cursor
+
+
+def _log_failure(key: Key, error: Exception) -> None:
+    SESSION.warning("compaction failed: session=%s error=%s", key, type(error).__name__)

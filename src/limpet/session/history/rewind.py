@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from limpet.errors import SessionConflict, SessionCorrupt, SessionTyped
 from limpet.model import (
     PAGE_MAX,
@@ -24,11 +26,24 @@ from limpet.model import (
     scope_of,
 )
 from limpet.model.facts.history import rewound
-from limpet.session.history.at import fields_of
-from limpet.session.history.refs import Rewound
+from limpet.session.history.point_in_time import fields_of
 from limpet.session.typing.upgrade import ops_between
 from limpet.session.writer import Writer
 from limpet.store.protocol import NameSince
+
+
+class Rewound(msgspec.Struct, frozen=True):
+    """What a rewind changed."""
+
+    event: Event | None  # None: the state was the same, so nothing was recorded
+    restored: tuple[str, ...]  # names whose values are now those of then
+    left: tuple[str, ...]  # app: and user: names that another session changed too
+
+    def __str__(self) -> str:
+        left = f"; left, since others changed them too: {', '.join(self.left)}" if self.left else ""
+        if self.event is None:
+            return f"nothing to restore{left}"
+        return f"event {self.event.seq} restored {', '.join(self.restored) or 'nothing'}{left}"
 
 
 async def rewind(

@@ -61,7 +61,7 @@ from limpet.model.keys import ARCHIVE_MOVES as UNDER_WAY
 from limpet.model.keys import ARCHIVE_STUBS as STUBS
 from limpet.session.documents import WHOLE_STORE, Internal, Put
 from limpet.session.handle import Handle
-from limpet.session.history.keeping import Keeping
+from limpet.session.history.checkpoints import StoreCheckpoints
 from limpet.session.journal import Journal
 from limpet.session.life.archives import Archive, folder_of, home_of
 from limpet.session.life.cold import Stored, archive_of, fetched, stored
@@ -289,7 +289,7 @@ def _apart(journal: Journal, store: MemoryStore) -> Journal:
     """A journal on a store of its own in memory."""
     from limpet.session.following.follow import Hub
 
-    apart = Journal(store, Hub(store), journal.new_id, journal.now_us, Keeping)
+    apart = Journal(store, Hub(store), journal.new_id, journal.now_us, StoreCheckpoints)
     apart.apart_from = journal
     return apart
 

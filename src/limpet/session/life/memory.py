@@ -41,8 +41,8 @@ from limpet.model.values import round_trip, settle
 from limpet.session.conversing.shapes import text_of
 from limpet.session.documents import Document, Documents, Internal, Put, Removal, commit_puts
 from limpet.session.handle import Handle
-from limpet.session.history.interval import Interval
-from limpet.session.history.kept import Checkpoint
+from limpet.session.history.checkpoint_interval import CheckpointInterval
+from limpet.session.history.checkpoint_log import Checkpoint
 from limpet.session.journal import Journal
 from limpet.session.runs.buffers import Buffers
 from limpet.session.runs.delegation import parent_of
@@ -79,7 +79,7 @@ class Memory(Buffers):
         journal = session.writer.journal.documents
         self._session, self._working = session, Working()
         self._own = Internal(journal, COLLECTION, owner=(session.app, session.user))
-        self._interval = Interval(journal, session.key)
+        self._interval = CheckpointInterval(journal, session.key)
 
     @property
     def working(self) -> Working:
@@ -238,7 +238,7 @@ class SessionLayer(Layer):
     """What belongs to one session alone. Each entry knows which checkpoint it follows."""
 
     def __init__(
-        self, session: Handle, documents: Documents, prefix: str, interval: Interval
+        self, session: Handle, documents: Documents, prefix: str, interval: CheckpointInterval
     ) -> None:
         super().__init__(session, documents, prefix, own=True)
         self._interval = interval
@@ -274,7 +274,7 @@ class SessionLayer(Layer):
         _, (document,) = await commit_puts(self._documents.journal, (), (put,))
         return document
 
-    async def _now(self) -> Interval:
+    async def _now(self) -> CheckpointInterval:
         await self._interval.look(self._session.writer.known.uid)
         return self._interval
 

@@ -45,9 +45,8 @@ from limpet.model.facts.running import endings
 from limpet.model.facts.running.runs import status_changed
 from limpet.session.documents import Put
 from limpet.session.handle import Handle
-from limpet.session.history.checkpoints import verified
-from limpet.session.history.keeping import keeping_of
-from limpet.session.history.kept import Asked
+from limpet.session.history.checkpoint_log import CheckpointRequest
+from limpet.session.history.checkpoints import store_checkpoints, verified
 from limpet.session.history.rewind import replacing
 from limpet.session.life.durations import DAY_SECONDS, durations
 from limpet.session.life.ending import Ending
@@ -158,9 +157,9 @@ class Mover:
         """A full checkpoint of what is known, durable before the transition is recorded."""
         writer = self._session.writer
         known = writer.known
-        asked = Asked(step.name, True, self._actor)
+        asked = CheckpointRequest(step.name, True, self._actor)
         state = (known.head, known.fields)
-        keeping = keeping_of(writer.journal)
+        keeping = store_checkpoints(writer.journal)
         made = await keeping.checkpoint(known.key, asked, uid=known.uid, state=state)
         return {"checkpoint": made.number, "state_version": made.seq}
 
@@ -222,7 +221,7 @@ class Mover:
         """Why it cannot begin, or go on: no checkpoint to go on from, or tools that it lacks."""
         writer = self._session.writer
         if step.name == "resume":
-            kept = keeping_of(writer.journal).kept(self._session.key)
+            kept = store_checkpoints(writer.journal).kept(self._session.key)
             found = await kept.read(writer.known.head.uid)
             if not found:
                 return "no checkpoint is kept; make one with s.checkpoint(full=True)"

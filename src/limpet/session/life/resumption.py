@@ -29,9 +29,9 @@ from limpet.model.facts.phases import rule
 from limpet.model.facts.running.budgets import remaining, spent
 from limpet.model.facts.view import Facts
 from limpet.session.documents import Put, commit_puts
-from limpet.session.history.at import fields_of, head_now
-from limpet.session.history.checkpoints import Trusted, trusted, unread_states, verified
-from limpet.session.history.kept import Checkpoint
+from limpet.session.history.checkpoint_log import Checkpoint
+from limpet.session.history.checkpoints import TrustedCheckpoint, trusted, unread_states, verified
+from limpet.session.history.point_in_time import fields_of, head_now
 from limpet.session.history.rewind import rewind
 from limpet.session.life.briefing import ENTRIES_MAX, Briefing
 from limpet.session.life.integrity import Restored, failures
@@ -89,7 +89,7 @@ class Resuming:
         self._memory: dict[str, int] = {}
         self._remembered: dict[str, tuple[Remembered, ...]] = {}
         self._role: str | None = None
-        self._back: Trusted | None = None  # the checkpoint that stands in for the newest
+        self._back: TrustedCheckpoint | None = None  # the checkpoint that stands in for the newest
         self._puts: tuple[Put, ...] = ()
         self._checksum: str | None = None  # of the state that is shown for it
 

@@ -23,8 +23,8 @@ from limpet.errors import (
 )
 from limpet.model import PAGE_MAX, Deadline, Head, Key, Lease, deadlines
 from limpet.model.facts import ACTIVE, PhaseEvent
-from limpet.session.history.bounds import evict
-from limpet.session.history.keeping import keeping_of
+from limpet.session.history.checkpoints import store_checkpoints
+from limpet.session.history.retention import evict
 from limpet.session.journal import Journal
 from limpet.session.life.archiving import archive_session, end_session, finish_all
 from limpet.session.life.memory import forget_memory
@@ -193,11 +193,12 @@ class Sweep:
 
     async def _delete(self, session: Session[Any]) -> Done:
         key = session.key
-        await keeping_of(self._journal).tiers.forget(key.app, key.user, key.id)
+        tiers = store_checkpoints(self._journal).tiers
+        await tiers.forget(key.app, key.user, key.id)
         await forget_memory(self._journal, key)
         deleted = await end_session(self._journal, key)
         session.writer.lease = None  # it went with the session
-        await keeping_of(self._journal).tiers.forget(key.app, key.user, key.id)  # made meanwhile
+        await tiers.forget(key.app, key.user, key.id)  # made meanwhile
         self._journal.hub.touch(key)
         SESSION.info("session permanently deleted: session=%s", key)
         self._journal.metrics.measured("session.permanently_deleted", session=key)

@@ -56,7 +56,7 @@ _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=INT_MAX)]
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where the file of a checkpoint is: see `history.tiers`, which confines it."""
+    """Where the file of a checkpoint is: see `history.checkpoint_tiers`, which confines it."""
 
     tier: str
     file: str

@@ -22,8 +22,8 @@ from limpet.model.facts.running.memory import (
 )
 from limpet.session.arguments import check_actor, check_expect, check_limit
 from limpet.session.handle import Handle
-from limpet.session.history.at import head_now
-from limpet.session.history.keeping import keeping_of
+from limpet.session.history.checkpoints import store_checkpoints
+from limpet.session.history.point_in_time import head_now
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -199,7 +199,7 @@ class Buffers:
         The version of `checkpoint` is the number of the newest one.
         """
         head = await head_now(self._session.writer)
-        kept = keeping_of(self._session.writer.journal).kept(self._session.key)
+        kept = store_checkpoints(self._session.writer.journal).kept(self._session.key)
         numbers = [each.number for each in await kept.read(head.uid)]
         infos = [BufferInfo("checkpoint", "ro", max(numbers, default=0))]
         for name in BUFFERS:

@@ -25,7 +25,7 @@ from limpet.model.facts.running.setup import (
     usable_tools,
 )
 from limpet.session.documents import Document, Documents, versioned
-from limpet.session.history.at import head_now
+from limpet.session.history.point_in_time import head_now
 
 if TYPE_CHECKING:
     from limpet.session.writer import Writer

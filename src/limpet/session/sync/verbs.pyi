@@ -34,13 +34,13 @@ from limpet.session.conversing.context import Context, Count, Summarize
 from limpet.session.conversing.message import Message
 from limpet.session.conversing.shapes import Shape
 from limpet.session.documents import Document, DocumentPage
-from limpet.session.history.at import When
-from limpet.session.history.bisect import Predicate
-from limpet.session.history.kept import CheckpointPage
-from limpet.session.history.merge import Merged
-from limpet.session.history.policy import CheckpointPolicy
-from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.history.blame import Blame
+from limpet.session.history.branches import Lineage, MergedSession
+from limpet.session.history.checkpoint_log import CheckpointPage, CheckpointRef
+from limpet.session.history.checkpoint_policy import CheckpointPolicy
+from limpet.session.history.point_in_time import Predicate, When
 from limpet.session.history.retention import CompactReport
+from limpet.session.history.rewind import Rewound
 from limpet.session.life.durations import Durations
 from limpet.session.life.memory import LayerName, Remembered
 from limpet.session.life.policy import Cleanup, Function, Transition
@@ -320,7 +320,7 @@ class SyncSession(Generic[S_co]):
         policy: Policy | None = None,
         policies: Mapping[str | Path, Policy] | None = None,
         actor: str | None = None,
-    ) -> Merged: ...
+    ) -> MergedSession: ...
     def checkpoint(
         self, trigger: str = "manual", *, full: bool | None = None, actor: str | None = None
     ) -> CheckpointRef: ...

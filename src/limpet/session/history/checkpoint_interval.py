@@ -18,7 +18,7 @@ from limpet.session.journal import Journal
 _ACTOR = "system:checkpoints"
 
 
-class Interval:
+class CheckpointInterval:
     """As of the last look; a commit by which it is not so any more is refused."""
 
     def __init__(self, journal: Journal, key: Key) -> None:

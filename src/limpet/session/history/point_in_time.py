@@ -7,6 +7,8 @@ is read here stays true whatever is recorded meanwhile.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -15,7 +17,7 @@ from limpet.model import Event, Fold, FrozenDict, Head, Key, checksum, described
 from limpet.model.facts.archive import check_present
 from limpet.model.ops import apply
 from limpet.session.arguments import moment_us
-from limpet.session.history.refs import CheckpointRef
+from limpet.session.history.checkpoint_log import CheckpointRef, read_ref
 from limpet.session.writer import Writer
 from limpet.store.protocol import Store
 
@@ -48,9 +50,9 @@ async def place_of(writer: Writer, text: str) -> int | datetime | CheckpointRef:
         if digits == text:
             return number
         head = await head_now(writer)
-        ref = await writer.journal.keeping.ref(head.key, head.uid, number)
+        ref = await read_ref(writer.journal.store, head, number)
         if ref is None:
-            raise NoCheckpoint(writer.known.key, number)
+            raise NoCheckpoint(head.key, number)
         return ref
     try:
         at = datetime.fromisoformat(text)
@@ -153,3 +155,31 @@ async def _seq_by(writer: Writer, head: Head, at: datetime) -> int:
             f"session {head.key} began after {at.isoformat()}. Pass a later time, or a seq."
         )
     return low
+
+
+Predicate: TypeAlias = Callable[[Any], "bool | Awaitable[bool]"]
+
+
+async def bisect(writer: Writer, predicate: Predicate) -> Event | None:
+    """The first event after which `predicate(state)` is false; None if it is true now.
+
+    It is asked at most ceil(log2 n) + 1 times for n events, once for each state that is read. It
+    has to stay false once it is: otherwise some event after which it becomes false is found.
+    """
+    head, store = await head_now(writer), writer.journal.store
+    if await _holds(writer, predicate, head.version):
+        return None
+    low, high = await first_readable(store, head), head.version  # false after `high`
+    while low < high:
+        middle = (low + high) // 2
+        if await _holds(writer, predicate, middle):
+            low = middle + 1
+        else:
+            high = middle
+    return await event_at(store, head.key, high)
+
+
+async def _holds(writer: Writer, predicate: Predicate, seq: int) -> bool:
+    fold = await writer.journal.store.fold_at(writer.known.key, seq)
+    answer = predicate(state_of(writer.typed, fold))
+    return bool(await answer if inspect.isawaitable(answer) else answer)

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from limpet.errors import ArchiveFailed, DocumentNotFound, LimpetError
 from limpet.model import FrozenDict, Key, canonical
 from limpet.session.documents import Internal
-from limpet.session.history.policy import COLLECTION, STORE, StoredPolicy
-from limpet.session.history.refs import Place
+from limpet.session.history.checkpoint_policy import COLLECTION, STORE, StoredPolicy
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
 
@@ -29,8 +30,19 @@ if TYPE_CHECKING:
     from limpet.session.life.archives import Archive
     from limpet.store.coding.files import FileSeal
 
+_BYTES_MAX: Final = 2**30  # of an envelope: a state is bounded by its own limits
 
-class Tiers:
+
+class CheckpointFile(msgspec.Struct, frozen=True):
+    """Where the file of a checkpoint is, if it is kept in a tier besides the store."""
+
+    tier: str
+    file: str
+    base: str | None = None  # the file that this one is the difference to
+    schema_version: str | None = None
+
+
+class CheckpointTiers:
     """The directories and buckets that policies name, as one process uses them."""
 
     def __init__(self, journal: Journal) -> None:
@@ -44,38 +56,59 @@ class Tiers:
         of: tuple[Key, str],
         state: tuple[int, str | None, FrozenDict],
         base: tuple[str, FrozenDict] | None,
-    ) -> Place:
+    ) -> CheckpointFile:
         """Write the file of a checkpoint of a state: its seq, schema version and fields. The
         session is named by key and uid.
 
         With a `base`, a file there and the state in it, only what changed since. Raises
         ArchiveFailed, SealUnavailable.
         """
-        from limpet.session.history.payloads import payload
+        from limpet.model.diff.diff import diff
+        from limpet.model.envelope import envelope
         from limpet.session.life.archives import put_bytes
 
+        seq, schema_version, fields = state
+        if base is None:
+            raw = envelope.encode(
+                fields,
+                schema_version=schema_version,
+                state_version=seq,
+                serialized_at_us=self._journal.now_us(),
+                bytes_max=_BYTES_MAX,
+            )
+        else:
+            raw = diff(base[1], fields).to_bytes()
         name = f"{_folder(of[0])}/{self._journal.new_id()}.checkpoint"
-        raw = payload(*state, self._journal.now_us(), None if base is None else base[1])
         seal = self._seal(of[1], name)
         await seal.ready()
         await put_bytes(self._archive(tier), name, seal.sealed(raw))
-        return Place(tier, name, None if base is None else base[0], state[1])
+        return CheckpointFile(tier, name, None if base is None else base[0], schema_version)
 
-    async def fields(self, of: tuple[Key, str], place: Place) -> FrozenDict:
-        """The state in a file of a session. Raises ArchiveFailed, ArchiveSealed, SealUnavailable,
-        and what a damaged file raises."""
-        from limpet.session.history.payloads import fields_in
+    async def fields(self, of: tuple[Key, str], place: CheckpointFile) -> FrozenDict:
+        """Return the state in a file of a session.
+
+        Raises ArchiveFailed, ArchiveSealed, SealUnavailable; and IntegrityViolation,
+        InvalidEnvelope or InvalidDiff if the file is damaged.
+        """
+        from limpet.model.diff.diff import Diff
+        from limpet.model.envelope import envelope
         from limpet.session.life.archives import fetch_bytes
 
         key, uid = of
         if not await self._is_ours(key, place.tier, place.file):
             reason = f"no policy of {key.app} has named it for this session"
             raise ArchiveFailed(place.tier, "read", reason)
-        base = None if place.base is None else await self.fields(of, Place(place.tier, place.base))
-        raw = await fetch_bytes(self._archive(place.tier), place.file)
+        base: FrozenDict | None = None
+        if place.base is not None:
+            base = await self.fields(of, CheckpointFile(place.tier, place.base))
+        packed = await fetch_bytes(self._archive(place.tier), place.file)
         seal = self._seal(uid, place.file)
         await seal.ready()
-        return fields_in(seal.opened(raw), base)
+        raw = seal.opened(packed)
+        if base is None:
+            return FrozenDict(envelope.decode(raw, bytes_max=_BYTES_MAX).fields)
+        changed: FrozenDict = Diff.from_bytes(raw).apply(base)
+        return changed
 
     async def remove(self, key: Key, tier: str, files: Iterable[str]) -> None:
         """Remove files that nobody needs. What cannot be removed only takes space."""
@@ -90,8 +123,10 @@ class Tiers:
     async def forget(self, app: str, user: str, *ids: str) -> None:
         """Remove all files of sessions, or without ids of a user, in every tier that the policy of
         the app ever named. Raises ArchiveFailed."""
+        from limpet.session.life.archives import folder_of
+
         for tier in await self._ever(app):
-            folders = [_folder(Key(app, user, id)) for id in ids] or [_of_user(app, user)]
+            folders = [_folder(Key(app, user, id)) for id in ids] or [folder_of(app, user)]
             for folder in folders:
                 await self._archive(tier).remove_all(folder)
 
@@ -136,11 +171,7 @@ class Tiers:
 
 def _folder(key: Key) -> str:
     """Where the files of one session are. The name says nothing about the user."""
-    own = sha256(canonical(["checkpoints", key.id])).hexdigest()[:32]
-    return f"{_of_user(key.app, key.user)}/{own}"
-
-
-def _of_user(app: str, user: str) -> str:
     from limpet.session.life.archives import folder_of
 
-    return folder_of(app, user)
+    own = sha256(canonical(["checkpoints", key.id])).hexdigest()[:32]
+    return f"{folder_of(key.app, key.user)}/{own}"

@@ -23,28 +23,47 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
-from limpet.model import EMPTY, UPDATE_TRIES_MAX, Commit, Fact, FrozenDict, Key, to_time, to_us
+from limpet.model import (
+    EMPTY,
+    UPDATE_TRIES_MAX,
+    Commit,
+    Fact,
+    FrozenDict,
+    Head,
+    Key,
+    to_time,
+    to_us,
+)
 from limpet.model.facts import checkpoints as facts
 from limpet.model.keys import checkpoints_of
-from limpet.session.history.policy import STORE, CheckpointPolicy
-from limpet.session.history.refs import CheckpointRef, Place
-from limpet.session.history.tiers import Tiers
+from limpet.session.history.checkpoint_policy import STORE, CheckpointPolicy
+from limpet.session.history.checkpoint_tiers import CheckpointFile, CheckpointTiers
 from limpet.session.journal import Journal
+from limpet.store.protocol import Store
 
-Kind: TypeAlias = Literal["full", "incremental"]
-_KINDS: Final[dict[bool, Kind]] = {True: "full", False: "incremental"}
+CheckpointKind: TypeAlias = Literal["full", "incremental"]
+_KINDS: Final[dict[bool, CheckpointKind]] = {True: "full", False: "incremental"}
 SYSTEM: Final = "system:checkpoints"  # who acts where nobody is named
+
+
+class CheckpointRef(msgspec.Struct, frozen=True):
+    """Names a checkpoint. The checksum is that of the session's own fields there."""
+
+    key: Key
+    number: int  # counts up within the session, from 1
+    seq: int
+    checksum: str  # SHA-256 of the canonical encoding, in hex
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
     """A checkpoint as it was recorded."""
 
     ref: CheckpointRef
-    kind: Kind
+    kind: CheckpointKind
     trigger: str
     at: datetime
     size: int  # of the state, encoded, in bytes
-    place: Place | None = None  # of its file, if a policy named a tier
+    place: CheckpointFile | None = None  # of its file, if a policy named a tier
     manual: bool = False  # somebody asked for it, and no policy lets it go
 
     @property
@@ -76,7 +95,7 @@ class CheckpointPage(msgspec.Struct, frozen=True):
     cursor: str | None
 
 
-class Taken(msgspec.Struct, frozen=True):
+class StateToCheckpoint(msgspec.Struct, frozen=True):
     """A state to make a checkpoint of."""
 
     uid: str
@@ -88,7 +107,7 @@ class Taken(msgspec.Struct, frozen=True):
     schema_version: str | None = None
 
 
-class Asked(msgspec.Struct, frozen=True):
+class CheckpointRequest(msgspec.Struct, frozen=True):
     """Why a checkpoint is made, by whom, and of which kind; None: as the policy says."""
 
     trigger: str
@@ -97,35 +116,35 @@ class Asked(msgspec.Struct, frozen=True):
     manual: bool = False  # somebody asked for it: it stays until it is let go
 
 
-class _Index(msgspec.Struct, frozen=True):
+class _CheckpointIndex(msgspec.Struct, frozen=True):
     """The numbers of the checkpoints of a log by what they are, each in order."""
 
     fulls: list[int]
     manual: list[int]
     automatic: list[int]  # made by a policy or a transition: these a policy counts
 
-    def after(self, made: Checkpoint, dropped: Sequence[Checkpoint]) -> _Index:
+    def after(self, made: Checkpoint, dropped: Sequence[Checkpoint]) -> _CheckpointIndex:
         """When one was made and others were let go."""
         gone = {each.number for each in dropped}
         fulls = [each for each in self.fulls if each not in gone] if gone else self.fulls
         others = [each for each in self.automatic if each not in gone] if gone else self.automatic
         new = [made.number]
-        return _Index(
+        return _CheckpointIndex(
             fulls + new if made.full else fulls,
             self.manual + new if made.manual else self.manual,
             others if made.manual else others + new,
         )
 
 
-class Kept:
+class CheckpointLog:
     """The checkpoints of one session."""
 
-    def __init__(self, journal: Journal, key: Key, tiers: Tiers) -> None:
+    def __init__(self, journal: Journal, key: Key, tiers: CheckpointTiers) -> None:
         self._journal, self.key, self._log = journal, key, checkpoints_of(key)
         self._tiers = tiers
         self._version = 0  # of the log; 0: it is not there, or was not read
         self._state: FrozenDict = EMPTY
-        self._index: _Index | None = None  # of what is in it, if it was looked for
+        self._index: _CheckpointIndex | None = None  # of what is in it, if it was looked for
 
     async def read(self, uid: str) -> tuple[Checkpoint, ...]:
         """All that are kept of this session, the oldest first."""
@@ -137,7 +156,9 @@ class Kept:
             self._learn(loaded.head.version, loaded.fields)
         return self._shown(uid)
 
-    async def record(self, taken: Taken, asked: Asked, policy: CheckpointPolicy) -> Checkpoint:
+    async def record(
+        self, taken: StateToCheckpoint, asked: CheckpointRequest, policy: CheckpointPolicy
+    ) -> Checkpoint:
         """Record one more. Raises SessionConflict if the session has moved on and that matters: a
         full one pins the newest state, and what was `taken` may have to be it."""
         if not self._version:
@@ -189,12 +210,12 @@ class Kept:
     def _checkpoint(self, number: int, row: FrozenDict) -> Checkpoint:
         ref = CheckpointRef(self.key, number, row["seq"], row["checksum"])
         place = row.get("place")
-        placed = None if place is None else msgspec.convert(place, Place)
+        placed = None if place is None else msgspec.convert(place, CheckpointFile)
         kind, at = _KINDS[row["full"]], to_time(row["at_us"])
         return Checkpoint(ref, kind, row["trigger"], at, row["size"], placed, _is_manual(row))
 
     def _next(
-        self, taken: Taken, asked: Asked, policy: CheckpointPolicy
+        self, taken: StateToCheckpoint, asked: CheckpointRequest, policy: CheckpointPolicy
     ) -> tuple[Checkpoint, list[Checkpoint]]:
         """The checkpoint as it would be recorded, and those that a policy lets go with it."""
         same = self._same(taken.uid)
@@ -214,16 +235,16 @@ class Kept:
         gone = _oldest(index, over, full=full) if over > 0 else []
         return made, [self._checkpoint(each, kept[str(each)]) for each in gone]
 
-    def _indexed(self, kept: FrozenDict) -> _Index:
+    def _indexed(self, kept: FrozenDict) -> _CheckpointIndex:
         """Made once: otherwise each new checkpoint would go through all."""
         if self._index is None:
             of = {int(number): row for number, row in kept.items()}
             manual = [number for number, row in of.items() if _is_manual(row)]
             fulls = [number for number, row in of.items() if row["full"]]
-            self._index = _Index(fulls, manual, sorted(of.keys() - set(manual)))
+            self._index = _CheckpointIndex(fulls, manual, sorted(of.keys() - set(manual)))
         return self._index
 
-    async def _placed(self, made: Checkpoint, taken: Taken, tier: str) -> Checkpoint:
+    async def _placed(self, made: Checkpoint, taken: StateToCheckpoint, tier: str) -> Checkpoint:
         """The checkpoint with its file in a tier."""
         base = None if made.full else await self._base(taken.uid, tier)
         state = (taken.seq, taken.schema_version, taken.fields)
@@ -284,13 +305,25 @@ class Kept:
         if seqs:
             await self._journal.store.unpin(self.key, seqs)
 
-    async def _remove_files(self, gone: Sequence[Place], kept: Sequence[Checkpoint]) -> None:
+    async def _remove_files(
+        self, gone: Sequence[CheckpointFile], kept: Sequence[Checkpoint]
+    ) -> None:
         """Remove the files of those that were let go, and the ones that only they needed."""
         places = [each.place for each in kept if each.place is not None]
         used = {file for place in places for file in (place.file, place.base)}
         for place in gone:
             files = [file for file in (place.file, place.base) if file and file not in used]
             await self._tiers.remove(self.key, place.tier, files)
+
+
+async def read_ref(store: Store, head: Head, number: int) -> CheckpointRef | None:
+    """Return the reference of the session's checkpoint with this number; None if it has none."""
+    try:
+        state = (await store.load(checkpoints_of(head.key), tail=0, scopes=False)).fields
+    except (SessionNotFound, SessionDeleted):
+        return None
+    row = state[facts.KEPT].get(str(number)) if state.get(facts.OF) == head.uid else None
+    return None if row is None else CheckpointRef(head.key, number, row["seq"], row["checksum"])
 
 
 def _row(made: Checkpoint) -> dict[str, object]:
@@ -314,7 +347,7 @@ def _is_manual(row: FrozenDict) -> bool:
     return bool(row.get("manual", row["trigger"] == "manual"))
 
 
-def _oldest(index: _Index, over: int, *, full: bool) -> list[int]:
+def _oldest(index: _CheckpointIndex, over: int, *, full: bool) -> list[int]:
     """The oldest automatic ones to let go of: so many, but what is kept begins with a full one,
     and an incremental one that somebody asked for keeps the full one before it."""
     from bisect import bisect_left, bisect_right
