@@ -12,7 +12,7 @@ import pytest
 from limpet.model import Key
 from limpet.model.facts.labels import LABELED
 from limpet.model.facts.timeouts import Timeouts, timeouts_set
-from limpet.store.cache import Live
+from limpet.store.cache import CachedSession
 from limpet.store.postgres.server import Connection, PostgresWriteConnection
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.postgres.writing.batch import PostgresBatch
@@ -58,7 +58,10 @@ class Sends:
         ready, send = Lane._ready, PostgresBatch.send
 
         async def noted(
-            lane: Lane, conn: Connection, jobs: Sequence[PostgresJob], left: Mapping[Key, Live]
+            lane: Lane,
+            conn: Connection,
+            jobs: Sequence[PostgresJob],
+            left: Mapping[Key, CachedSession],
         ) -> PackedBatch:
             flights = [flight.jobs for flight in store._committer._flights.values()]
             (own,) = [place for place, of in enumerate(flights) if jobs[0] in of]

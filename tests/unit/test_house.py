@@ -18,11 +18,8 @@ _SHARED_NAMES = {
 }
 # Names that are still defined twice. This list only shrinks, and goes when it is empty.
 _TO_RENAME = """
-    Asked Batch Broken Codec Crossing Documents Ending Entry FeedStore Found Hold Job
-    Leases Listing Live Log Marks Merged Names Opened Opening Outcome Place Reader Reading
-    Records Restored Room Row Slot Snapshots Source Span Step Stored Stream Tables Tool
-    Unread Verification View WriteConnection Writer _Forked _Header _Held _Items _Kept
-    _Names _Parent _Part _Place _Recorded _Step _Written
+    Codec Crossing Documents Ending Hold Leases Listing Marks Opened Opening Outcome Place
+    Records Restored Source Span Step Stored Stream Tool _Kept _Part
 """
 
 

@@ -114,7 +114,7 @@ def check_open(head: Head) -> None:
         raise SessionEnded(head.key, head.phase)
 
 
-class Facts(msgspec.Struct, frozen=True):
+class BlobFacts(msgspec.Struct, frozen=True):
     """The body of a blob's row. Sealed like other bodies: what a blob is, is nobody's business.
 
     It names the upload, in whose place the chunks are: those of another blob do not open here.
@@ -127,7 +127,7 @@ class Facts(msgspec.Struct, frozen=True):
     upload: str
 
 
-class Row(msgspec.Struct, frozen=True):
+class BlobRow(msgspec.Struct, frozen=True):
     """The row of a blob, as it is stored."""
 
     hash: bytes
@@ -161,25 +161,25 @@ def unpack_chunk(codec: Codec, uid: str, upload: str, number: int, packed: Packe
 
 
 def pack_blob(codec: Codec, uid: str, upload: str, blob: Blob) -> Packed:
-    facts = Facts(blob.size, blob.media_type, blob.chunks, blob.version, upload)
+    facts = BlobFacts(blob.size, blob.media_type, blob.chunks, blob.version, upload)
     return codec.pack(msgspec.json.encode(facts), blob_place(uid, blob.hash), bound=True)
 
 
-def unpack_blob(codec: Codec, uid: str, row: Row) -> Blob:
+def unpack_blob(codec: Codec, uid: str, row: BlobRow) -> Blob:
     """Raises Damaged if the row is not what was stored."""
     hash = row.hash.hex()
     place = blob_place(uid, hash)
     raw = codec.unpack(row.flags, row.body, row.crc, lambda: place, bound=True)
-    facts = msgspec.json.decode(raw, type=Facts)
+    facts = msgspec.json.decode(raw, type=BlobFacts)
     if (facts.version, facts.chunks, facts.upload) != (row.version, row.chunks, row.upload):
         raise Damaged("has a row that differs from what was put")
     return Blob(hash, facts.size, facts.media_type, facts.chunks, facts.version)
 
 
-class Reading:
+class BlobVerifier:
     """One stored blob, read chunk by chunk and compared with what its row says."""
 
-    def __init__(self, codec: Codec, uid: str, row: Row) -> None:
+    def __init__(self, codec: Codec, uid: str, row: BlobRow) -> None:
         self._codec, self._uid, self._row = codec, uid, row
         self._content, self._size = sha256(), 0
         self.number = 0  # of the chunk to read next

@@ -24,7 +24,7 @@ from limpet.model import (
     processed_by,
 )
 from limpet.model.lease import with_lease
-from limpet.store.planning.room import Sizes
+from limpet.store.planning.scope_limits import Sizes
 from limpet.store.protocol import Owner
 
 SESSIONS_MAX: Final = 4_096
@@ -37,7 +37,7 @@ TAIL_BYTES_MAX: Final = 4_096  # of one event in the tail
 _ENTRY_BYTES: Final = 1_024
 
 
-class Live(msgspec.Struct):
+class CachedSession(msgspec.Struct):
     """A session in memory. `delta_bytes` is the size of its log since the snapshot."""
 
     sid: int
@@ -87,7 +87,7 @@ def _marked(event: Event, by: Event) -> Event:
     return msgspec.structs.replace(event, processed=by.seq, processed_us=by.at_us)
 
 
-class LiveScope(msgspec.Struct):
+class CachedScope(msgspec.Struct):
     """A scope name in memory, with the version of its last whole value and the ops since."""
 
     value: ScopeValue
@@ -105,10 +105,10 @@ class Cache:
         self.era = 0
         self.issued: int | None = None  # the last position of the feed, if it is known
         self._data_version: int | None = None
-        self._sessions: dict[Key, Live] = {}
+        self._sessions: dict[Key, CachedSession] = {}
         # An entry that may be out of date. Readers in other threads compare versions, writers eras.
         self.peek = self._sessions.get
-        self._scopes: dict[ScopeKey, LiveScope] = {}
+        self._scopes: dict[ScopeKey, CachedScope] = {}
         self._names: dict[Owner, tuple[int, dict[str, int]]] = {}  # the era, and their sizes
         self._bytes = 0
 
@@ -124,7 +124,7 @@ class Cache:
         """The database's data_version as our own commit left it."""
         self._data_version = data_version
 
-    def keep(self, key: Key, live: Live) -> None:
+    def keep(self, key: Key, live: CachedSession) -> None:
         """Put an entry in, or note that it has grown. It is the one that was used last.
 
         What could not be read may be readable in a moment, so a fold without it is not kept.
@@ -152,11 +152,11 @@ class Cache:
         if live is not None:
             self._bytes -= live.kept_bytes
 
-    def scope(self, key: ScopeKey) -> LiveScope | None:
+    def scope(self, key: ScopeKey) -> CachedScope | None:
         live = self._scopes.get(key)
         return live if live is not None and live.era == self.era else None
 
-    def keep_scope(self, key: ScopeKey, live: LiveScope) -> None:
+    def keep_scope(self, key: ScopeKey, live: CachedScope) -> None:
         """Remember a name, unless its value could not be read: it is read again then."""
         if live.value.damage is not None:
             self.forget_scope(key)
@@ -192,5 +192,5 @@ class Cache:
         self._bytes = 0
         self.issued = None
 
-    def sessions(self) -> list[tuple[Key, Live]]:
+    def sessions(self) -> list[tuple[Key, CachedSession]]:
         return list(self._sessions.items())

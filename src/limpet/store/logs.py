@@ -19,14 +19,16 @@ SQLITE: Final = logging.getLogger("limpet.store.sqlite")
 POSTGRES: Final = logging.getLogger("limpet.store.postgres")
 
 
-class Asked(Protocol):
+class QueuedCommits(Protocol):
     """One caller's commits, however a store queues them."""
 
     @property
     def commits(self) -> Sequence[Commit]: ...
 
 
-def slow_commit(log: logging.Logger, store: object, seconds: float, asked: Sequence[Asked]) -> None:
+def slow_commit(
+    log: logging.Logger, store: object, seconds: float, asked: Sequence[QueuedCommits]
+) -> None:
     """Warn of a batch that took long. Costs one comparison if it did not."""
     if seconds < SLOW_COMMIT_SECONDS:
         return

@@ -14,14 +14,14 @@ import msgspec
 from limpet.model import ScopeValue
 
 
-class Unread(msgspec.Struct, frozen=True):
+class UnreadScope(msgspec.Struct, frozen=True):
     """A name whose value nobody has asked for yet. `read` sets `damage` and raises nothing."""
 
     version: int
     read: Callable[[], ScopeValue]
 
 
-Kept: TypeAlias = ScopeValue | Unread
+Kept: TypeAlias = ScopeValue | UnreadScope
 
 
 class Scopes(Mapping[str, ScopeValue]):
@@ -34,7 +34,7 @@ class Scopes(Mapping[str, ScopeValue]):
 
     def __getitem__(self, name: str) -> ScopeValue:
         kept = self._kept[name]
-        if isinstance(kept, Unread):
+        if isinstance(kept, UnreadScope):
             kept = self._kept[name] = kept.read()
         return kept
 

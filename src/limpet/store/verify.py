@@ -50,13 +50,13 @@ def verify_session(
     base: Base | None = None,
 ) -> Iterator[Finding]:
     """Every way in which the log, its chain and what was folded from it disagree."""
-    log = Log(now, snapshots, base)
+    log = LogVerifier(now, snapshots, base)
     for each in stored:
         yield from log.add(each)
     yield from log.end()
 
 
-class Log:
+class LogVerifier:
     """One session's log, read event by event and compared with what was folded from it."""
 
     def __init__(self, now: Fold, snapshots: Snapshots, base: Base | None = None) -> None:
@@ -196,7 +196,7 @@ def _fold_problems(key: Key, now: Fold, fold: Fold) -> Iterator[Finding]:
 
 
 def _unlike(one: Facts, other: Facts) -> list[str]:
-    """The facts that differ. Since when inputs wait is by the clock: `Log` looks at that."""
+    """The facts that differ. `LogVerifier` compares since when inputs wait, by the clock."""
     names = {*one, *other} - {"inputs"}
     unlike = sorted(n for n in names if canonical(one.get(n)) != canonical(other.get(n)))
     return [*unlike, *(["inputs"] if pending(one) != pending(other) else [])]
@@ -220,7 +220,7 @@ class ScopeRow(NamedTuple):
     seq: int
 
 
-class Names:
+class NameVerifier:
     """Every version of every name, in order, each made again from the one before."""
 
     def __init__(self, codec: Codec) -> None:

@@ -11,7 +11,7 @@ import pytest
 from limpet.model import Event, Fold, Recorded, blank
 from limpet.model.fold import record
 from limpet.store import cache
-from limpet.store.cache import Live
+from limpet.store.cache import CachedSession
 from limpet.testing.commits import draft, key
 from limpet.testing.laws.log.facts import idle
 
@@ -24,10 +24,10 @@ def test_an_input_is_never_seen_processed_by_an_event_that_is_not_there() -> Non
     for each in (draft("session.created"), draft("user.said"), draft("user.said"), idle(2, 3)):
         fold, rec = record(fold, each, 1, SALT)
         recorded.append(rec)
-    live, seen = Live(1, fold, 0, 0, 0), list[tuple[Event, ...]]()
+    live, seen = CachedSession(1, fold, 0, 0, 0), list[tuple[Event, ...]]()
 
     def look(frame: FrameType, _: str, __: object) -> Any:
-        frame.f_trace_opcodes = frame.f_code is Live.add.__code__
+        frame.f_trace_opcodes = frame.f_code is CachedSession.add.__code__
         seen.append(tuple(live.tail))
         return look
 
@@ -50,7 +50,7 @@ def test_an_entry_that_is_replaced_takes_no_space(monkeypatch: pytest.MonkeyPatc
     kept = cache.Cache()
     for _ in range(50):
         for name in ("a", "b"):
-            kept.keep(key(name), Live(1, Fold(blank(key(name), "uid", 0)), 0, 0, 0))
+            kept.keep(key(name), CachedSession(1, Fold(blank(key(name), "uid", 0)), 0, 0, 0))
     assert kept.peek(key("a")) is not None
     assert kept.peek(key("b")) is not None
 
@@ -61,7 +61,7 @@ def test_the_session_that_was_not_used_for_longest_goes_first(
     """To write to one is to use it."""
     monkeypatch.setattr(cache, "SESSIONS_MAX", 2)
     kept = cache.Cache()
-    lives = {name: Live(1, Fold(blank(key(name), "uid", 0)), 0, 0, 0) for name in "abc"}
+    lives = {name: CachedSession(1, Fold(blank(key(name), "uid", 0)), 0, 0, 0) for name in "abc"}
     for name in "abac":
         kept.keep(key(name), lives[name])
     assert [kept.peek(key(name)) is not None for name in "abc"] == [True, False, True]

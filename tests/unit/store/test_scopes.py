@@ -13,10 +13,10 @@ import pytest
 from limpet import Key, Limpet, ScopeFull, State
 from limpet.model.limits import SCOPE_NAMES_EVER_MAX, SCOPE_NAMES_MAX
 from limpet.model.shared import ScopeValue
-from limpet.store.planning.room import DELETED, Room
+from limpet.store.planning.scope_limits import DELETED, ScopeLimits
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Place, Store, scope_fields
-from limpet.store.scopes import Scopes, Unread
+from limpet.store.scopes import Scopes, UnreadScope
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.commits import add, create, draft, key, load
 from tests.support.seal import FixedKeySeal
@@ -115,7 +115,7 @@ class Laws:
         """Of a store from before the bound: all is there, and room comes by deleting."""
         await create(store, ADA)
         with monkeypatch.context() as patch:
-            for module in ("planning.room", "postgres.writing.names"):
+            for module in ("planning.scope_limits", "postgres.writing.names"):
                 patch.setattr(f"limpet.store.{module}.SCOPE_NAMES_MAX", 2_000)
             for first in (0, 520):
                 numbers = range(first, first + 520)
@@ -203,7 +203,7 @@ def test_names_that_were_ever_used_are_bounded_too() -> None:
         def names(self, app: str, user: str) -> dict[str, int]:
             return {f"app:{number}": DELETED for number in range(SCOPE_NAMES_EVER_MAX)}
 
-    room = Room(Stored())
+    room = ScopeLimits(Stored())
     room.begin()
     room.put(("shop", "", "app:7"), ScopeValue(2, None, True), ScopeValue(3, 1), 1)
     room.settle()
@@ -218,12 +218,12 @@ def test_names_learn_what_is_newer_and_read_none_of_it() -> None:
     """By versions alone; a name is read once, and equals a dict of the same values."""
     read: list[str] = []
 
-    def unread(name: str, version: int) -> Unread:
+    def unread(name: str, version: int) -> UnreadScope:
         def value() -> ScopeValue:
             read.append(name)
             return ScopeValue(version, name)
 
-        return Unread(version, value)
+        return UnreadScope(version, value)
 
     names = Scopes({"app:a": unread("app:a", 2), "app:b": unread("app:b", 1)})
     assert names.learn(Scopes({"app:a": unread("old", 1), "app:c": unread("app:c", 1)}))

@@ -159,7 +159,7 @@ class _Walk:
         from_a, from_b = set(items_apart(base, a, sweeps)), set(items_apart(base, b, sweeps))
         if from_a and from_b and moved(base, (a, from_a), (b, from_b)):
             return None
-        made, items = list(base), _Items(base)
+        made, items = list(base), _ListItems(base)
         for index in sorted(from_a | from_b):
             if index not in from_b:
                 made[index] = a[index]
@@ -196,7 +196,7 @@ def _settled(base: Any, a: Any, b: Any) -> bool:
     return same(a, b) or same(base, a) or same(base, b)
 
 
-class _Items:
+class _ListItems:
     """The items of a list, and whether an item that both sides changed is the same item.
 
     The item at an index may have been replaced, or moved and changed at once. An item is identified

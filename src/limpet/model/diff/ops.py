@@ -11,7 +11,7 @@ from limpet.model.ops import Path, PlainOp
 from limpet.model.values import FrozenDict
 
 
-class _Names:
+class _MergedNames:
     """Values for several names of one dict, which become one Merge.
 
     A later change may join even if others come between, as long as those are below the same dict
@@ -32,8 +32,8 @@ class _Names:
 
 def to_ops(changes: Iterable[Change]) -> tuple[PlainOp, ...]:
     """The operations, each checked. Raises InvalidOp for a place that no operation can reach."""
-    made: list[PlainOp | _Names] = []
-    open_: list[_Names] = []  # those a change may still join, each above the next
+    made: list[PlainOp | _MergedNames] = []
+    open_: list[_MergedNames] = []  # those a change may still join, each above the next
     for change in changes:
         open_ = [names for names in open_ if _is_below(change.path, names.parent)]
         if _joins(change):
@@ -41,7 +41,7 @@ def to_ops(changes: Iterable[Change]) -> tuple[PlainOp, ...]:
         else:
             made.append(_single(change))
             _touch(change.path, open_)
-    plain = [each.op() if isinstance(each, _Names) else each for each in made]
+    plain = [each.op() if isinstance(each, _MergedNames) else each for each in made]
     return tuple([cast(PlainOp, op.check(each)) for each in plain])
 
 
@@ -50,13 +50,13 @@ def _joins(change: Change) -> bool:
     return len(change.path) > 1 and isinstance(change.path[-1], str) and change.kind != Kind.DELETE
 
 
-def _join(change: Change, made: list[PlainOp | _Names], open_: list[_Names]) -> None:
+def _join(change: Change, made: list[PlainOp | _MergedNames], open_: list[_MergedNames]) -> None:
     parent, name = change.path[:-1], change.path[-1]
     mine = [names for names in open_ if names.parent == parent and name not in names.touched]
     if mine:
         names = mine[0]
     else:
-        names = _Names(parent)
+        names = _MergedNames(parent)
         made.append(names)
         open_[:] = [*(each for each in open_ if each.parent != parent), names]
     names.values[str(name)] = change.new
@@ -79,7 +79,7 @@ def _set(change: Change) -> PlainOp:
     return op.Set(change.path, change.new)
 
 
-def _touch(path: Path, open_: Iterable[_Names]) -> None:
+def _touch(path: Path, open_: Iterable[_MergedNames]) -> None:
     for names in open_:
         names.touched.add(path[len(names.parent)])
 

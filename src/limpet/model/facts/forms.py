@@ -97,7 +97,7 @@ class _SpanEnd(_SpanForm, frozen=True):
     error: str | None = None
 
 
-class _Step(_Form, frozen=True):
+class _StepForm(_Form, frozen=True):
     name: str
     occurrence: Count
     args_hash: str
@@ -135,11 +135,11 @@ class _Cascaded(_Form, frozen=True):
     children: list[str]
 
 
-class _Written(_Form, frozen=True):
+class _BufferForm(_Form, frozen=True):
     value: Any
 
 
-class _Recorded(_Form, frozen=True):
+class _CheckpointData(_Form, frozen=True):
     seq: Seq
     checksum: Hex
     full: bool
@@ -154,7 +154,7 @@ class _Merged(_Form, frozen=True):
     checksum: str
 
 
-class _Forked(_Form, frozen=True):
+class _ForkForm(_Form, frozen=True):
     base: Hex
 
 
@@ -168,10 +168,10 @@ class _Removed(_Form, frozen=True):
 
 
 _DATA: Final[Mapping[str, type[_Form]]] = {
-    forks.FORKED: _Forked,
+    forks.FORKED: _ForkForm,
     runs.SPAN_STARTED: _SpanForm,
     runs.SPAN_COMPLETED: _SpanEnd,
-    steps.STEP: _Step,
+    steps.STEP: _StepForm,
     steps.INTENDED: _Intended,
     steps.SUCCEEDED: _Performed,
     steps.FAILED: _NotPerformed,
@@ -181,8 +181,8 @@ _DATA: Final[Mapping[str, type[_Form]]] = {
     endings.NOT_COMPENSATED: _Undoing,
     endings.MAYBE_COMPENSATED: _Undoing,
     endings.CASCADED: _Cascaded,
-    memory.WRITTEN: _Written,
-    checkpoints.RECORDED: _Recorded,
+    memory.WRITTEN: _BufferForm,
+    checkpoints.RECORDED: _CheckpointData,
     history.MERGED: _Merged,
     documents.PUT: _Put,
     documents.DELETED: _Removed,
@@ -311,7 +311,7 @@ class _DelegationForm(_Form, frozen=True, kw_only=True):
     quiet: bool = False
 
 
-class _Parent(_Original, frozen=True):
+class _ParentForm(_Original, frozen=True):
     at: Count
 
 
@@ -381,7 +381,7 @@ class _FactsForm(_Form, frozen=True):
     requests: dict[str, _RequestForm] = {}
     children: Annotated[dict[str, _ChildForm], msgspec.Meta(max_length=CHILDREN_MAX)] = {}
     delegation: _DelegationForm | None = None
-    parent: _Parent | None = None
+    parent: _ParentForm | None = None
     agent: str | None = None
     environment: str | None = None
     setup: _SetupForm | None = None

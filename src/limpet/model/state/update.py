@@ -45,7 +45,7 @@ class Planned(msgspec.Struct, frozen=True):
     guards: tuple[str, ...] = ()
 
 
-class Slot:
+class FieldUpdate:
     """A field to be updated: what its reducer accepts, and what is checked afterwards."""
 
     def __init__(self, state_type: type[State], name: str, *, whole: bool = False) -> None:
@@ -159,7 +159,7 @@ def plan_update(
 def _checked_whole(
     state_type: type[State],
     fields: Mapping[str, Any],
-    slots: list[Slot],
+    slots: list[FieldUpdate],
     plain: list[Any],
     ops: list[PlainOp],
 ) -> Planned:
@@ -216,8 +216,8 @@ def _is_whole(state_type: type[State], name: str) -> bool:
     return any(name in fields or "*" in fields for fields in named)
 
 
-def _slot(state_type: type[State], name: Any, *, whole: bool) -> Slot:
-    slots: dict[tuple[str, bool], Slot] | None = state_type.__dict__.get("__slots_of__")
+def _slot(state_type: type[State], name: Any, *, whole: bool) -> FieldUpdate:
+    slots: dict[tuple[str, bool], FieldUpdate] | None = state_type.__dict__.get("__slots_of__")
     if slots is None:
         fields_of(state_type)  # complete, or refused
         slots = {}
@@ -227,7 +227,7 @@ def _slot(state_type: type[State], name: Any, *, whole: bool) -> Slot:
         if name not in state_type.__pydantic_fields__:
             words = f"a field of {state_type.__name__}"
             raise SchemaViolation(str(name), words, "a name that it does not declare")
-        found = slots[name, whole] = Slot(state_type, name, whole=whole)
+        found = slots[name, whole] = FieldUpdate(state_type, name, whole=whole)
     return found
 
 
@@ -243,7 +243,7 @@ def _is_partial(item: Any) -> bool:
     return isinstance(item, Item) and len(item.explicit) < len(item)
 
 
-def _single(slot: Slot, annotation: Any, rules: tuple[Any, ...]) -> type[Record]:
+def _single(slot: FieldUpdate, annotation: Any, rules: tuple[Any, ...]) -> type[Record]:
     """A record with this one field, for checking values of the annotation."""
     info: FieldInfo = Field(discriminator=slot.field.discriminator)
     info.metadata = list(rules)

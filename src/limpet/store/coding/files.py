@@ -44,7 +44,7 @@ _CLOSED: Final = (
 FileKind: TypeAlias = Literal["archive", "checkpoint"]
 
 
-class _Header(msgspec.Struct, frozen=True):
+class _FileHeader(msgspec.Struct, frozen=True):
     format: str
     version: int
     kind: str
@@ -53,7 +53,7 @@ class _Header(msgspec.Struct, frozen=True):
     id: str  # of this writing: blocks of two files with one name do not mix
 
 
-_header: Final = msgspec.json.Decoder(_Header).decode
+_header: Final = msgspec.json.Decoder(_FileHeader).decode
 
 
 class FileSeal:
@@ -112,7 +112,7 @@ class FileSeal:
     def header(self) -> bytes:
         """The first line of a new file."""
         id = os.urandom(16).hex()
-        made = _Header(FORMAT, VERSION, self.kind, self.owner, self.name, id)
+        made = _FileHeader(FORMAT, VERSION, self.kind, self.owner, self.name, id)
         return msgspec.json.encode(made) + b"\n"
 
     def seal(self, plain: bytes, place: Place) -> bytes:

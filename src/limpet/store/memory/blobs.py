@@ -12,13 +12,13 @@ from limpet.errors import SessionError, SessionFenced, UploadLost
 from limpet.model import BLOB_UPLOAD_SECONDS_MAX, Key
 from limpet.model.lease import admits
 from limpet.store.blobs import Blob, check_open
-from limpet.store.memory.log import Log
+from limpet.store.memory.log import MemoryLog
 
 _PAUSE_US = BLOB_UPLOAD_SECONDS_MAX * 1_000_000
 
 
 class _Upload(NamedTuple):
-    log: Log
+    log: MemoryLog
     chunks: list[bytes]
     touched_us: int
 
@@ -28,9 +28,9 @@ class MemoryBlobs:
 
     def __init__(
         self,
-        living: Callable[[Key], Log],
-        present: Callable[[Key], Log],
-        all: Callable[[], list[Log]],
+        living: Callable[[Key], MemoryLog],
+        present: Callable[[Key], MemoryLog],
+        all: Callable[[], list[MemoryLog]],
         clock: Callable[[], int],
     ) -> None:
         self._living, self._present, self._all, self._clock = living, present, all, clock
@@ -94,7 +94,7 @@ class MemoryBlobs:
 
     def _seen(self, key: Key, hash: str) -> Iterator[tuple[Blob, list[bytes]]]:
         """What the session, then its parents up to where it goes on from, have of it."""
-        log: Log | None = self._present(key)
+        log: MemoryLog | None = self._present(key)
         ceiling: int | None = None
         while log is not None:
             found = log.blobs.get(hash)
@@ -103,7 +103,7 @@ class MemoryBlobs:
             ceiling = log.floor if ceiling is None else min(ceiling, log.floor)
             log = log.parent
 
-    def _chunks(self, key: Key, log: Log, upload: str, number: int) -> list[bytes]:
+    def _chunks(self, key: Key, log: MemoryLog, upload: str, number: int) -> list[bytes]:
         """The chunks before this one."""
         begun = self._uploads.get(upload)
         chunks = [] if begun is None else begun.chunks

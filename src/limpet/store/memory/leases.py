@@ -18,10 +18,10 @@ from limpet.model.lease import (
     taken,
 )
 from limpet.store.leases import Place, span_us
-from limpet.store.memory.tables import Tables
+from limpet.store.memory.tables import MemoryTables
 
 
-class Leasing(Tables):
+class Leasing(MemoryTables):
     """What `limpet.store.leases.Leases` promises."""
 
     async def claim(

@@ -21,7 +21,7 @@ from limpet.model.adopt import whole
 from limpet.store.blobs import Blob
 
 
-class Log:
+class MemoryLog:
     """A session's fold and own records. What is below its floor is read from its parent's log."""
 
     __slots__ = (
@@ -39,7 +39,7 @@ class Log:
         "row",
     )
 
-    def __init__(self, row: int, fold: Fold, base: Base | None, parent: Log | None) -> None:
+    def __init__(self, row: int, fold: Fold, base: Base | None, parent: MemoryLog | None) -> None:
         self.row, self.fold, self.base, self.parent = row, fold, base, parent
         self.records: list[Recorded] = []
         self.ids: dict[str, int] = {}  # the seq of each id
@@ -48,7 +48,7 @@ class Log:
         self.pins: dict[int, Fold] = {}
         self.cold = 0  # up to here the feed no longer has its events
         self.hot: frozenset[int] = frozenset()  # but these, which were pending
-        self.forks: list[Log] = []  # logs that begin on a state of this one, living ones
+        self.forks: list[MemoryLog] = []  # logs that begin on a state of this one, living ones
 
     @property
     def floor(self) -> int:
@@ -91,7 +91,7 @@ class Log:
 
     def sized(self, seq: int) -> tuple[Event, int]:
         """The event, and the bytes of its encoded body."""
-        log: Log | None = self
+        log: MemoryLog | None = self
         while log is not None and seq <= log.floor:
             log = log.parent
         return self.event(seq), 0 if log is None else len(log.own(seq).raw)

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from limpet.model import Event, Key, ScopeKey, scope_of
-from limpet.store.memory.log import Log
-from limpet.store.memory.tables import Tables
+from limpet.store.memory.log import MemoryLog
+from limpet.store.memory.tables import MemoryTables
 from limpet.store.paging import page
 from limpet.store.protocol import NameSince
 
 
-class Naming(Tables):
+class Naming(MemoryTables):
     """What `limpet.store.protocol.Store` promises of names."""
 
     async def naming(
@@ -36,7 +36,7 @@ class Naming(Tables):
         return found | {log.fold.head.uid: None for log in self._kept.values()}
 
     def _since(
-        self, kept: Log, key: Key, seq: int, name: str, last: Mapping[str, int | None]
+        self, kept: MemoryLog, key: Key, seq: int, name: str, last: Mapping[str, int | None]
     ) -> NameSince | None:
         of: ScopeKey = (key.app, "" if scope_of(name) == "app" else key.user, name)
         values, at_us = self._scopes.get(of, []), kept.event(seq).at_us
@@ -55,5 +55,5 @@ class Naming(Tables):
         return NameSince(values[first - 2] if first > 1 else None, len(values), others)
 
 
-def _names(kept: Log, seq: int, name: str) -> bool:
+def _names(kept: MemoryLog, seq: int, name: str) -> bool:
     return any([op.path[0] == name for op in kept.event(seq).ops])

@@ -48,11 +48,11 @@ from limpet.store.marks import Marks
 from limpet.store.memory import listing
 from limpet.store.memory.blobs import MemoryBlobs
 from limpet.store.memory.leases import Leasing
-from limpet.store.memory.log import Log
+from limpet.store.memory.log import MemoryLog
 from limpet.store.memory.marks import MemoryMarks
 from limpet.store.memory.naming import Naming
 from limpet.store.memory.tables import key_hash
-from limpet.store.paging import Room, bare, newest, newest_since, page, wanted
+from limpet.store.paging import PageBytes, bare, newest, newest_since, page, wanted
 from limpet.store.paging import cursor as cursors
 from limpet.store.planning.plan import Plan
 from limpet.store.protocol import (
@@ -97,7 +97,7 @@ class MemoryStore(Leasing, Naming):
         self.blobs: Blobs = MemoryBlobs(self._living, self._present, self._logs, self._clock)
         self.marks: Marks = MemoryMarks(self._check_open, self._clock)
 
-    def _logs(self) -> list[Log]:
+    def _logs(self) -> list[MemoryLog]:
         self._check_open()
         return list(self._kept.values())
 
@@ -185,7 +185,7 @@ class MemoryStore(Leasing, Naming):
 
     async def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
         kept = self._living(key)
-        room = Room()
+        room = PageBytes()
         found: list[ChainedEvent] = []
         for seq in range(max(after, kept.floor) + 1, kept.fold.head.version + 1):
             rec = kept.own(seq)
@@ -235,7 +235,7 @@ class MemoryStore(Leasing, Naming):
         if after is not None and start > len(self._feed):
             raise PositionUnknown(after)
         found: list[FeedEntry] = []
-        room = Room()
+        room = PageBytes()
         place = start
         for place, (row, of, seq) in enumerate(self._feed[start:], start + 1):
             wanted_ = not is_reserved(of.app) if app is None else of.app == app

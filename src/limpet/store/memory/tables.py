@@ -19,22 +19,22 @@ from limpet.model import Base, Event, Fold, Head, Key, ScopeKey, ScopeValue, can
 from limpet.model.facts.archive import is_stub
 from limpet.store.clock import Clock
 from limpet.store.live import MemoryChannel
-from limpet.store.memory.log import Log
-from limpet.store.planning.room import DELETED, Sizes
+from limpet.store.memory.log import MemoryLog
+from limpet.store.planning.scope_limits import DELETED, Sizes
 from limpet.store.protocol import Erasure
 from limpet.store.scopes import Scopes
 
 
-class Tables:
+class MemoryTables:
     """Dicts. Implements what `limpet.store.planning.plan.View` asks for."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
-        self._kept: dict[Key, Log] = {}
+        self._kept: dict[Key, MemoryLog] = {}
         self._scopes: dict[ScopeKey, list[ScopeValue]] = {}
         # Who made each version of a name: uid, seq and time of the event.
         self._made_by: dict[ScopeKey, list[tuple[str, int, int]]] = {}
-        self._deleted: dict[Key, list[Log]] = {}  # tombstones: the head of each is buried
+        self._deleted: dict[Key, list[MemoryLog]] = {}  # tombstones: the head of each is buried
         self._erased: dict[bytes, Erasure] = {}
         self._rows = 0
         self._feed: list[tuple[int, Key, int]] = []  # row, key and seq
@@ -95,13 +95,13 @@ class Tables:
         if not self._open:
             raise StoreClosed
 
-    def _living(self, key: Key) -> Log:
+    def _living(self, key: Key) -> MemoryLog:
         self._check_open()
         if self.fold(key) is None:
             raise SessionNotFound(key)
         return self._kept[key]
 
-    def _present(self, key: Key) -> Log:
+    def _present(self, key: Key) -> MemoryLog:
         """The same, of a session whose log is here. Raises SessionArchived."""
         kept = self._living(key)
         if is_stub(kept.fold.head.facts):
@@ -113,19 +113,19 @@ class Tables:
         parent = None if base is None else self._kept.get(base.parent)
         if base is not None and parent is not None and parent.fold.head.uid != base.uid:
             parent = None
-        self._kept[key] = Log(self._rows, fold, base, parent)
+        self._kept[key] = MemoryLog(self._rows, fold, base, parent)
         if parent is not None:
             parent.forks.append(self._kept[key])
 
-    def _ends(self, key: Key) -> list[Log]:
+    def _ends(self, key: Key) -> list[MemoryLog]:
         """Every session that has this key, the living one last."""
         return [*self._deleted.get(key, []), *([self._kept[key]] if key in self._kept else [])]
 
-    def _forks(self, logs: Sequence[Log]) -> list[Log]:
+    def _forks(self, logs: Sequence[MemoryLog]) -> list[MemoryLog]:
         """The living ones, the oldest first; where one was deleted, its own in its place."""
-        found: list[Log] = []
+        found: list[MemoryLog] = []
         for log in logs:
-            below: list[Log] = []
+            below: list[MemoryLog] = []
             for fork in log.forks:
                 key = fork.fold.head.key
                 if self._kept.get(key) is fork:

@@ -20,7 +20,7 @@ from limpet.model import READ_PAGE_BYTES_MAX, limits
 T = TypeVar("T")
 
 
-class Room:
+class PageBytes:
     """What a page has used of its bytes."""
 
     __slots__ = ("used",)
@@ -33,7 +33,7 @@ class Room:
         return self.used >= READ_PAGE_BYTES_MAX
 
 
-def within(room: Room, sized: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
+def within(room: PageBytes, sized: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
     """Those that fit. Asks for none that does not."""
     found: list[tuple[T, int]] = []
     used = room.used
@@ -49,7 +49,7 @@ def within(room: Room, sized: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
 def newest(sized: Sequence[tuple[T, int]], tail: int) -> list[tuple[T, int]]:
     """The last ones, at most `tail` and without a gap, as many as fit; in the order given."""
     last = sized[len(sized) - min(tail, len(sized)) :]
-    return within(Room(), reversed(last))[::-1]
+    return within(PageBytes(), reversed(last))[::-1]
 
 
 def bare(sized: Iterable[tuple[T, int]]) -> tuple[T, ...]:
@@ -59,7 +59,7 @@ def bare(sized: Iterable[tuple[T, int]]) -> tuple[T, ...]:
 
 def page(sized: Iterable[tuple[T, int]]) -> tuple[T, ...]:
     """One page of what comes."""
-    return bare(within(Room(), sized))
+    return bare(within(PageBytes(), sized))
 
 
 def walk(rows: Iterable[T], passes: Callable[[T], bool], limit: int) -> tuple[list[T], T | None]:

@@ -52,7 +52,7 @@ from limpet.model import (
 )
 from limpet.model.adopt import check_followed, check_origin, folded, linked, runs, whole
 from limpet.model.lease import admits, is_of, left_until, released
-from limpet.store.planning.room import Room
+from limpet.store.planning.scope_limits import ScopeLimits
 from limpet.store.planning.view import View
 from limpet.store.protocol import Committed
 from limpet.store.scopes import Scopes
@@ -102,7 +102,7 @@ class Plan:
         self.writes: list[tuple[Key, ScopeWrite]] = []
         self.bases: dict[Key, Base] = {}  # of sessions that this plan creates
         self.pins: list[tuple[Key, int, Fold]] = []  # states to keep, and the number of each
-        self.room = Room(view)
+        self.room = ScopeLimits(view)
 
     def add(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Plan one caller's commits, all or none: a refusal raises and takes everything back."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from limpet.model import Event, Fold, Key, ScopeKey, ScopeValue
-from limpet.store.planning.room import Sizes
+from limpet.store.planning.scope_limits import Sizes
 from limpet.store.scopes import Scopes
 
 
@@ -49,5 +49,5 @@ class View(Protocol):
         ...
 
     def names(self, app: str, user: str) -> Sizes | None:
-        """Every name of one owner with its size, for `Room`. None: it was not looked up."""
+        """Every name of one owner with its size, for `ScopeLimits`. None: it was not looked up."""
         ...

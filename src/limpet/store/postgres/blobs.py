@@ -22,9 +22,9 @@ from limpet.model import BLOB_UPLOAD_SECONDS_MAX, BLOB_UPLOADS_SWEPT, INT_MAX, K
 from limpet.model.facts.phases import TERMINAL
 from limpet.store.blobs import (
     Blob,
+    BlobRow,
+    BlobVerifier,
     Packed,
-    Reading,
-    Row,
     pack_blob,
     pack_chunk,
     unpack_blob,
@@ -162,7 +162,7 @@ class PostgresBlobs:
         found = await conn.fetchrow(SQL["blob_owner"], *_names(key))
         return SessionDeleted(key) if found is not None else await self._reader.gone(conn, key)
 
-    def _opened(self, key: Key, uid: str, row: Row) -> Blob:
+    def _opened(self, key: Key, uid: str, row: BlobRow) -> Blob:
         try:
             return unpack_blob(self._codec, uid, row)
         except (Damaged, msgspec.MsgspecError) as error:
@@ -176,7 +176,7 @@ async def problems(
     after, found = b"", []
     while (row := await conn.fetchrow(SQL["verify_blob"], sid, after, below)) is not None:
         after = row["hash"]
-        reading = Reading(codec, uid, _row(row))
+        reading = BlobVerifier(codec, uid, _row(row))
         while reading.reads_on:
             chunk = await conn.fetchrow(SQL["verify_chunk"], row["bid"], reading.number)
             if chunk is None:
@@ -187,8 +187,8 @@ async def problems(
     return found
 
 
-def _row(row: Any) -> Row:
-    return Row(*[row[name] for name in Row.__struct_fields__])
+def _row(row: Any) -> BlobRow:
+    return BlobRow(*[row[name] for name in BlobRow.__struct_fields__])
 
 
 def _names(key: Key) -> tuple[str, str, str]:

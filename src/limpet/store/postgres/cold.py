@@ -15,7 +15,7 @@ from limpet.model import Event
 from limpet.store import cold
 from limpet.store.coding import Codec, Damaged
 from limpet.store.cold import Cold
-from limpet.store.paging import Room, wanted, within
+from limpet.store.paging import PageBytes, wanted, within
 from limpet.store.postgres import rows
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
@@ -32,7 +32,7 @@ async def events(
     of: tuple[int, str],
     between: tuple[int, int],
     limit: int,
-    room: Room,
+    room: PageBytes,
     types: tuple[str, ...] | None = None,
     *,
     reverse: bool = False,
@@ -63,7 +63,7 @@ async def all_events(
     """The same without bounds, ascending: to be replayed."""
     found: list[Event] = []
     while low < high:
-        page = await events(codec, conn, of, (low, high), high - low, Room())
+        page = await events(codec, conn, of, (low, high), high - low, PageBytes())
         if not page:
             break
         found += [event for event, _ in page]
@@ -72,7 +72,7 @@ async def all_events(
 
 
 async def at(codec: Codec, conn: Connection, of: tuple[int, str], seq: int) -> Event | None:
-    found = await events(codec, conn, of, (seq - 1, seq), 1, Room())
+    found = await events(codec, conn, of, (seq - 1, seq), 1, PageBytes())
     return found[0][0] if found else None
 
 

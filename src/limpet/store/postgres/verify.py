@@ -34,7 +34,7 @@ from limpet.store.postgres.server import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.server.schema import secret_crc
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import ChainedEvent, Erasure, Finding, Progress, Report
-from limpet.store.verify import Log, Names, ScopeRow, Stored, event_problems
+from limpet.store.verify import LogVerifier, NameVerifier, ScopeRow, Stored, event_problems
 
 _PAGE: Final = 500
 _BOUNDS: Final = (_PAGE, READ_PAGE_BYTES_MAX)  # rows, and the bytes of their bodies
@@ -103,7 +103,7 @@ class PostgresVerification:
         row = await self._conn.fetchrow(SQL["verify_columns"], sid)
         base = await self._base(sid, head) if head.floor else None
         snapshots: dict[int, Fold | None] = {}
-        log = Log(found.live.fold, snapshots, base)
+        log = LogVerifier(found.live.fold, snapshots, base)
         place = await self._log(log, sid, head, snapshots, row["adopted"])
         self.findings += log.end()
         await self._columns(sid, head, row, place[0])
@@ -111,7 +111,12 @@ class PostgresVerification:
         self.sessions += 1
 
     async def _log(
-        self, log: Log, sid: int, head: Head, snapshots: dict[int, Fold | None], adopted: int
+        self,
+        log: LogVerifier,
+        sid: int,
+        head: Head,
+        snapshots: dict[int, Fold | None],
+        adopted: int,
     ) -> tuple[int, int]:
         """Every event with the snapshots on it, a page at a time; the place of the last."""
         after, place = await self._cold(log, sid, head, snapshots), (0, 0)
@@ -129,7 +134,9 @@ class PostgresVerification:
         await self._rungs(sid, head, snapshots, after, LAST)
         return place
 
-    async def _cold(self, log: Log, sid: int, head: Head, snapshots: dict[int, Fold | None]) -> int:
+    async def _cold(
+        self, log: LogVerifier, sid: int, head: Head, snapshots: dict[int, Fold | None]
+    ) -> int:
         """The events in segments, and whether each segment ends where it says; the last seq."""
         after = 0
         while (row := await self._conn.fetchrow(SQL["segments_of"], sid, after)) is not None:
@@ -223,7 +230,7 @@ class PostgresVerification:
         self.findings.append(Finding(where, what, head.key))
 
     async def _scopes(self) -> None:
-        names = Names(self._reader.codec)
+        names = NameVerifier(self._reader.codec)
         count, at = 0, ("", "", "", 0)
         while page := await self._conn.fetch(SQL["verify_scopes"], *at, *_BOUNDS):
             sealed = [scope_owner(*row[:2]) for row in page if row["flags"] & SEALED]

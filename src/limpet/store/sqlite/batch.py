@@ -23,10 +23,10 @@ from limpet.model import (
     ScopeWrite,
     activity_moves,
 )
-from limpet.store.cache import Cache, Live, LiveScope
+from limpet.store.cache import Cache, CachedScope, CachedSession
 from limpet.store.coding import bodies
 from limpet.store.planning.plan import Plan
-from limpet.store.planning.room import Sizes
+from limpet.store.planning.scope_limits import Sizes
 from limpet.store.scopes import Scopes
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import SQLiteReader
@@ -43,7 +43,7 @@ class SQLiteBatch:
         self.plan = Plan(self._view, now_us, writes.salt)
         self._conn, self._codec = reader.conn, reader.codec
         self._lives = self._view.lives
-        self._scopes: dict[ScopeKey, LiveScope] = {}
+        self._scopes: dict[ScopeKey, CachedScope] = {}
         self._last: tuple[int, str] | None = None  # the position and the id of its last event
 
     # --- writing -------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class SQLiteBatch:
         found = self._conn.execute(SQL["is_recorded"], (pos, rows.pack_id(id)))
         return found.fetchone() is not None
 
-    def settle(self) -> list[tuple[Key, Live]]:
+    def settle(self) -> list[tuple[Key, CachedSession]]:
         """After the database has committed: bring the cache up to date; the sessions touched."""
         lives, keep = self._lives, self._cache.keep
         for key, rec in self.plan.records:
@@ -101,7 +101,7 @@ class SQLiteBatch:
             write, -1 if before is None else before.since_base
         )
         base = write.at.version if form != bodies.BY_OP or before is None else before.base
-        self._scopes[write.key] = LiveScope(write.at, base, since_base, self._cache.era)
+        self._scopes[write.key] = CachedScope(write.at, base, since_base, self._cache.era)
         uid = self.plan.folds[key].head.uid
         return rows.scope_row(write, base, form, raw, uid, self._codec)
 
@@ -115,7 +115,7 @@ class SQLiteBatch:
             place = bodies.base_place(head.uid, base.floor)
             packed = self._codec.pack(bodies.base_body(base), place, bound=True)
             self._conn.execute(SQL["add_base"], (sid, *packed))
-        self._lives[key] = Live(sid, fold, 0, 0, self._cache.era)
+        self._lives[key] = CachedSession(sid, fold, 0, 0, self._cache.era)
 
     def _parent(self, base: Base) -> int | None:
         """The sid of the parent, if it is there: what is adopted may come without."""
@@ -223,7 +223,9 @@ class SQLiteView:
 
     def __init__(self, reader: SQLiteReader, cache: Cache) -> None:
         self._reader, self._cache = reader, cache
-        self.lives: dict[Key, Live] = {}  # the sessions of this batch, as the tables have them
+        self.lives: dict[
+            Key, CachedSession
+        ] = {}  # the sessions of this batch, as the tables have them
 
     def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
         live = self.lives.get(key) or self._cache.peek(key)
@@ -264,14 +266,14 @@ class SQLiteView:
         live = self.live_scope(key)
         return None if live is None else live.value
 
-    def live_scope(self, key: ScopeKey) -> LiveScope | None:
+    def live_scope(self, key: ScopeKey) -> CachedScope | None:
         """The newest version of a name, with its base."""
         live = self._cache.scope(key)
         if live is None:
             found = self._reader.scopes.newest(key)
             if found is None:
                 return None
-            live = LiveScope(*found, self._cache.era)
+            live = CachedScope(*found, self._cache.era)
             self._cache.keep_scope(key, live)
         return live
 
@@ -289,7 +291,9 @@ class SQLiteView:
             self._cache.keep_names((app, user), found)
         return found
 
-    def _checked(self, key: Key, live: Live | None, *, reuse: bool) -> Live | None:
+    def _checked(
+        self, key: Key, live: CachedSession | None, *, reuse: bool
+    ) -> CachedSession | None:
         """The session as its tables have it: what the cache has, if that still holds."""
         try:
             found = self._reader.head(key, reuse=reuse)
@@ -307,6 +311,6 @@ class SQLiteView:
             return live
         read = self._reader.found(sid, head)
         sizes = (read.snapshot_bytes, read.delta_bytes)
-        live = Live(sid, read.fold, *sizes, self._cache.era)
+        live = CachedSession(sid, read.fold, *sizes, self._cache.era)
         self._cache.keep(key, live)
         return live

@@ -17,15 +17,15 @@ from limpet.errors import SessionCorrupt, SessionDeleted, SessionFenced, UploadL
 from limpet.model import BLOB_CHUNKS_PURGED, BLOB_UPLOAD_SECONDS_MAX, INT_MAX, Head, Key, admits
 from limpet.store.blobs import (
     Blob,
+    BlobRow,
+    BlobVerifier,
     Packed,
-    Row,
     check_open,
     pack_blob,
     pack_chunk,
     unpack_blob,
     unpack_chunk,
 )
-from limpet.store.blobs import Reading as BlobReading
 from limpet.store.coding import Codec, Damaged
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
@@ -128,11 +128,11 @@ class SQLiteBlobs:
     def _living(self, key: Key) -> Head:
         return self._reader.living(key)[1]
 
-    def _seen(self, key: Key, hash: str, *, own: bool) -> tuple[str, int, Row] | None:
+    def _seen(self, key: Key, hash: str, *, own: bool) -> tuple[str, int, BlobRow] | None:
         with self._reader.instant():
             return self._sought(key, hash, own=own)
 
-    def _sought(self, key: Key, hash: str, *, own: bool) -> tuple[str, int, Row] | None:
+    def _sought(self, key: Key, hash: str, *, own: bool) -> tuple[str, int, BlobRow] | None:
         """uid of the owner, bid and row of a blob that the session can see."""
         from limpet.store.sqlite.reading import lineage
 
@@ -145,7 +145,7 @@ class SQLiteBlobs:
             asked = (part.sid, _digest(hash), below)
             row: Any = reader.conn.execute(SQL["blob"], asked).fetchone()
             if row is not None:
-                return part.head.uid, row[0], Row(*row[1:])
+                return part.head.uid, row[0], BlobRow(*row[1:])
         return None
 
     def _chunk(self, key: Key, hash: str, number: int) -> tuple[str, str, Packed] | None:
@@ -159,12 +159,12 @@ class SQLiteBlobs:
             raise SessionCorrupt(key, f"chunk {number} of blob {hash} is missing")
         return None if found is None else (uid, row.upload, found)
 
-    def _page(self, key: Key, after: str, limit: int) -> tuple[str, list[Row]]:
+    def _page(self, key: Key, after: str, limit: int) -> tuple[str, list[BlobRow]]:
         with self._reader.instant():
             sid, head = self._reader.living(key)
             asked = (sid, _digest(after), limit)
             rows: Any = self._reader.conn.execute(SQL["blobs_after"], asked).fetchall()
-        return head.uid, [Row(*row[1:]) for row in rows]
+        return head.uid, [BlobRow(*row[1:]) for row in rows]
 
 
 # --- on the writer's thread ----------------------------------------------------------------------
@@ -200,7 +200,7 @@ def _finish(
     before: Any = conn.execute(SQL["blob"], (sid, _digest(blob.hash), INT_MAX)).fetchone()
     if before is not None:  # the same content: its chunks are there, these are not needed
         conn.execute(SQL["drop_upload"], (upload,))
-        return _opened(writes.codec, head.key, head.uid, Row(*before[1:]))
+        return _opened(writes.codec, head.key, head.uid, BlobRow(*before[1:]))
     bid = _upload(writes, head.key, sid, upload, number, now_us)
     conn.execute(SQL["add_chunk"], (bid, number, *last))
     body = pack_blob(writes.codec, head.uid, upload, blob)
@@ -275,12 +275,12 @@ def problems(conn: apsw.Connection, codec: Codec, sid: int, uid: str, below: int
         row: Any = conn.execute(SQL["kept_blobs"], (sid, after, below)).fetchone()
         if row is None:
             return
-        blob = Row(*row[1:])
+        blob = BlobRow(*row[1:])
         if not isinstance(blob.hash, bytes) or blob.hash <= after:
             yield "blobs are out of order"
             return
         after = blob.hash
-        reading = BlobReading(codec, uid, blob)
+        reading = BlobVerifier(codec, uid, blob)
         chunk: Any
         while reading.reads_on:
             chunk = conn.execute(SQL["chunk"], (row[0], reading.number)).fetchone()
@@ -291,7 +291,7 @@ def problems(conn: apsw.Connection, codec: Codec, sid: int, uid: str, below: int
             yield problem
 
 
-def _opened(codec: Codec, key: Key, uid: str, row: Row) -> Blob:
+def _opened(codec: Codec, key: Key, uid: str, row: BlobRow) -> Blob:
     try:
         return unpack_blob(codec, uid, row)
     except (Damaged, msgspec.MsgspecError) as error:

@@ -28,7 +28,7 @@ from limpet.model import (
     processed_by,
 )
 from limpet.model.reasons import NO_REASONS, due_for
-from limpet.store.cache import Live
+from limpet.store.cache import CachedSession
 from limpet.store.checking import checked
 from limpet.store.coding import REMOVED, SEALED, Codec, Damaged, bodies
 from limpet.store.coding.codec import ADOPTED, COMPRESS_BYTES_MIN
@@ -90,7 +90,7 @@ def unpack_id(id: bytes | str) -> str:
 # --- events --------------------------------------------------------------------------------------
 
 
-def event_row(pos: int, live: Live, rec: Recorded, codec: Codec) -> tuple[Any, ...]:
+def event_row(pos: int, live: CachedSession, rec: Recorded, codec: Codec) -> tuple[Any, ...]:
     """The values of an INSERT into events of this session, at this position of the feed."""
     event, draft = rec.event, rec.draft
     raw, id = draft.raw, draft.id
@@ -118,7 +118,7 @@ def event_row(pos: int, live: Live, rec: Recorded, codec: Codec) -> tuple[Any, .
     )
 
 
-def _any_row(pos: int, live: Live, rec: Recorded, codec: Codec) -> tuple[Any, ...]:
+def _any_row(pos: int, live: CachedSession, rec: Recorded, codec: Codec) -> tuple[Any, ...]:
     e = rec.event
     salt, raw, place = rec.salt, rec.raw, None
     if codec.seals:  # the salt goes inside: beside a sealed body it would let the body be guessed

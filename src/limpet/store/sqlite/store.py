@@ -28,7 +28,7 @@ from limpet.errors import (
 from limpet.model import Base, Commit, Event, Fold, Key, Lease, ScopeValue
 from limpet.store.answers import Checked
 from limpet.store.blobs import Blobs, ReadyBlobs
-from limpet.store.cache import Live
+from limpet.store.cache import CachedSession
 from limpet.store.clock import Clock
 from limpet.store.coding import Codec, Unavailable, Unready, owners_of
 from limpet.store.leases import Place
@@ -401,7 +401,7 @@ class SQLiteStore:
         if self._forks != PROCESS.forks:
             raise StoreForked
 
-    def _peek(self, key: Key) -> Live | None:
+    def _peek(self, key: Key) -> CachedSession | None:
         """What the writer has in memory of a session."""
         return None if self._writer is None else self._writer.cache.peek(key)
 

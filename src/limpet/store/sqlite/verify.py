@@ -15,7 +15,7 @@ from limpet.model import INT_MAX, Base, Fold, Head, Key, scope_of
 from limpet.store.coding import Awaited, Codec, Damaged, tomb_crc
 from limpet.store.cold import SegmentDamaged, mark
 from limpet.store.ledger import compare
-from limpet.store.paging import Room, bare, within
+from limpet.store.paging import PageBytes, bare, within
 from limpet.store.protocol import ChainedEvent, Erasure, Finding, Progress, Report
 from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
@@ -23,7 +23,7 @@ from limpet.store.sqlite.reading import lineage
 from limpet.store.sqlite.reading.feed import last_position, noted_crc
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
-from limpet.store.verify import Names, ScopeRow, Stored, verify_session
+from limpet.store.verify import NameVerifier, ScopeRow, Stored, verify_session
 
 _META: Final = {"secret", "secret_crc", "overwrite", "feed", "feed_crc", ledger.NAME}
 _PAGE: Final = 200
@@ -150,7 +150,7 @@ class SQLiteVerification:
     def _page(self, sid: int, after: int) -> list[tuple[Any, ...]]:
         """The next rows of a log, as many as fit a page."""
         with closing(self._conn.execute(SQL["stored_events"], (sid, after, _PAGE))) as found:
-            return list(bare(within(Room(), ((row, _stored_bytes(row)) for row in found))))
+            return list(bare(within(PageBytes(), ((row, _stored_bytes(row)) for row in found))))
 
     def _all(self, sql: str, args: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         return self._conn.execute(sql, args).fetchall()
@@ -262,7 +262,7 @@ class SQLiteVerification:
             yield Finding("event", f"stands in the feed at {last:,}, which was never given")
 
     def _scopes(self) -> Iterator[Finding]:
-        names = Names(self._codec)
+        names = NameVerifier(self._codec)
         for stored in self._conn.execute(SQL["all_scopes"]):
             app, user, name, version, base, form, flags, body, crc, uid, seq = stored
             row = ScopeRow(version, base, form, flags, body, crc, rows.unpack_id(uid), seq)

@@ -27,7 +27,7 @@ import apsw
 from limpet.errors import Asked, LimpetError, SessionError, StoreClosed, StoreForked
 from limpet.model import SNAPSHOT_FLOOR_BYTES, SNAPSHOT_SHARE, Commit, Key
 from limpet.store import logs
-from limpet.store.cache import Live
+from limpet.store.cache import CachedSession
 from limpet.store.coding import Awaited, Unready, bodies
 from limpet.store.logs import SQLITE
 from limpet.store.sqlite import blobs, erasure
@@ -666,13 +666,13 @@ class SQLiteSnapshots:
 
     def __init__(self, writes: SQLiteWriteConnection) -> None:
         self._writes = writes
-        self._due: dict[Key, Live] = {}
+        self._due: dict[Key, CachedSession] = {}
 
     @property
     def due(self) -> bool:
         return bool(self._due)
 
-    def note(self, touched: Iterable[tuple[Key, Live]]) -> None:
+    def note(self, touched: Iterable[tuple[Key, CachedSession]]) -> None:
         """Sessions that a batch wrote to."""
         for key, live in touched:
             if live.delta_bytes >= SNAPSHOT_FLOOR_BYTES and live.delta_bytes >= live.snapshot_bytes:
@@ -698,7 +698,7 @@ class SQLiteSnapshots:
                 with suppress(RecursionError, ValueError, TypeError, Unready):  # it costs time
                     self._write(live)
 
-    def _write(self, live: Live) -> None:
+    def _write(self, live: CachedSession) -> None:
         seq, packed, size = bodies.packed_snapshot(live.fold, self._writes.codec)
         # First: the new one takes the pages of the one that goes.
         self._writes.conn.execute(SQL["thin_snapshots"], (live.sid, seq, SNAPSHOT_SHARE))

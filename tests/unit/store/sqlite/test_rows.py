@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limpet.model import Draft, Fold, Key, blank, record
-from limpet.store.cache import Live
+from limpet.store.cache import CachedSession
 from limpet.store.coding import Codec
 from limpet.store.sqlite import rows
 from limpet.testing.commits import ready
@@ -33,5 +33,5 @@ def test_a_plain_row_is_the_usual_row(draft: Draft, pos: int) -> None:
     """Every column, whatever the draft."""
     fold = Fold(blank(Key("a", "u", "s"), "u", 1))
     _, rec = record(fold, ready(draft), 5, b"s" * 16)
-    args = (pos, Live(7, fold, 0, 0, 0), rec, Codec())
+    args = (pos, CachedSession(7, fold, 0, 0, 0), rec, Codec())
     assert rows.event_row(*args) == rows._any_row(*args)

@@ -11,7 +11,7 @@ from typing import Any
 from limpet.errors import InvalidInput, SessionCorrupt
 from limpet.model import READ_PAGE_BYTES_MAX, Base, Event, Fold, Head, Key, removed_event
 from limpet.store.coding import Damaged
-from limpet.store.paging import Room, within
+from limpet.store.paging import PageBytes, within
 from limpet.store.postgres import cold as segments
 from limpet.store.postgres import rows
 from limpet.store.postgres.reading.reader import LAST, PostgresReader, begun, replayed
@@ -40,7 +40,7 @@ async def events(
     if found[0]["cold"]:
         return await _slowly(reader, conn, key, end, limit, types, reverse=reverse)
     own = [row for row in found if row["seq"] is not None]
-    codec, room = reader.codec, Room()
+    codec, room = reader.codec, PageBytes()
     page = within(room, (rows.sized_event(row, row["uid"], codec) for row in own))
     floor = found[0]["floor"]
     below = (len(page) < limit and not room.full) if reverse else start < floor
@@ -72,7 +72,7 @@ async def _slowly(
         parts = await conn.fetch(SQL["line_of"], row["sid"])
         bottom = min([part["low"] for part in parts]) if types is None else 0
         gone = range(min(start - 1, bottom), 0, -1) if reverse else range(start + 1, bottom + 1)
-        room = Room()
+        room = PageBytes()
         page = [] if reverse else [(removed_event(seq), 0) for seq in gone[:limit]]
         for part in parts if reverse else parts[::-1]:
             low, high = part["low"], part["high"]
@@ -91,7 +91,7 @@ async def _part(
     part: Any,
     between: tuple[int, int],
     limit: int,
-    room: Room,
+    room: PageBytes,
     types: tuple[str, ...] | None,
     *,
     reverse: bool,
@@ -126,7 +126,7 @@ def _through(
     bottom = found[0]["bottom"] if stubs else 0
     gone = range(min(start - 1, bottom), 0, -1) if reverse else range(start + 1, bottom + 1)
     there = [row for row in found if row["seq"] is not None]
-    room = Room()
+    room = PageBytes()
     page: list[tuple[Event, int]] = []
     if not reverse:
         page = [(removed_event(seq), 0) for seq in gone[:limit]]

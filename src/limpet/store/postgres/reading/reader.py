@@ -34,16 +34,16 @@ from limpet.model import (
     genesis,
     replay_any,
 )
-from limpet.store.cache import Live
+from limpet.store.cache import CachedSession
 from limpet.store.checking import changed, checked
 from limpet.store.coding import SEALED, Codec, Damaged, Unready, bodies, key_hash, scope_owner
 from limpet.store.paging import bare
-from limpet.store.planning.room import DELETED
+from limpet.store.planning.scope_limits import DELETED
 from limpet.store.postgres import cold, rows
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure
-from limpet.store.scopes import Scopes, Unread
+from limpet.store.scopes import Scopes, UnreadScope
 
 LAST: Final = 2**62  # beyond every seq
 RUNGS: Final = 8  # snapshots that are tried before the whole log is read
@@ -60,7 +60,7 @@ class LoadRequest(msgspec.Struct, frozen=True):
 class StoredSession(msgspec.Struct):
     """A session as one round trip brought it."""
 
-    live: Live
+    live: CachedSession
     events: tuple[tuple[Event, int], ...]  # each with the bytes of its encoded body
     scopes: Scopes
     checkpoint: LastCheckpoint | None = NO_CHECKPOINT
@@ -198,12 +198,12 @@ class PostgresReader:
         events: tuple[Event, ...],
         start: Fold,
         snapshot_bytes: int,
-    ) -> Live:
+    ) -> CachedSession:
         since = start.head.version
         delta = sum(len(r["body"]) + EVENT_OVERHEAD_BYTES for r in found if r["seq"] > since)
         fold = replayed(start, [event for event in events if event.seq > since], head.version)
         settled = Fold(head, fold.fields, fold.versions, fold.damaged, fold.texts)
-        return Live(sid, settled, snapshot_bytes, delta, 0)
+        return CachedSession(sid, settled, snapshot_bytes, delta, 0)
 
     def snapshot(self, head: Head, row: Any) -> tuple[Fold, int] | None:
         """The fold that a snapshot's row keeps, and its size; None if it cannot be read, or if the
@@ -250,7 +250,7 @@ class PostgresReader:
             return SessionDeleted(key)
         return SessionErased(key) if row["erased"] else SessionNotFound(key)
 
-    def _by_owner(self, found: list[Any]) -> dict[tuple[str, str], dict[str, Unread]]:
+    def _by_owner(self, found: list[Any]) -> dict[tuple[str, str], dict[str, UnreadScope]]:
         """Names as their rows, whose values are made when somebody asks for them."""
         steps: dict[ScopeKey, list[Any]] = {}
         for row in found:
@@ -258,10 +258,10 @@ class PostgresReader:
         # Values are opened when somebody reads them, and nobody can wait for keys then.
         sealed = {(row["app"], row["owner"]) for row in found if row["flags"] & SEALED}
         self.codec.sealer.require([scope_owner(*owner) for owner in sealed])
-        names: dict[tuple[str, str], dict[str, Unread]] = {}
+        names: dict[tuple[str, str], dict[str, UnreadScope]] = {}
         for key, rows_ in steps.items():
             rows_.sort(key=itemgetter("version"))
-            unread = Unread(rows_[-1]["version"], partial(self._value, key, rows_))
+            unread = UnreadScope(rows_[-1]["version"], partial(self._value, key, rows_))
             names.setdefault(key[:2], {})[key[2]] = unread
         return names
 
@@ -295,7 +295,7 @@ class PostgresReader:
         return {keys[row["i"] - 1]: row["version"] or 0 for row in found}
 
     async def sizes(self, conn: Connection, app: str, owner: str) -> dict[str, int]:
-        """Every name of one owner and the bytes that it takes, for `Room`."""
+        """Every name of one owner and the bytes that it takes, for `ScopeLimits`."""
         found = await conn.fetch(SQL["name_sizes"], app, owner)
         return {n: DELETED if form == bodies.DELETED else size for n, form, size in found}
 
@@ -310,7 +310,7 @@ class PostgresReader:
         return dict(Scopes(names.get((app, owner), {})))
 
     async def recorded(
-        self, conn: Connection, wanted: list[tuple[Live, str]]
+        self, conn: Connection, wanted: list[tuple[CachedSession, str]]
     ) -> dict[tuple[Key, str], Event]:
         """Events by the ids they were recorded under."""
         sids = [live.sid for live, _ in wanted]

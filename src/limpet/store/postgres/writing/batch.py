@@ -30,7 +30,7 @@ from limpet.model import (
     moves_with_activity,
     processed_by,
 )
-from limpet.store.cache import Live, LiveScope
+from limpet.store.cache import CachedScope, CachedSession
 from limpet.store.coding import (
     base_body,
     base_place,
@@ -55,7 +55,7 @@ class BatchSession:
 
     __slots__ = ("adopted", "changed", "live", "needed", "place", "size")
 
-    def __init__(self, place: int, live: Live | None, *, needed: bool = False) -> None:
+    def __init__(self, place: int, live: CachedSession | None, *, needed: bool = False) -> None:
         self.place, self.needed = place, needed  # needed: it only has to live
         self.live = live  # as the batch found it; None: it is created
         self.size = 0  # of the events that are added
@@ -78,7 +78,7 @@ class PostgresBatch:
         self._names = BatchNames(plan, view, self._codec, self._tables)
         self._call: tuple[Any, ...] = ()  # the statement and its arguments
         self._left: list[tuple[int, Key, Fold]] = []  # what each job leaves of its sessions
-        self._lives: dict[Key, Live] = {}  # as they will be, if everything holds
+        self._lives: dict[Key, CachedSession] = {}  # as they will be, if everything holds
 
     def take(self, commits: Sequence[Commit]) -> int:
         """Add what the plan just gained; the place of the job, 0 if it gained nothing."""
@@ -187,7 +187,7 @@ class PostgresBatch:
         """The job that leaves a session at a version."""
         return {(key, fold.head.version): job for job, key, fold in self._left}
 
-    def leaves(self) -> dict[Key, Live]:
+    def leaves(self) -> dict[Key, CachedSession]:
         """The sessions as all jobs together leave them, but for those that they create."""
         if not self._lives:
             self._lives = {
@@ -197,12 +197,12 @@ class PostgresBatch:
             }
         return self._lives
 
-    def settle(self, reply: CommitReply) -> dict[Key, Live]:
+    def settle(self, reply: CommitReply) -> dict[Key, CachedSession]:
         """The sessions as the jobs that held left them."""
         left, lives = self._plan.folds, self._lives
         if self._refused:
             left, lives = {k: f for job, k, f in self._left if job not in self._refused}, {}
-        done: dict[Key, Live] = {}
+        done: dict[Key, CachedSession] = {}
         for key, fold in left.items():
             entry, live = self._heads[key], lives.get(key)
             if live is None:
@@ -215,13 +215,13 @@ class PostgresBatch:
             done[key] = live
         return done
 
-    def _live(self, entry: BatchSession, fold: Fold, sid: int) -> Live:
+    def _live(self, entry: BatchSession, fold: Fold, sid: int) -> CachedSession:
         live, era = entry.live, self._view.era
         if live is None:
-            return Live(sid, fold, 0, entry.size, era)
-        return Live(sid, fold, live.snapshot_bytes, live.delta_bytes + entry.size, era)
+            return CachedSession(sid, fold, 0, entry.size, era)
+        return CachedSession(sid, fold, live.snapshot_bytes, live.delta_bytes + entry.size, era)
 
-    def scopes(self) -> dict[ScopeKey, LiveScope]:
+    def scopes(self) -> dict[ScopeKey, CachedScope]:
         """The scope names as the jobs that held left them."""
         return self._names.left(self._refused)
 
@@ -260,7 +260,7 @@ class PostgresBatch:
             return None
         return self._need(base.parent, live)
 
-    def _need(self, key: Key, live: Live) -> int:
+    def _need(self, key: Key, live: CachedSession) -> int:
         """The job needs a session to live, and does not write to it."""
         entry = self._heads.get(key)
         if entry is None:
@@ -391,7 +391,7 @@ class PostgresBatch:
             table.rows = [(*row[:at], new[row[at]], *row[at + 1 :]) for row in table.rows]
 
 
-def _known_head(live: Live) -> tuple[Any, ...]:
+def _known_head(live: CachedSession) -> tuple[Any, ...]:
     """A session that is there needs no name: only who is to be created does."""
     head = live.fold.head
     return (live.sid, None, head.version, head.link, *_UNNAMED)

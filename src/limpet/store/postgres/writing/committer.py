@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Coroutine, Sequence, Set
 from typing import Any, Final
 
 from limpet.model import Commit, Key
-from limpet.store.cache import Cache, Live
+from limpet.store.cache import Cache, CachedSession
 from limpet.store.coding import Unready, owners_of
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server import PostgresWriteConnection
@@ -96,7 +96,7 @@ class Committer:
                 self._waiting.remove(job)  # it never happened
             raise
 
-    def remember(self, live: Live) -> None:
+    def remember(self, live: CachedSession) -> None:
         """Take over a session that a reader loaded, if it is leased: its holder writes next.
 
         It may be out of date by now. Then the server refuses what is planned on it.

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from limpet.model import Key
-from limpet.store.cache import Live
+from limpet.store.cache import CachedSession
 from limpet.store.postgres.writing.batch import PostgresBatch
 from limpet.store.postgres.writing.jobs import PostgresJob, TouchedKey
 
@@ -30,7 +30,7 @@ class Flight:
         self.held: asyncio.Future[bool] = loop.create_future()  # whether all of them did, at once
         self.ended: asyncio.Future[None] = loop.create_future()  # every job has its answer
 
-    def leaves(self) -> Mapping[Key, Live]:
+    def leaves(self) -> Mapping[Key, CachedSession]:
         """The sessions as they will be if all holds; none of them, as long as nobody can say."""
         if self._batch is None or self.held.done():
             return {}

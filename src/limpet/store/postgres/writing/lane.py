@@ -22,7 +22,7 @@ import msgspec
 from limpet.errors import LimpetError, StoreBusy
 from limpet.model import CREATED, SALT_BYTES, Key, Noise
 from limpet.store import logs
-from limpet.store.cache import Cache, Live
+from limpet.store.cache import Cache, CachedSession
 from limpet.store.coding import Unready
 from limpet.store.logs import POSTGRES
 from limpet.store.planning.plan import Plan
@@ -308,7 +308,7 @@ class Lane:
             await after.ended
 
     async def _ready(
-        self, conn: Connection, jobs: Sequence[PostgresJob], left: Mapping[Key, Live]
+        self, conn: Connection, jobs: Sequence[PostgresJob], left: Mapping[Key, CachedSession]
     ) -> PackedBatch:
         view = PostgresView(self._cache, self._reader, left)
         await view.fetch(conn, jobs)
@@ -413,7 +413,7 @@ class Lane:
         text = "write failed: store=%s error=%s commits=%d"
         POSTGRES.warning(text, self._writer.place, logs.error_name(error), commits)
 
-    def _keep(self, key: Key, live: Live) -> None:
+    def _keep(self, key: Key, live: CachedSession) -> None:
         self._cache.keep(key, live)
         self._snapshots.note(key, live)
 

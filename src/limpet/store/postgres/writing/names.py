@@ -16,7 +16,7 @@ from limpet.model import (
     ScopeWrite,
     scope_of,
 )
-from limpet.store.cache import LiveScope
+from limpet.store.cache import CachedScope
 from limpet.store.coding import BY_OP, Codec, scope_body, scope_place
 from limpet.store.planning.plan import Plan
 from limpet.store.postgres.writing.columns import BatchTables
@@ -30,10 +30,10 @@ class BatchNames:
     def __init__(self, plan: Plan, view: PostgresView, codec: Codec, tables: BatchTables) -> None:
         self._plan, self._view, self._codec, self._tables = plan, view, codec, tables
         self._places: dict[ScopeKey, int] = {}
-        self._now: dict[ScopeKey, LiveScope] = {}
+        self._now: dict[ScopeKey, CachedScope] = {}
         self._added: dict[Owner, set[str]] = {}  # names that are not stored yet
         self._first: dict[Owner, set[str]] = {}  # of those, names that never were
-        self._left: list[tuple[int, ScopeKey, LiveScope]] = []
+        self._left: list[tuple[int, ScopeKey, CachedScope]] = []
 
     def write(self, job: int, head: int, uid: str, write: ScopeWrite) -> None:
         """A new version of a name, by a job and an event of the session at `head`."""
@@ -50,7 +50,7 @@ class BatchNames:
         form, raw, since = scope_body(write, -1 if before is None else before.since_base)
         base = version if form != BY_OP or before is None else before.base
         size, made_by = len(write.whole), (uid, write.seq)
-        live = LiveScope(write.at, base, since, self._view.era, size, made_by)
+        live = CachedScope(write.at, base, since, self._view.era, size, made_by)
         self._now[name] = live
         self._left.append((job, name, live))
         place_of = scope_place(name, version, base, form, uid, write.seq)
@@ -86,7 +86,7 @@ class BatchNames:
             past = max(SCOPE_NAMES_EVER_MAX - first, len(ever))
             self._tables["n"].rows[place - 1] = (*owner, "", most, "", past)
 
-    def left(self, refused: Container[int]) -> dict[ScopeKey, LiveScope]:
+    def left(self, refused: Container[int]) -> dict[ScopeKey, CachedScope]:
         """The names as all jobs but these left them."""
         return {key: live for job, key, live in self._left if job not in refused}
 
@@ -103,7 +103,7 @@ class BatchNames:
             self._first.setdefault(owner, set()).add(name[2])
 
 
-def _counted(before: LiveScope | None, write: ScopeWrite) -> tuple[int | None, int | None]:
+def _counted(before: CachedScope | None, write: ScopeWrite) -> tuple[int | None, int | None]:
     """By how many names, and by how many that never were, a write changes those of its owner."""
     was = before is not None and not before.value.deleted
     more, first = (not write.at.deleted) - was, int(before is None)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from limpet.model import EVENT_OVERHEAD_BYTES, SNAPSHOT_FLOOR_BYTES, SNAPSHOT_SHARE, Key
-from limpet.store.cache import Cache, Live
+from limpet.store.cache import Cache, CachedSession
 from limpet.store.coding import Codec, bodies
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
@@ -25,7 +25,7 @@ class PostgresSnapshots:
 
     def __init__(self, cache: Cache, codec: Codec) -> None:
         self._cache, self._codec = cache, codec
-        self._due: dict[Key, Live] = {}
+        self._due: dict[Key, CachedSession] = {}
         self._written: set[Key] = set()  # on their way: no second rung beside the first
 
     @property
@@ -33,7 +33,7 @@ class PostgresSnapshots:
         """Whether there is one to write."""
         return bool(self._due)
 
-    def note(self, key: Key, live: Live) -> None:
+    def note(self, key: Key, live: CachedSession) -> None:
         """A session that a batch wrote to."""
         delta = live.delta_bytes
         due = delta >= SNAPSHOT_FLOOR_BYTES and delta >= live.snapshot_bytes
@@ -53,7 +53,7 @@ class PostgresSnapshots:
                 self._written.discard(key)
 
     async def _write(
-        self, connect: Callable[[], Awaitable[Connection]], key: Key, live: Live
+        self, connect: Callable[[], Awaitable[Connection]], key: Key, live: CachedSession
     ) -> None:
         if live.damaged:  # a snapshot must not hide that the log is damaged
             return

@@ -22,8 +22,8 @@ from limpet.model import (
     ScopeValue,
     processed_by,
 )
-from limpet.store.cache import Cache, Live, LiveScope
-from limpet.store.planning.room import Sizes
+from limpet.store.cache import Cache, CachedScope, CachedSession
+from limpet.store.planning.scope_limits import Sizes
 from limpet.store.postgres.reading import LoadRequest, PostgresReader, link_at
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
@@ -51,12 +51,14 @@ class PostgresView:
         "lives",
     )
 
-    def __init__(self, cache: Cache, reader: PostgresReader, left: Mapping[Key, Live]) -> None:
+    def __init__(
+        self, cache: Cache, reader: PostgresReader, left: Mapping[Key, CachedSession]
+    ) -> None:
         """`left`: sessions as a batch that is on its way leaves them."""
         self._cache, self._reader = cache, reader
         # Held here too: the cache may let go of one to make room for another.
-        self.lives: dict[Key, Live] = dict(left)
-        self.known: dict[ScopeKey, LiveScope] = {}  # the scope names that are written
+        self.lives: dict[Key, CachedSession] = dict(left)
+        self.known: dict[ScopeKey, CachedScope] = {}  # the scope names that are written
         self._versions: dict[ScopeKey, int] = {}  # of those that are only guarded
         self._sizes: dict[tuple[str, str], dict[str, int]] = {}
         self._gone: dict[Key, LimpetError | None] = {}
@@ -176,7 +178,7 @@ class PostgresView:
             for key, name in (await self._reader.names(conn, unknown)).items():
                 if name.value is not None:
                     made = (name.value, name.base, name.since_base, self._cache.era)
-                    live = LiveScope(*made, name.size, name.made_by)
+                    live = CachedScope(*made, name.size, name.made_by)
                     self._cache.keep_scope(key, live)
                     self.known[key] = live
 

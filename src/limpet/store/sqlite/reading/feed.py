@@ -16,7 +16,7 @@ import apsw
 from limpet.errors import PositionUnknown
 from limpet.model import Key
 from limpet.store.coding import Unready
-from limpet.store.paging import Room, bare, within
+from limpet.store.paging import PageBytes, bare, within
 from limpet.store.paging.cursor import read_position, write_position
 from limpet.store.protocol import FeedEntry, Touched
 from limpet.store.sqlite import rows
@@ -35,7 +35,7 @@ class FeedPage:
         self._reader, self._app, self._key, self._limit = reader, app, key, limit
         self._position = 0 if after is None else read_position(after, 1)[0]
         self._entries: list[FeedEntry] = []
-        self._room = Room()
+        self._room = PageBytes()
 
     def step(self) -> bool:
         """Read one stretch. Whether the page is complete, or the feed has no more for now."""
@@ -53,7 +53,7 @@ class FeedPage:
 
 
 def changes(
-    reader: SQLiteReader, after: int, app: str | None, key: Key | None, limit: int, room: Room
+    reader: SQLiteReader, after: int, app: str | None, key: Key | None, limit: int, room: PageBytes
 ) -> tuple[tuple[FeedEntry, ...], int]:
     """Entries beyond a position, and the position that was read up to. Looks at one stretch."""
     found = reader.conn.execute(SQL["feed_next"], (after,)).fetchone()
@@ -117,7 +117,7 @@ def noted_crc(last: object) -> int:
 
 
 def _entries(
-    reader: SQLiteReader, asked: tuple[Any, ...], room: Room
+    reader: SQLiteReader, asked: tuple[Any, ...], room: PageBytes
 ) -> list[tuple[FeedEntry, int]]:
     used = room.used
     try:

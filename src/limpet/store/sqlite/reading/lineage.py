@@ -27,7 +27,7 @@ from limpet.model import (
 )
 from limpet.store.coding import COMPRESSED, Damaged
 from limpet.store.coding.codec import ADOPTED
-from limpet.store.paging import Room, bare, within
+from limpet.store.paging import PageBytes, bare, within
 from limpet.store.protocol import ChainedEvent, NameSince
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import SQLiteReader
@@ -104,7 +104,7 @@ def _read_segments(
     limit: int,
     types: tuple[str, ...] | None,
 ) -> tuple[Event, ...]:
-    room = Room()
+    room = PageBytes()
     found: list[Event] = []
     for part in parts:
         left = limit - len(found)
@@ -121,7 +121,7 @@ def _read_segment(
     start: int,
     limit: int,
     types: tuple[str, ...] | None,
-    room: Room,
+    room: PageBytes,
 ) -> list[Event]:
     up = name == "events_after"
     low, high = max(start, part.floor), part.ceiling
@@ -256,7 +256,7 @@ def events_naming(
     reader: SQLiteReader, key: Key, name: str, before: int, after: int, limit: int
 ) -> tuple[Event, ...]:
     """A page of the history before a seq, descending, with all events that name a field."""
-    needle, room, found = path_opening(name), Room(), list[Event]()
+    needle, room, found = path_opening(name), PageBytes(), list[Event]()
     with reader.instant():
         sid, head = reader.present(key)
         for part in segments(reader, sid, head):
@@ -271,7 +271,7 @@ def events_naming(
 
 
 def _segment_naming(
-    reader: SQLiteReader, uid: str, name: str, asked: tuple[Any, ...], room: Room
+    reader: SQLiteReader, uid: str, name: str, asked: tuple[Any, ...], room: PageBytes
 ) -> tuple[Event, ...]:
     sid, before, after, needle, limit = asked
     top = reader.cold.top(sid)  # below it rows are of what is pending, and read with their segments

@@ -57,10 +57,10 @@ from limpet.store.coding import (
     snapshot_from,
     snapshot_place,
 )
-from limpet.store.paging import Room, bare, newest, within
-from limpet.store.planning.room import DELETED
+from limpet.store.paging import PageBytes, bare, newest, within
+from limpet.store.planning.scope_limits import DELETED
 from limpet.store.protocol import Erasure, Owner
-from limpet.store.scopes import Scopes, Unread
+from limpet.store.scopes import Scopes, UnreadScope
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.cold import ColdReader
 from limpet.store.sqlite.sql import SQL, compose, select_types
@@ -200,7 +200,7 @@ class SQLiteReader:
         seq = fold.head.version
         size = self._rows(SQL["delta_bytes"], (sid, seq, until))[0][0]
         asked = (sid, head.uid, "events_after")
-        while page := self._sized(*asked, (seq, until), _PAGE, room := Room()):
+        while page := self._sized(*asked, (seq, until), _PAGE, room := PageBytes()):
             if page[-1][0].seq <= seq:
                 break  # an index out of order would never end
             for event, _ in page:
@@ -289,10 +289,10 @@ class SQLiteReader:
         limit: int,
         *,
         types: tuple[str, ...] | None = None,
-        room: Room | None = None,
+        room: PageBytes | None = None,
     ) -> tuple[Event, ...]:
         """A page of a statement's events; rows that cannot be read at all are stood in for."""
-        return bare(self._sized(sid, uid, name, bounds, limit, room or Room(), types))
+        return bare(self._sized(sid, uid, name, bounds, limit, room or PageBytes(), types))
 
     def _sized(
         self,
@@ -301,7 +301,7 @@ class SQLiteReader:
         name: str,
         bounds: tuple[int, int],
         limit: int,
-        room: Room,
+        room: PageBytes,
         types: tuple[str, ...] | None = None,
     ) -> list[tuple[Event, int]]:
         """A page of rows, and of what is in cold segments before them."""
@@ -338,7 +338,7 @@ class SQLiteReader:
         name: str,
         bounds: tuple[int, int],
         limit: int,
-        room: Room,
+        room: PageBytes,
         types: tuple[str, ...] | None,
     ) -> list[tuple[Event, int]]:
         codec, used = self.codec, room.used
@@ -360,7 +360,7 @@ class SQLiteReader:
             return within(room, (self._event(sid, uid, seq) for (seq,) in seqs))
 
     def newest(
-        self, sid: int, head: Head, limit: int, since_us: int | None, room: Room
+        self, sid: int, head: Head, limit: int, since_us: int | None, room: PageBytes
     ) -> tuple[Event, ...]:
         """The last events, and of those none much older than a time: read back page by page."""
         size = limit if since_us is None else min(limit, _BACK)
@@ -475,16 +475,16 @@ class ScopeReader:
         return tuple(found)
 
     def sizes(self, app: str, user: str) -> dict[str, int]:
-        """The names of one owner and the bytes that each takes, for `Room`."""
+        """The names of one owner and the bytes that each takes, for `ScopeLimits`."""
         found = self._all(SQL["scope_names"], (app, user))
         return {n: DELETED if form == bodies.DELETED else size for n, form, size in found}
 
     def version(self, key: ScopeKey) -> int:
         return int(self._conn.execute(SQL["scope_version"], key).get)
 
-    def _unread(self, key: ScopeKey, steps: list[tuple[Any, ...]]) -> Unread:
+    def _unread(self, key: ScopeKey, steps: list[tuple[Any, ...]]) -> UnreadScope:
         version = max([int(step[0]) for step in steps])
-        return Unread(version, lambda: self._late(key, version, sorted(steps)))
+        return UnreadScope(version, lambda: self._late(key, version, sorted(steps)))
 
     def _late(self, key: ScopeKey, version: int, steps: list[tuple[Any, ...]]) -> ScopeValue:
         """The value that somebody reads now. Its keys may be gone since it was loaded."""

@@ -18,9 +18,9 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import NO_CHECKPOINT, Base, Event, Fold, Head, Key, LastCheckpoint
-from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX, Live
+from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX, CachedSession
 from limpet.store.coding import Damaged
-from limpet.store.paging import Room, newest_since
+from limpet.store.paging import PageBytes, newest_since
 from limpet.store.protocol import ChainedEvent, Loaded, Owner, Page, Query
 from limpet.store.scopes import Scopes
 from limpet.store.sqlite.reading.reader import SQLiteReader
@@ -33,7 +33,7 @@ _LAST: Final = 2**62  # beyond every seq
 class SessionReader:
     """What callers read of sessions. `peek` gives what the writer has in memory of one."""
 
-    def __init__(self, reader: SQLiteReader, peek: Callable[[Key], Live | None]) -> None:
+    def __init__(self, reader: SQLiteReader, peek: Callable[[Key], CachedSession | None]) -> None:
         self._reader, self._peek = reader, peek
         self._tails: dict[Key, tuple[Event, ...]] = {}
 
@@ -217,7 +217,7 @@ class SessionReader:
         """The last events, as many as fit a page, ascending; of a time, hardly any older."""
         last = self._last(key, head, limit)
         if last is None:
-            room = Room()
+            room = PageBytes()
             last = self._reader.newest(sid, head, limit, since_us, room)
             if since_us is None:
                 self._keep_last(key, last, room.used)

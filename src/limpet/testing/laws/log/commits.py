@@ -39,7 +39,7 @@ from limpet.testing.commits import (
 A, B, C = key("a"), key("b"), key("c")
 
 
-class Broken(FrozenDict):
+class UnreadableData(FrozenDict):
     """Data that no planner can look into."""
 
     __slots__ = ()
@@ -56,7 +56,7 @@ class CommitLaws:
         for each in (A, *keys):
             await create(store, each)
         good = draft("agent.message", {"text": "hi", "cost": 1})
-        bad = msgspec.structs.replace(good, id="bad", data=Broken(good.data), plain=False)
+        bad = msgspec.structs.replace(good, id="bad", data=UnreadableData(good.data), plain=False)
         wrong = draft("agent.tool_use", {"awaits": "approval", "name": "wire"})
         given = [addition(A, bad), addition(A, wrong), *[addition(each) for each in keys]]
         made = [store.commit([commit]) for commit in given]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -16,16 +16,13 @@ from limpet.errors import (
 )
 from limpet.model import Key
 from limpet.store.leases import LeaseStore
-from limpet.store.protocol import Feed, Query, Store
+from limpet.store.protocol import Query, Store
 from limpet.testing.commits import add, create, creation, draft, key, load, log
+from limpet.testing.laws.reads.feed import FeedStore
 from limpet.testing.leases import claim
 
 A, B, C = key("a"), key("b"), key("c")
 IDS = ("a", "a1", "a2", "aé", "b", "ba", "B", "\U0001f600", "~", "a\U0010ffff", "a\U0010ffffx")
-
-
-class FeedStore(Store, Feed, Protocol):
-    """A store with a feed."""
 
 
 async def listed(store: Store, query: Query, size: int) -> list[Key]:

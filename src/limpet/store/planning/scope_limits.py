@@ -1,9 +1,9 @@
-"""Room: how many app: and user: names there may be, and how many bytes in them.
+"""Scope limits: how many app: and user: names there may be, and how many bytes in them.
 
-Every session of an app loads the names that all the others wrote. So each app, and each user in
-it, has room for so many; a commit that goes past that is refused before anything is written. What
-is stored is only counted when a commit adds a name or writes a large value: small values of no
-more names than are allowed always fit.
+Every session of an app loads the names that all the others wrote. So the names of each app, and of
+each user in it, are limited; a commit that exceeds a limit is refused before anything is written.
+The stored names are counted only when a commit adds a name or writes a large value: small values of
+no more names than are allowed always fit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Sizes: TypeAlias = Mapping[str, int]  # the stored bytes of each name; DELETED: 
 DELETED = -1
 
 
-class Stored(Protocol):
+class StoredNames(Protocol):
     """What a store knows of the names it has."""
 
     def names(self, app: str, user: str) -> Sizes | None:
@@ -34,15 +34,15 @@ class Stored(Protocol):
         ...
 
 
-class Room:
+class ScopeLimits:
     """The names of a plan's commits, and whether they fit among those that are stored."""
 
     __slots__ = ("_asking", "_held", "_new", "_stored", "planned")
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredNames) -> None:
         self._stored = stored
         self.planned: dict[Owner, dict[str, int]] = {}  # by commits that were accepted
-        self._held: dict[Owner, _Held] = {}
+        self._held: dict[Owner, _OwnerNames] = {}
         self._new: dict[Owner, dict[str, int]] = {}  # by the commits that are being planned
         self._asking: set[Owner] = set()
 
@@ -75,16 +75,16 @@ class Room:
         stored = self._stored.names(*owner)
         return 0 if stored is None else sum(size != DELETED for size in stored.values())
 
-    def _holding(self, owner: Owner) -> _Held | None:
+    def _holding(self, owner: Owner) -> _OwnerNames | None:
         if owner not in self._held:
             stored = self._stored.names(*owner)
             if stored is None:
                 return None
-            self._held[owner] = _Held({**stored, **self.planned.get(owner, {})})
+            self._held[owner] = _OwnerNames({**stored, **self.planned.get(owner, {})})
         return self._held[owner]
 
 
-class _Held:
+class _OwnerNames:
     """The names of one owner, with their sums."""
 
     __slots__ = ("_sizes", "bytes", "live")
