@@ -55,7 +55,7 @@ async def main(url: str) -> None:
         await saver.adelete_thread("ada")
         try:
             await saver.aput_writes(state.config, [("messages", "too late")], "task")
-        except limpet.SessionDeleted as error:
+        except limpet.errors.SessionDeleted as error:
             print(type(error).__name__)
 
 

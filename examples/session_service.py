@@ -99,7 +99,7 @@ async def list_and_delete(lp: limpet.Limpet, say: Say) -> None:
     say(f"ada's names {dict(sorted((await lp.names('support', 'ada')).items()))}")
     try:
         await lp.session("support", "ada", "s1").append("late.write", actor="agent:main")
-    except limpet.SessionDeleted as error:
+    except limpet.errors.SessionDeleted as error:
         say(f"a late write: {error.code}")
 
 

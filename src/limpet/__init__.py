@@ -13,6 +13,21 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from limpet import errors, facts, ops
+from limpet.errors import (
+    BudgetReached,
+    EffectFailed,
+    EffectUnknown,
+    Interrupted,
+    InvalidInput,
+    LimpetError,
+    SessionConflict,
+    SessionEnded,
+    SessionError,
+    SessionExists,
+    SessionNotFound,
+    StoreError,
+    ToolDenied,
+)
 from limpet.model import Draft, Event, Head, Key, Lease, Trace
 from limpet.model.due import deadline_at, runnable_at
 from limpet.model.facts.timeouts import Timeouts
@@ -43,7 +58,6 @@ from limpet.store.protocol import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from limpet.errors import *  # noqa: F403  # each error is listed once, there
     from limpet.model.diff.changes import Change, Kind
     from limpet.model.diff.diff import Diff, diff
     from limpet.model.diff.merge import Merged, Resolved, merge
@@ -111,6 +125,7 @@ __all__ = [
     "Blame",
     "Briefing",
     "Budget",
+    "BudgetReached",
     "BudgetView",
     "Buffer",
     "BufferInfo",
@@ -132,6 +147,8 @@ __all__ = [
     "Documents",
     "Draft",
     "Durations",
+    "EffectFailed",
+    "EffectUnknown",
     "Envelope",
     "Erasure",
     "Erasures",
@@ -141,6 +158,8 @@ __all__ = [
     "Finding",
     "Gates",
     "Head",
+    "Interrupted",
+    "InvalidInput",
     "Key",
     "Kin",
     "Kind",
@@ -148,6 +167,7 @@ __all__ = [
     "Learning",
     "Lease",
     "Limpet",
+    "LimpetError",
     "Lineage",
     "ManagedTools",
     "Merged",
@@ -182,12 +202,18 @@ __all__ = [
     "SchemaVersion",
     "Seal",
     "Session",
+    "SessionConflict",
+    "SessionEnded",
+    "SessionError",
+    "SessionExists",
+    "SessionNotFound",
     "Setup",
     "SetupChange",
     "Share",
     "SharedLimpet",
     "Span",
     "State",
+    "StoreError",
     "Swept",
     "SyncApp",
     "SyncDocuments",
@@ -196,6 +222,7 @@ __all__ = [
     "Timeouts",
     "Timer",
     "Tool",
+    "ToolDenied",
     "ToolRegistry",
     "Trace",
     "Transition",
@@ -214,6 +241,7 @@ __all__ = [
     "diff",
     "encode_fields",
     "envelope",
+    "errors",
     "escalate",
     "facts",
     "idempotency_key",
@@ -225,7 +253,6 @@ __all__ = [
     "restore",
     "runnable_at",
 ]
-__all__ += errors.__all__
 
 # Loaded when first asked for: most processes never compare, merge or migrate, and all of
 # them start.
@@ -323,9 +350,6 @@ _MODULES = ("envelope", "reducers")  # of these the module itself
 if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
 
     def __getattr__(name: str) -> object:
-        if name in errors.__all__:
-            found = globals()[name] = getattr(errors, name)
-            return found
         if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module

@@ -91,10 +91,10 @@ async def test_a_person_does_not_answer_after_a_deadline(lp: Limpet, person: Lim
     (request,) = other.blocked_on
     (lease,) = await claimed(lp, 1)
     await Wake(lp, lease, manner_of(wires)).run()
-    with pytest.raises(limpet.RequestAnswered):
+    with pytest.raises(limpet.errors.RequestAnswered):
         await other.confirm(request.id, allow=False, actor="user:eve")
     assert await answers(session) == [True]
-    with pytest.raises(limpet.RequestNotFound):
+    with pytest.raises(limpet.errors.RequestNotFound):
         await other.confirm("x" * 256, allow=False, actor="user:eve")
 
 
@@ -105,10 +105,10 @@ async def test_a_deadline_does_not_answer_after_an_interrupt(lp: Limpet, person:
     other = await person.get(sessions[0].key)
     (request,) = other.blocked_on
     await other.interrupt(actor="user:eve")
-    with pytest.raises(limpet.RequestAnswered):
+    with pytest.raises(limpet.errors.RequestAnswered):
         await other.confirm(request.id, allow=True, actor="user:eve")
     raw = {"request_id": request.id, "allow": True}
-    with pytest.raises(limpet.RequestAnswered):
+    with pytest.raises(limpet.errors.RequestAnswered):
         await other.append("user.tool_confirmation", raw, actor="user:eve")
     for wake in wakes:
         await wake.run()
@@ -124,7 +124,7 @@ async def test_a_deadline_does_not_answer_after_the_end(lp: Limpet, person: Limp
     (request,) = other.blocked_on
     await other.terminate("fraud", actor="user:eve")
     assert other.blocked_on == ()
-    with pytest.raises(limpet.RequestAnswered):
+    with pytest.raises(limpet.errors.RequestAnswered):
         await other.confirm(request.id, allow=True, actor="user:eve")
     for wake in wakes:
         await wake.run()
@@ -138,15 +138,15 @@ async def test_an_answer_of_the_wrong_kind_is_refused_in_its_commit(lp: Limpet) 
     await session.refresh()
     (request,) = session.blocked_on
     raw = {"request_id": request.id, "output": "yes"}
-    with pytest.raises(limpet.RequestMismatch, match="confirm"):
+    with pytest.raises(limpet.errors.RequestMismatch, match="confirm"):
         await session.append("user.custom_tool_result", raw)
     assert session.blocked_on == (request,)
     given = {"request_id": request.id, "allow": False}
     await session.append("user.tool_confirmation", given)
-    with pytest.raises(limpet.RequestAnswered):
+    with pytest.raises(limpet.errors.RequestAnswered):
         await session.append("user.tool_confirmation", {**given, "allow": True})
     again = {"request_id": request.id, "awaits": "approval", "name": "wire", "input": {}}
-    with pytest.raises(limpet.InvalidEvent, match="asked already"):
+    with pytest.raises(limpet.errors.InvalidEvent, match="asked already"):
         await session.append("agent.tool_use", again, actor="agent:support")
     assert await answers(session) == [False]
     assert session.blocked_on == ()
@@ -160,7 +160,7 @@ async def test_a_person_and_a_deadline_that_race_agree(lp: Limpet, person: Limpe
         request = (await person.get(key)).blocked_on
         try:
             await other.confirm(request[0].id if request else "x", allow=False, actor="user:eve")
-        except (limpet.RequestAnswered, limpet.RequestNotFound):
+        except (limpet.errors.RequestAnswered, limpet.errors.RequestNotFound):
             return False
         return True
 

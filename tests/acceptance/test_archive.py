@@ -82,7 +82,7 @@ async def test_an_archived_session_is_listed_and_read_from_its_file(
     assert (t.phase, len(list(cold.rglob("*.limpet")))) == ("archived", 1)
     (head,) = (await lp.list(app="support", labels={"plan": "gold"})).items
     assert (head.key, head.phase) == (s.key, "archived")
-    with pytest.raises(limpet.SessionArchived):
+    with pytest.raises(limpet.errors.SessionArchived):
         await lp.get(s.key)
     with pytest.raises(limpet.SessionEnded):
         await lp.session(s.key, actor="user:ada").append("user.message", {"text": "x"})
@@ -95,7 +95,7 @@ async def test_an_archived_session_is_listed_and_read_from_its_file(
         old.append("user.message", {}, actor="a"),
         old.lifecycle.set_timeouts(limpet.Timeouts()),
     ):
-        with pytest.raises(limpet.SessionArchived):  # it would be lost
+        with pytest.raises(limpet.errors.SessionArchived):  # it would be lost
             await write
     assert (await lp.maintenance.verify()).ok
     assert await lp.work.sweep() == limpet.Swept()
@@ -109,10 +109,10 @@ async def test_an_object_of_an_archived_session_says_that_it_is_archived(
     other = await lp.get(s.key)
     await s.archive()
     for each in (s, other):
-        with pytest.raises(limpet.SessionArchived):
+        with pytest.raises(limpet.errors.SessionArchived):
             await each.refresh()
         each.append_soon("user.message", {"text": "x"}, actor="user:ada")
-        with pytest.raises(limpet.FlushFailed) as caught:
+        with pytest.raises(limpet.errors.FlushFailed) as caught:
             await lp.flush()
         assert isinstance(caught.value.unrecorded[0].error, limpet.SessionEnded)
     back = await lp.unarchive(s.key)
@@ -123,13 +123,13 @@ async def test_an_object_of_an_archived_session_says_that_it_is_archived(
     )
     assert (await s.refresh()).values["n"] == 4
     await lp.delete(s.key)
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await s.refresh()
     await lp.create(s.app, s.user, s.id, reuse_deleted=True)
     newer = await lp.get(s.key)
     await newer.complete()
     await newer.archive()
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await s.refresh()
 
 
@@ -152,7 +152,7 @@ async def test_a_write_to_an_archived_session_never_reaches_another_under_its_ke
         return found
 
     monkeypatch.setattr(lp._journal.store, "heads", look_then_replace)
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await old.append("user.message", {"text": "x"}, actor="user:ada", set={"n": 9})
     new = await lp.get(s.key)
     assert looked
@@ -278,7 +278,7 @@ async def test_without_an_archive_the_log_stays(url: str) -> None:
     async with limpet.open(url) as lp:
         s = await ended(lp)
         await s.archive()
-        with pytest.raises(limpet.SessionArchived):
+        with pytest.raises(limpet.errors.SessionArchived):
             await lp.get(s.key)
         assert (await lp.get(s.key, archived=True)).values["n"] == 4
         await lp.unarchive(s.key)
@@ -291,14 +291,14 @@ async def test_archiving_what_is_archived_is_no_transition(lp: limpet.Limpet) ->
     await s.archive()
     for each in (s, lp.session(s.key, actor="user:ada")):
         for verb in ("activate", "suspend", "resume", "complete", "terminate", "archive"):
-            with pytest.raises(limpet.InvalidTransition) as caught:
+            with pytest.raises(limpet.errors.InvalidTransition) as caught:
                 await getattr(each, verb)()
             assert caught.value.phase == "archived"
         with pytest.raises(limpet.SessionEnded):
             await each.append("user.message", {"text": "x"})
-    with pytest.raises(limpet.InvalidTransition):
+    with pytest.raises(limpet.errors.InvalidTransition):
         await lp.resume(s.key)
-    with pytest.raises(limpet.SessionArchived):
+    with pytest.raises(limpet.errors.SessionArchived):
         async with lp.commit() as c:
             c.append(s, "user.message", {"text": "x"})
     assert (await lp.maintenance.verify()).ok
@@ -412,7 +412,7 @@ async def test_expiry_deletes_the_file_too(lp: limpet.Limpet, cold: Path) -> Non
     await passed(lp)
     assert (await lp.work.sweep()).deleted == 1
     assert not list(cold.rglob("*.limpet"))
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await lp.get(s.key)
 
 
@@ -425,7 +425,7 @@ async def test_what_is_expired_is_deleted_once_its_file_can_be_removed(
     remove = DirectoryArchive.remove
 
     async def refused(self: DirectoryArchive, name: str) -> None:
-        raise limpet.ArchiveFailed(self.url, "removed", "out of reach")
+        raise limpet.errors.ArchiveFailed(self.url, "removed", "out of reach")
 
     monkeypatch.setattr(DirectoryArchive, "remove", refused)
     await passed(lp)
@@ -477,9 +477,9 @@ async def test_a_file_that_was_changed_is_refused(lp: limpet.Limpet, cold: Path)
     (file,) = cold.rglob("*.limpet")
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(limpet.ArchiveFailed):
+    with pytest.raises(limpet.errors.ArchiveFailed):
         await lp.unarchive(s.key)
-    with pytest.raises(limpet.SessionArchived):
+    with pytest.raises(limpet.errors.SessionArchived):
         await lp.get(s.key)
     file.write_bytes(whole)
     await lp.unarchive(s.key)
@@ -502,7 +502,7 @@ async def test_rows_stay_if_the_file_cannot_be_read_back(url: str, cold: Path) -
     """Hot rows go only after the archive has proved that it has them."""
     async with limpet.Limpet(url, archive=Lossy(cold)) as lp:
         s = await ended(lp)
-        with pytest.raises(limpet.ArchiveFailed):
+        with pytest.raises(limpet.errors.ArchiveFailed):
             await s.archive()
         old = await lp.get(s.key, archived=True)
         assert len(await old.read(limit=100)) == old.version
@@ -515,7 +515,7 @@ async def test_rows_stay_if_the_file_cannot_be_read_back(url: str, cold: Path) -
 async def test_an_archive_is_named_by_a_url() -> None:
     """Other schemes are refused when the store is opened."""
     for wrong in ("dir", "ftp://x/y", "file://", "s3:///x"):
-        with pytest.raises(limpet.InvalidURL):
+        with pytest.raises(limpet.errors.InvalidURL):
             limpet.open("memory://", archive=wrong)
 
 
@@ -616,7 +616,7 @@ async def test_a_session_that_is_back_stays_though_its_file_cannot_be_removed(
     await s.archive()
 
     async def refused(self: DirectoryArchive, name: str) -> None:
-        raise limpet.ArchiveFailed(self.url, "removed", "out of reach")
+        raise limpet.errors.ArchiveFailed(self.url, "removed", "out of reach")
 
     monkeypatch.setattr(DirectoryArchive, "remove", refused)
     await lp.unarchive(s.key)
@@ -647,7 +647,7 @@ async def test_what_is_ended_while_its_file_is_written_has_no_file(
         await put(self, name, path)
 
     monkeypatch.setattr(DirectoryArchive, "put", late)
-    with suppress(limpet.SessionDeleted, limpet.SessionErased):
+    with suppress(limpet.errors.SessionDeleted, limpet.errors.SessionErased):
         await s.archive()
     assert list(cold.rglob("*.limpet")) == []
     assert await lp.work.sweep() == limpet.Swept()
@@ -699,11 +699,11 @@ async def test_what_stands_for_an_archived_session_has_no_checkpoints(lp: limpet
     """It would be one of an empty state, and gone when the session comes back."""
     s = await ended(lp)
     await s.archive()
-    with pytest.raises(limpet.SessionArchived):
+    with pytest.raises(limpet.errors.SessionArchived):
         await lp.session(s.key, actor="user:ada").checkpoint()
 
 
-@pytest.mark.parametrize("lasting", [limpet.SessionCorrupt, limpet.ArchiveFailed])
+@pytest.mark.parametrize("lasting", [limpet.errors.SessionCorrupt, limpet.errors.ArchiveFailed])
 async def test_a_move_that_cannot_be_finished_keeps_no_other_waiting(
     lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch, lasting: type[Exception]
 ) -> None:
@@ -716,7 +716,11 @@ async def test_a_move_that_cannot_be_finished_keeps_no_other_waiting(
 
     async def refuses(journal: Any, key: limpet.Key, *how: Any) -> Any:
         if key.id < "d":
-            args = (key, "damaged") if lasting is limpet.SessionCorrupt else ("x", "read", "lost")
+            args = (
+                (key, "damaged")
+                if lasting is limpet.errors.SessionCorrupt
+                else ("x", "read", "lost")
+            )
             raise lasting(*args)
         return await export(journal, key, *how)
 
@@ -733,7 +737,7 @@ async def test_a_move_that_cannot_be_finished_keeps_no_other_waiting(
     for _ in range(300):  # one is enough where they fail by themselves; else it takes some luck
         failed = await archiving.finish_all(journal, session_of, limit=1)
         assert {(key.id < "d", type(error)) for key, error in failed} <= {(True, lasting)}
-        assert lasting is limpet.SessionCorrupt or len(failed) <= 1
+        assert lasting is limpet.errors.SessionCorrupt or len(failed) <= 1
         if not await archiving.is_under_way(journal, s.key):
             break
     assert not await archiving.is_under_way(journal, s.key)
@@ -748,10 +752,10 @@ async def test_a_sweep_deals_with_deadlines_before_it_asks_the_archive(
     silent, seen = functools.partial(DirectoryArchive.put, lp._journal.archive), list[str]()
 
     async def broken(archive: Any, name: str, path: Path) -> None:
-        raise limpet.ArchiveFailed(archive.url, "written", "cut off")
+        raise limpet.errors.ArchiveFailed(archive.url, "written", "cut off")
 
     monkeypatch.setattr(DirectoryArchive, "put", broken)
-    with pytest.raises(limpet.ArchiveFailed):
+    with pytest.raises(limpet.errors.ArchiveFailed):
         await s.archive()
 
     async def looks(archive: Any, name: str, path: Path) -> None:
@@ -804,7 +808,7 @@ async def test_no_verb_answers_from_what_stands_for_an_archived_session(
     old = await lp.get(s.key, actor="user:ada")
     await s.archive()
     through = old if known else lp.session(s.key, actor="user:ada")
-    with pytest.raises(limpet.SessionArchived):
+    with pytest.raises(limpet.errors.SessionArchived):
         await VERBS[verb](lp, through, tmp_path)
     assert not (tmp_path / "out.limpet").exists()
     assert await lp.get_many([s.key]) == (None,)
@@ -816,7 +820,7 @@ async def test_a_copy_of_an_archived_session_is_refused(lp: limpet.Limpet) -> No
     s = await ended(lp)
     await s.archive()
     async with limpet.open("memory://") as other:
-        with pytest.raises(limpet.SessionArchived):
+        with pytest.raises(limpet.errors.SessionArchived):
             await lp.copy(s.key, to=other)
         assert await other.find(s.key) is None
 
@@ -830,7 +834,7 @@ async def test_a_transition_is_never_recorded_on_what_stands_for_a_session(
     (head,) = (await lp.list(app="support")).items
     fact = transition("archived", "unarchive", to="completed")
     draft = lp._journal.prepare(fact, "user:ada")
-    with pytest.raises(limpet.SessionArchived):
+    with pytest.raises(limpet.errors.SessionArchived):
         await lp._journal.commit((Commit(s.key, (draft,), uid=head.uid),))
     await lp.unarchive(s.key)
     assert (await lp.get(s.key)).phase == "completed"
@@ -850,7 +854,7 @@ async def test_a_session_that_has_ended_takes_no_blob(
         journal.archive = archive
     elif stage == "stub":
         await s.archive()
-    refused = limpet.SessionArchived if stage == "stub" else limpet.SessionEnded
+    refused = limpet.errors.SessionArchived if stage == "stub" else limpet.SessionEnded
     for content in (b"late", iter([b"la", b"te"])):
         with pytest.raises((refused, limpet.SessionEnded)):
             await old.blobs.put(content)
@@ -886,11 +890,11 @@ async def test_a_fork_is_known_after_its_parent_was_archived(lp: limpet.Limpet) 
     s = await ended(lp)
     fork = await s.fork(id="fork")
     await s.archive()
-    with pytest.raises(limpet.SessionHasForks):
+    with pytest.raises(limpet.errors.SessionHasForks):
         await lp.erase(s.key)
     assert (await lp.get(s.key, archived=True)).values["n"] == 4
     await lp.unarchive(s.key)
-    with pytest.raises(limpet.SessionHasForks) as caught:
+    with pytest.raises(limpet.errors.SessionHasForks) as caught:
         await lp.erase(s.key)
     assert caught.value.forks == (fork.key,)
     assert (await fork.read(limit=2))[1].data == {"text": "secret 0"}
@@ -928,7 +932,7 @@ async def test_a_full_disk_is_said_by_the_archive_and_leaves_nothing(
                 patch.setattr(target, write)
             else:
                 patch.setattr(BundleWriter, "finish", write)
-            with pytest.raises(limpet.ArchiveFailed, match="No space left"):
+            with pytest.raises(limpet.errors.ArchiveFailed, match="No space left"):
                 await s.archive()
         assert not [each for each in (*cold.rglob("*"), *temporary.rglob("*")) if each.is_file()]
     assert (await lp.work.sweep()).failed == ()
@@ -970,7 +974,7 @@ async def test_what_an_archived_session_remembers_is_read_with_it(lp: limpet.Lim
 
 
 async def refused(self: DirectoryArchive, name: str) -> None:
-    raise limpet.ArchiveFailed(self.url, "removed", "the archive is out of reach")
+    raise limpet.errors.ArchiveFailed(self.url, "removed", "the archive is out of reach")
 
 
 def racing(monkeypatch: pytest.MonkeyPatch, lp: limpet.Limpet, race: Callable[[], Any]) -> None:
@@ -1043,7 +1047,7 @@ async def test_what_is_archived_while_it_is_read_is_not_damaged(
             (refused,) = (await lp.copy(app="support", to=other)).refused
             assert refused.code == "session.archived"
     else:
-        with pytest.raises(limpet.SessionArchived):
+        with pytest.raises(limpet.errors.SessionArchived):
             await lp.export(s.key, tmp_path / "one.limpet")
 
 
@@ -1109,7 +1113,7 @@ async def test_a_name_never_leads_out_of_the_archive(tmp_path: Path) -> None:
     victim.write_bytes(b"x")
     for name in ("../victim.limpet", "a/../../victim.limpet", f"{victim}", ""):
         for work in (archive.remove(name), archive.fetch(name, tmp_path / "got")):
-            with pytest.raises(limpet.ArchiveFailed):
+            with pytest.raises(limpet.errors.ArchiveFailed):
                 await work
     assert victim.exists()
 
@@ -1188,7 +1192,7 @@ async def test_a_log_that_never_arrived_is_removed_with_time(
         patch.setattr(archiving, "_drop_log", dies)
         with pytest.raises(RuntimeError):
             await lp.unarchive(s.key)
-    with pytest.raises(limpet.SessionArchived):
+    with pytest.raises(limpet.errors.SessionArchived):
         await lp.get(s.key)
     left = Query(app=ARCHIVE_LOGS, order="key", reverse=False)
     assert len((await store.heads(left, cursor=None, limit=9)).items) == 2  # and its checkpoints
@@ -1232,7 +1236,7 @@ async def test_who_brings_it_back_after_another_is_told_that_it_is_not_archived(
             return await does(*given, **how)
 
         monkeypatch.setattr(at, step, late)
-        with pytest.raises(limpet.InvalidTransition):
+        with pytest.raises(limpet.errors.InvalidTransition):
             await lp.unarchive(s.key)
         assert (await lp.get(s.key)).values["n"] == 4
         assert (await lp.work.sweep()).failed == ()

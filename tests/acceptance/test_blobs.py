@@ -103,10 +103,10 @@ async def test_a_missing_blob_is_an_error(lp: limpet.Limpet, s: limpet.Session[A
     """Of another session too, and at the first step of a stream."""
     other = await lp.create("support", "ada", id="two")
     ref = await other.blobs.put(b"x", "text/plain")
-    with pytest.raises(limpet.BlobNotFound) as info:
+    with pytest.raises(limpet.errors.BlobNotFound) as info:
         await s.blobs.get(ref)
     assert (info.value.key, info.value.hash) == (s.key, ref.hash)
-    with pytest.raises(limpet.BlobNotFound):
+    with pytest.raises(limpet.errors.BlobNotFound):
         await anext(s.blobs.stream(ref))
 
 
@@ -118,10 +118,10 @@ async def test_a_blob_needs_a_living_session(lp: limpet.Limpet, s: limpet.Sessio
     stream = s.blobs.stream(ref)
     await anext(stream)
     await lp.delete(s.key)
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await anext(stream)
     for call in (s.blobs.put(b"x", "text/plain"), s.blobs.get(ref)):
-        with pytest.raises(limpet.SessionDeleted):
+        with pytest.raises(limpet.errors.SessionDeleted):
             await call
     assert (await lp.maintenance.verify()).ok
 
@@ -159,7 +159,7 @@ async def test_a_blob_has_a_bound(
     """More is refused, and nothing of it is kept."""
     monkeypatch.setattr(limits, "BLOB_BYTES_MAX", len(LARGE))
     await s.blobs.put(io.BytesIO(LARGE), "text/plain")
-    with pytest.raises(limpet.BlobTooLarge):
+    with pytest.raises(limpet.errors.BlobTooLarge):
         await s.blobs.put(io.BytesIO(LARGE + b"x"), "text/plain")
     assert len(await s.writer.journal.store.blobs.page(s.key, after="", limit=9)) == 1  # type: ignore[attr-defined]
     assert (await lp.maintenance.verify()).ok
@@ -198,7 +198,7 @@ async def test_a_lost_lease_puts_no_blob(lp: limpet.Limpet, s: limpet.Session[An
     held = lp.session(s.key, lease=lease)
     await held.blobs.put(b"x", "text/plain")
     await lp.work.release(lease)
-    with pytest.raises(limpet.SessionFenced):
+    with pytest.raises(limpet.errors.SessionFenced):
         await held.blobs.put(b"y", "text/plain")
 
 
@@ -249,7 +249,7 @@ async def test_a_sealed_blob_is_not_in_the_clear(tmp_path: Path, file_url: str) 
             assert secret[:64] not in file.read_bytes()
             assert b"x-secret" not in file.read_bytes()
     async with limpet.open(file_url, seal=FixedKeySeal(bytes(32))) as lp:
-        with pytest.raises(limpet.SessionCorrupt):
+        with pytest.raises(limpet.errors.SessionCorrupt):
             await lp.session("support", "ada", "one").blobs.get(ref)
         assert not (await lp.maintenance.verify()).ok
 

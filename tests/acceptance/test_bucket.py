@@ -46,7 +46,7 @@ async def test_a_bucket_that_refuses_leaves_the_rows(
     async with limpet.open("memory://", archive="s3://cold") as lp:
         s = await lp.create("support", "ada", state={"n": 1}, actor="user:ada")
         await s.complete()
-        with pytest.raises(limpet.ArchiveFailed, match="403"):
+        with pytest.raises(limpet.errors.ArchiveFailed, match="403"):
             await s.archive()
         assert bucket == {}
         assert (await lp.get(s.key, archived=True)).values == {"n": 1}
@@ -80,7 +80,7 @@ async def test_a_bucket_that_keeps_what_is_deleted_is_an_error(
             await s.complete()
             await s.archive()
         monkeypatch.setattr(Bucket, "keeps", True)
-        with pytest.raises(limpet.ArchiveFailed, match="still listed"):
+        with pytest.raises(limpet.errors.ArchiveFailed, match="still listed"):
             await lp.erase_user("support", "ada")
         assert (await lp.get(s.key, archived=True)).values == {"n": 1}
 
@@ -105,10 +105,10 @@ async def test_a_file_that_a_bucket_changed_is_refused(bucket: dict[str, bytes])
         await s.archive()
         (name,) = bucket
         whole, bucket[name] = bucket[name], b"x"
-        with pytest.raises(limpet.ArchiveFailed):
+        with pytest.raises(limpet.errors.ArchiveFailed):
             await lp.unarchive(s.key)
         bucket.pop(name)
-        with pytest.raises(limpet.ArchiveFailed, match="404"):
+        with pytest.raises(limpet.errors.ArchiveFailed, match="404"):
             await lp.get(s.key, archived=True)
         bucket[name] = whole
         await lp.unarchive(s.key)
@@ -149,10 +149,10 @@ async def test_an_answer_that_is_cut_off_is_a_failure_of_the_archive(
     assert archive is not None
     await archive.remove_all("ada")
     monkeypatch.setattr(Bucket, "_answer", cut)
-    with pytest.raises(limpet.ArchiveFailed):
+    with pytest.raises(limpet.errors.ArchiveFailed):
         await archive.remove_all("ada")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost")
     nowhere = open_archive("s3://cold/limpet")
     assert nowhere is not None
-    with pytest.raises(limpet.ArchiveFailed):
+    with pytest.raises(limpet.errors.ArchiveFailed):
         await nowhere.remove("ada")

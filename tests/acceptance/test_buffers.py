@@ -33,7 +33,7 @@ async def test_a_write_expects_the_version_that_was_read(s: limpet.Session[Any])
     """At another version it is a conflict that names both, and nothing is written."""
     buffer = s.memory.working_buffer
     await buffer.write("draft", expect=0)
-    with pytest.raises(limpet.MemoryConflict, match="version 1") as info:
+    with pytest.raises(limpet.errors.MemoryConflict, match="version 1") as info:
         await buffer.write("other", expect=0)
     assert (info.value.name, info.value.expected, info.value.actual) == ("working_buffer", 0, 1)
     await s.append("note.made", actor=ADA)  # the session moves on, the buffer does not
@@ -50,7 +50,7 @@ async def test_one_of_racing_writes_with_one_version_wins(s: limpet.Session[Any]
     done = await asyncio.gather(*tries, return_exceptions=True)
     won = [each for each in done if not isinstance(each, BaseException)]
     assert len(won) == 1
-    assert {type(each) for each in done if each not in won} == {limpet.MemoryConflict}
+    assert {type(each) for each in done if each not in won} == {limpet.errors.MemoryConflict}
     assert await buffer.read() == won[0]
 
 
@@ -88,7 +88,7 @@ async def test_a_writer_whose_lease_is_lost_writes_nothing(
     stale = lp.session(s.key, lease=old)
     await lp.work.release(old)
     await lp.work.lock(s.key, worker="w2")
-    with pytest.raises(limpet.SessionFenced):
+    with pytest.raises(limpet.errors.SessionFenced):
         await stale.memory.session_state.write("late", actor=ADA)
     assert await s.memory.session_state.read() is None
 
@@ -101,7 +101,7 @@ async def test_buffers_are_of_one_session(lp: limpet.Limpet, s: limpet.Session[A
     assert await other.memory.session_state.read() is None
     assert await fork.memory.session_state.read() is None
     await lp.delete(s.key)
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await s.memory.session_state.read()
 
 

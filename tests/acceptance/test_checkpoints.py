@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import CheckpointPolicy, InvalidInput, NoCheckpoint, NoFullCheckpoint
+from limpet import CheckpointPolicy, InvalidInput
+from limpet.errors import NoCheckpoint, NoFullCheckpoint
 from limpet.model.canonical import canonical
 from limpet.model.keys import checkpoints_of
 from limpet.session.documents import Documents
@@ -63,7 +64,7 @@ async def test_checkpoints_are_listed_newest_first_in_pages(lp: limpet.Limpet) -
         found += page.items
     assert [each.ref for each in found] == refs[::-1]
     assert [each.number for each in found if each.full] == [11, 1]
-    with pytest.raises(limpet.InvalidCursor):
+    with pytest.raises(limpet.errors.InvalidCursor):
         await s.history.checkpoints(cursor="x")
 
 
@@ -143,7 +144,7 @@ async def test_what_cannot_be_restored_is_refused(lp: limpet.Limpet) -> None:
         await s.history.restore(await other.checkpoint())
     full = await s.checkpoint(full=True)
     forged = limpet.CheckpointRef(s.key, full.number, 2, full.checksum)
-    with pytest.raises(limpet.CheckpointIntegrity):
+    with pytest.raises(limpet.errors.CheckpointIntegrity):
         await s.history.restore(forged)
     with pytest.raises(InvalidInput):
         await s.history.restore("1")  # type: ignore[arg-type]
@@ -173,11 +174,11 @@ async def test_checkpoints_end_with_their_session(lp: limpet.Limpet) -> None:
     new = await lp.create("shop", "ada", "1", reuse_deleted=True, actor="agent:main")
     assert (await new.history.checkpoints()).items == ()
     assert (await new.checkpoint()).number == 1
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await s.checkpoint()
     await lp.erase(s.key)
     store = lp._journal.store
-    with pytest.raises(limpet.SessionErased):
+    with pytest.raises(limpet.errors.SessionErased):
         await store.load(checkpoints_of(s.key), tail=1)
     assert (await lp.maintenance.verify()).ok
 
@@ -505,7 +506,7 @@ async def test_who_has_the_key_next_has_no_checkpoints(lp: limpet.Limpet) -> Non
     await lp.delete(s.key)
     again = await lp.create("shop", "ada", "1", reuse_deleted=True)
     assert (again.history.checkpoint_seq, (await lp.get(s.key)).history.checkpoint_seq) == (0, 0)
-    with pytest.raises(limpet.SessionNotLoaded):
+    with pytest.raises(limpet.errors.SessionNotLoaded):
         _ = lp.session(again.key).history.checkpoint_seq
     handle = lp.session(again.key, actor="a")
     await handle.checkpoint()

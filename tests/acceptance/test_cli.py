@@ -98,7 +98,7 @@ def test_without_its_extra_the_command_names_it(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert done.returncode == limpet.ExtraMissing.exit_code
+    assert done.returncode == limpet.errors.ExtraMissing.exit_code
     assert done.stderr.startswith("limpet: extra.missing\n")
     assert "pip install 'limpet[cli]'" in done.stderr
     assert "Traceback" not in done.stderr
@@ -219,7 +219,7 @@ def test_a_backup_can_be_restored(here: Path) -> None:
 def test_postgres_is_left_to_its_own_tools(here: Path, args: tuple[str, ...], tool: str) -> None:
     """Said plainly, without connecting, and nothing is faked."""
     done = run(here, *args)
-    assert done.returncode == limpet.BackupRefused.exit_code
+    assert done.returncode == limpet.errors.BackupRefused.exit_code
     assert "pg_dump" in done.stderr
     assert tool in done.stderr
     assert not (here / "f.db").exists()
@@ -228,38 +228,38 @@ def test_postgres_is_left_to_its_own_tools(here: Path, args: tuple[str, ...], to
 # --- errors -------------------------------------------------------------------------------------
 
 WRONG: list[tuple[tuple[str, ...], type[limpet.LimpetError]]] = [
-    (("doctor", "nonsense"), limpet.InvalidURL),
-    (("verify", "mysql://x/y"), limpet.InvalidURL),
-    (("doctor", "sqlite:///missing.db"), limpet.StoreUnopened),
-    (("backup", "sqlite:///missing.db", "f.db"), limpet.StoreUnopened),
-    (("doctor", "postgresql://x:secret@127.0.0.1:1/y"), limpet.StoreUnopened),
-    (("doctor", "postgresql://x:secret@127.0.0.1:notaport/y"), limpet.InvalidURL),
-    (("verify", "sqlite:///notes.txt"), limpet.StoreForeign),
+    (("doctor", "nonsense"), limpet.errors.InvalidURL),
+    (("verify", "mysql://x/y"), limpet.errors.InvalidURL),
+    (("doctor", "sqlite:///missing.db"), limpet.errors.StoreUnopened),
+    (("backup", "sqlite:///missing.db", "f.db"), limpet.errors.StoreUnopened),
+    (("doctor", "postgresql://x:secret@127.0.0.1:1/y"), limpet.errors.StoreUnopened),
+    (("doctor", "postgresql://x:secret@127.0.0.1:notaport/y"), limpet.errors.InvalidURL),
+    (("verify", "sqlite:///notes.txt"), limpet.errors.StoreForeign),
     (("verify", "sqlite:///support.db", "--app", "x"), limpet.InvalidInput),
-    (("status", "sqlite:///missing.db"), limpet.StoreUnopened),
+    (("status", "sqlite:///missing.db"), limpet.errors.StoreUnopened),
     (("status", "sqlite:///support.db", "--app", "x"), limpet.SessionNotFound),
-    (("status", "sqlite:///support.db", "--app", ""), limpet.InvalidQuery),
+    (("status", "sqlite:///support.db", "--app", ""), limpet.errors.InvalidQuery),
     (
         ("verify", "sqlite:///support.db", "--app", "x", "--user", "y", "--id", "z"),
         limpet.SessionNotFound,
     ),
-    (("backup", "sqlite:///support.db", "notes.txt"), limpet.BackupRefused),
-    (("backup", "memory://", "f.db"), limpet.BackupRefused),
-    (("backup", "sqlite:///support.db", "none/f.db"), limpet.BackupRefused),
-    (("backup", "sqlite:///support.db", "."), limpet.BackupRefused),
+    (("backup", "sqlite:///support.db", "notes.txt"), limpet.errors.BackupRefused),
+    (("backup", "memory://", "f.db"), limpet.errors.BackupRefused),
+    (("backup", "sqlite:///support.db", "none/f.db"), limpet.errors.BackupRefused),
+    (("backup", "sqlite:///support.db", "."), limpet.errors.BackupRefused),
     (("backup", "sqlite:///support.db", "sqlite:///f.db"), limpet.InvalidInput),
     (("restore", "sqlite:///support.db", "sqlite:///new.db"), limpet.InvalidInput),
-    (("restore", "support.db", "sqlite:///none/new.db"), limpet.BackupRefused),
-    (("restore", "support.db", "sqlite:///."), limpet.BackupRefused),
-    (("restore", "support.db", "new"), limpet.InvalidURL),
-    (("restore", "support.db", "none/new.db"), limpet.BackupRefused),
-    (("doctor", "missing.db"), limpet.StoreUnopened),
-    (("doctor", "sqlite:support.db"), limpet.InvalidURL),
-    (("restore", "support.db", "memory://"), limpet.InvalidURL),
-    (("restore", ".", "sqlite:///new.db"), limpet.BackupRefused),
-    (("restore", "support.db", "sqlite:///notes.txt", "--replace"), limpet.StoreForeign),
-    (("restore", "notes.txt", "sqlite:///new.db"), limpet.StoreForeign),
-    (("restore", "missing", "sqlite:///new.db"), limpet.BackupRefused),
+    (("restore", "support.db", "sqlite:///none/new.db"), limpet.errors.BackupRefused),
+    (("restore", "support.db", "sqlite:///."), limpet.errors.BackupRefused),
+    (("restore", "support.db", "new"), limpet.errors.InvalidURL),
+    (("restore", "support.db", "none/new.db"), limpet.errors.BackupRefused),
+    (("doctor", "missing.db"), limpet.errors.StoreUnopened),
+    (("doctor", "sqlite:support.db"), limpet.errors.InvalidURL),
+    (("restore", "support.db", "memory://"), limpet.errors.InvalidURL),
+    (("restore", ".", "sqlite:///new.db"), limpet.errors.BackupRefused),
+    (("restore", "support.db", "sqlite:///notes.txt", "--replace"), limpet.errors.StoreForeign),
+    (("restore", "notes.txt", "sqlite:///new.db"), limpet.errors.StoreForeign),
+    (("restore", "missing", "sqlite:///new.db"), limpet.errors.BackupRefused),
     (
         ("migrate", "sqlite:///support.db", "--migrations", "no_such:X", "--plan"),
         limpet.InvalidInput,

@@ -256,7 +256,7 @@ def server() -> Iterator[Server]:
 
 def test_the_lines_for_postgres_work_as_they_are_printed(here: Path, server: Server) -> None:
     """What the error recommends copies a database and puts it back, whole."""
-    with pytest.raises(limpet.BackupRefused) as refused:
+    with pytest.raises(limpet.errors.BackupRefused) as refused:
         refuse_uncopied(server.url)
     lines = re.findall(r"(pg_(?:dump|restore) -.*?FILE(?: URL)?)\b", str(refused.value))
     assert [line.split()[0] for line in lines] == ["pg_dump", "pg_restore"]

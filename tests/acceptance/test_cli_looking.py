@@ -137,7 +137,7 @@ async def test_a_store_that_is_looked_at_takes_no_commits(there: Path) -> None:
 
     url = f"sqlite:///{there}/a.db"
     async with limpet.Limpet(url, store=await look_at(url)) as lp:
-        with pytest.raises(limpet.StoreReadOnly, match="opened read-only"):
+        with pytest.raises(limpet.errors.StoreReadOnly, match="opened read-only"):
             await lp.create("support", "ada", id="another")
 
 

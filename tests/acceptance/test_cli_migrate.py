@@ -279,7 +279,7 @@ def test_a_plan_does_not_bring_the_file_itself_forward(
     if kind == "copied":
         assert (code, counts(told)) == (1, MIXED)
     else:
-        expected = limpet.StoreOlder if kind == "older" else limpet.StoreUnopened
+        expected = limpet.errors.StoreOlder if kind == "older" else limpet.errors.StoreUnopened
         assert (code, told["error"]["code"]) == (4, expected.code)
     assert path.read_bytes() == before
     assert sorted(here.glob("other.db*")) == [path]
@@ -445,8 +445,8 @@ def test_a_name_that_leads_nowhere_is_told_with_what_to_do(
 def test_an_error_of_ours_in_the_module_is_told_as_what_it_is(here: Path) -> None:
     """A migration that is registered twice, for one."""
     done = run(here, "migrate", URL, "--migrations", "twice:TWICE", "--plan")
-    assert done.returncode == limpet.MigrationAmbiguous.exit_code
-    assert done.stderr.startswith("limpet: session.migration_ambiguous\n")
+    assert done.returncode == limpet.errors.MigrationAmbiguous.exit_code
+    assert done.stderr.startswith("limpet: migration.ambiguous\n")
 
 
 @pytest.mark.parametrize("both", [(), ("--plan", "--apply")])

@@ -213,7 +213,7 @@ async def test_what_falls_out_can_be_summarized(lp: limpet.Limpet) -> None:
 async def test_a_budget_that_the_newest_does_not_fit_is_refused(lp: limpet.Limpet) -> None:
     """An empty context would be a lie: the error says what is needed."""
     s = await told(lp, ("user.message", {"text": "x" * 1_000}))
-    with pytest.raises(limpet.InsufficientTokenBudget) as caught:
+    with pytest.raises(limpet.errors.InsufficientTokenBudget) as caught:
         await s.context(tokens=20)
     assert caught.value.available == 20
     assert caught.value.needed > 200
@@ -317,7 +317,7 @@ def check_window(rng: random.Random, shape: Any, messages: list[limpet.Message])
     making = compile_context(KEY, messages, tokens=budget, shape=shape, summarize=summarize, **how)
     try:
         making.send(None)
-    except limpet.InsufficientTokenBudget:
+    except limpet.errors.InsufficientTokenBudget:
         return
     except StopIteration as made:
         context = made.value

@@ -77,17 +77,17 @@ def edition(version: str, newer: Literal["refuse", "keep"] = "refuse") -> type[S
         ("0.1.0", "0.2.0", "0.2.0"),
         ("1.9.0", "1.10.0", "1.10.0"),
         # a newer minor: refused without a migration back
-        ("1.1.0", "1.0.0", errors.SessionSchemaIncompatible),
-        ("1.10.0", "1.9.9", errors.SessionSchemaIncompatible),
-        ("1.9.0", "1.8.99", errors.SessionSchemaIncompatible),
+        ("1.1.0", "1.0.0", errors.SchemaIncompatible),
+        ("1.10.0", "1.9.9", errors.SchemaIncompatible),
+        ("1.9.0", "1.8.99", errors.SchemaIncompatible),
         # another MAJOR: refused without a migration
-        ("1.0.0", "2.0.0", errors.SessionMigrationMissing),
-        ("1.9.9", "2.0.0", errors.SessionMigrationMissing),
-        ("0.9.0", "1.0.0", errors.SessionMigrationMissing),
-        ("9.0.0", "10.0.0", errors.SessionMigrationMissing),
-        ("2.0.0", "1.9.9", errors.SessionSchemaIncompatible),
-        ("1.0.0", "0.9.0", errors.SessionSchemaIncompatible),
-        ("10.0.0", "9.0.0", errors.SessionSchemaIncompatible),
+        ("1.0.0", "2.0.0", errors.MigrationMissing),
+        ("1.9.9", "2.0.0", errors.MigrationMissing),
+        ("0.9.0", "1.0.0", errors.MigrationMissing),
+        ("9.0.0", "10.0.0", errors.MigrationMissing),
+        ("2.0.0", "1.9.9", errors.SchemaIncompatible),
+        ("1.0.0", "0.9.0", errors.SchemaIncompatible),
+        ("10.0.0", "9.0.0", errors.SchemaIncompatible),
     ],
 )
 async def test_code_reads_state_of_its_own_major_and_no_newer_minor(
@@ -144,7 +144,7 @@ async def test_old_code_that_holds_a_session_writes_nothing_over_a_newer_minor(
         lambda: old.update(lambda state: {"goal": "bonn"}),
         lambda: old.refresh(),
     ):
-        with pytest.raises(errors.SessionSchemaIncompatible):
+        with pytest.raises(errors.SchemaIncompatible):
             await call()
     assert await stored(lp) == before
 
@@ -387,7 +387,7 @@ async def test_a_major_change_needs_its_migration(lp: limpet.Limpet, change: str
     await begin(lp)
     before = await stored(lp)
     for useless in (None, registry(("3.0.0", "4.0.0", dict)), registry(("0.9.0", "1.0.0", dict))):
-        with pytest.raises(errors.SessionMigrationMissing) as info:
+        with pytest.raises(errors.MigrationMissing) as info:
             await lp.get(KEY, state_type=code, migrations=useless)
         assert (info.value.from_version, info.value.to_version) == ("1.1.0", "2.0.0")
         assert await stored(lp) == before
@@ -499,10 +499,10 @@ async def test_a_gap_or_a_tie_in_the_chain_migrates_nothing(lp: limpet.Limpet) -
     """No step is taken on a way that does not lead to the end, or of which there are two."""
     await begin(lp)
     before = await stored(lp)
-    with pytest.raises(errors.SessionMigrationMissing):
+    with pytest.raises(errors.MigrationMissing):
         await lp.get(KEY, state_type=Fourth, migrations=registry(ALL[0], ALL[2]))
     tied = registry(*ALL, ("1.1.0", "2.1.0", rename_goal), ("2.1.0", "3.0.0", third))
-    with pytest.raises(errors.SessionMigrationAmbiguous) as info:
+    with pytest.raises(errors.MigrationAmbiguous) as info:
         await lp.get(KEY, state_type=Fourth, migrations=tied)
     assert len(info.value.paths) == 2
     assert await stored(lp) == before
@@ -547,7 +547,7 @@ async def test_old_code_is_refused_by_every_verb_that_reads_or_writes_typed_stat
         lambda: held.refresh(),
     ]
     for attempt in attempts:
-        with pytest.raises(errors.SessionSchemaIncompatible):
+        with pytest.raises(errors.SchemaIncompatible):
             await attempt()
     assert await stored(lp) == before
     late = await begin_again(lp)
@@ -573,7 +573,7 @@ async def test_what_old_code_has_in_hand_stays_refused(lp: limpet.Limpet) -> Non
         lambda: held.refresh(),
     ]
     for attempt in attempts * 2:
-        with pytest.raises(errors.SessionSchemaIncompatible):
+        with pytest.raises(errors.SchemaIncompatible):
             await attempt()
         assert (held.version, held.state.goal) == (1, "oslo")
     assert await stored(lp) == before
@@ -586,7 +586,7 @@ async def test_what_old_code_has_in_hand_stays_refused(lp: limpet.Limpet) -> Non
         lambda: told(lambda: commit.append(held, "agent.planned", set={"goal": "late"})),
     ]
     for attempt in attempts * 2:
-        with pytest.raises(errors.SessionSchemaIncompatible):
+        with pytest.raises(errors.SchemaIncompatible):
             await attempt()
     await commit.__aexit__(None, None, None)
     assert await stored(lp) == (3, *before[1:])

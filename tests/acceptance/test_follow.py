@@ -261,6 +261,6 @@ async def test_a_follower_does_not_go_on_with_another_session_of_its_key(lp: Lim
     other = await lp.create("support", "ada", "again", actor="user:ada", reuse_deleted=True)
     for number in range(3):
         await other.append("user.message", {"text": f"second {number}"})
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await asyncio.wait_for(waiting, 60)
     assert [event.seq for event in seen] == [1, 2]

@@ -217,7 +217,7 @@ async def test_a_disk_that_fails_once_costs_no_step_that_was_saved(tmp_path: Pat
             faults.at = faults.calls + at
             try:
                 final = await graph.invoke(Chat(messages=["hi"]), correlation_id="c")
-            except limpet.CheckpointSaveFailed:
+            except limpet.errors.CheckpointSaveFailed:
                 record = await checkpointer.latest("c")
                 if record is None:
                     final = await graph.invoke(Chat(messages=["hi"]), correlation_id="c")

@@ -88,7 +88,7 @@ async def test_an_invalid_initial_state_runs_nothing(initial: Any) -> None:
         ran.append(1)
         return {}
 
-    with pytest.raises(limpet.StateValidationError) as info:
+    with pytest.raises(limpet.errors.StateValidationError) as info:
         await line(Count, node=node).compile().invoke(initial)
     assert info.value.category == "state_validation_error"
     assert ran == []
@@ -161,7 +161,7 @@ async def test_ids_that_the_caller_leaves_out_are_made_except_for_the_session() 
 @pytest.mark.parametrize("value", ["", "  ", 3, b"x"])
 async def test_an_id_is_a_text_that_is_not_empty(name: str, value: Any) -> None:
     """Anything else is refused before anything is loaded."""
-    with pytest.raises(limpet.GraphMisused, match=name):
+    with pytest.raises(limpet.errors.GraphMisused, match=name):
         await line(Count, up=up).compile().invoke(**{name: value})
 
 
@@ -170,7 +170,7 @@ async def test_an_id_is_a_text_that_is_not_empty(name: str, value: Any) -> None:
 )
 async def test_metadata_is_a_dict_and_observers_can_be_called(wrong: dict[str, Any]) -> None:
     """Refused before anything runs: an observer that is none would only be a line in the log."""
-    with pytest.raises(limpet.GraphMisused, match=r"metadata|observer"):
+    with pytest.raises(limpet.errors.GraphMisused, match=r"metadata|observer"):
         await line(Count, up=up).compile().invoke(**wrong)
 
 
@@ -183,7 +183,7 @@ async def test_a_node_that_raises_is_a_node_exception_with_cause_and_state() -> 
     async def bad(s: Count) -> dict[str, Any]:
         raise RuntimeError("down")
 
-    with pytest.raises(limpet.NodeException, match="down") as info:
+    with pytest.raises(limpet.errors.NodeException, match="down") as info:
         await line(Count, up=up, bad=bad).compile().invoke()
     assert info.value.category == "node_exception"
     assert info.value.node == "bad"
@@ -207,7 +207,7 @@ async def test_a_node_that_returns_nonsense_stops_the_run(update: Any, category:
     async def bad(s: Count) -> Any:
         return update
 
-    with pytest.raises(limpet.GraphRunError) as info:
+    with pytest.raises(limpet.errors.GraphRunError) as info:
         await line(Count, up=up, bad=bad).compile().invoke()
     assert info.value.category == category
     assert info.value.recoverable_state == Count(n=1, seen=["up 0"])
@@ -223,7 +223,7 @@ async def test_an_edge_to_nowhere_is_a_routing_error(target: Any) -> None:
         .set_entry("up")
         .compile()
     )
-    with pytest.raises(limpet.RoutingError) as info:
+    with pytest.raises(limpet.errors.RoutingError) as info:
         await graph.invoke()
     assert info.value.category == "routing_error"
     assert info.value.recoverable_state.n == 1
@@ -243,7 +243,7 @@ async def test_an_edge_leads_to_its_declared_targets_only(target: Any, declared:
         .set_entry("start")
         .compile()
     )
-    with pytest.raises(limpet.RoutingError, match="declared") as info:
+    with pytest.raises(limpet.errors.RoutingError, match="declared") as info:
         await graph.invoke()
     assert info.value.target == repr(target)
     assert info.value.recoverable_state.n == 2
@@ -258,7 +258,7 @@ async def test_an_edge_that_raises_is_an_edge_exception() -> None:
         .set_entry("up")
         .compile()
     )
-    with pytest.raises(limpet.EdgeException) as info:
+    with pytest.raises(limpet.errors.EdgeException) as info:
         await graph.invoke()
     assert info.value.category == "edge_exception"
     assert isinstance(info.value.__cause__, KeyError)
@@ -371,7 +371,7 @@ async def test_an_error_in_a_subgraph_names_its_node() -> None:
         .set_entry("sub")
         .compile()
     )
-    with pytest.raises(limpet.NodeException, match="inside") as info:
+    with pytest.raises(limpet.errors.NodeException, match="inside") as info:
         await graph.invoke()
     assert info.value.node == "bad"
 
@@ -451,12 +451,12 @@ async def test_a_retry_gives_up_after_its_attempts_or_when_told_so() -> None:
 
     node = Flaky(5)
     graph = line(Count, node=node).add_middleware(RetryMiddleware(sleep=sleep)).compile()
-    with pytest.raises(limpet.NodeException, match="not yet"):
+    with pytest.raises(limpet.errors.NodeException, match="not yet"):
         await graph.invoke()
     assert node.left == 2
     node = Flaky(5, ValueError)
     picky = RetryMiddleware(sleep=sleep, classifier=lambda e, s: not isinstance(e, ValueError))
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await line(Count, node=node).add_middleware(picky).compile().invoke()
     assert node.left == 4
 
@@ -476,7 +476,7 @@ async def test_timing_measures_success_and_failure() -> None:
     said: list[Timing] = []
     timing = TimingMiddleware(on_complete=said.append, clock=lambda: next(ticks))
     graph = line(Count, flaky=Flaky(1)).add_middleware(timing).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke()
     await graph.invoke()
     assert [(t.node_name, t.duration_ms, t.outcome) for t in said] == [
@@ -497,10 +497,10 @@ async def test_isolation_gives_a_degraded_update() -> None:
     picky = FailureIsolationMiddleware(
         degraded_update={"n": -1}, predicate=lambda error: isinstance(error, ValueError)
     )
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await line(Count, bad=Flaky(1)).add_middleware(picky).compile().invoke()
     named = FailureIsolationMiddleware(degraded_update={"n": -1}, catch=["other"])
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await line(Count, bad=Flaky(1)).add_middleware(named).compile().invoke()
 
 
@@ -511,7 +511,7 @@ async def test_middleware_that_raises_is_an_error_of_its_node() -> None:
         await next(state)
         raise RuntimeError("in middleware")
 
-    with pytest.raises(limpet.NodeException, match="in middleware") as info:
+    with pytest.raises(limpet.errors.NodeException, match="in middleware") as info:
         await line(Count, up=up).add_middleware(broken).compile().invoke()
     assert info.value.recoverable_state == Count()
 
@@ -548,11 +548,11 @@ async def test_an_edge_that_fails_ends_the_attempt_with_its_error() -> None:
         .compile()
     )
     heard = Heard()
-    with pytest.raises(limpet.RoutingError):
+    with pytest.raises(limpet.errors.RoutingError):
         await graph.invoke(observers=[heard])
     await graph.drain()
     assert heard.phases == [("up", "started"), ("up", "completed")]
-    assert isinstance(heard.events[1].error, limpet.RoutingError)
+    assert isinstance(heard.events[1].error, limpet.errors.RoutingError)
     assert heard.events[1].post_state is None
 
 
@@ -694,7 +694,7 @@ async def test_an_event_of_a_failure_has_the_error_that_is_raised() -> None:
     heard = Heard()
     retry = RetryMiddleware(max_attempts=2, backoff=lambda attempt: 0)
     graph = line(Count, fails=fails).add_middleware(retry).compile()
-    with pytest.raises(limpet.NodeException) as info:
+    with pytest.raises(limpet.errors.NodeException) as info:
         await graph.invoke(Count(n=1), observers=[heard])
     assert (info.value.node_name, info.value.recoverable_state) == ("fails", Count(n=1))
     await graph.drain()
@@ -720,7 +720,7 @@ async def test_an_observer_gets_the_phases_that_it_asked_for() -> None:
     assert heard["completed"].phases == [("a", "completed"), ("b", "completed")]
     assert heard["suspended"].phases == []
     for wrong in (set(), {"started", "ended"}, "started", 3):
-        with pytest.raises(limpet.GraphMisused, match="'started', 'completed'"):
+        with pytest.raises(limpet.errors.GraphMisused, match="'started', 'completed'"):
             graph.attach_observer(Heard(), phases=wrong)  # type: ignore[arg-type]
     graph.detach_observer(heard["started"])
     await graph.invoke()
@@ -812,7 +812,7 @@ async def test_an_observer_does_not_wait_for_itself() -> None:
         for call in (graph.drain(), graph.drain_events_for("i")):
             try:
                 await call
-            except limpet.GraphMisused as error:
+            except limpet.errors.GraphMisused as error:
                 refused.append(error)
 
     graph = line(Count, a=up).compile()
@@ -847,7 +847,7 @@ async def test_a_detached_observer_hears_nothing_more() -> None:
     await graph.invoke()
     await graph.drain()
     assert heard.events == []
-    with pytest.raises(limpet.GraphMisused):
+    with pytest.raises(limpet.errors.GraphMisused):
         graph.attach_observer(3)  # type: ignore[arg-type]
 
 

@@ -101,7 +101,7 @@ async def test_an_error_is_an_outcome_with_its_bucket(
     """Nothing is raised: the application decides by the bucket."""
     outcome = await Harness(talk().compile()).handle(initial, session_id="s")
     assert (outcome.kind, outcome.bucket, outcome.category) == ("errored", bucket, category)
-    assert isinstance(outcome.error, limpet.GraphError)
+    assert isinstance(outcome.error, limpet.errors.GraphError)
 
 
 async def test_a_session_that_cannot_be_migrated_is_over() -> None:
@@ -135,16 +135,16 @@ async def test_categories_of_ones_own_have_buckets() -> None:
 async def test_the_mode_is_fixed_and_misuse_is_raised() -> None:
     """A session id belongs to a sessioned harness, and a signal to an invocation."""
     graph = talk().compile()
-    with pytest.raises(limpet.GraphMisused, match="stateless"):
+    with pytest.raises(limpet.errors.GraphMisused, match="stateless"):
         await Harness(graph, mode="stateless").handle(session_id="s")
     for wrong in (None, "", 3):
-        with pytest.raises(limpet.GraphMisused, match="session id"):
+        with pytest.raises(limpet.errors.GraphMisused, match="session id"):
             await Harness(graph).handle(session_id=wrong)  # type: ignore[arg-type]
-    with pytest.raises(limpet.GraphMisused, match="resume_invocation"):
+    with pytest.raises(limpet.errors.GraphMisused, match="resume_invocation"):
         await Harness(graph).handle(session_id="s", signal_payload={})
-    with pytest.raises(limpet.GraphMisused, match="with_session_store"):
+    with pytest.raises(limpet.errors.GraphMisused, match="with_session_store"):
         Harness(line(Talk, reply=reply).compile())
-    with pytest.raises(limpet.GraphMisused, match="mode"):
+    with pytest.raises(limpet.errors.GraphMisused, match="mode"):
         Harness(graph, mode="both")  # type: ignore[arg-type]
 
 
@@ -315,7 +315,7 @@ class Bare:
 
 def test_waiting_across_processes_needs_a_store_with_locks() -> None:
     """It is refused when the harness is made."""
-    with pytest.raises(limpet.GraphMisused, match="acquire_lock"):
+    with pytest.raises(limpet.errors.GraphMisused, match="acquire_lock"):
         ChatHarness(talk(Bare()).compile(), across_processes=True)
 
 
@@ -332,6 +332,6 @@ def test_a_chat_needs_a_list_of_messages() -> None:
         .compile()
     )
     for name in ("messages", "n"):
-        with pytest.raises(limpet.GraphMisused, match="messages_field"):
+        with pytest.raises(limpet.errors.GraphMisused, match="messages_field"):
             ChatHarness(graph, messages_field=name)
     ChatHarness(graph, messages_field="lines")

@@ -131,13 +131,13 @@ async def test_a_count_runs_as_many_instances(count: Any) -> None:
 )
 async def test_a_function_that_gives_a_wrong_number_is_an_error_of_the_node(how: Any) -> None:
     """It is found when the node runs."""
-    with pytest.raises(limpet.NodeException, match="number from"):
+    with pytest.raises(limpet.errors.NodeException, match="number from"):
         await fan_out(**how).compile().invoke(Many(xs=[1]))
 
 
 async def test_nothing_to_run_raises_or_does_nothing_as_asked() -> None:
     """The default is to raise."""
-    with pytest.raises(limpet.FanOutEmpty) as info:
+    with pytest.raises(limpet.errors.FanOutEmpty) as info:
         await fan_out().compile().invoke(Many())
     assert info.value.category == "fan_out_empty"
     assert await fan_out(on_empty="noop").compile().invoke(Many()) == Many(ys=[], total=0)
@@ -164,11 +164,11 @@ async def test_fail_fast_cancels_the_others_and_keeps_the_entry_state() -> None:
         return await _fails_at_two(s)
 
     start = Many(xs=[1, 2, 3])
-    with pytest.raises(limpet.NodeException, match="two") as info:
+    with pytest.raises(limpet.errors.NodeException, match="two") as info:
         await fan_out(line(One, a=node).compile()).compile().invoke(start)
     assert info.value.node == "each"
     assert info.value.recoverable_state.xs == [1, 2, 3]
-    assert isinstance(info.value.__cause__, limpet.NodeException)
+    assert isinstance(info.value.__cause__, limpet.errors.NodeException)
     assert cancelled == 2
 
 
@@ -228,7 +228,7 @@ async def test_steps_inside_a_fan_out_may_be_saved_some_at_a_time(kind: str) -> 
         checkpointer.flush_every = 5
         builder = fan_out(line(One, node=node).compile(), concurrency=1)
         graph = builder.with_checkpointer(checkpointer).compile()
-        with pytest.raises(limpet.NodeException):
+        with pytest.raises(limpet.errors.NodeException):
             await graph.invoke(Many(xs=list(range(10))), invocation_id="i")
         record = await checkpointer.load("i")
         done = [key for key, slot in record.fan_out_progress.slots.items() if slot.done]
@@ -329,7 +329,7 @@ async def test_a_field_that_a_degraded_instance_lacks_is_null_at_its_place(
 async def test_a_null_of_a_degraded_instance_is_refused_by_a_reducer_that_takes_lists() -> None:
     """The isolation covers the instance, not what is made of its result."""
     how = {"target_field": "flat", "extra_outputs": {}}
-    with pytest.raises(limpet.ReducerError, match="concat_flatten") as info:
+    with pytest.raises(limpet.errors.ReducerError, match="concat_flatten") as info:
         await degrading(lambda s: {"note": "why"}, **how).compile().invoke(Notes(xs=[2]))
     assert (info.value.node, info.value.field) == ("each", "flat")
 
@@ -374,7 +374,7 @@ async def test_an_instance_that_had_begun_goes_on_or_starts_again_as_asked(
     inner = line(One, a=step("a"), b=step("b")).compile()
     builder = fan_out(inner, concurrency=1, resume_instances=how)
     graph = builder.with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(Many(xs=[1, 2, 3]), invocation_id="i")
     broken = False
     runs.clear()
@@ -591,7 +591,7 @@ async def test_a_resumed_fan_out_repeats_no_instance_that_was_done(
 
     inner = line(One, a=step("a"), b=step("b")).compile()
     graph = fan_out(inner, concurrency=concurrency).with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(Many(xs=[0, 1, 2, 3]), invocation_id="i")
     record = await checkpointer.load("i")
     done = {key for key, slot in record.fan_out_progress.slots.items() if slot.done}
@@ -652,10 +652,12 @@ async def test_another_number_of_items_cannot_be_resumed(checkpointer: Any) -> N
         .with_checkpointer(checkpointer)
         .compile()
     )
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i")
     size = 3
-    with pytest.raises(limpet.CheckpointRecordInvalid, match="had 2 instances and now has 3"):
+    with pytest.raises(
+        limpet.errors.CheckpointRecordInvalid, match="had 2 instances and now has 3"
+    ):
         await graph.invoke(resume_invocation="i")
 
 
@@ -703,7 +705,7 @@ async def test_a_fan_out_inside_a_fan_out_is_resumed_exactly_once(checkpointer: 
         .compile()
     )
     graph = fan_out(mid, concurrency=1, inputs={}).with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(Many(xs=[1, 2, 3]), invocation_id="i")
     broken = False
     final = await graph.invoke(resume_invocation="i")
@@ -834,7 +836,7 @@ async def test_a_node_whose_save_was_cancelled_does_not_run_twice() -> None:
         .with_checkpointer(checkpointer)
         .compile()
     )
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await outer.invoke(Many(xs=[0, 1]), correlation_id="c")
     broken, record = False, await checkpointer.latest("c")
     assert record is not None
@@ -909,7 +911,7 @@ async def test_a_failed_branch_ends_the_others() -> None:
         raise ValueError("no")
 
     start = Desk(notes=["start"])
-    with pytest.raises(limpet.ParallelBranchesBranchFailed, match="no") as info:
+    with pytest.raises(limpet.errors.ParallelBranchesBranchFailed, match="no") as info:
         await both({"waits": waits, "fails": fails}).compile().invoke(start)
     assert (info.value.branch_name, info.value.node) == ("fails", "both")
     assert info.value.category == "parallel_branches_branch_failed"
@@ -968,7 +970,7 @@ async def test_a_resumed_run_repeats_no_branch_that_was_done(checkpointer: Any) 
         .with_checkpointer(checkpointer)
         .compile()
     )
-    with pytest.raises(limpet.ParallelBranchesBranchFailed):
+    with pytest.raises(limpet.errors.ParallelBranchesBranchFailed):
         await graph.invoke(invocation_id="i")
     record = await checkpointer.load("i")
     assert record.fan_out_progress.slots["done"].done
@@ -1014,10 +1016,10 @@ async def test_inner_graphs_do_not_save_the_session() -> None:
         kind = Many if builder is graphs[0] else Desk
         graph: Any = builder.with_session_store(store, session_state=kind).compile()
         initial = {"xs": [1]} if graph.plan.name == "Many" else None
-        with pytest.raises(limpet.GraphRunError) as info:
+        with pytest.raises(limpet.errors.GraphRunError) as info:
             await graph.invoke(initial, session_id="s")
         error: BaseException | None = info.value
-        while error is not None and not isinstance(error, limpet.GraphMisused):
+        while error is not None and not isinstance(error, limpet.errors.GraphMisused):
             error = error.__cause__
         assert error is not None
         assert "outermost" in str(error)

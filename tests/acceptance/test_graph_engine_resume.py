@@ -150,7 +150,7 @@ async def test_a_start_that_cannot_be_saved_stops_the_run_at_its_first_step(
 
     last = Breaks("last")
     graph = line(Log, waits=waits, last=last).with_checkpointer(Slow()).compile()
-    with pytest.raises(limpet.CheckpointSaveFailed, match="disk full") as info:
+    with pytest.raises(limpet.errors.CheckpointSaveFailed, match="disk full") as info:
         await graph.invoke(Log())
     assert isinstance(info.value.__cause__, OSError)
     assert (last.runs, calls) == (0, 1)
@@ -257,7 +257,7 @@ async def test_a_failed_run_continues_at_the_node_that_failed(
     """Nodes that had completed do not run again, also if the very first one failed."""
     made = nodes("a", "b", "c", broken=broken)
     graph = line(Log, **made).with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(Log(log=["start"]), invocation_id="i")
     final = await graph.invoke(Log(log=["ignored"]), resume_invocation="i")
     assert final == Log(n=3, log=["start", "a", "b", "c"])
@@ -274,7 +274,7 @@ async def test_a_resumed_run_has_a_new_id_and_the_same_correlation(checkpointer:
         return await node(s)
 
     graph = line(Log, a=noting).with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i", correlation_id="c")
     await graph.invoke(resume_invocation="i", correlation_id="another")
     (first, c1), (second, c2) = ids
@@ -308,7 +308,7 @@ async def test_resume_in_a_cycle_goes_on_with_its_round(checkpointer: Any) -> No
         .compile()
     )
     act.runs = 0
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i")
     act.runs = 99
     final = await graph.invoke(resume_invocation="i")
@@ -333,7 +333,7 @@ async def test_edges_are_not_evaluated_again_on_a_later_state(checkpointer: Any)
         .with_checkpointer(checkpointer)
         .compile()
     )
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i")
     final = await graph.invoke(resume_invocation="i")
     assert final.log == ["low", "last"]
@@ -356,7 +356,7 @@ async def test_resume_inside_a_subgraph_continues_there(checkpointer: Any) -> No
     graph2 = line(Log, **inmost).compile()
     graph1 = nested("deep", graph2, middle).compile()
     graph = nested("sub", graph1, outer, after="end").with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i")
     record = await checkpointer.load("i")
     assert [frame.node for frame in record.cursor] == ["sub", "deep", "y"]
@@ -387,7 +387,7 @@ async def test_a_retried_subgraph_starts_again_and_is_checkpointed_right(checkpo
         .with_checkpointer(checkpointer)
         .compile()
     )
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i")
     final = await graph.invoke(resume_invocation="i")
     assert final.log == ["x", "y", "end"]
@@ -415,7 +415,7 @@ async def test_the_frames_of_the_last_attempt_are_the_ones_that_are_kept(
         .with_checkpointer(checkpointer)
         .compile()
     )
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i")
     record = await checkpointer.load("i")
     assert [frame.node for frame in record.cursor] == ["sub", "y"]
@@ -441,7 +441,7 @@ async def test_what_a_skipped_node_had_inside_is_not_given_to_another(checkpoint
         .with_checkpointer(checkpointer)
         .compile()
     )
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i")
     skip = True
     final = await graph.invoke(resume_invocation="i")
@@ -565,7 +565,7 @@ async def test_retention_forgets_the_oldest_completed_invocations() -> None:
     """An unfinished invocation is never forgotten."""
     checkpointer = InMemoryCheckpointer(keep=2)
     broken = line(Log, **nodes("a", broken="a")).with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await broken.invoke(invocation_id="unfinished")
     graph = line(Log, **nodes("a")).with_checkpointer(checkpointer).compile()
     for number in range(4):
@@ -583,7 +583,7 @@ async def test_an_id_that_never_was_is_not_found() -> None:
     """Nothing runs; without a checkpointer no id is known."""
     made = nodes("a")
     for builder in (line(Log, **made), line(Log, **made).with_checkpointer(PlainCheckpointer())):
-        with pytest.raises(limpet.CheckpointNotFound) as info:
+        with pytest.raises(limpet.errors.CheckpointNotFound) as info:
             await builder.compile().invoke(resume_invocation="never")
         assert info.value.category == "checkpoint_not_found"
     assert made["a"].runs == 0
@@ -596,13 +596,13 @@ class Elsewhere(State):
 async def test_a_record_of_another_graph_is_refused(checkpointer: Any) -> None:
     """By its name, or because the node where it stopped is not there."""
     graph = line(Log, **nodes("a", "b", broken="b")).with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i")
     other = line(Elsewhere, a=gives()).with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.CheckpointRecordInvalid, match="belongs to the graph 'Log'"):
+    with pytest.raises(limpet.errors.CheckpointRecordInvalid, match="belongs to the graph 'Log'"):
         await other.invoke(resume_invocation="i")
     fewer = line(Log, **nodes("a")).with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.CheckpointRecordInvalid, match="'b'") as info:
+    with pytest.raises(limpet.errors.CheckpointRecordInvalid, match="'b'") as info:
         await fewer.invoke(resume_invocation="i")
     assert info.value.category == "checkpoint_record_invalid"
 
@@ -612,10 +612,10 @@ async def test_a_record_of_another_session_is_refused(checkpointer: Any) -> None
     made = nodes("a", "b", broken="b")
     builder = line(Log, **made).with_checkpointer(checkpointer)
     graph = builder.with_session_store(InMemorySessionStore(), session_state=Log).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i", session_id="ada")
     for last in ("i", "j"):
-        with pytest.raises(limpet.CheckpointRecordInvalid, match="another session"):
+        with pytest.raises(limpet.errors.CheckpointRecordInvalid, match="another session"):
             await graph.invoke(resume_invocation=last, session_id="bob")
         await graph.invoke(resume_invocation=last, session_id="ada")
         if last == "i":
@@ -630,10 +630,10 @@ async def test_a_run_without_a_session_does_not_replace_the_state_of_one(
     store = InMemorySessionStore()
     builder = line(Log, **made).with_checkpointer(checkpointer)
     graph = builder.with_session_store(store, session_state=Log).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i")
     await store.save("ada", SessionRecord(session_id="ada", state={"log": ["history"]}))
-    with pytest.raises(limpet.CheckpointRecordInvalid, match="no session"):
+    with pytest.raises(limpet.errors.CheckpointRecordInvalid, match="no session"):
         await graph.invoke(resume_invocation="i", session_id="ada")
     found = await store.load("ada")
     assert found is not None
@@ -645,10 +645,10 @@ async def test_an_id_that_an_invocation_has_already_is_refused(checkpointer: Any
     """Its record would be lost."""
     made = nodes("a", "b", broken="b")
     graph = line(Log, **made).with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i")
     before = await checkpointer.load("i")
-    with pytest.raises(limpet.GraphMisused, match="already"):
+    with pytest.raises(limpet.errors.GraphMisused, match="already"):
         await graph.invoke(invocation_id="i")
     assert await checkpointer.load("i") == before
 
@@ -667,7 +667,7 @@ async def test_a_resumed_run_has_an_id_of_its_own_whichever_the_caller_passes(
         return {"log": ["b"]}
 
     graph = line(Log, a=nodes("a")["a"], b=b).with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i", correlation_id="c")
     assert (await graph.invoke(resume_invocation="i", invocation_id=asked)).log == ["a", "b"]
     assert ids[0] == "i"
@@ -696,7 +696,7 @@ async def test_of_two_runs_that_start_under_one_id_at_once_one_runs(how: str) ->
     graph = line(Log, a=first, b=last).with_checkpointer(checkpointer).compile()
     call = {"invocation_id": "i"}
     if how == "resume":
-        with pytest.raises(limpet.NodeException):
+        with pytest.raises(limpet.errors.NodeException):
             await graph.invoke(invocation_id="i")
         call = {"resume_invocation": "i"}
     checkpointer.racing, runs = True, last.runs
@@ -746,9 +746,11 @@ async def test_a_record_whose_state_does_not_fit_runs_nothing() -> None:
     await checkpointer.save(
         CheckpointRecord(invocation_id="i", correlation_id="c", state={"n": "many"})
     )
-    with pytest.raises(limpet.CheckpointRecordInvalid, match=r"does not fit Log \(n\)") as info:
+    with pytest.raises(
+        limpet.errors.CheckpointRecordInvalid, match=r"does not fit Log \(n\)"
+    ) as info:
         await graph.invoke(resume_invocation="i")
-    assert isinstance(info.value.__cause__, limpet.StateValidationError)
+    assert isinstance(info.value.__cause__, limpet.errors.StateValidationError)
     assert made["a"].runs == 0
 
 
@@ -763,7 +765,7 @@ async def test_a_state_inside_that_does_not_fit_runs_nothing(checkpointer: Any) 
     old = line(Inner, x=gives(n=1), y=fails).compile()
     builder = GraphBuilder(Log).add_node("a", made["a"]).add_subgraph_node("in", old)
     builder.add_edge("a", "in").add_edge("in", END).set_entry("a")
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await builder.with_checkpointer(checkpointer).compile().invoke(invocation_id="i")
 
     class Narrow(State):
@@ -772,7 +774,7 @@ async def test_a_state_inside_that_does_not_fit_runs_nothing(checkpointer: Any) 
     new = line(Narrow, x=gives(), y=gives()).compile()
     builder = GraphBuilder(Log).add_node("a", made["a"]).add_subgraph_node("in", new)
     builder.add_edge("a", "in").add_edge("in", END).set_entry("a")
-    with pytest.raises(limpet.CheckpointRecordInvalid, match=r"does not fit Narrow \(n\)"):
+    with pytest.raises(limpet.errors.CheckpointRecordInvalid, match=r"does not fit Narrow \(n\)"):
         await builder.with_checkpointer(checkpointer).compile().invoke(resume_invocation="i")
     assert made["a"].runs == 1
 
@@ -785,7 +787,7 @@ async def test_a_record_that_cannot_be_read_is_invalid(stored: bytes) -> None:
     checkpointer, made = PlainCheckpointer(), nodes("a")
     checkpointer.stored["i"] = stored
     graph = line(Log, **made).with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.CheckpointRecordInvalid, match="cannot be read"):
+    with pytest.raises(limpet.errors.CheckpointRecordInvalid, match="cannot be read"):
         await graph.invoke(resume_invocation="i")
     assert made["a"].runs == 0
 
@@ -795,7 +797,7 @@ async def test_a_record_that_another_program_wrote_over_is_invalid() -> None:
     async with limpet.open("memory://") as lp:
         await lp.create("jobs", "invocations", "i", state={"completed_positions": 3})
         graph = line(Log, **nodes("a")).with_checkpointer(LimpetCheckpointer(lp, "jobs")).compile()
-        with pytest.raises(limpet.CheckpointRecordInvalid, match="not a record"):
+        with pytest.raises(limpet.errors.CheckpointRecordInvalid, match="not a record"):
             await graph.invoke(resume_invocation="i")
 
 
@@ -828,10 +830,10 @@ async def test_a_checkpointer_that_fails_to_load_runs_nothing() -> None:
 
     made = nodes("a")
     graph = line(Log, **made).with_checkpointer(Broken()).compile()
-    with pytest.raises(limpet.CheckpointLoadFailed, match="disk") as info:
+    with pytest.raises(limpet.errors.CheckpointLoadFailed, match="disk") as info:
         await graph.invoke(resume_invocation="i")
     assert isinstance(info.value.__cause__, OSError)
-    with pytest.raises(limpet.CheckpointRecordInvalid):
+    with pytest.raises(limpet.errors.CheckpointRecordInvalid):
         await graph.invoke(resume_invocation="odd")
     assert made["a"].runs == 0
 
@@ -853,13 +855,13 @@ async def test_a_checkpointer_that_fails_to_save_stops_the_run(fails_at: int) ->
 
     checkpointer, made = Broken(), nodes("a", "b")
     graph = line(Log, **made).with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.CheckpointSaveFailed, match="disk full") as info:
+    with pytest.raises(limpet.errors.CheckpointSaveFailed, match="disk full") as info:
         await graph.invoke(invocation_id="i")
     assert info.value.category == "checkpoint_save_failed"
     assert info.value.result.n == fails_at
     assert [node.runs for node in made.values()] == [1, fails_at - 1]
     if fails_at == 1:
-        with pytest.raises(limpet.CheckpointNotFound):
+        with pytest.raises(limpet.errors.CheckpointNotFound):
             await graph.invoke(resume_invocation="i")
         return
     final = await graph.invoke(resume_invocation="i")
@@ -883,7 +885,7 @@ async def test_a_failed_save_is_not_a_failure_of_the_node_to_be_retried_or_isola
         .with_checkpointer(Broken())
         .compile()
     )
-    with pytest.raises(limpet.CheckpointSaveFailed):
+    with pytest.raises(limpet.errors.CheckpointSaveFailed):
         await graph.invoke()
     assert made["x"].runs == 1
 
@@ -917,7 +919,7 @@ def old_and_new(checkpointer: Any) -> tuple[Any, Any]:
 async def test_a_checkpoint_is_migrated_when_it_is_resumed(checkpointer: Any) -> None:
     """The run goes on at its cursor, with state of the new version."""
     old, new = old_and_new(checkpointer)
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await old.compile().invoke(invocation_id="i")
     new.with_state_migration("v1", "v2", renamed)
     assert await new.compile().invoke(resume_invocation="i") == V2(first="Ada", log=["b"])
@@ -967,12 +969,12 @@ async def test_a_migration_that_cannot_be_made_runs_nothing(
 ) -> None:
     """Each kind has its own category, and the record is unchanged."""
     old, new = old_and_new(checkpointer)
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await old.compile().invoke(invocation_id="i")
     before = await checkpointer.load("i")
     for step in steps:
         new.with_state_migration(*step)
-    with pytest.raises(limpet.MigrationError) as info:
+    with pytest.raises(limpet.errors.MigrationError) as info:
         await new.compile().invoke(resume_invocation="i")
     assert info.value.category == category
     assert await checkpointer.load("i") == before
@@ -981,11 +983,11 @@ async def test_a_migration_that_cannot_be_made_runs_nothing(
 async def test_what_a_migration_gives_must_fit_the_class(checkpointer: Any) -> None:
     """The migration did its work: the record is invalid, it is not a failure of the migration."""
     old, new = old_and_new(checkpointer)
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await old.compile().invoke(invocation_id="i")
     before = await checkpointer.load("i")
     new.with_state_migration("v1", "v2", lambda fields: fields)
-    with pytest.raises(limpet.CheckpointRecordInvalid, match=r"does not fit V2 \(name\)"):
+    with pytest.raises(limpet.errors.CheckpointRecordInvalid, match=r"does not fit V2 \(name\)"):
         await new.compile().invoke(resume_invocation="i")
     assert await checkpointer.load("i") == before
 
@@ -1058,7 +1060,7 @@ async def test_states_of_inner_graphs_are_migrated_too(checkpointer: Any, kind: 
         calls.append(dict(fields))
         return {("first" if n == "name" else n): value for n, value in fields.items()}
 
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await (
             graph(Top1, Inner1, Own, Breaks("s", times=9), "name")
             .compile()
@@ -1121,7 +1123,7 @@ async def test_records_have_the_version_of_the_class_that_the_graph_declares() -
     assert (type(final), final.name) == (V1, "Ada")
     await graph.invoke(More(name="Eve"))
     assert {record.schema_version for record in checkpointer.saves} == {"v1"}
-    with pytest.raises(limpet.StateValidationError, match="extra"):
+    with pytest.raises(limpet.errors.StateValidationError, match="extra"):
         await graph.invoke(More(extra=3))
 
 
@@ -1130,9 +1132,9 @@ def test_ambiguous_checkpoint_migrations_are_found_when_compiling() -> None:
     _, new = old_and_new(PlainCheckpointer())
     new.with_state_migration("v1", "a", renamed).with_state_migration("a", "v2", renamed)
     new.with_state_migration("v1", "b", renamed).with_state_migration("b", "v2", renamed)
-    with pytest.raises(limpet.CheckpointMigrationAmbiguous):
+    with pytest.raises(limpet.errors.MigrationAmbiguous):
         new.compile()
-    with pytest.raises(limpet.CheckpointMigrationAmbiguous):
+    with pytest.raises(limpet.errors.MigrationAmbiguous):
         new.with_state_migration("v1", "a", renamed)
 
 
@@ -1149,7 +1151,7 @@ async def test_a_resumed_run_loads_the_session_but_starts_from_the_checkpoint() 
         .with_session_store(store, session_state=Log)
         .compile()
     )
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(Log(log=["mine"]), invocation_id="i", session_id="s")
     assert await store.load("s") is None
     await store.save("s", SessionRecord(session_id="s", state={"n": 100, "log": ["other"]}))
@@ -1175,8 +1177,8 @@ async def test_a_value_that_json_would_change_is_refused_and_not_stored(
     bad = gives(ratio=float("nan"))
     made = {"first": bad if where == "first" else gives(ratio=0.5), "second": bad}
     graph = line(Ratio, **made).with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.CheckpointSaveFailed, match="is nan") as info:
+    with pytest.raises(limpet.errors.CheckpointSaveFailed, match="is nan") as info:
         await graph.invoke(correlation_id="c")
-    assert isinstance(info.value.__cause__, limpet.InvalidValue)
+    assert isinstance(info.value.__cause__, limpet.errors.InvalidValue)
     saved = [await checkpointer.load(one.invocation_id) for one in await checkpointer.list()]
     assert [one.state for one in saved] == ([] if where == "first" else [{"ratio": 0.5}])

@@ -48,9 +48,11 @@ def chat(store: Any, **how: Any) -> GraphBuilder[Chat]:
 def test_what_a_session_keeps_is_chosen_and_never_guessed() -> None:
     """A scratch field that was stored by accident would come back in every later invocation."""
     builder = line(Chat, answer=answer)
-    with pytest.raises(limpet.GraphInvalid, match=r"Pass session_state=Chat to keep all of Chat"):
+    with pytest.raises(
+        limpet.errors.GraphInvalid, match=r"Pass session_state=Chat to keep all of Chat"
+    ):
         builder.with_session_store(InMemorySessionStore())
-    with pytest.raises(limpet.GraphInvalid, match="projection"):
+    with pytest.raises(limpet.errors.GraphInvalid, match="projection"):
         builder.with_session_store(
             InMemorySessionStore(), session_state=Chat, projection=ExplicitMapping({"a": "b"})
         )
@@ -93,7 +95,7 @@ def test_a_chat_needs_sessions_that_take_the_message() -> None:
     """With replace, the message that was sent would be lost."""
     builder = line(Chat, answer=answer)
     builder.with_session_store(InMemorySessionStore(), session_state=Chat, on_load="replace")
-    with pytest.raises(limpet.GraphMisused, match='on_load="merge"'):
+    with pytest.raises(limpet.errors.GraphMisused, match='on_load="merge"'):
         ChatHarness(builder.compile())
 
 
@@ -224,7 +226,7 @@ async def test_a_failed_run_saves_nothing() -> None:
         .with_session_store(store, session_state=Chat)
         .compile()
     )
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(Chat(messages=["two"]), session_id="s")
     assert await store.load("s") == before
 
@@ -263,7 +265,7 @@ async def test_a_node_saves_progress_with_its_pending_update() -> None:
     graph = (
         line(Chat, saves=saves, fails=fails).with_session_store(store, session_state=Chat).compile()
     )
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(Chat(messages=["one"]), session_id="s")
     saved = await store.load("s")
     assert saved is not None
@@ -276,7 +278,7 @@ async def test_a_wrong_pending_update_saves_nothing() -> None:
     store = InMemorySessionStore()
 
     async def saves(s: Chat) -> dict[str, Any]:
-        with pytest.raises(limpet.StateValidationError):
+        with pytest.raises(limpet.errors.StateValidationError):
             await save_session({"what": 1})
         return {}
 
@@ -311,8 +313,8 @@ async def test_a_task_that_outlives_its_run_cannot_save_over_the_end() -> None:
     )
     ended.set()
     saved, suspended = await asyncio.gather(*left, return_exceptions=True)
-    assert isinstance(saved, limpet.GraphMisused)
-    assert isinstance(suspended, limpet.SuspensionInUnsupportedContext)
+    assert isinstance(saved, limpet.errors.GraphMisused)
+    assert isinstance(suspended, limpet.errors.SuspensionInUnsupportedContext)
     found = await store.load("s")
     assert found is not None
     assert found.state["messages"] == ["end"]
@@ -404,7 +406,7 @@ async def test_a_conflict_is_raised_when_asked_for_and_never_retried() -> None:
     results = await _race(store, conflicts="raise")
     (error,) = [result for result in results if isinstance(result, Exception)]
     (winner,) = [result for result in results if isinstance(result, Chat)]
-    assert isinstance(error, limpet.SessionWriteConflict)
+    assert isinstance(error, limpet.errors.SessionWriteConflict)
     assert error.category == "session_write_conflict"
     assert (error.expected_version, error.actual_version) == (1, 2)
     assert error.result.messages[-1] in ("left", "right")
@@ -456,10 +458,10 @@ async def test_conflicts_are_not_overlooked_where_a_store_has_no_versions() -> N
         .with_session_store(store, session_state=Chat, conflicts="raise")
         .compile()
     )
-    with pytest.raises(limpet.SessionSaveFailed, match="no version") as info:
+    with pytest.raises(limpet.errors.SessionSaveFailed, match="no version") as info:
         await graph.invoke(session_id="s")
     assert info.value.result.messages == ["a"]
-    with pytest.raises(limpet.SessionLoadFailed, match="no version"):
+    with pytest.raises(limpet.errors.SessionLoadFailed, match="no version"):
         await graph.invoke(session_id="s")
     assert (
         await line(Chat, a=gives())
@@ -507,7 +509,7 @@ async def test_a_store_that_fails_on_load_runs_nothing(load: Any) -> None:
     graph = (
         line(Chat, node=node).with_session_store(Faulty(load=load), session_state=Chat).compile()
     )
-    with pytest.raises(limpet.SessionLoadFailed) as info:
+    with pytest.raises(limpet.errors.SessionLoadFailed) as info:
         await graph.invoke(session_id="s")
     assert info.value.category == "session_load_failed"
     assert info.value.__cause__ is not None
@@ -517,7 +519,7 @@ async def test_a_store_that_fails_on_load_runs_nothing(load: Any) -> None:
 async def test_a_store_that_fails_on_save_keeps_the_result() -> None:
     """The error has the final state; nothing is tried again."""
     graph = chat(Faulty(save=OSError("full"))).compile()
-    with pytest.raises(limpet.SessionSaveFailed, match="full") as info:
+    with pytest.raises(limpet.errors.SessionSaveFailed, match="full") as info:
         await graph.invoke(Chat(messages=["one"]), session_id="s")
     assert info.value.category == "session_save_failed"
     assert info.value.result.messages == ["one", "re: one"]
@@ -532,7 +534,7 @@ async def test_a_failed_save_in_a_node_is_raised_there() -> None:
     async def careful(s: Chat) -> dict[str, Any]:
         try:
             await save_session()
-        except limpet.SessionSaveFailed as error:
+        except limpet.errors.SessionSaveFailed as error:
             seen.append(error)
         return {}
 
@@ -553,9 +555,9 @@ async def test_a_failed_save_in_a_node_is_raised_there() -> None:
         .with_session_store(store, session_state=Chat, auto_save=False)
         .compile()
     )
-    with pytest.raises(limpet.NodeException) as info:
+    with pytest.raises(limpet.errors.NodeException) as info:
         await graph.invoke(session_id="s")
-    assert isinstance(info.value.__cause__, limpet.SessionSaveFailed)
+    assert isinstance(info.value.__cause__, limpet.errors.SessionSaveFailed)
 
 
 @pytest.mark.parametrize("state", [{"messages": "x"}, {"other": 1}])
@@ -564,7 +566,7 @@ async def test_a_session_that_does_not_fit_runs_nothing(state: dict[str, Any]) -
     store = InMemorySessionStore()
     await store.save("s", SessionRecord(session_id="s", state=state))
     for how in ({}, {"session_state": Kept}):
-        with pytest.raises(limpet.StateValidationError, match="session 's'"):
+        with pytest.raises(limpet.errors.StateValidationError, match="session 's'"):
             await chat(store, **how).compile().invoke(Chat(messages=["one"]), session_id="s")
     saved = await store.load("s")
     assert saved is not None
@@ -584,9 +586,9 @@ async def test_a_state_that_does_not_fit_the_session_is_not_saved() -> None:
         .with_session_store(InMemorySessionStore(), session_state=Strict)
         .compile()
     )
-    with pytest.raises(limpet.SessionSaveFailed) as info:
+    with pytest.raises(limpet.errors.SessionSaveFailed) as info:
         await graph.invoke(session_id="s")
-    assert isinstance(info.value.__cause__, limpet.StateValidationError)
+    assert isinstance(info.value.__cause__, limpet.errors.StateValidationError)
     assert info.value.result.mood == "overwhelmed"
 
 
@@ -638,7 +640,7 @@ async def test_the_memory_store_forgets_what_is_deleted() -> None:
     assert await store.load("s") is None
     assert await store.save("s", record, expected_version=0) not in old
     for version in old:
-        with pytest.raises(limpet.SessionWriteConflict):
+        with pytest.raises(limpet.errors.SessionWriteConflict):
             await store.save("s", record, expected_version=version)
 
 

@@ -485,7 +485,7 @@ async def _fan_out(subgraph: Any, **how: Any) -> Any:
 )
 async def test_suspending_where_it_cannot_be_kept_is_an_error(where: Any) -> None:
     """It reaches the caller with its category and is not collected as a failure."""
-    with pytest.raises(limpet.SuspensionInUnsupportedContext) as info:
+    with pytest.raises(limpet.errors.SuspensionInUnsupportedContext) as info:
         await where()
     assert info.value.category == "suspension_in_unsupported_context"
 
@@ -507,7 +507,7 @@ async def test_an_instance_that_is_tried_again_may_suspend() -> None:
         return await next(state)
 
     async def twice(state: Any, next: Any) -> Any:
-        with suppress(limpet.NodeException):
+        with suppress(limpet.errors.NodeException):
             return await next(state)
         return await next(state)
 
@@ -533,9 +533,9 @@ async def test_a_descriptor_has_a_signal_id(descriptor: Any) -> None:
     async def node(s: Order) -> dict[str, Any]:
         await suspend(descriptor)
 
-    with pytest.raises(limpet.NodeException) as info:
+    with pytest.raises(limpet.errors.NodeException) as info:
         await line(Order, a=node).with_checkpointer(PlainCheckpointer()).compile().invoke()
-    assert isinstance(info.value.__cause__, limpet.GraphMisused)
+    assert isinstance(info.value.__cause__, limpet.errors.GraphMisused)
 
 
 async def test_metadata_that_could_not_be_stored_is_refused_in_its_node() -> None:
@@ -544,7 +544,7 @@ async def test_metadata_that_could_not_be_stored_is_refused_in_its_node() -> Non
     async def node(s: Order) -> dict[str, Any]:
         await suspend(SuspensionDescriptor("x", {"at": object()}))
 
-    with pytest.raises(limpet.NodeException, match="metadata") as info:
+    with pytest.raises(limpet.errors.NodeException, match="metadata") as info:
         await line(Order, a=node).with_checkpointer(PlainCheckpointer()).compile().invoke()
     assert info.value.node == "a"
 
@@ -572,7 +572,7 @@ async def test_a_task_of_a_node_may_suspend_it(checkpointer: Any) -> None:
     outcome = await graph.invoke(resume_invocation="i", signal_payload={})
     assert (outcome.descriptor.signal_id, outcome.node_name) == ("in gather", "b")
     assert isinstance(await graph.invoke(resume_invocation="i", signal_payload={}), Order)
-    with pytest.raises(limpet.NodeException) as info:
+    with pytest.raises(limpet.errors.NodeException) as info:
         await graph.invoke(Order(item="broken"))
     assert isinstance(info.value.__cause__, ExceptionGroup)
 
@@ -641,7 +641,7 @@ async def test_a_group_of_errors_keeps_its_cause(kept: bool) -> None:
 
     builder = line(Order, node=node)
     graph = (builder.with_checkpointer(PlainCheckpointer()) if kept else builder).compile()
-    with pytest.raises(limpet.NodeException) as info:
+    with pytest.raises(limpet.errors.NodeException) as info:
         await graph.invoke()
     assert isinstance(info.value.__cause__, ExceptionGroup)
     assert isinstance(info.value.__cause__.__cause__, KeyError)
@@ -650,7 +650,7 @@ async def test_a_group_of_errors_keeps_its_cause(kept: bool) -> None:
 @pytest.mark.parametrize("asks", [ask, ask_in_group])
 async def test_without_a_checkpointer_nothing_can_be_suspended(asks: Any) -> None:
     """The caller learns that nothing would resume it."""
-    with pytest.raises(limpet.SuspensionPersistenceFailed, match="no checkpointer"):
+    with pytest.raises(limpet.errors.SuspensionPersistenceFailed, match="no checkpointer"):
         await line(Order, ask=asks).compile().invoke()
 
 
@@ -665,7 +665,7 @@ async def test_a_suspended_record_that_cannot_be_claimed_is_an_error_of_ours() -
     graph = shop(checkpointer).compile()
     id = (await graph.invoke()).invocation_id
     before = await checkpointer.load(id)
-    with pytest.raises(limpet.CheckpointSaveFailed, match="down"):
+    with pytest.raises(limpet.errors.CheckpointSaveFailed, match="down"):
         await graph.invoke(resume_invocation=id, signal_payload={})
     assert await checkpointer.load(id) == before
 
@@ -679,7 +679,7 @@ async def test_a_wrong_payload_leaves_the_run_suspended(checkpointer: Any, paylo
     graph = shop(checkpointer).compile()
     await graph.invoke(invocation_id="i")
     before = await checkpointer.load("i")
-    with pytest.raises(limpet.SuspensionResumePayloadInvalid) as info:
+    with pytest.raises(limpet.errors.SuspensionResumePayloadInvalid) as info:
         await graph.invoke(resume_invocation="i", signal_payload=payload)
     assert info.value.category == "suspension_resume_payload_invalid"
     assert await checkpointer.load("i") == before
@@ -697,13 +697,13 @@ async def test_a_signal_for_nothing_that_waits_is_refused(checkpointer: Any) -> 
         raise RuntimeError("down")
 
     broken = line(Order, a=fails).with_checkpointer(checkpointer).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await broken.invoke(invocation_id="failed")
     for known in ("never", "done", "failed"):
-        with pytest.raises(limpet.SuspensionRecordInvalid) as info:
+        with pytest.raises(limpet.errors.SuspensionRecordInvalid) as info:
             await graph.invoke(resume_invocation=known, signal_payload={})
         assert info.value.category == "suspension_record_invalid"
-    with pytest.raises(limpet.GraphMisused, match="resume_invocation"):
+    with pytest.raises(limpet.errors.GraphMisused, match="resume_invocation"):
         await graph.invoke(signal_payload={})
 
 
@@ -714,7 +714,7 @@ async def test_a_signal_in_the_name_of_another_session_is_refused(checkpointer: 
     await store.save("bob", SessionRecord(session_id="bob", state={"item": "his own"}))
     await graph.invoke(Order(item="secret"), session_id="ada", invocation_id="i")
     before = await checkpointer.load("i")
-    with pytest.raises(limpet.SuspensionRecordInvalid, match="another session") as info:
+    with pytest.raises(limpet.errors.SuspensionRecordInvalid, match="another session") as info:
         await graph.invoke(resume_invocation="i", signal_payload={}, session_id="bob")
     assert "ada" not in str(info.value)
     assert await checkpointer.load("i") == before
@@ -895,7 +895,7 @@ async def test_a_suspension_that_cannot_be_saved_leaves_a_run_to_resume() -> Non
     checkpointer = Joint(store)
     checkpointer.fails = True
     graph = shop(checkpointer).with_session_store(store, session_state=Order).compile()
-    with pytest.raises(limpet.SuspensionPersistenceFailed) as info:
+    with pytest.raises(limpet.errors.SuspensionPersistenceFailed) as info:
         await graph.invoke(invocation_id="i", session_id="s")
     assert info.value.category == "suspension_persistence_failed"
     assert await store.load("s") is None
@@ -914,7 +914,7 @@ async def test_a_session_store_that_fails_at_the_suspension_keeps_the_run() -> N
 
     checkpointer = InMemoryCheckpointer()
     graph = shop(checkpointer).with_session_store(Broken(), session_state=Order).compile()
-    with pytest.raises(limpet.SuspensionPersistenceFailed):
+    with pytest.raises(limpet.errors.SuspensionPersistenceFailed):
         await graph.invoke(invocation_id="i", session_id="s")
     record = await checkpointer.load("i")
     assert record is not None

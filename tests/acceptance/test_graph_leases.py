@@ -66,7 +66,7 @@ def graph_of(checkpointer: Any, gate: Any, **more: Any) -> Any:
 async def failed(checkpointer: Any, gate: Gate) -> Any:
     """A graph whose run `i` failed in its second node."""
     graph = graph_of(checkpointer, gate, last=says("last")).compile()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i", correlation_id="c")
     gate.runs = 0
     return graph
@@ -100,7 +100,7 @@ async def test_a_run_that_is_being_resumed_cannot_be_resumed_again(cp: Any) -> N
     j = await heir(cp)
     for id in ("i", j):
         for named in (None, id):
-            with pytest.raises(limpet.CheckpointInUse, match="another caller") as info:
+            with pytest.raises(limpet.errors.CheckpointInUse, match="another caller") as info:
                 await graph.invoke(resume_invocation=id, invocation_id=named)
             assert (info.value.code, info.value.retryable) == ("checkpoint.in_use", True)
     gate.open.set()
@@ -119,7 +119,7 @@ async def test_one_of_many_that_resume_at_once_runs(cp: Any) -> None:
     calls = [graph.invoke(resume_invocation="i") for _ in range(5)]
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert [r.log for r in results if isinstance(r, Log)] == [["first", "gate", "last"]]
-    late = (limpet.CheckpointInUse, limpet.CheckpointSuperseded)
+    late = (limpet.errors.CheckpointInUse, limpet.errors.CheckpointSuperseded)
     assert sum(isinstance(result, late) for result in results) == 4
     assert gate.runs == 1
 
@@ -131,7 +131,9 @@ async def test_what_was_resumed_and_has_ended_is_not_run_again(cp: Any) -> None:
     gate.open.set()
     await graph.invoke(resume_invocation="i")
     j = await heir(cp)
-    with pytest.raises(limpet.CheckpointSuperseded, match=f"as '{j}', which is completed") as info:
+    with pytest.raises(
+        limpet.errors.CheckpointSuperseded, match=f"as '{j}', which is completed"
+    ) as info:
         await graph.invoke(resume_invocation="i")
     assert (info.value.invocation_id, info.value.resumed_as) == ("i", j)
     assert gate.runs == 1
@@ -145,7 +147,7 @@ async def test_a_resumed_run_that_failed_goes_on_where_it_failed(cp: Any) -> Non
     gate.open.set()
     last.open.set()
     for call in ({"invocation_id": "i"}, {"resume_invocation": "i"}):
-        with pytest.raises(limpet.NodeException):
+        with pytest.raises(limpet.errors.NodeException):
             await graph.invoke(**call)
     assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "gate"]
     assert (gate.runs, last.runs) == (2, 2)
@@ -161,11 +163,11 @@ async def test_a_run_that_waits_for_a_signal_is_not_continued_by_a_late_resume(c
 
     graph = graph_of(cp, gate, last=waits).compile()
     gate.open.set()
-    with pytest.raises(limpet.NodeException):
+    with pytest.raises(limpet.errors.NodeException):
         await graph.invoke(invocation_id="i")
     assert isinstance(await graph.invoke(resume_invocation="i"), Suspended)
     j = await heir(cp)
-    with pytest.raises(limpet.CheckpointSuperseded, match=f"as '{j}', which is suspended"):
+    with pytest.raises(limpet.errors.CheckpointSuperseded, match=f"as '{j}', which is suspended"):
         await graph.invoke(resume_invocation="i")
     final = await graph.invoke(resume_invocation=j, signal_payload={"log": ["signal"]})
     assert final.log == ["signal"]
@@ -184,7 +186,7 @@ async def test_a_run_that_took_its_signal_is_held_until_it_ends(cp: Any) -> None
     await graph.invoke(invocation_id="i")
     running = asyncio.ensure_future(graph.invoke(resume_invocation="i", signal_payload={}))
     await asyncio.wait_for(gate.inside.wait(), 60)
-    with pytest.raises(limpet.CheckpointInUse):
+    with pytest.raises(limpet.errors.CheckpointInUse):
         await graph.invoke(resume_invocation="i")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -208,13 +210,13 @@ async def test_a_retry_after_the_signalled_run_completed_runs_nothing(cp: Any) -
     await graph.invoke(invocation_id="i")
     running = asyncio.ensure_future(graph.invoke(resume_invocation="i", signal_payload={}))
     await asyncio.wait_for(gate.inside.wait(), 60)
-    with pytest.raises(limpet.CheckpointInUse) as info:
+    with pytest.raises(limpet.errors.CheckpointInUse) as info:
         await graph.invoke(resume_invocation="i")
     assert info.value.retryable
     gate.open.set()
     assert (await running).log == ["gate"]
     for initial in (None, Log(), {}):
-        with pytest.raises(limpet.SuspensionRecordInvalid, match="has completed") as late:
+        with pytest.raises(limpet.errors.SuspensionRecordInvalid, match="has completed") as late:
             await graph.invoke(initial, resume_invocation="i")
         assert not late.value.retryable
     assert (plans, gate.runs) == (1, 1)
@@ -238,14 +240,16 @@ async def test_a_late_resume_does_not_answer_the_next_signal(cp: Any) -> None:
     )
     compiled = graph.compile()
     await compiled.invoke(invocation_id="i")
-    with pytest.raises(limpet.SuspensionRecordInvalid, match="waits for 'manager', not for 'b"):
+    with pytest.raises(
+        limpet.errors.SuspensionRecordInvalid, match="waits for 'manager', not for 'b"
+    ):
         await compiled.invoke(resume_invocation="i", signal_id="board")
     await compiled.invoke(resume_invocation="i", signal_id="manager")
     before = await cp.load("i")
-    with pytest.raises(limpet.SuspensionRecordInvalid, match="its next one, 'board'"):
+    with pytest.raises(limpet.errors.SuspensionRecordInvalid, match="its next one, 'board'"):
         await compiled.invoke(resume_invocation="i")
     again: dict[str, Any] = {"signal_payload": {"log": ["twice"]}, "signal_id": "manager"}
-    with pytest.raises(limpet.SuspensionRecordInvalid, match="waits for 'board'"):
+    with pytest.raises(limpet.errors.SuspensionRecordInvalid, match="waits for 'board'"):
         await compiled.invoke(resume_invocation="i", **again)
     assert await cp.load("i") == before
     final = await compiled.invoke(resume_invocation="i", signal_id="board")
@@ -276,7 +280,7 @@ async def test_a_signal_that_met_another_is_not_delivered_to_the_next_gate() -> 
         await graph.invoke(resume_invocation="i", signal_payload={"log": ["yes"]})
 
     cp.first = faster
-    with pytest.raises(limpet.SuspensionRecordInvalid, match="resumed already"):
+    with pytest.raises(limpet.errors.SuspensionRecordInvalid, match="resumed already"):
         await graph.invoke(resume_invocation="i", signal_payload={"log": ["yes", "no"]})
     record = await cp.load("i")
     assert record is not None
@@ -290,7 +294,7 @@ async def test_a_resume_that_is_refused_holds_nothing(cp: Any) -> None:
     graph = await failed(cp, gate)
     other = GraphBuilder(Log, name="other").add_node("first", says("x")).add_edge("first", "gate")
     other.add_node("gate", says("x")).add_edge("gate", limpet.graph.END).set_entry("first")
-    with pytest.raises(limpet.CheckpointRecordInvalid):
+    with pytest.raises(limpet.errors.CheckpointRecordInvalid):
         await other.with_checkpointer(cp).compile().invoke(resume_invocation="i")
     assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "last"]
 
@@ -302,7 +306,9 @@ async def test_what_was_resumed_is_not_run_again_when_its_end_was_deleted(cp: An
     gate.open.set()
     await graph.invoke(resume_invocation="i")
     await cp.delete(await heir(cp))
-    with pytest.raises(limpet.CheckpointSuperseded, match=r"deleted\. Start a new invocation"):
+    with pytest.raises(
+        limpet.errors.CheckpointSuperseded, match=r"deleted\. Start a new invocation"
+    ):
         await graph.invoke(resume_invocation="i")
     assert gate.runs == 1
 
@@ -319,7 +325,7 @@ async def test_resumed_invocations_are_forgotten_like_completed_ones(kind: str) 
         last.open.set()
         graph = graph_of(cp, gate, last=last).compile()
         for call in ({"invocation_id": "i"}, {"resume_invocation": "i"}):
-            with pytest.raises(limpet.NodeException):
+            with pytest.raises(limpet.errors.NodeException):
                 await graph.invoke(**call)
         for id in "abc":
             await graph.invoke(invocation_id=id)
@@ -385,7 +391,7 @@ async def test_the_lease_of_a_process_that_died_ends(world: Any) -> None:
     graph = graph_of(alive, gate, last=says("last")).compile()
     clock.advance(timedelta(seconds=29))
     for id in ("i", j):
-        with pytest.raises(limpet.CheckpointInUse):
+        with pytest.raises(limpet.errors.CheckpointInUse):
             await graph.invoke(resume_invocation=id)
     clock.advance(timedelta(seconds=2))
     final = await graph.invoke(resume_invocation="i")
@@ -394,7 +400,7 @@ async def test_the_lease_of_a_process_that_died_ends(world: Any) -> None:
     k = await heir(alive, j)
     assert (await heir(alive), (await alive.load(k)).resumed_as) == (j, None)
     stuck.open.set()
-    with pytest.raises(limpet.CheckpointSaveFailed, match="SessionFenced"):
+    with pytest.raises(limpet.errors.CheckpointSaveFailed, match="SessionFenced"):
         await lost
     assert (await alive.load(k)).state["log"] == ["first", "gate", "last"]
     assert (await alive.load(j)).state["log"] == ["first", "gate"]
@@ -408,10 +414,10 @@ async def test_a_lease_that_lapsed_is_not_taken_from_a_run_of_the_same_process(w
     running = asyncio.ensure_future(graph.invoke(resume_invocation="i"))
     await asyncio.wait_for(gate.inside.wait(), 60)
     clock.advance(timedelta(seconds=31))
-    with pytest.raises(limpet.CheckpointInUse):
+    with pytest.raises(limpet.errors.CheckpointInUse):
         await graph.invoke(resume_invocation="i")
     gate.open.set()
-    with pytest.raises(limpet.CheckpointSaveFailed, match="SessionFenced"):
+    with pytest.raises(limpet.errors.CheckpointSaveFailed, match="SessionFenced"):
         await running
     assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "last"]
 
@@ -440,12 +446,12 @@ async def test_a_run_that_lost_its_lease_saves_nothing_more(
         held = leases[-1]
         j = await heir(alive)
         graph = graph_of(alive, gate, last=says("last")).compile()
-        with pytest.raises(limpet.CheckpointInUse):
+        with pytest.raises(limpet.errors.CheckpointInUse):
             await graph.invoke(resume_invocation="i")
         assert await other.work.release(held)  # as if it had ended
         assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "last"]
         stuck.open.set()
-        with pytest.raises(limpet.CheckpointSaveFailed, match="SessionFenced"):
+        with pytest.raises(limpet.errors.CheckpointSaveFailed, match="SessionFenced"):
             await lost
         assert (gate.runs, (await alive.load(j)).state["log"]) == (0, ["first", "gate"])
 
@@ -465,7 +471,7 @@ async def test_a_pointer_is_never_saved_without_its_record(world: Any) -> None:
     dead.documents.put = dies
     gate.open.set()
     graph = graph_of(dead, gate, last=says("last")).compile()
-    with pytest.raises(limpet.CheckpointSaveFailed):
+    with pytest.raises(limpet.errors.CheckpointSaveFailed):
         await graph.invoke(resume_invocation="i")
     assert (await alive.load("i")).status == "running"
     assert len(await alive.list()) == 1
@@ -489,7 +495,7 @@ async def test_a_first_run_that_is_still_alive_is_noticed_when_it_saves(world: A
         return await pass_on(*arguments)
 
     second.pass_on = late
-    with pytest.raises(limpet.CheckpointInUse):
+    with pytest.raises(limpet.errors.CheckpointInUse):
         await graph_of(second, says("gate")).compile().invoke(resume_invocation="i")
     assert (await second.load("i")).status == "completed"
 
@@ -505,7 +511,7 @@ async def test_a_checkpointer_without_leases_resumes_as_often_as_it_is_asked(kin
         assert (await graph.invoke(resume_invocation="i")).log == ["first", "gate", "last"]
         assert (await checkpointer.load("i")).status == "running"
     else:
-        with pytest.raises(limpet.CheckpointSuperseded):
+        with pytest.raises(limpet.errors.CheckpointSuperseded):
             await graph.invoke(resume_invocation="i")
 
 

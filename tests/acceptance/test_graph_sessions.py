@@ -14,11 +14,11 @@ from typing import Annotated, Any, ClassVar
 import pytest
 
 from limpet.errors import (
+    MigrationAmbiguous,
+    MigrationFailed,
+    MigrationMissing,
     NodeException,
     SessionLoadFailed,
-    SessionMigrationAmbiguous,
-    SessionMigrationFailed,
-    SessionMigrationMissing,
     SessionSaveFailed,
     SessionWriteConflict,
     StateValidationError,
@@ -356,7 +356,7 @@ async def test_008_a_version_without_a_way_is_refused(store: Any) -> None:
         return {}
 
     builder = chat(store, node, Chat2).with_session_migration("v0", "v2", to_turns)
-    with pytest.raises(SessionMigrationMissing) as raised:
+    with pytest.raises(MigrationMissing) as raised:
         await builder.compile().invoke(Chat2(), session_id="s")
     error = raised.value
     assert error.category == "session_state_migration_missing"
@@ -370,7 +370,7 @@ def test_009_the_same_step_twice_is_ambiguous_at_registration() -> None:
     """Before anything is compiled."""
     builder = chat(InMemorySessionStore(), reply2, Chat2)
     builder.with_session_migration("v1", "v2", to_turns)
-    with pytest.raises(SessionMigrationAmbiguous) as raised:
+    with pytest.raises(MigrationAmbiguous) as raised:
         builder.with_session_migration("v1", "v2", dict)
     assert raised.value.category == "session_state_migration_chain_ambiguous"
 
@@ -380,7 +380,7 @@ def test_009_two_shortest_ways_are_ambiguous_when_the_graph_is_compiled() -> Non
     builder = chat(InMemorySessionStore(), reply2, Chat2)
     for source, target in (("v1", "a"), ("v1", "b"), ("a", "v2"), ("b", "v2")):
         builder.with_session_migration(source, target, dict)
-    with pytest.raises(SessionMigrationAmbiguous):
+    with pytest.raises(MigrationAmbiguous):
         builder.compile()
 
 
@@ -398,7 +398,7 @@ async def test_013_a_migration_that_raises_stops_everything(store: Any) -> None:
 
     builder = chat(store, node, Chat2).with_session_migration("v1", "mid", broken)
     builder.with_session_migration("mid", "v2", lambda old: later.append(old) or old)
-    with pytest.raises(SessionMigrationFailed) as raised:
+    with pytest.raises(MigrationFailed) as raised:
         await builder.compile().invoke(Chat2(), session_id="s")
     error = raised.value
     assert error.category == "session_state_migration_failed"

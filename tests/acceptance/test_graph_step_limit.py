@@ -45,7 +45,7 @@ def place(request: pytest.FixtureRequest) -> graph_stores.Place:
 
 async def test_a_graph_that_never_ends_stops_at_ten_thousand_nodes() -> None:
     """Without any setting: the error names the node that was next and has the state so far."""
-    with pytest.raises(limpet.StepLimitReached, match=r"'go'.*10,000 nodes.*END") as info:
+    with pytest.raises(limpet.errors.StepLimitReached, match=r"'go'.*10,000 nodes.*END") as info:
         await loop().compile().invoke()
     error = info.value
     assert (error.code, error.category) == ("graph.step_limit", "step_limit_reached")
@@ -59,10 +59,10 @@ async def test_a_graph_may_run_exactly_as_many_nodes_as_its_limit(watched: bool)
     graph = loop().compile(steps_max=3)
     how: Any = {"observers": [lambda event: None]} if watched else {}
     assert (await graph.invoke(Rounds(until=3), **how)).n == 3
-    with pytest.raises(limpet.StepLimitReached):
+    with pytest.raises(limpet.errors.StepLimitReached):
         await graph.invoke(Rounds(until=4), **how)
     assert (await graph.invoke(Rounds(until=4), steps_max=4, **how)).n == 4
-    with pytest.raises(limpet.StepLimitReached):
+    with pytest.raises(limpet.errors.StepLimitReached):
         await graph.invoke(Rounds(until=2), steps_max=1, **how)
     await graph.drain()
 
@@ -71,7 +71,7 @@ async def test_a_stopped_run_is_resumed_with_a_higher_limit(place: graph_stores.
     """Every node before the limit is saved, and none of them runs again."""
     async with graph_stores.checkpointer(place) as checkpointer:
         graph = loop().with_checkpointer(checkpointer).compile(steps_max=3)
-        with pytest.raises(limpet.StepLimitReached):
+        with pytest.raises(limpet.errors.StepLimitReached):
             await graph.invoke(Rounds(until=8), invocation_id="i")
         record = await checkpointer.load("i")
         assert (record.status, record.state["log"]) == ("running", [0, 1, 2])
@@ -84,7 +84,7 @@ async def test_each_call_counts_from_zero() -> None:
     """A run that is resumed under the same limit gets as many nodes again."""
     checkpointer = PlainCheckpointer()
     graph = loop().with_checkpointer(checkpointer).compile(steps_max=3)
-    with pytest.raises(limpet.StepLimitReached):
+    with pytest.raises(limpet.errors.StepLimitReached):
         await graph.invoke(Rounds(until=6), invocation_id="i")
     assert (await graph.invoke(resume_invocation="i")).log == list(range(6))
 
@@ -108,7 +108,7 @@ async def test_a_subgraph_has_a_limit_of_its_own() -> None:
     retry = RetryMiddleware(on_retry=lambda *about: tries.append(about))
     built = nested(loop().compile(steps_max=4), retry).with_checkpointer(checkpointer)
     graph = built.compile(steps_max=1)
-    with pytest.raises(limpet.StepLimitReached) as info:
+    with pytest.raises(limpet.errors.StepLimitReached) as info:
         await graph.invoke(Outer(until=9), invocation_id="i")
     assert (info.value.node, info.value.steps_max, tries) == ("go", 4, [])
     assert (await graph.invoke(resume_invocation="i", steps_max=5)).log == list(range(9))
@@ -126,9 +126,9 @@ async def test_instances_of_a_fan_out_count_for_themselves() -> None:
     )
     graph = builder.add_edge("each", END).set_entry("each").compile(steps_max=1)
     assert (await graph.invoke(Outer(until=3))).logs == [[0, 1, 2]] * 5
-    with pytest.raises(limpet.NodeException) as info:
+    with pytest.raises(limpet.errors.NodeException) as info:
         await graph.invoke(Outer(until=4))
-    assert isinstance(info.value.__cause__, limpet.StepLimitReached)
+    assert isinstance(info.value.__cause__, limpet.errors.StepLimitReached)
 
 
 async def test_a_harness_does_not_advise_to_try_again() -> None:
@@ -145,7 +145,7 @@ async def test_a_harness_does_not_advise_to_try_again() -> None:
 @pytest.mark.parametrize("given", [0, -1, 1.5, "10", True])
 async def test_a_limit_is_a_number_of_nodes(given: Any) -> None:
     """Anything else is refused, and nothing runs."""
-    with pytest.raises(limpet.GraphInvalid, match="steps_max"):
+    with pytest.raises(limpet.errors.GraphInvalid, match="steps_max"):
         loop().compile(steps_max=given)
     ran: list[int] = []
 
@@ -153,6 +153,6 @@ async def test_a_limit_is_a_number_of_nodes(given: Any) -> None:
         ran.append(1)
         return {}
 
-    with pytest.raises(limpet.GraphMisused, match="steps_max"):
+    with pytest.raises(limpet.errors.GraphMisused, match="steps_max"):
         await line(Rounds, runs=runs).compile().invoke(steps_max=given)
     assert ran == []

@@ -297,7 +297,7 @@ graph = GraphBuilder(Empty).add_node('n', node).add_edge('n', END).set_entry('n'
 asyncio.run(graph.invoke(Empty()))
 try:
     import limpet.graph.otel
-except limpet.ExtraMissing as error:
+except limpet.errors.ExtraMissing as error:
     print(error)
 """
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 import limpet
-from limpet import InvalidInput, MergeConflict, MigrationRegistry, State, ops
+from limpet import InvalidInput, MigrationRegistry, State, ops
+from limpet.errors import MergeConflict
 
 Made = limpet.Session[Any]
 
@@ -69,12 +70,12 @@ async def test_a_place_that_is_not_in_the_history_is_refused(lp: limpet.Limpet) 
     ):
         with pytest.raises(InvalidInput):
             await s.history.at(when)  # type: ignore[arg-type]
-    with pytest.raises(limpet.NoCheckpoint):
+    with pytest.raises(limpet.errors.NoCheckpoint):
         await s.rewind("#1")
     elsewhere = limpet.CheckpointRef(limpet.Key("shop", "ada", "2"), 1, 2, "00")
     with pytest.raises(InvalidInput, match="checkpoint is of shop/ada/2"):
         await s.history.at(elsewhere)
-    with pytest.raises(limpet.CheckpointIntegrity):
+    with pytest.raises(limpet.errors.CheckpointIntegrity):
         await s.history.at(limpet.CheckpointRef(s.key, 1, 2, "00"))
 
 
@@ -86,7 +87,7 @@ async def test_a_handle_of_a_session_that_was_replaced_sees_none_of_the_new_one(
     await lp.delete(s.key)
     await lp.create("shop", "ada", "1", reuse_deleted=True)
     for ask in (s.history.at(1), s.fork(1), s.rewind(1), s.history.lineage()):
-        with pytest.raises(limpet.SessionDeleted):
+        with pytest.raises(limpet.errors.SessionDeleted):
             await ask
 
 
@@ -148,7 +149,7 @@ async def test_a_fork_keeps_its_state_whatever_becomes_of_its_parent(lp: limpet.
     kept = await lp.get(fork.key)
     assert kept.state == fork.state
     assert [event.removed for event in await kept.read()] == [True, True, True, False]
-    with pytest.raises(limpet.SessionCorrupt):
+    with pytest.raises(limpet.errors.SessionCorrupt):
         await kept.history.at(2)
     assert await kept.history.bisect(lambda state: False) == kept.events[-1]
     assert (await lp.maintenance.verify()).ok
@@ -512,5 +513,5 @@ async def test_typed_state_goes_back_without_its_class_within_one_version(
     await plain.rewind(1)
     assert (await lp.get(made.key, state_type=Old)).state == Old(cents=100)
     await lp.get(made.key, state_type=New, migrations=migrations())
-    with pytest.raises(limpet.SessionTyped):
+    with pytest.raises(limpet.errors.SessionTyped):
         await plain.rewind(1)

@@ -19,7 +19,7 @@ ADA = "user:ada"
 
 async def failed(lp: limpet.Limpet, key: limpet.Key, **how: Any) -> tuple[str, ...]:
     """The failures of a resumption; the session is where it was."""
-    with pytest.raises(limpet.SessionIntegrity) as caught:
+    with pytest.raises(limpet.errors.SessionIntegrity) as caught:
         await lp.resume(key, actor=ADA, **how)
     assert caught.value.key == key
     failures: tuple[str, ...] = caught.value.failures

@@ -123,13 +123,13 @@ async def test_no_stored_name_leads_out_of_the_archive(
         await archived.work.sweep()
         assert victim.read_text() == "kept"
     cold: Any = archived._journal.archive
-    with pytest.raises(limpet.ArchiveFailed, match="leads out of the archive"):
+    with pytest.raises(limpet.errors.ArchiveFailed, match="leads out of the archive"):
         await cold.remove(named)
-    with pytest.raises(limpet.ArchiveFailed, match="leads out of the archive"):
+    with pytest.raises(limpet.errors.ArchiveFailed, match="leads out of the archive"):
         await cold.remove_all(named)
-    with pytest.raises(limpet.ArchiveFailed, match="leads out of the archive"):
+    with pytest.raises(limpet.errors.ArchiveFailed, match="leads out of the archive"):
         await cold.fetch(named, tmp_path / "fetched")
-    with pytest.raises(limpet.ArchiveFailed, match="leads out of the archive"):
+    with pytest.raises(limpet.errors.ArchiveFailed, match="leads out of the archive"):
         await cold.put(named, victim)
     assert victim.read_text() == "kept"
 

@@ -62,7 +62,9 @@ async def test_a_parent_is_woken_when_its_child_is_removed(lp: limpet.Limpet, wa
     assert await s.runs.children() == ()
     assert s.runs.budget is not None
     assert s.runs.budget.remaining.cost == pytest.approx(0.95)
-    with pytest.raises((limpet.SessionDeleted, limpet.SessionErased, limpet.SessionNotFound)):
+    with pytest.raises(
+        (limpet.errors.SessionDeleted, limpet.errors.SessionErased, limpet.SessionNotFound)
+    ):
         await lp.get(child)
 
 
@@ -171,7 +173,7 @@ async def test_what_is_refused_tells_nobody(lp: limpet.Limpet) -> None:
     """A child that has forks stays, and its parent waits on."""
     s, child = await begun(lp)
     await (await lp.get(child)).fork(actor=ADA)
-    with pytest.raises(limpet.SessionHasForks):
+    with pytest.raises(limpet.errors.SessionHasForks):
         await lp.erase(child)
     assert await s.runs.children() == (child,)
 
@@ -220,10 +222,10 @@ async def test_a_session_ends_without_the_keys_of_its_bodies(tmp_path: Path, way
         s = await lp.create("support", "ada", "c", state=state, actor=ADA)
         await s.append("note.made", {"text": "sealed"})
     async with limpet.open(url, seal=Unreachable()) as lp:
-        with pytest.raises(limpet.SealUnavailable):
+        with pytest.raises(limpet.errors.SealUnavailable):
             await lp.get(s.key)
         await WAYS[way](lp, s.key)
-        with pytest.raises((limpet.SessionDeleted, limpet.SessionErased)):
+        with pytest.raises((limpet.errors.SessionDeleted, limpet.errors.SessionErased)):
             await lp.get(s.key)
         assert await lp.get_many([s.key, ("support", "ada", "never")]) == (None, None)
 

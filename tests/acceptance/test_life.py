@@ -91,7 +91,7 @@ async def test_every_verb_in_every_phase(lp: limpet.Limpet, phase: str) -> None:
         if phase in phases:
             assert (await getattr(s, verb)()).phase != phase
         else:
-            with pytest.raises(limpet.InvalidTransition) as caught:
+            with pytest.raises(limpet.errors.InvalidTransition) as caught:
                 await getattr(s, verb)()
             assert caught.value.phase == phase
             assert (await s.refresh()).version == version
@@ -113,7 +113,7 @@ async def test_a_suspended_session_records_inputs_and_nothing_else(lp: limpet.Li
         s.update(lambda state: {"n": 1}),
         s.mark_processed([hi.seq]),
     ):
-        with pytest.raises(limpet.SessionSuspended):
+        with pytest.raises(limpet.errors.SessionSuspended):
             await write
     assert await lp.work.claim("w") == ()  # it runs nothing
     await s.resume()
@@ -153,7 +153,7 @@ async def test_a_guard_that_fails_changes_nothing(lp: limpet.Limpet) -> None:
     lp.policies.lifecycle("support", guards={("active", "suspend"): lambda s: "it is busy"})
     s = await session_in(lp, "active")
     version = s.version
-    with pytest.raises(limpet.GuardFailed) as caught:
+    with pytest.raises(limpet.errors.GuardFailed) as caught:
         await s.suspend()
     failed = caught.value
     assert (failed.phase, failed.event, failed.reason) == ("active", "suspend", "it is busy")
@@ -184,7 +184,7 @@ async def test_a_state_that_does_not_fit_its_class_is_not_activated(
         await raw.suspend()
         await raw.resume(activate=False)
     for handle in (s, lp.session(s.key, state_type=Order, actor="user:ada")):
-        with pytest.raises(limpet.GuardFailed, match="items must be int") as caught:
+        with pytest.raises(limpet.errors.GuardFailed, match="items must be int") as caught:
             await handle.activate()
         assert caught.value.phase == phase
     assert (await raw.refresh()).phase == phase
@@ -198,7 +198,7 @@ async def test_exit_criteria_must_all_hold(lp: limpet.Limpet) -> None:
 
     lp.policies.lifecycle("support", exit_criteria=[lambda s: True, answered])
     s = await session_in(lp, "active")
-    with pytest.raises(limpet.GuardFailed, match="no answer yet"):
+    with pytest.raises(limpet.errors.GuardFailed, match="no answer yet"):
         await s.complete()
     other = await lp.get(s.key, actor="agent:main")
     await other.append("agent.message", {"text": "x"}, set={"answered": True})
@@ -233,7 +233,7 @@ async def test_a_hook_before_runs_before_side_effects(lp: limpet.Limpet) -> None
 
     lp.policies.lifecycle("support", before={("active", "suspended"): before})
     s = await session_in(lp, "active")
-    with pytest.raises(limpet.GuardFailed, match="not now"):
+    with pytest.raises(limpet.errors.GuardFailed, match="not now"):
         await s.suspend()
     await s.suspend()
     assert kept == [0, 0]
@@ -245,7 +245,7 @@ async def test_resuming_needs_a_checkpoint(lp: limpet.Limpet) -> None:
     s = await session_in(lp, "suspended")
     for kept in (await s.history.checkpoints()).items:
         await s.history.unpin(kept.ref)
-    with pytest.raises(limpet.GuardFailed, match="no checkpoint") as caught:
+    with pytest.raises(limpet.errors.GuardFailed, match="no checkpoint") as caught:
         await s.resume()
     assert (caught.value.phase, caught.value.event) == ("suspended", "resume")
     await s.checkpoint(full=True)
@@ -393,13 +393,13 @@ async def test_transitions_race_with_writers_and_each_other(lp: limpet.Limpet) -
     async def write(n: int) -> int:
         try:
             return (await handles[n % 4].append("agent.message", {"n": n})).seq
-        except limpet.SessionSuspended:
+        except limpet.errors.SessionSuspended:
             return 0
 
     async def suspend(n: int) -> bool:
         try:
             await handles[n].suspend(f"{n}")
-        except limpet.InvalidTransition:
+        except limpet.errors.InvalidTransition:
             return False
         return True
 
@@ -420,7 +420,7 @@ async def test_a_lease_holder_cannot_write_into_a_suspended_session(lp: limpet.L
     (lease,) = await lp.work.claim("w")
     worker = lp.session(s.key, lease=lease, actor="agent:main")
     await s.suspend()
-    with pytest.raises(limpet.SessionSuspended):
+    with pytest.raises(limpet.errors.SessionSuspended):
         await worker.append("agent.message", {"text": "late"})
 
 

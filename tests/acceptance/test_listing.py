@@ -12,7 +12,8 @@ import asyncpg
 import pytest
 
 import limpet
-from limpet import InvalidQuery, Key, Limpet, Page, Session
+from limpet import Key, Limpet, Page, Session
+from limpet.errors import InvalidQuery
 from limpet.model import limits
 from limpet.store.postgres.reading import states
 from limpet.store.postgres.store import PostgresStore

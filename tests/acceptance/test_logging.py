@@ -146,9 +146,9 @@ async def test_a_write_that_fails_is_told(heard: Heard, store: SQLiteStore, tmp_
     holder = apsw.Connection(str(tmp_path / "a.db"))
     holder.set_busy_timeout(10_000)  # the writer may be lengthening its log just now
     holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(limpet.StoreBusy):
+    with pytest.raises(limpet.errors.StoreBusy):
         await add(store, A)
-    with pytest.raises(limpet.StoreBusy):
+    with pytest.raises(limpet.errors.StoreBusy):
         await store.claim("w", limit=1, lease_seconds=1)
     holder.close()
     told = [(one["error"], one["commits"]) for one in heard.all("write failed")]
@@ -358,7 +358,7 @@ async def test_a_batch_that_the_server_refuses_is_told(
         await admin.execute("SELECT FROM limpet.sessions WHERE id = 'a' FOR UPDATE")
         adding = [add(remote, each) for each in (A, B)]
         held, free = await asyncio.gather(*adding, return_exceptions=True)
-    assert isinstance(held, limpet.StoreBusy)
+    assert isinstance(held, limpet.errors.StoreBusy)
     assert not isinstance(free, BaseException)
     assert heard.one("batch split")["commits"] == "2"
     assert heard.one("write failed")["error"] == "LockNotAvailableError(55P03)"
@@ -414,11 +414,11 @@ async def test_a_lease_that_ended_is_told_to_whoever_goes_on(
     lp, lease, clock = leased
     session = await lp.session(lease.key, actor="x", lease=lease).refresh()
     clock.advance(timedelta(seconds=11))
-    with pytest.raises(limpet.SessionFenced):
+    with pytest.raises(limpet.errors.SessionFenced):
         await lp.work.renew(lease)
-    with pytest.raises(limpet.SessionFenced):
+    with pytest.raises(limpet.errors.SessionFenced):
         await session.append("note.made")
-    with pytest.raises(limpet.SessionFenced):
+    with pytest.raises(limpet.errors.SessionFenced):
         async with lp.commit() as c:
             c.append(session, "note.made")
     assert not await lp.work.release(lease)
@@ -435,7 +435,7 @@ async def test_a_lease_that_another_took_is_told_with_both_fences(
     lp, lease, clock = leased
     clock.advance(timedelta(seconds=11))
     await lp.work.lock(lease.key, worker="w2")
-    with pytest.raises(limpet.SessionFenced):
+    with pytest.raises(limpet.errors.SessionFenced):
         await lp.session(lease.key, actor="x", lease=lease).append("note.made")
     told = heard.one("lease taken over")
     assert (told["worker"], told["fence"], told["new_fence"]) == ("w1", "1", "2")
@@ -466,7 +466,7 @@ async def test_migrations_of_state_are_told_by_session_and_version(
         await lp.maintenance.migrate(registry, chats.New, apply=True)
     failed = {one["session"]: one["code"] for one in heard.all("state migration failed")}
     assert failed == {
-        "support/ada/bare": "session.migration_failed",
+        "support/ada/bare": "migration.failed",
         "support/ada/wrong": "session.schema_violation",
     }
     assert heard.one("sessions migrated") == {
@@ -530,7 +530,7 @@ class Faltering(MemoryStore):
 
     def pulse(self) -> int:
         if self.away:
-            raise limpet.StoreFailed("memory", "away", "read")
+            raise limpet.errors.StoreFailed("memory", "away", "read")
         return super().pulse()
 
 

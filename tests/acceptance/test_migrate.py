@@ -136,7 +136,7 @@ async def test_names_that_others_share_are_not_a_migrations_to_write(
     assert (outcome.fate, outcome.ok, plan.ok) == ("failed", False, False)
     assert "'app:plan'" in outcome.reason
     key = ("support", "ada", "0")
-    with pytest.raises(errors.SessionMigrationFailed):
+    with pytest.raises(errors.MigrationFailed):
         await lp.get(key, state_type=chats.New, migrations=found)
     session = await lp.get(key)
     assert (session.version, session.values) == (1, {"plan": "0"})

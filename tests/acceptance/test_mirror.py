@@ -174,7 +174,7 @@ async def test_a_session_that_is_deleted_meanwhile_is_passed_over(
     assert (await lp.maintenance.mirror(tmp_path)).sessions == 1
     assert [path.parent.name for path in tmp_path.rglob("session.json")] == [kept.id]
     gone = await lp.create("support", "ada", "gone", reuse_deleted=True)
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await lp.maintenance.mirror(tmp_path, gone.key)
 
 
@@ -209,5 +209,5 @@ async def test_what_is_archived_stays_as_it_was_mirrored_and_stops_no_other(
         assert (await lp.maintenance.mirror(directory)).sessions == 1
         assert files == {path: path.read_bytes() for path in files}
         assert read(directory / ".limpet-runtime" / "session-relations.json") == before
-        with pytest.raises(limpet.SessionArchived):
+        with pytest.raises(limpet.errors.SessionArchived):
             await lp.maintenance.mirror(directory, child.key)

@@ -215,7 +215,7 @@ async def test_names_are_copied_once_and_through_a_log_of_their_own(
         await same(source, third, A)
     done = await target.erase_user("support", "ada")
     assert done.names == 1
-    with pytest.raises(limpet.SessionErased):
+    with pytest.raises(limpet.errors.SessionErased):
         await target._journal.store.load(log, tail=0)
     assert (await target.maintenance.verify()).findings == ()
     again = await source.copy(to=target)
@@ -326,10 +326,10 @@ async def test_blobs_are_copied_before_the_events_that_name_them(
     put = adopter.Adopter.put_chunk
 
     async def fails(*_: object) -> str:
-        raise limpet.StoreBusy("the test")
+        raise limpet.errors.StoreBusy("the test")
 
     monkeypatch.setattr(adopter.Adopter, "put_chunk", fails)
-    with pytest.raises(limpet.StoreBusy):
+    with pytest.raises(limpet.errors.StoreBusy):
         await source.copy(to=target)
     assert (await target.get(A)).version == 1
     monkeypatch.setattr(adopter.Adopter, "put_chunk", put)
@@ -370,9 +370,9 @@ async def test_an_ended_session_is_not_brought_back(pair: tuple[Limpet, Limpet])
         (A, "session.deleted"),
         (B, "session.erased"),
     }
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await source.copy(A, to=target)
-    with pytest.raises(limpet.SessionErased):
+    with pytest.raises(limpet.errors.SessionErased):
         await source.copy(B, to=target)
 
 
@@ -396,9 +396,9 @@ async def test_a_damaged_session_is_named_and_the_others_are_copied(
         assert (copied.sessions, copied.refusals) == (1, 1)
         assert (copied.refused[0].key, copied.refused[0].code) == (A, "session.corrupt")
         assert "event 4" in copied.refused[0].reason
-        with pytest.raises(limpet.SessionCorrupt, match="event 4"):
+        with pytest.raises(limpet.errors.SessionCorrupt, match="event 4"):
             await source.copy(A, to=target)
-        with pytest.raises(limpet.SessionCorrupt, match="event 4"):
+        with pytest.raises(limpet.errors.SessionCorrupt, match="event 4"):
             await source.export(A, tmp_path / "a.limpet")
         assert not [each for each in tmp_path.iterdir() if "limpet" in each.name]
 
@@ -602,10 +602,10 @@ async def test_a_file_of_another_log_is_a_conflict(
         await target.import_(tmp_path / "a.limpet")
     assert await target._journal.store.load(A, tail=99) == before
     await target.delete(A)
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await target.import_(tmp_path / "a.limpet")
     await target.erase(A)
-    with pytest.raises(limpet.SessionErased):
+    with pytest.raises(limpet.errors.SessionErased):
         await target.import_(tmp_path / "a.limpet")
 
 
@@ -686,7 +686,7 @@ async def test_what_is_not_what_was_recorded_is_not_exported(
         monkeypatch.setattr(store, "records", changed)
     else:
         monkeypatch.setattr(store.blobs, "chunk", backwards)
-    with pytest.raises(limpet.SessionCorrupt, match=r"another (body|content) than"):
+    with pytest.raises(limpet.errors.SessionCorrupt, match=r"another (body|content) than"):
         await source.export(A, tmp_path / "a.limpet")
     assert not [each for each in tmp_path.iterdir() if "limpet" in each.name]
 
@@ -701,7 +701,7 @@ def sealed_again(lines: list[bytes]) -> bytes:
 async def refused_all(target: Limpet, tmp_path: Path, contents: list[bytes]) -> None:
     for content in contents:
         (tmp_path / "wrong.limpet").write_bytes(content)
-        with pytest.raises(limpet.BundleDamaged):
+        with pytest.raises(limpet.errors.BundleDamaged):
             await target.import_(tmp_path / "wrong.limpet")
     assert (await target.list()).items == ()
 
@@ -715,7 +715,7 @@ async def test_an_export_appears_complete_or_not_at_all(
     taken = tmp_path / "taken"
     taken.write_text("mine")
     for path in (taken, tmp_path, tmp_path / "no" / "where"):
-        with pytest.raises(limpet.BundleRefused):
+        with pytest.raises(limpet.errors.BundleRefused):
             await source.export(A, path)
     assert taken.read_text() == "mine"
 
@@ -723,7 +723,7 @@ async def test_an_export_appears_complete_or_not_at_all(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(limpet.StoreFull, match=r"full\.limpet.*Free some space"):
+    with pytest.raises(limpet.errors.StoreFull, match=r"full\.limpet.*Free some space"):
         await source.export(A, tmp_path / "full.limpet")
     assert [path.name for path in tmp_path.iterdir() if "full" in path.name] == []
 
@@ -737,11 +737,11 @@ async def test_wrong_arguments_of_export_and_import_are_refused(
         await source.export(A, 7)  # type: ignore[arg-type]
     with pytest.raises(limpet.InvalidInput):
         await source.import_("")
-    with pytest.raises(limpet.BundleRefused):
+    with pytest.raises(limpet.errors.BundleRefused):
         await source.import_(tmp_path / "missing.limpet")
     with pytest.raises(limpet.SessionNotFound):
         await source.export(A, tmp_path / "none.limpet")
-    with pytest.raises(limpet.ReservedApp):
+    with pytest.raises(limpet.errors.ReservedApp):
         await source.export(("$agents", "ada", "1"), tmp_path / "none.limpet")
 
 
@@ -756,12 +756,12 @@ async def test_a_user_is_forgotten_whole(lp: Limpet) -> None:
     await filled(lp, B)
     done = await lp.erase_user("support", "ada")
     assert (len(done.sessions), done.names, done.forks) == (2, 1, ())
-    with pytest.raises(limpet.SessionErased):
+    with pytest.raises(limpet.errors.SessionErased):
         await lp.get(A)
     assert (await lp.get(B)).values["user:lang"] == "en"
     assert (await lp.create("support", "ada")).values == {"app:catalog": {"v": 2}}
     assert (await lp.maintenance.verify()).findings == ()
-    with pytest.raises(limpet.InvalidKey):
+    with pytest.raises(limpet.errors.InvalidKey):
         await lp.erase_user("support", "")
 
 
@@ -770,7 +770,7 @@ async def test_what_becomes_of_forks_is_said_by_who_erases(lp: Limpet) -> None:
     await filled(lp)
     store, child = lp._journal.store, Key("support", "bob", "f1")
     await fork(store, child, A, 4)
-    with pytest.raises(limpet.SessionHasForks) as info:
+    with pytest.raises(limpet.errors.SessionHasForks) as info:
         await lp.erase(A)
     assert info.value.forks == (child,)
     with pytest.raises(limpet.InvalidInput):
@@ -780,5 +780,5 @@ async def test_what_becomes_of_forks_is_said_by_who_erases(lp: Limpet) -> None:
     assert done.forks_kept == 1
     await fork(store, B, child, 5)
     await lp.erase(child, forks="erase")
-    with pytest.raises(limpet.SessionErased):
+    with pytest.raises(limpet.errors.SessionErased):
         await lp.get(B)

@@ -180,7 +180,7 @@ async def test_checkpoints_in_a_file_are_verified(tmp_path: Path) -> None:
         path.write_bytes(whole)
         rewritten(path, change)
         async with limpet.open("memory://") as target:
-            with pytest.raises(limpet.BundleDamaged):
+            with pytest.raises(limpet.errors.BundleDamaged):
                 await target.import_(path)
             query = Query(reserved=True)
             assert not (await target._journal.store.heads(query, cursor=None, limit=9)).items
@@ -200,7 +200,9 @@ async def test_a_checkpoint_of_another_state_is_refused(tmp_path: Path) -> None:
         kept = CheckpointLog(source._journal, KEY, CheckpointTiers(source._journal))
         await kept.record(wrong, CheckpointRequest("wrong", full=False), limpet.CheckpointPolicy())
         await source.export(KEY, path)
-        with pytest.raises(limpet.BundleDamaged, match="another state than its checkpoint says"):
+        with pytest.raises(
+            limpet.errors.BundleDamaged, match="another state than its checkpoint says"
+        ):
             await target.import_(path)
 
 

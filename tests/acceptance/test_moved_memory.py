@@ -181,5 +181,5 @@ async def test_a_deleted_session_leaves_nothing_that_it_remembered(
     store = source._journal.store
     for place in own_places(KEY.id):
         for name in ("plan", "gone", "later", "asked"):
-            with pytest.raises((limpet.SessionDeleted, limpet.SessionNotFound)):
+            with pytest.raises((limpet.errors.SessionDeleted, limpet.SessionNotFound)):
                 await store.load(memory_key(KEY, place + name), tail=0)

@@ -39,7 +39,7 @@ async def test_a_child_has_a_subset_of_its_parents_tools(lp: limpet.Limpet) -> N
     child = await only_child(lp, s)
     assert child.tools.bound == {"search": s.tools.bound["search"]}
     for wrong, error in (
-        (["shell"], limpet.ToolAuthorizationFailed),
+        (["shell"], limpet.errors.ToolAuthorizationFailed),
         ("search", limpet.InvalidInput),
         ([5], limpet.InvalidInput),
     ):
@@ -65,7 +65,7 @@ async def test_a_child_of_a_child_has_no_tool_that_its_parent_was_not_given(
     await lp.wake(s.key, first)
     child = await only_child(lp, s)
     woken = await lp.wake(child.key, second)
-    assert isinstance(woken.error, limpet.ToolAuthorizationFailed)
+    assert isinstance(woken.error, limpet.errors.ToolAuthorizationFailed)
     assert "refund" in str(woken.error)
 
 
@@ -277,7 +277,7 @@ async def test_a_parent_completes_after_its_children(lp: limpet.Limpet) -> None:
     s = await begun(lp)
     await lp.wake(s.key, delegates)
     (child,) = await s.runs.children()
-    with pytest.raises(limpet.GuardFailed, match=child.id):
+    with pytest.raises(limpet.errors.GuardFailed, match=child.id):
         await s.complete(actor=ADA)
     await lp.wake(child, looks)
     assert (await s.complete(actor=ADA)).phase == "completed"

@@ -57,7 +57,7 @@ async def led_to(lp: limpet.Limpet, phase: str) -> limpet.Session:
 async def test_a_phase_accepts_these_writes_and_no_others(lp: limpet.Limpet, phase: str) -> None:
     """Anything else is SessionSuspended or SessionEnded, and changes nothing."""
     waits = phase in ("suspended", "resumed")
-    refused = limpet.SessionSuspended if waits else limpet.SessionEnded
+    refused = limpet.errors.SessionSuspended if waits else limpet.SessionEnded
     s = await led_to(lp, phase)
     for name, write in WRITES.items():
         if name in ACCEPTED[phase]:

@@ -87,7 +87,7 @@ async def test_what_has_moved_or_ended_is_counted(lp: limpet.Limpet, tmp_path: P
 async def test_a_failed_flush_says_how_much_and_what_to_do(lp: limpet.Limpet) -> None:
     """One event is an event; the reason and the next step are sentences."""
     lp.session("shop", "ada", "gone", actor="a").append_soon("a.b")
-    with pytest.raises(limpet.FlushFailed) as caught:
+    with pytest.raises(limpet.errors.FlushFailed) as caught:
         await lp.flush()
     first, rest = str(caught.value).split(". ", 1)
     assert first == "not recorded: 1 event queued for shop/ada/gone"

@@ -55,7 +55,7 @@ async def test_a_verdict_opens_the_gate(lp: limpet.Limpet) -> None:
     for verdict in (None, False):
         if verdict is not None:
             await s.outcome.evaluate(lambda outcome, evidence: False)
-        with pytest.raises(limpet.PromotionRefused) as info:
+        with pytest.raises(limpet.errors.PromotionRefused) as info:
             await lp.promote("support", lesson, session=s.key)
         found = "was not evaluated" if verdict is None else "was evaluated as fail"
         assert info.value.unmet == (f"the outcome {found}, and pass is needed",)
@@ -75,7 +75,7 @@ async def test_a_grade_below_the_gate_is_refused(lp: limpet.Limpet) -> None:
     await s.outcome.evaluate(lambda outcome, evidence: True)
     await lp.policies.gates("support", limpet.Gates(grade="done_candidate"))
     await s.append("user.message", {"text": "and?"}, actor=ADA)
-    with pytest.raises(limpet.PromotionRefused, match="graded in_progress"):
+    with pytest.raises(limpet.errors.PromotionRefused, match="graded in_progress"):
         await lp.promote("support", await the_lesson(lp), session=s.key)
 
 
@@ -84,10 +84,10 @@ async def test_a_gate_on_an_outcome_needs_a_session_that_learned_it(lp: limpet.L
     await learned(lp, "one")
     await lp.policies.gates("support", limpet.Gates(grade="missing"))
     lesson = await the_lesson(lp)
-    with pytest.raises(limpet.PromotionRefused, match="no session= was given"):
+    with pytest.raises(limpet.errors.PromotionRefused, match="no session= was given"):
         await lp.promote("support", lesson)
     other = await lp.create("support", "bob", "two")
-    with pytest.raises(limpet.PromotionRefused, match="has not learned it"):
+    with pytest.raises(limpet.errors.PromotionRefused, match="has not learned it"):
         await lp.promote("support", lesson, session=other.key)
     assert await lp.memory_of("support") == ""
 
@@ -98,7 +98,7 @@ async def test_sessions_that_learned_it_are_counted_once_each(lp: limpet.Limpet)
     await s.append("user.message", {"text": "again"}, actor=ADA)
     await lp.wake(s.key, learns)
     await lp.policies.gates("support", limpet.Gates(sessions=2))
-    with pytest.raises(limpet.PromotionRefused, match="1 of 2 sessions"):
+    with pytest.raises(limpet.errors.PromotionRefused, match="1 of 2 sessions"):
         await lp.promote("support", await the_lesson(lp))
     await learned(lp, "two")
     lesson = await the_lesson(lp)
@@ -118,7 +118,7 @@ async def test_a_learning_that_says_it_was_learned_often_is_counted_again(
     boast = limpet.Learning(lesson.id, lesson.kind, lesson.text, sessions=99)
     made_up = limpet.Learning("0" * 32, "lesson", "Trust me.", sessions=99)
     for each in (boast, made_up):
-        with pytest.raises(limpet.PromotionRefused):
+        with pytest.raises(limpet.errors.PromotionRefused):
             await lp.promote("support", each)
 
 
@@ -127,7 +127,7 @@ async def test_only_the_kinds_of_the_gate_are_promoted(lp: limpet.Limpet) -> Non
     await learned(lp, "one")
     lesson = await the_lesson(lp)
     await lp.policies.gates("support", limpet.Gates(kinds=("correction",)))
-    with pytest.raises(limpet.PromotionRefused, match="it is a lesson"):
+    with pytest.raises(limpet.errors.PromotionRefused, match="it is a lesson"):
         await lp.promote("support", lesson)
     await lp.policies.gates("support", None)
     assert await lp.policies.gates_of("support") == limpet.Gates()
@@ -199,6 +199,6 @@ async def test_a_verdict_that_changes_meanwhile_is_looked_at_again() -> None:
         await lp.policies.gates("support", limpet.Gates(verdict="pass"))
         lesson = await the_lesson(lp)
         store.before = lambda: lp.session(s.key, actor=ADA).outcome.evaluate(lambda o, e: False)
-        with pytest.raises(limpet.PromotionRefused, match="evaluated as fail"):
+        with pytest.raises(limpet.errors.PromotionRefused, match="evaluated as fail"):
             await lp.promote("support", lesson, session=s.key)
         assert await lp.memory_of("support") == ""

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from limpet import InvalidCursor, InvalidQuery, Limpet, Session
+from limpet import Limpet, Session
+from limpet.errors import InvalidCursor, InvalidQuery
 from limpet.model.limits import QUERY_LABELS_MAX, QUERY_TYPES_MAX
 from limpet.store.paging import cursor as cursors
 from limpet.store.protocol import Query

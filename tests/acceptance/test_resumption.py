@@ -63,7 +63,7 @@ async def test_resuming_may_stop_before_it_is_active(lp: limpet.Limpet) -> None:
 async def test_only_a_suspended_session_is_resumed(lp: limpet.Limpet) -> None:
     """An active one has no transition for it."""
     s = await lp.create("support", "ada")
-    with pytest.raises(limpet.InvalidTransition):
+    with pytest.raises(limpet.errors.InvalidTransition):
         await lp.resume(s.key)
 
 
@@ -141,7 +141,7 @@ async def test_retrieval_has_a_deadline_and_falls_back_to_what_is_stale(lp: limp
 async def test_too_few_tokens_keep_a_session_suspended(lp: limpet.Limpet) -> None:
     """What was used counts against the budget; below the least nothing is resumed."""
     s = await suspended(lp)
-    with pytest.raises(limpet.InsufficientTokenBudget) as caught:
+    with pytest.raises(limpet.errors.InsufficientTokenBudget) as caught:
         await lp.resume(s.key, tokens=100, tokens_min=61)
     assert (caught.value.available, caught.value.needed) == (60, 61)
     assert (await s.refresh()).phase == "suspended"
@@ -159,7 +159,7 @@ async def test_a_tool_is_rebound_only_if_its_version_fits(lp: limpet.Limpet) -> 
     session, _ = await lp.resume(s.key, tools=newer)
     assert session.tools.bound["search"]["version"] == "1.4.0"
     await session.suspend(actor="user:ada")
-    with pytest.raises(limpet.RequiredToolUnavailable) as caught:
+    with pytest.raises(limpet.errors.RequiredToolUnavailable) as caught:
         await lp.resume(s.key, tools=ToolRegistry([Tool("search", "2.0.0")]))
     assert caught.value.tool == "search"
     assert (await s.refresh()).phase == "suspended"
@@ -172,10 +172,10 @@ async def test_an_older_version_of_a_tool_is_never_bound_in_its_place(
     """Neither for a required tool, by any way that binds, nor for one that may be left out."""
     s = await suspended(lp, Tool("search", "1.2.1"), Tool("paint", "1.2.1", required=False))
     registry = ToolRegistry([Tool("search", older), Tool("paint", older)])
-    with pytest.raises(limpet.RequiredToolUnavailable):
+    with pytest.raises(limpet.errors.RequiredToolUnavailable):
         await lp.resume(s.key, tools=registry)
     lp.policies.lifecycle("support", tools=registry)
-    with pytest.raises(limpet.GuardFailed, match="search"):
+    with pytest.raises(limpet.errors.GuardFailed, match="search"):
         await s.resume()
     registry.add(Tool("search", "1.2.1"))
     s, report = await lp.resume(s.key)
@@ -201,10 +201,10 @@ async def test_a_tool_is_bound_for_who_may_use_it(lp: limpet.Limpet) -> None:
         return session.user == "eve" or f"{session.user} may not"
 
     s = await suspended(lp, Tool("search"))
-    with pytest.raises(limpet.ToolAuthorizationFailed, match="ada may not"):
+    with pytest.raises(limpet.errors.ToolAuthorizationFailed, match="ada may not"):
         await lp.resume(s.key, tools=ToolRegistry([Tool("search")], authorize=authorize))
     new = await lp.create("support", "ada", actor="user:ada")
-    with pytest.raises(limpet.ToolAuthorizationFailed):
+    with pytest.raises(limpet.errors.ToolAuthorizationFailed):
         await new.tools.bind(ToolRegistry([Tool("rm", permission="deny")]))
     optional = ToolRegistry([Tool("rm", permission="deny", required=False)])
     assert await new.tools.bind(optional) == {}
@@ -219,11 +219,11 @@ async def test_an_exclusive_tool_is_held_by_one_session(lp: limpet.Limpet) -> No
         await s.tools.bind(registry)
     await one.tools.lock("printer")
     await one.tools.lock("printer")  # again, by itself
-    with pytest.raises(limpet.ToolLocked):
+    with pytest.raises(limpet.errors.ToolLocked):
         await other.tools.lock("printer")
     await one.suspend()
     await other.tools.lock("printer")
-    with pytest.raises(limpet.ToolLocked):
+    with pytest.raises(limpet.errors.ToolLocked):
         await one.tools.lock("printer")
     await other.terminate()
     await one.tools.lock("printer")
@@ -235,7 +235,7 @@ async def test_an_exclusive_tool_is_held_by_one_session(lp: limpet.Limpet) -> No
 async def test_a_plan_that_does_not_hold_keeps_a_session_suspended(lp: limpet.Limpet) -> None:
     """Every failed check is named in one error."""
     s = await suspended(lp)
-    with pytest.raises(limpet.SessionIntegrity) as caught:
+    with pytest.raises(limpet.errors.SessionIntegrity) as caught:
         await lp.resume(s.key, plan=lambda session: "step 3 is missing")
     assert caught.value.failures == ("plan: step 3 is missing",)
     assert (await s.refresh()).phase == "suspended"
@@ -246,10 +246,10 @@ async def test_without_a_checkpoint_there_is_nothing_to_resume_from(lp: limpet.L
     s = await suspended(lp)
     (kept,) = (await s.history.checkpoints()).items
     await s.history.unpin(kept.ref)
-    with pytest.raises(limpet.NoCheckpoint):
+    with pytest.raises(limpet.errors.NoCheckpoint):
         await lp.resume(s.key)
     await s.checkpoint(full=False)
-    with pytest.raises(limpet.NoFullCheckpoint):
+    with pytest.raises(limpet.errors.NoFullCheckpoint):
         await lp.resume(s.key)
     await s.checkpoint(full=True)
     await lp.resume(s.key)
@@ -269,7 +269,7 @@ async def test_a_damaged_checkpoint_falls_back_to_an_older_one(tmp_path: Path) -
     conn.execute("DELETE FROM snapshots WHERE seq >= ?", (broken.seq,))
     conn.close()
     async with limpet.open(url) as lp:
-        with pytest.raises(limpet.CheckpointIntegrity):
+        with pytest.raises(limpet.errors.CheckpointIntegrity):
             await lp.resume(s.key)
         assert (await lp.get(s.key)).phase == "suspended"
         session, report = await lp.resume(s.key, fallback=True, actor="user:ada")
@@ -295,10 +295,10 @@ async def test_a_restored_state_has_the_checksum_of_its_checkpoint(lp: limpet.Li
     s = await suspended(lp, n=1)
     ref = await forged(s)
     for refused in (s.history.restore(ref), s.history.at(ref), lp.resume(s.key)):
-        with pytest.raises(limpet.CheckpointIntegrity, match="another state"):
+        with pytest.raises(limpet.errors.CheckpointIntegrity, match="another state"):
             await refused
     for activate in (True, False):
-        with pytest.raises(limpet.GuardFailed, match="checkpoint 3 cannot be trusted"):
+        with pytest.raises(limpet.errors.GuardFailed, match="checkpoint 3 cannot be trusted"):
             await s.resume(activate=activate)
     assert (await lp.get(s.key)).phase == "suspended"
     session, report = await lp.resume(s.key, fallback=True)
@@ -417,7 +417,7 @@ async def test_a_suspended_session_keeps_the_memory_it_had(lp: limpet.Limpet) ->
     await s.memory.session.put("fact", 1)
     await s.suspend()
     for layer in (s.memory.session, s.memory.episodic):
-        with pytest.raises(limpet.SessionSuspended):
+        with pytest.raises(limpet.errors.SessionSuspended):
             await layer.put("fact", 2)
     await s.memory.semantic.put("policy", "30 days")
     await s.resume()
@@ -454,7 +454,7 @@ async def test_the_budget_of_the_session_counts_where_no_tokens_are_given(
     s = await lp.create("support", "ada", actor="user:ada", budget=limpet.Budget(tokens=50))
     await s.append("agent.message", {"text": "hi", "usage": {"input": 30, "output": 10}})
     await s.suspend()
-    with pytest.raises(limpet.InsufficientTokenBudget):
+    with pytest.raises(limpet.errors.InsufficientTokenBudget):
         await lp.resume(s.key, tokens_min=11)
     session, report = await lp.resume(s.key, tokens_min=10)
     assert report.tokens_left == 10

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from limpet import Draft, Limpet, StoreFailed
+from limpet import Draft, Limpet
+from limpet.errors import StoreFailed
 from limpet.model.commit import Commit
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed

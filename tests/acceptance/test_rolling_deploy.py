@@ -63,7 +63,7 @@ async def worker(lp: Limpet, name: str, app: str) -> list[str]:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(work_on(lp, lease))
                 await lp.work.release(lease)
-            except* limpet.SessionFenced:
+            except* limpet.errors.SessionFenced:
                 pass
             except* Exception as errors:
                 met += [error.code for error in errors.exceptions]  # type: ignore[attr-defined]
@@ -81,21 +81,21 @@ async def test_the_documented_loop_survives_a_rolling_deploy(
         await s.append("user.message", {"text": "?"}, actor="user:ada")
     new = await lp.get(("desk", "ada", "0"), state_type=newer, migrations=FORWARD, actor="agent:b")
     await new.apply({"mood": "calm"} if newer is NextMinor else {"answers": 0})
-    assert await worker(lp, "worker-old", "desk") == ["session.schema_incompatible"]
+    assert await worker(lp, "worker-old", "desk") == ["schema.incompatible"]
     pending = [(await lp.get(("desk", "ada", f"{n}"))).head.pending for n in range(3)]
     assert pending == [1, 0, 0]
 
 
 @pytest.mark.parametrize(
     ("state_type", "code"),
-    [(NextMajor, "session.migration_missing"), (Old, "session.schema_incompatible")],
+    [(NextMajor, "migration.missing"), (Old, "schema.incompatible")],
 )
 async def test_what_concerns_one_session_is_a_session_error(
     lp: Limpet, state_type: type[State], code: str
 ) -> None:
     """And still a migration error, for those who look at that."""
     await lp.create("desk", "ada", id="0", state=NextMinor())
-    for kind in (limpet.SessionError, limpet.MigrationError, limpet.StateError):
+    for kind in (limpet.SessionError, limpet.errors.MigrationError, limpet.errors.StateError):
         with pytest.raises(kind) as info:
             await lp.get(("desk", "ada", "0"), state_type=state_type)
         assert info.value.code == code
@@ -107,9 +107,9 @@ async def test_state_that_does_not_fit_is_a_session_error_too(lp: Limpet) -> Non
     plain = await lp.get("desk", "ada", "0", untyped=True)
     await plain.append("agent.broke", actor="agent:a", set={"answered": "many"})
     for state_type, field in ((NextMinor, "answered"), (NextMajor, "answers")):
-        with pytest.raises(limpet.SessionSchemaViolation) as info:
+        with pytest.raises(limpet.errors.SessionSchemaViolation) as info:
             await lp.get("desk", "ada", "0", state_type=state_type, migrations=FORWARD)
         assert isinstance(info.value, limpet.SessionError)
-        assert isinstance(info.value, limpet.SchemaViolation)
+        assert isinstance(info.value, limpet.errors.SchemaViolation)
         assert (info.value.key, info.value.field) == (plain.key, field)
     assert (await lp.get(plain.key)).version == plain.version

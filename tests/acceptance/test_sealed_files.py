@@ -154,7 +154,7 @@ async def test_a_changed_archive_is_noticed(lp: limpet.Limpet, cold: Path) -> No
     raw = file.read_bytes()
     for how, changed in changes(raw).items():
         file.write_bytes(changed)
-        refused = (limpet.ArchiveDamaged, limpet.ArchiveFailed)
+        refused = (limpet.errors.ArchiveDamaged, limpet.errors.ArchiveFailed)
         assert await _failure(lp.get(s.key, archived=True)) in refused, how
         assert await _failure(lp.unarchive(s.key)) in refused, how
     file.write_bytes(raw)
@@ -171,7 +171,7 @@ async def test_the_archive_of_another_session_is_noticed(lp: limpet.Limpet, cold
     for forged in (moved, b"\n".join([head, moved.split(b"\n", 1)[1]])):
         one.write_bytes(forged)
         found = [await _failure(lp.get(each.key, archived=True)) for each in (s, other)]
-        assert found in ([None, limpet.ArchiveDamaged], [limpet.ArchiveDamaged, None])
+        assert found in ([None, limpet.errors.ArchiveDamaged], [limpet.errors.ArchiveDamaged, None])
 
 
 async def _failure(call: Awaitable[object]) -> type[Exception] | None:
@@ -210,26 +210,26 @@ async def test_a_checkpoint_is_restored_from_its_sealed_file(
     assert newest.place is not None
 
     async def damaged(*_: Any, **__: Any) -> Any:
-        raise limpet.SessionCorrupt(s.key, "damaged")
+        raise limpet.errors.SessionCorrupt(s.key, "damaged")
 
     monkeypatch.setattr(s.writer.journal.store, "fold_at", damaged)
     with monkeypatch.context() as unready:
         unready.setattr(FileSeal, "ready", _unreachable)
-        with pytest.raises(limpet.SealUnavailable):
+        with pytest.raises(limpet.errors.SealUnavailable):
             await s.history.restore(newest.ref, fallback=True)
     await s.append("note.made", set={"said": "nothing"})
     await s.history.restore(newest.ref)
     assert s.values["said"] == SECRET
     file = Path(newest.tier.removeprefix("file://")) / newest.place.file
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(limpet.CheckpointIntegrity, match=r"archive\.damaged"):
+    with pytest.raises(limpet.errors.CheckpointIntegrity, match=r"archive\.damaged"):
         await s.history.restore(newest.ref)
     await s.history.restore(newest.ref, fallback=True)
     assert dict(s.values) == {"said": SECRET}
 
 
 async def _unreachable(self: FileSeal) -> None:
-    raise limpet.SealUnavailable([self.owner], "down")
+    raise limpet.errors.SealUnavailable([self.owner], "down")
 
 
 async def test_erasing_destroys_the_keys_of_every_copy(
@@ -249,7 +249,7 @@ async def test_erasing_destroys_the_keys_of_every_copy(
         kind: Any = "archive" if name.endswith(".limpet") else "checkpoint"
         copy = FileSeal(Sealer(seal), kind, owner, name)
         await copy.ready()
-        with pytest.raises(limpet.ArchiveDamaged, match="does not open"):
+        with pytest.raises(limpet.errors.ArchiveDamaged, match="does not open"):
             copy.opened(raw)
 
 
@@ -287,7 +287,7 @@ async def test_sealed_files_need_their_seal(tmp_path: Path, cold: Path) -> None:
         places = [each.place for each in (await two.history.checkpoints()).items]
     before = [file.read_bytes() for file in files(cold)]
     wrong = FixedKeySeal(bytes(32))
-    for seal, error in ((None, limpet.ArchiveSealed), (wrong, limpet.ArchiveDamaged)):
+    for seal, error in ((None, limpet.errors.ArchiveSealed), (wrong, limpet.errors.ArchiveDamaged)):
         async with limpet.open(url, archive=where, seal=seal) as lp:
             journal = lp.session(s.key).writer.journal
             with pytest.raises(error):
@@ -313,9 +313,9 @@ async def test_nothing_leaves_the_store_while_keys_are_out_of_reach(
     before = files(cold)
     with monkeypatch.context() as unready:
         unready.setattr(FileSeal, "ready", _unreachable)
-        with pytest.raises(limpet.SealUnavailable):
+        with pytest.raises(limpet.errors.SealUnavailable):
             await s.checkpoint("third")
-        with pytest.raises(limpet.SealUnavailable):
+        with pytest.raises(limpet.errors.SealUnavailable):
             await s.archive()
     assert files(cold) == before
     assert (await lp.get(s.key, archived=True)).values["said"] == SECRET
@@ -384,7 +384,7 @@ async def test_a_memory_store_forgets_keys_as_others_do(seal: WatchedSeal) -> No
         fork = await s.fork(id="two")
         usual, seal.before_forget = seal.before_forget, unreachable
         for erase in (lp.erase(s.key, forks="erase"), lp.erase_user("support", "ada")):
-            with pytest.raises(limpet.SealUnavailable):
+            with pytest.raises(limpet.errors.SealUnavailable):
                 await erase
         assert (await lp.get(s.key)).values["user:name"] == "Ada"
         seal.before_forget = usual

@@ -135,7 +135,7 @@ async def test_get_or_create_does_not_bring_back_the_dead(lp: limpet.Limpet) -> 
     """A deleted key stays taken."""
     await lp.get_or_create("a", "u", id="1")
     await lp.delete(("a", "u", "1"))
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await lp.get_or_create("a", "u", id="1")
 
 
@@ -246,7 +246,7 @@ async def test_append_many_is_all_or_nothing(lp: limpet.Limpet, s: limpet.Sessio
         Draft(type="a.b", actor="x"),
         Draft(type="a.b", actor="x", add={"text": [1]}),
     ]
-    with pytest.raises(limpet.OpTypeMismatch):
+    with pytest.raises(limpet.errors.OpTypeMismatch):
         await s.append_many(drafts)
     assert (shown(s), await stored(lp)) == (before, there)
     assert len(await s.append_many(drafts[:2], expect=2)) == 2
@@ -362,12 +362,12 @@ async def test_a_handle_needs_no_load(lp: limpet.Limpet, s: limpet.Session) -> N
     """It appends at once, and says so when asked for what it has not read."""
     h = lp.session(s.key, actor="agent:h")
     for what in ("version", "state", "labels", "head"):
-        with pytest.raises(limpet.SessionNotLoaded):
+        with pytest.raises(limpet.errors.SessionNotLoaded):
             getattr(h, what)
     assert h.events == ()
     e = await h.append("a.b", inc={"n": 1})
     assert (e.seq, h.version, h.events) == (3, 3, (e,))
-    with pytest.raises(limpet.SessionNotLoaded):
+    with pytest.raises(limpet.errors.SessionNotLoaded):
         _ = h.state
     await h.refresh()
     assert h.state["n"] == 1
@@ -491,15 +491,15 @@ async def test_delete_and_erase_end_a_session(lp: limpet.Limpet, s: limpet.Sessi
     assert await lp.delete(s.key) is True
     assert await lp.delete(s.key) is False
     before = shown(s)
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await s.append("a.b", actor="x")
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await s.refresh()
     assert shown(s) == before
     certificate = await lp.erase(s.key)
     assert certificate is not None
     assert (certificate.version, certificate.link) == (2, s.head.link)
-    with pytest.raises(limpet.SessionErased):
+    with pytest.raises(limpet.errors.SessionErased):
         await s.read()
     assert await lp.erase(("a", "u", "never")) is None
 

@@ -103,7 +103,7 @@ async def test_what_is_not_there_cannot_be_attached(lp: limpet.Limpet) -> None:
     """Nothing is recorded then."""
     s = await lp.create("support", "ada", "one")
     for wrong in ({"resources": ["repo"]}, {"vaults": ["v"]}, {"permissions": "p"}):
-        with pytest.raises(limpet.DocumentNotFound):
+        with pytest.raises(limpet.errors.DocumentNotFound):
             await s.setup.attach(**wrong)  # type: ignore[arg-type]  # one of them at a time
     for refused in ({}, {"resources": "repo"}, {"permissions": "p@x"}):
         with pytest.raises(limpet.InvalidInput):

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 import limpet
-from limpet import InvalidInput, Limpet, SharedLimpet, StoreClosed
+from limpet import InvalidInput, Limpet, SharedLimpet
+from limpet.errors import StoreClosed
 
 
 def in_threads(*works: Callable[[], None]) -> None:
@@ -100,7 +101,7 @@ async def test_a_store_that_cannot_be_opened_is_tried_again() -> None:
     """The first caller gets the error, and so does the next; what is no store is refused."""
     shared = SharedLimpet("nowhere://x")
     for _ in range(2):
-        with pytest.raises(limpet.InvalidURL):
+        with pytest.raises(limpet.errors.InvalidURL):
             await appended(shared, "s", 1)
     await shared.close()
     with pytest.raises(InvalidInput, match="not a store"):
@@ -141,7 +142,7 @@ async def test_shared_names_are_read_without_a_session(lp: Limpet) -> None:
     assert await lp.names("support", "ada") == {"app:b": 2, "user:u": None}
     assert await lp.names("support", "eve") == {"app:b": 2}
     assert await lp.names("other") == {}
-    with pytest.raises(limpet.InvalidKey):
+    with pytest.raises(limpet.errors.InvalidKey):
         await lp.names("")
-    with pytest.raises(limpet.ReservedApp):
+    with pytest.raises(limpet.errors.ReservedApp):
         await lp.names("$agents")

@@ -132,5 +132,5 @@ async def test_now_is_the_stores_time(skewed: limpet.Limpet) -> None:
     assert before.at <= now <= after.at
     assert now.utcoffset() == timedelta(0)
     await skewed.close()
-    with pytest.raises(limpet.StoreClosed):
+    with pytest.raises(limpet.errors.StoreClosed):
         skewed.now()

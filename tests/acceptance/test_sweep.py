@@ -188,7 +188,7 @@ async def test_past_its_expiry_an_ended_session_is_deleted(lp: limpet.Limpet) ->
     await s.complete()
     await passed(lp)
     assert (await lp.work.sweep()).deleted == 1
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await lp.get(s.key)
 
 
@@ -310,7 +310,7 @@ async def test_renewing_adds_up_to_the_most(timed: limpet.Limpet, clock: FakeClo
     clock.advance(2 * HOUR)
     assert (await timed.work.sweep()).suspended == 0
     clock.advance(DAY)
-    with pytest.raises(limpet.GuardFailed, match="absolute"):
+    with pytest.raises(limpet.errors.GuardFailed, match="absolute"):
         await s.lifecycle.renew(idle=HOUR)
 
 
@@ -319,7 +319,7 @@ async def test_renewing_may_be_refused_by_a_guard(lp: limpet.Limpet) -> None:
     lp.policies.lifecycle("support", guards={("active", "renew"): lambda s: "no budget left"})
     limits = limpet.Timeouts(idle=HOUR)
     s = await lp.create("support", "ada", timeouts=limits, actor="user:ada")
-    with pytest.raises(limpet.GuardFailed, match="no budget left"):
+    with pytest.raises(limpet.errors.GuardFailed, match="no budget left"):
         await s.lifecycle.renew(idle=HOUR)
 
 
@@ -331,9 +331,9 @@ async def test_renewing_needs_the_owner_and_a_budget(lp: limpet.Limpet) -> None:
     }
     s = await lp.create("support", "ada", actor="user:ada", **how)
     for other in ("user:bob", "bob", "ada", "viewer:bob", "user:ada2", "User:ada", "agents:x"):
-        with pytest.raises(limpet.GuardFailed, match=f"{other} is not its owner"):
+        with pytest.raises(limpet.errors.GuardFailed, match=f"{other} is not its owner"):
             await s.lifecycle.renew(idle=HOUR, actor=other)
-    with pytest.raises(limpet.GuardFailed, match="nobody is named"):
+    with pytest.raises(limpet.errors.GuardFailed, match="nobody is named"):
         await lp.session(s.key).lifecycle.renew(idle=HOUR)
     await s.lifecycle.renew(idle=HOUR)
     await s.lifecycle.renew(idle=HOUR, actor="agent:main")
@@ -342,7 +342,7 @@ async def test_renewing_needs_the_owner_and_a_budget(lp: limpet.Limpet) -> None:
     usage = {"usage": {"input": 5, "output": 4}}
     await s.append("agent.message", {"text": "hi", **usage}, actor="agent:main")
     version = s.version
-    with pytest.raises(limpet.GuardFailed, match="budget"):
+    with pytest.raises(limpet.errors.GuardFailed, match="budget"):
         await s.lifecycle.renew(idle=HOUR)
     assert (await s.refresh()).version == version
 

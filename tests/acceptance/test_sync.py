@@ -223,7 +223,7 @@ del dropped
 gc.collect()
 try:
     next(kept)
-except limpet.StoreClosed as error:
+except limpet.errors.StoreClosed as error:
     print(error.code)
 never_closed = limpet.open_sync("memory://")
 never_closed.create("a", "u")

@@ -20,7 +20,7 @@ def test_documents_setups_and_buffers_have_the_same_verbs() -> None:
         assert s.setup.vaults() == {"payments@1": ("stripe",)}
         assert s.setup.check_permission("shell") == "deny"
         assert s.memory.session_state.write("a", expect=0).version == 1
-        with pytest.raises(limpet.MemoryConflict):
+        with pytest.raises(limpet.errors.MemoryConflict):
             s.memory.session_state.write("b", expect=0)
         assert s.memory.buffers()[0].name == "checkpoint"
         s.memory.session.put("mood", "calm")

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import ArchiveFailed, CheckpointPolicy, StoreBusy
+from limpet import CheckpointPolicy
+from limpet.errors import ArchiveFailed, StoreBusy
 from limpet.model import Commit
 from limpet.session.history.checkpoint_tiers import CheckpointFile
 from limpet.session.history.checkpoints import store_checkpoints
@@ -235,5 +236,5 @@ async def test_an_imported_session_reaches_no_files_of_others(
 @pytest.mark.parametrize("wrong", ["archive", "ftp://x/y", "file://relative", "", None, 7])
 def test_a_tier_is_a_directory_or_a_bucket(wrong: Any) -> None:
     """Refused when the policy is made."""
-    with pytest.raises(limpet.InvalidURL):
+    with pytest.raises(limpet.errors.InvalidURL):
         CheckpointPolicy(tier=wrong)

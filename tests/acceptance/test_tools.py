@@ -41,7 +41,7 @@ async def test_a_session_that_lacks_a_tool_is_not_activated(lp: limpet.Limpet) -
     s = await lp.create("support", "ada", phase="init", actor=ADA)
     await s.tools.bind(ToolRegistry([Tool("search")]))
     lp.policies.lifecycle("support", tools=ToolRegistry([Tool("find")]))
-    with pytest.raises(limpet.GuardFailed, match="search") as caught:
+    with pytest.raises(limpet.errors.GuardFailed, match="search") as caught:
         await s.activate()
     assert (caught.value.phase, caught.value.event) == ("init", "activate")
     assert (await s.refresh()).phase == "init"
@@ -64,9 +64,9 @@ async def test_resuming_binds_the_tools_of_the_app_again(lp: limpet.Limpet) -> N
     await s.activate()
     await s.suspend()
     lp.policies.lifecycle("support", tools=ToolRegistry([]))
-    with pytest.raises(limpet.GuardFailed, match="search"):
+    with pytest.raises(limpet.errors.GuardFailed, match="search"):
         await s.resume()
-    with pytest.raises(limpet.RequiredToolUnavailable):
+    with pytest.raises(limpet.errors.RequiredToolUnavailable):
         await lp.resume(s.key)
     lp.policies.lifecycle("support", tools=ToolRegistry([Tool("search", "1.6.0")]))
     session, _ = await lp.resume(s.key)
@@ -83,7 +83,7 @@ async def test_a_substitute_brings_its_own_permission_and_lock(lp: limpet.Limpet
     plotter = await lp.create("support", "bob", actor="user:bob")
     await plotter.tools.bind(ToolRegistry([other]))
     await s.tools.lock("print")
-    with pytest.raises(limpet.ToolLocked):
+    with pytest.raises(limpet.errors.ToolLocked):
         await plotter.tools.lock("plot")
     await s.suspend()
     await plotter.tools.lock("plot")
@@ -139,7 +139,7 @@ async def test_a_lock_ends_by_itself() -> None:
             await s.tools.bind(ToolRegistry([Tool("printer", exclusive=True)]))
         await one.tools.lock("printer", seconds=30)
         clock.advance(timedelta(seconds=29))
-        with pytest.raises(limpet.ToolLocked):
+        with pytest.raises(limpet.errors.ToolLocked):
             await other.tools.lock("printer")
         clock.advance(timedelta(seconds=2))
         await other.tools.lock("printer")

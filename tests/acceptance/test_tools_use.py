@@ -276,7 +276,7 @@ async def test_a_tool_that_was_lost_meanwhile_is_not_used(
 async def taken(s: limpet.Session[Any]) -> limpet.Lease:
     """The lock on the printer, as soon as nobody has it."""
     while True:
-        with suppress(limpet.ToolLocked):
+        with suppress(limpet.errors.ToolLocked):
             return await s.tools.lock("printer")
 
 
@@ -385,7 +385,7 @@ def test_so_many_tools_fit_a_binding_and_no_more(bound: int, left_out: int) -> N
     tools: dict[str, dict[str, Any]] = {f"t{n}": {} for n in range(bound)}
     degraded: dict[str, dict[str, Any]] = {f"d{n}": {} for n in range(left_out)}
     assert len(tools_bound(tools, degraded=degraded).data["tools"]) == bound
-    with pytest.raises(limpet.InvalidEvent, match="129 tools"):
+    with pytest.raises(limpet.errors.InvalidEvent, match="129 tools"):
         tools_bound({**tools, "one more": {}}, degraded=degraded)
 
 

@@ -265,7 +265,7 @@ async def test_an_envelope_brings_its_schema_version_along(lp: limpet.Limpet) ->
         {"step": "packed"},
         {"from": "there"},
     )
-    with pytest.raises(errors.SessionMigrationMissing):
+    with pytest.raises(errors.MigrationMissing):
         await lp.get(made.key, state_type=Newer)
     assert (await lp.get(made.key, state_type=Older)).state == Older(step="packed")
     loaded = await lp.get(made.key, state_type=Newer, migrations=RENAMED)
@@ -426,7 +426,7 @@ async def test_old_code_that_wakes_up_after_a_major_change_writes_nothing(
     """Its update was made for another shape: it is told so, and state is as it was."""
     old = await chat(lp, plan="p")
     await lp.get(KEY, state_type=Renamed, migrations=MIGRATIONS)
-    with pytest.raises(errors.SessionSchemaIncompatible):
+    with pytest.raises(errors.SchemaIncompatible):
         await old.apply({"plan": "late"})
     assert (await lp.get(KEY)).values == {"goal": "p", "messages": []}
 
@@ -473,8 +473,8 @@ async def test_a_migration_that_cannot_be_made_changes_nothing(
     if kind == "invalid":
         registry.register("1.0.0", "2.0.0", lambda fields: {"goal": 5})
     error = {
-        "missing": errors.SessionMigrationMissing,
-        "failed": errors.SessionMigrationFailed,
+        "missing": errors.MigrationMissing,
+        "failed": errors.MigrationFailed,
         "invalid": errors.SchemaViolation,
     }[kind]
     with pytest.raises(error):
@@ -612,7 +612,7 @@ async def test_an_object_that_was_never_loaded_checks_all_the_same(lp: limpet.Li
     migrations = MigrationRegistry()
     migrations.migration("1.0.0", "2.0.0")(lambda fields: fields)
     await lp.get(KEY, state_type=Ballot2, migrations=migrations, actor="agent:b")
-    with pytest.raises(errors.SessionSchemaIncompatible):
+    with pytest.raises(errors.SchemaIncompatible):
         await handle().append("a.b", set={"votes": 1})
 
 

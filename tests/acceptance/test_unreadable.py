@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import pytest
 
 import limpet
-from limpet import Key, Limpet, SessionCorrupt, State
+from limpet import Key, Limpet, State
+from limpet.errors import SessionCorrupt
 from limpet.store.protocol import Place
 from limpet.testing.commits import addition, draft
 from tests.support.seal import FixedKeySeal

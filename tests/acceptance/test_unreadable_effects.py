@@ -48,7 +48,7 @@ async def test_an_effect_under_a_key_waits_until_its_record_can_be_read(
     seal.refuses = lambda place: place.id in ids
     woken = await lp.wake(s.key, harness)
     assert (woken.reason, paid) == ("rescheduling", ["paid"])
-    assert isinstance(woken.error, limpet.SessionCorrupt)
+    assert isinstance(woken.error, limpet.errors.SessionCorrupt)
     seal.recover()
     assert (await lp.wake(s.key, harness)).reason == "end_turn"
     assert paid == ["paid"]
@@ -73,7 +73,7 @@ async def test_a_turn_waits_until_the_records_of_its_calls_can_be_read(
     await s.answer(s.blocked_on[0].id, "none")
     seal.refuses = lambda place: place.id in ids
     woken = await lp.wake(s.key, harness)
-    assert isinstance(woken.error, limpet.SessionCorrupt)
+    assert isinstance(woken.error, limpet.errors.SessionCorrupt)
     assert (woken.ran, woken.reason, done) == (False, "failed", ["thought", "paid"])
     seal.recover()
     assert (await lp.wake(s.key, harness)).reason == "end_turn"

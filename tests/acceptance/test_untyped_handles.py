@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar
 import pytest
 
 import limpet
-from limpet import Draft, InvalidInput, Limpet, Session, SessionTyped, State
+from limpet import Draft, InvalidInput, Limpet, Session, State
+from limpet.errors import SessionTyped
 from limpet.store.memory import MemoryStore
 
 KEY = ("shop", "ada", "one")

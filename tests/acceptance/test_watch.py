@@ -11,16 +11,8 @@ import asyncpg
 import pytest
 
 import limpet
-from limpet import (
-    Draft,
-    FeedEntry,
-    InvalidCursor,
-    Key,
-    Limpet,
-    PositionUnknown,
-    Session,
-    StoreClosed,
-)
+from limpet import Draft, FeedEntry, Key, Limpet, Session
+from limpet.errors import InvalidCursor, PositionUnknown, StoreClosed
 from limpet.store.sqlite.reading import feed
 
 SOON = 60.0  # seconds; what is awaited comes at once, or the test has failed

@@ -394,7 +394,7 @@ async def test_an_invocation_id_that_no_key_holds_is_refused(place: Place, id: A
     """By every checkpointer, the one in memory too."""
     async with graph_stores.checkpointer(place) as cp:
         for call in (cp.save(record(id)), cp.load(id), cp.delete(id)):
-            with pytest.raises(limpet.InvalidKey):
+            with pytest.raises(limpet.errors.InvalidKey):
                 await call
         assert await cp.list() == ()
 
@@ -543,6 +543,6 @@ async def test_a_state_that_is_too_large_is_refused_whole(bounded_place: Place) 
     """More than an event may hold: nothing of it is stored, and the last record stands."""
     async with graph_stores.checkpointer(bounded_place) as cp:
         await cp.save(record(state={"n": 1}))
-        with pytest.raises(limpet.EventTooLarge):
+        with pytest.raises(limpet.errors.EventTooLarge):
             await cp.save(record(state={"n": "x" * 9 * 2**20}))
         assert (await cp.load("i")).state == {"n": 1}

@@ -72,5 +72,5 @@ async def test_sessions_live_in_a_store_from_elsewhere() -> None:
         assert [message.role for message in await found.messages()] == ["user"]
         assert len((await lp.list(app="support", state=True)).items) == 1
         await lp.delete("support", "ada", "s1")
-        with pytest.raises(limpet.SessionDeleted):
+        with pytest.raises(limpet.errors.SessionDeleted):
             await session.append("late.write", actor="u")

@@ -462,7 +462,7 @@ def test_a_store_on_a_server_serves_one_event_loop_after_another(postgres_store_
 @pytest.mark.parametrize("dsn", ["sqlite:///x.db", "", None, "host=x"])
 def test_a_dsn_that_is_not_of_postgres_is_refused(dsn: Any) -> None:
     """At once, not at the first use."""
-    with pytest.raises(limpet.InvalidURL):
+    with pytest.raises(limpet.errors.InvalidURL):
         PostgresSessionStore(dsn)
 
 
@@ -475,7 +475,7 @@ async def test_a_lock_is_renewed_while_it_is_held_and_an_outage_does_not_end_it(
     async def counted(self: StoreWork, lease: Any, **how: Any) -> Any:
         number = next(renewals)
         if number == 2:
-            raise limpet.StoreBusy("memory", "another holds it")
+            raise limpet.errors.StoreBusy("memory", "another holds it")
         if number == 4:
             renewed.set()
         return await renew(self, lease, **how)
@@ -510,7 +510,7 @@ async def test_a_lock_that_has_lapsed_is_not_the_lock_of_who_has_it_now() -> Non
             await locks.acquire("s")
             taken.set()
             await late
-            with pytest.raises(limpet.SessionLocked):
+            with pytest.raises(limpet.errors.SessionLocked):
                 await lp.work.lock("support.locks", "ada", "s", worker="a third")
             await locks.release("s")
 

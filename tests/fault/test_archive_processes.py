@@ -69,7 +69,7 @@ async def check(
         forgotten = said.of("going", n)
         try:
             s = await lp.get(key, archived=True)
-        except (limpet.SessionDeleted, limpet.SessionErased):
+        except (limpet.errors.SessionDeleted, limpet.errors.SessionErased):
             assert forgotten, n
             continue
         assert not said.of("gone", n), n

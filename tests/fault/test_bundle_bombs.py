@@ -38,7 +38,7 @@ async def test_a_header_that_fills_the_memory_is_refused(tmp_path: Path) -> None
             path.write_bytes(packed(before + b'{"fields":{"x":[' + filling + b"0]}}}"))
             assert path.stat().st_size < MEGA
             tracemalloc.start()
-            with pytest.raises(limpet.BundleDamaged):
+            with pytest.raises(limpet.errors.BundleDamaged):
                 await lp.import_(path)
             most = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
@@ -62,7 +62,7 @@ async def test_a_state_that_grows_from_a_small_file_is_refused(
         lines.append({**last, "seq": seq, "id": id, "type": "audit.note", "body": body})
     put_together(lines, tmp_path / "bomb.limpet")
     async with limpet.open("memory://") as lp:
-        with pytest.raises(limpet.BundleDamaged, match="far more than a file of its size"):
+        with pytest.raises(limpet.errors.BundleDamaged, match="far more than a file of its size"):
             await lp.import_(tmp_path / "bomb.limpet")
         assert (await lp.list()).items == ()
 
@@ -86,6 +86,6 @@ async def test_nesting_beyond_all_reading_is_refused(tmp_path: Path, depth: int)
     async with limpet.open("memory://") as lp:
         for lines in files:
             path.write_bytes(packed(*lines))
-            with pytest.raises(limpet.BundleDamaged):
+            with pytest.raises(limpet.errors.BundleDamaged):
                 await lp.import_(path)
         assert (await lp.list()).items == ()

@@ -218,7 +218,7 @@ async def test_closing_finishes_what_was_handed_over(tmp_path: Path) -> None:
     )
     done = {str(n) for n, result in enumerate(results) if not isinstance(result, Exception)}
     for result in results:
-        assert not isinstance(result, Exception) or isinstance(result, limpet.StoreClosed)
+        assert not isinstance(result, Exception) or isinstance(result, limpet.errors.StoreClosed)
     async with limpet.open(f"sqlite:///{path}") as lp:
         await check(lp, await lp.get(("a", "b", "c")), done, set())
 
@@ -238,7 +238,7 @@ async def test_closing_leaves_nobody_waiting_for_room(
     await asyncio.gather(*tasks, return_exceptions=True)
     assert not waiting, f"{len(waiting)} callers wait for ever"
     for task in done:
-        assert task.exception() is None or isinstance(task.exception(), limpet.StoreClosed)
+        assert task.exception() is None or isinstance(task.exception(), limpet.errors.StoreClosed)
 
 
 async def test_room_is_found_by_all_who_wait_for_it(
@@ -273,5 +273,5 @@ async def test_a_cancelled_close_still_closes(tmp_path: Path) -> None:
         await asyncio.wait_for(store.close(), DEADLINE_SECONDS)
         assert not store._writer.is_alive()
         assert not path.with_name(path.name + "-wal").exists()
-        with pytest.raises(limpet.StoreClosed):
+        with pytest.raises(limpet.errors.StoreClosed):
             await session.append("x.y", actor=ACTOR)

@@ -57,7 +57,7 @@ async def test_a_body_that_was_changed_with_its_checksum_is_damage(url: str) -> 
         assert event.data is None
         assert "is not what the chain says" in str(event.damage)
         assert [e.seq for e in await s.read(limit=10) if e.damage] == [3]
-        with pytest.raises(limpet.SessionCorrupt):
+        with pytest.raises(limpet.errors.SessionCorrupt):
             await s.update(lambda state: {"n": state["n"] + 1}, actor="user:ada")
     async with limpet.open(url) as lp:  # as it is without being asked for
         assert (await lp.get(*KEY)).history.damaged == ()

@@ -136,7 +136,7 @@ async def write_on(lp: Limpet) -> str:
     ada = await lp.get(ADA)
     try:
         await ada.append("agent.said", actor="agent:ada", inc={"step": 1})
-    except limpet.StoreReadOnly:
+    except limpet.errors.StoreReadOnly:
         return "read-only"
     new = await lp.create(sample.APP, "new", id="new", state={"y": 2}, labels={"plan": "new"})
     assert new.version == 1
@@ -369,9 +369,9 @@ async def test_nothing_is_computed_from_a_state_with_a_hole(specimen: Specimen) 
     async with at(path) as lp:
         session = await lp.get(ADA, actor="agent:ada")
         assert session.history.damaged
-        with pytest.raises(limpet.SessionCorrupt):
+        with pytest.raises(limpet.errors.SessionCorrupt):
             session.envelope()
-        with pytest.raises(limpet.SessionCorrupt):
+        with pytest.raises(limpet.errors.SessionCorrupt):
             await session.update(lambda state: {"step": 1})
         await session.append("agent.said", set={"step": 1})
 
@@ -521,7 +521,7 @@ async def test_a_file_that_is_no_database_is_left_alone(
     path = tmp_path / "notes.db"
     content = random.Random(1).randbytes(20_000) if garbage is None else garbage
     path.write_bytes(content)
-    with pytest.raises(limpet.StoreForeign):
+    with pytest.raises(limpet.errors.StoreForeign):
         async with limpet.open(f"sqlite:///{path}"):
             pass
     assert path.read_bytes() == content
@@ -537,7 +537,7 @@ async def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path, journal
     conn.execute("CREATE TABLE events (id, text); INSERT INTO events VALUES (1, 'theirs')")
     conn.close()
     content = path.read_bytes()
-    with pytest.raises(limpet.StoreForeign):
+    with pytest.raises(limpet.errors.StoreForeign):
         async with limpet.open(f"sqlite:///{path}"):
             pass
     assert path.read_bytes() == content
@@ -551,7 +551,7 @@ async def test_a_newer_schema_is_left_alone(specimen: Specimen) -> None:
     conn.pragma("user_version", SCHEMA + 1)
     conn.close()
     content = path.read_bytes()
-    with pytest.raises(limpet.StoreNewer) as caught:
+    with pytest.raises(limpet.errors.StoreNewer) as caught:
         async with limpet.open(f"sqlite:///{path}"):
             pass
     assert (caught.value.found, caught.value.known) == (SCHEMA + 1, SCHEMA)
@@ -570,7 +570,7 @@ async def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["missing/a.db", "."])
 async def test_a_place_that_cannot_hold_a_file_is_told(tmp_path: Path, name: str) -> None:
     """A directory that is not there, or is the path itself, is named in the error."""
-    with pytest.raises(limpet.StoreUnopened, match="directory"):
+    with pytest.raises(limpet.errors.StoreUnopened, match="directory"):
         await SQLiteStore.open(tmp_path / name)
 
 
@@ -591,7 +591,7 @@ async def test_a_lock_held_elsewhere_is_told_in_time(tmp_path: Path) -> None:
                 lambda: lp.delete(session.key),
                 lambda: lp.erase(session.key),
             ):
-                with pytest.raises(limpet.StoreBusy):
+                with pytest.raises(limpet.errors.StoreBusy):
                     await attempt()
             assert (session.version, session.state["n"]) == (1, 0)
             assert (await lp.get(session.key)).state["n"] == 0
@@ -608,7 +608,7 @@ async def test_a_new_file_locked_elsewhere_is_told_in_time(tmp_path: Path) -> No
     path.touch()
     with Child("tests.support.locker", path) as locker:
         locker.expect("locked")
-        with pytest.raises(limpet.StoreBusy):
+        with pytest.raises(limpet.errors.StoreBusy):
             await SQLiteStore.open(path, busy_seconds=0.2)
         locker.tell("let go")
         locker.end()
@@ -618,9 +618,9 @@ async def test_a_new_file_locked_elsewhere_is_told_in_time(tmp_path: Path) -> No
 async def check_read_only(lp: Limpet) -> None:
     session = await lp.get(ADA)
     before = (session.head, dict(session.state), session.events)
-    with pytest.raises(limpet.StoreReadOnly):
+    with pytest.raises(limpet.errors.StoreReadOnly):
         await session.append("x.y", actor="a:b", inc={"step": 1})
-    with pytest.raises(limpet.StoreReadOnly):
+    with pytest.raises(limpet.errors.StoreReadOnly):
         await lp.create("a", "b")
     assert (session.head, dict(session.state), session.events) == before
 
@@ -644,7 +644,7 @@ async def test_a_file_without_permission_is_told(specimen: Specimen) -> None:
         await check_read_only(lp)
     specimen.directory.chmod(0o555)  # no -wal, no -shm can be put beside it
     try:
-        with suppress(limpet.StoreReadOnly, limpet.StoreUnopened):
+        with suppress(limpet.errors.StoreReadOnly, limpet.errors.StoreUnopened):
             async with at(path) as lp:
                 await check_read_only(lp)
     finally:
@@ -664,7 +664,7 @@ async def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
         await pages_max(1)  # as many as there are
         large = {"raw": random.Random(2).randbytes(40_000).hex()}
         for _ in range(2):
-            with pytest.raises(limpet.StoreFull):
+            with pytest.raises(limpet.errors.StoreFull):
                 await session.append("x.y", large, actor="a:b", id="large", inc={"n": 1})
         assert (session.version, session.state["n"]) == (1, 0)
         small = await session.append("x.y", actor="a:b", id="small", inc={"n": 1})

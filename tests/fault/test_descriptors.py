@@ -92,7 +92,7 @@ async def test_a_lack_of_descriptors_is_told_as_such(
         with descriptors(left):
             try:
                 await work(file)
-            except limpet.StoreBusy as error:
+            except limpet.errors.StoreBusy as error:
                 found = error
             else:
                 continue
@@ -118,12 +118,12 @@ async def test_an_open_store_without_descriptors_blames_no_file(
             lp.maintenance.verify,
             lambda: lp.maintenance.backup(file.with_name("copy.db")),
         ):
-            with pytest.raises(limpet.StoreBusy, match="no file descriptor is free"):
+            with pytest.raises(limpet.errors.StoreBusy, match="no file descriptor is free"):
                 await call()
     for left in range(1, ENOUGH):
         with descriptors(left):
             try:
                 checks = (await lp.maintenance.doctor()).checks
-            except limpet.StoreBusy:
+            except limpet.errors.StoreBusy:
                 continue
         assert [check for check in checks if check.severity == "problem"] == []

@@ -12,7 +12,8 @@ import apsw
 import pytest
 
 import limpet
-from limpet import Key, Limpet, LimpetError, Session, StoreBusy
+from limpet import Key, Limpet, LimpetError, Session
+from limpet.errors import StoreBusy
 from limpet.model import limits
 from limpet.store.coding import codec
 from limpet.store.sqlite import writer
@@ -143,9 +144,9 @@ async def test_erasing_lasts_over_a_reopening(tmp_path: Path) -> None:
         certificate = await lp.erase(secret.key)
     async with limpet.open(f"sqlite:///{path}") as lp:
         assert await lp.erase(secret.key) == certificate
-        with pytest.raises(limpet.SessionErased):
+        with pytest.raises(limpet.errors.SessionErased):
             await lp.get(secret.key)
-        with pytest.raises(limpet.SessionErased):
+        with pytest.raises(limpet.errors.SessionErased):
             await lp.create(secret.key.app, secret.key.user, id=secret.key.id)
         assert (await lp.maintenance.verify()).findings == ()
     assert found_in(path, secret.marks) == []

@@ -9,7 +9,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from limpet import Limpet, Session, SessionErased, StoreBusy
+from limpet import Limpet, Session
+from limpet.errors import SessionErased, StoreBusy
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.processes import Child
 from tests.support.worker import KEY

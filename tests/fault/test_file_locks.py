@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import limpet
-from limpet import BackupRefused
+from limpet.errors import BackupRefused
 from tests.fault.test_restore import copy, grow, leftovers, target, url, version
 from tests.support.processes import Child
 

@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from limpet import Limpet, PositionUnknown, StoreFailed
+from limpet import Limpet
+from limpet.errors import PositionUnknown, StoreFailed
 from limpet.store.protocol import Touched
 from limpet.store.sqlite.store import SQLiteStore
 

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 import limpet
-from limpet import StoreCorrupt, StoreForeign
+from limpet.errors import StoreCorrupt, StoreForeign
 from limpet.store.open import look_at
 from limpet.store.sqlite.file.schema import kind_of
 from tests.fault.test_restore import copy, folder, grow, make_foreign, target, url, version

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import CheckpointIntegrity, Draft
+from limpet import Draft
+from limpet.errors import CheckpointIntegrity
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.store.coding import codec
 from limpet.store.sqlite.reading.reader import SQLiteReader
@@ -74,7 +75,7 @@ async def test_a_damaged_checkpoint_falls_back_to_the_full_one_before_it(path: P
         assert done.event is not None
         assert (done.event.data["checkpoint"], done.event.data["at"]) == (1, 3)
         assert s.writer.known.fields == {"n": 2}
-        with pytest.raises(limpet.SessionCorrupt):
+        with pytest.raises(limpet.errors.SessionCorrupt):
             await s.checkpoint()
 
 
@@ -207,7 +208,7 @@ async def test_events_of_a_damaged_segment_are_stood_in_for(path: Path) -> None:
         events = await s.read(limit=100)
         assert [event.seq for event in events] == [*range(1, 62)]
         assert [event.damage is None for event in events].count(True) == 5
-        with pytest.raises(limpet.SessionCorrupt):
+        with pytest.raises(limpet.errors.SessionCorrupt):
             await s.history.at(10)
 
 

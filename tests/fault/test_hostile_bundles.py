@@ -82,7 +82,7 @@ async def tried(lp: Limpet, path: Path, folder: Path, what: str) -> bool:
     before = await standing(lp)
     try:
         key = await lp.import_(path)
-    except (limpet.BundleDamaged, limpet.SessionConflict, limpet.ReservedApp):
+    except (limpet.errors.BundleDamaged, limpet.SessionConflict, limpet.errors.ReservedApp):
         assert await standing(lp) == before, what
         return False
     await check_works(lp, folder, first=True)

@@ -38,7 +38,7 @@ async def check(lp: limpet.Limpet, said: dict[str, str]) -> None:
         key = limpet.Key("kill", "ada", id)
         try:
             s = await lp.get(key)
-        except limpet.SessionArchived:
+        except limpet.errors.SessionArchived:
             assert "archived" in NEXT[phase]
             s = await lp.get(key, archived=True)
         assert s.phase in NEXT[phase]

@@ -143,11 +143,11 @@ async def found(lp: limpet.Limpet) -> str:
     assert (await lp.maintenance.verify()).ok
     try:
         s = await lp.get(KEY, archived=True)
-    except limpet.SessionDeleted:
+    except limpet.errors.SessionDeleted:
         return "deleted"
-    except limpet.SessionArchived:
+    except limpet.errors.SessionArchived:
         return "moving"  # its file is whole in the archive; the next sweep finishes
-    except limpet.ArchiveFailed:
+    except limpet.errors.ArchiveFailed:
         return "going"  # its file went first: rows can be found again, a file could not
     log = await s.read(limit=100)
     assert [event.seq for event in log] == list(range(1, s.version + 1))
@@ -161,7 +161,7 @@ async def again(case: Case, cold: Path, lp: limpet.Limpet, *, sweeping: bool) ->
     if sweeping:
         await swept(lp)
         assert await has_arrived(lp, cold) in (case.before, case.after)
-    with suppress(limpet.InvalidTransition):  # it was done
+    with suppress(limpet.errors.InvalidTransition):  # it was done
         await case.deed(lp)
     return await has_arrived(lp, cold)
 
@@ -215,7 +215,7 @@ def test_whatever_step_is_not_reached_the_session_is_in_one_phase(
 async def erased(lp: limpet.Limpet) -> None:
     await lp.erase(KEY)
     await swept(lp)
-    with pytest.raises(limpet.SessionErased):
+    with pytest.raises(limpet.errors.SessionErased):
         await lp.get(KEY, archived=True)
     assert (await lp.list(app="support")).items == ()
 

@@ -236,10 +236,10 @@ async def test_a_session_that_ends_between_a_look_and_the_put_begins_no_log(
         return await commit(commits)
 
     monkeypatch.setattr(journal, "commit", later)
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await here.memory.session.put("a", "x")
     assert await remembered(here) == {}
-    with pytest.raises((limpet.SessionNotFound, limpet.SessionDeleted)):
+    with pytest.raises((limpet.SessionNotFound, limpet.errors.SessionDeleted)):
         await journal.store.load(checkpoints_of(KEY), tail=0, scopes=False)
 
 
@@ -269,10 +269,10 @@ async def test_the_memory_of_a_session_that_is_gone_takes_no_more(
     for session in (here, loose):
         await session.memory.session.put("a", "x")
     await two[1].delete(KEY)
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await here.memory.session.put("a", "y")
     again = await two[1].create("support", "ada", "one", actor=ADA, reuse_deleted=True)
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await here.memory.session.put("a", "y")
     assert await remembered(again) == {}
     await again.memory.session.put("a", "z")
@@ -317,9 +317,9 @@ async def test_an_object_of_a_deleted_session_remembers_no_episode_for_the_next(
     lp, _ = two
     old = await lp.create("support", "ada", "one", actor=ADA)
     await lp.delete(KEY)
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await old.memory.episodic.put("late", 1)
     new = await lp.create("support", "ada", "one", actor=ADA, reuse_deleted=True)
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await old.memory.episodic.put("late", 1)
     assert await new.memory.episodic.list() == ()

@@ -101,7 +101,7 @@ async def test_a_killed_erasure_of_a_user_did_all_or_nothing_and_is_finished_by_
         left = (await lp.list(app=APP, user=USER)).items
         assert len(left) == (0 if writes else 2)
         if writes:
-            with pytest.raises(limpet.SessionErased):
+            with pytest.raises(limpet.errors.SessionErased):
                 await lp.get(A)
         assert (await lp.maintenance.verify()).findings == ()
         done = await lp.erase_user(APP, USER)

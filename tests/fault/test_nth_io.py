@@ -7,7 +7,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from limpet import Limpet, LimpetError, SessionNotFound, StoreUnopened
+from limpet import Limpet, LimpetError, SessionNotFound
+from limpet.errors import StoreUnopened
 from limpet.store.sqlite import write_connection
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.vfs import ALL, WRITES, Faults, faulty

@@ -46,7 +46,9 @@ async def test_a_file_made_between_two_looks_is_recognised(
         seen += 1
         if seen == number + 1:
             statements.remove(make)
-            with suppress(limpet.StoreBusy):  # the one who looks has the lock: it will make it
+            with suppress(
+                limpet.errors.StoreBusy
+            ):  # the one who looks has the lock: it will make it
                 close(Database(path, sync="full", vfs=None, busy_seconds=0.05).prepare())
 
     statements.append(make)

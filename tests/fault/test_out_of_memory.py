@@ -17,7 +17,8 @@ import pytest
 from pydantic import AfterValidator
 
 import limpet
-from limpet import Limpet, MigrationRegistry, State, StoreFailed
+from limpet import Limpet, MigrationRegistry, State
+from limpet.errors import StoreFailed
 from limpet.model.keys import Key
 from limpet.model.state.update import plan_update
 from limpet.store.coding import codec

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 import limpet
-from limpet import CheckpointIntegrity
+from limpet.errors import CheckpointIntegrity
 from tests.support.examples import tries
 from tests.support.postgres import without_clients
 from tests.support.processes import Child
@@ -172,7 +172,7 @@ async def check(url: str, cold: Path, said: set[str]) -> None:
             key = limpet.Key("kill", "ada", id)
             try:
                 s = await lp.get(key)
-            except limpet.SessionArchived:
+            except limpet.errors.SessionArchived:
                 s = await lp.get(key, archived=True)
             log = await s.read(limit=100)
             assert [event.seq for event in log] == list(range(1, s.version + 1))

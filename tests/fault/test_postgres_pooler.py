@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 
 import limpet
-from limpet import InvalidURL, StoreUnopened
+from limpet.errors import InvalidURL, StoreUnopened
 from limpet.store.open import look_at
 from limpet.store.postgres import store as postgres_store
 from limpet.store.postgres.server import settings

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 import limpet
-from limpet import StoreReadOnly, StoreUnopened
+from limpet.errors import StoreReadOnly, StoreUnopened
 from limpet.store.open import look_at
 from limpet.store.postgres.server import settings
 from limpet.store.postgres.server.settings import UTF8_DATABASE

@@ -214,9 +214,9 @@ async def test_deleting_while_another_process_appends_is_before_or_after(tmp_pat
                 said = list(child.lines())
                 assert said[-1] == "deleted", child.complaint()
                 child.end()
-            with pytest.raises(limpet.SessionDeleted):
+            with pytest.raises(limpet.errors.SessionDeleted):
                 await lp.get(KEY)
-            with pytest.raises(limpet.SessionDeleted):
+            with pytest.raises(limpet.errors.SessionDeleted):
                 await lp.create(KEY.app, KEY.user, id=KEY.id)
             report = await lp.maintenance.verify()
             assert report.findings == ()

@@ -11,7 +11,8 @@ import apsw
 import pytest
 
 import limpet
-from limpet import BackupRefused, Draft, StoreCorrupt, StoreError, StoreForeign, StoreNewer
+from limpet import Draft, StoreError
+from limpet.errors import BackupRefused, StoreCorrupt, StoreForeign, StoreNewer
 from limpet.store.sqlite.file import backup as backups
 from tests.support.processes import Child
 from tests.support.worker import KEY

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 import limpet
-from limpet import StoreBusy
+from limpet.errors import StoreBusy
 from limpet.store.sqlite.file import backup as backups
 from limpet.store.sqlite.file.connect import Database, close
 from limpet.store.sqlite.store import SQLiteStore

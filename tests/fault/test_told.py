@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import Lease, Limpet, StoreFailed
+from limpet import Lease, Limpet
+from limpet.errors import StoreFailed
 from limpet.store.postgres.server import settings
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.postgres import Server

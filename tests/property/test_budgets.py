@@ -118,7 +118,7 @@ class Tree(RuleBasedStateMachine):
         made = children.child_created(key, uid, 1, "", None)
         try:
             parent.record(made, budgets.lent(key, uid, budgets.amount(of.cost, of.tokens)))
-        except (limpet.BudgetReached, limpet.InvalidEvent):  # or too many
+        except (limpet.BudgetReached, limpet.errors.InvalidEvent):  # or too many
             return multiple()
         parent.kids += 1
         child.record(budgets.granted(of))

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from limpet import Diff, DiffMismatch, IntegrityViolation, InvalidDiff, Kind, LimpetError, diff
+from limpet import Diff, Kind, LimpetError, diff
+from limpet.errors import DiffMismatch, IntegrityViolation, InvalidDiff
 from limpet.model import ops
 from limpet.model.canonical import canonical, same
 from limpet.model.diff.diff import FORMAT

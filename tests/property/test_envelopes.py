@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from limpet import EnvelopeNewer, IntegrityViolation, InvalidEnvelope, envelope
+from limpet import envelope
+from limpet.errors import EnvelopeNewer, IntegrityViolation, InvalidEnvelope
 from limpet.model.envelope.msgpack import check_names
 from tests.property.strategies import values
 from tests.support import envelopes

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from limpet import Draft, InvalidInput, InvalidValue, Key, LimpetError
+from limpet import Draft, InvalidInput, Key, LimpetError
+from limpet.errors import InvalidValue
 from limpet.model.events import decode_body, prepare
 from limpet.model.fold import Fold, record, replay
 from limpet.model.head import blank

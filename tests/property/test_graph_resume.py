@@ -143,7 +143,7 @@ async def _with_crashes(world: World, spec: list[Any]) -> Work:
         note = Ran()
         try:
             result = await invoke(graph, call, note)
-        except limpet.GraphRunError:
+        except limpet.errors.GraphRunError:
             resume, signal = note.invocation_id, None
             continue
         if not isinstance(result, Suspended):

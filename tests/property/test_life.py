@@ -122,11 +122,11 @@ class Life:
         to = VERBS[step].get(self.told.phase)
         call = self.s.resume(activate=False) if step == "resume_only" else getattr(self.s, step)()
         if to is None:
-            with pytest.raises(limpet.InvalidTransition):
+            with pytest.raises(limpet.errors.InvalidTransition):
                 await call
             return
         if (step == "complete" and self.told.children) or (step == "archive" and self.told.owes):
-            with pytest.raises(limpet.GuardFailed):
+            with pytest.raises(limpet.errors.GuardFailed):
                 await call
             return
         assert (await call).phase == to
@@ -134,7 +134,7 @@ class Life:
 
     async def unarchive(self) -> None:
         if self.told.phase != "archived":
-            with pytest.raises(limpet.InvalidTransition):
+            with pytest.raises(limpet.errors.InvalidTransition):
                 await self.lp.unarchive(self.s.key)
             return
         await self.lp.unarchive(self.s.key)
@@ -161,7 +161,7 @@ class Life:
         allowed["label"] = phase not in TERMINAL
         call = self.s.label({"n": "1"}) if step == "label" else self.s.append(f"{step}.message", {})
         if not allowed[step]:
-            expected = limpet.SessionEnded if phase in TERMINAL else limpet.SessionSuspended
+            expected = limpet.SessionEnded if phase in TERMINAL else limpet.errors.SessionSuspended
             with pytest.raises(expected):
                 await call
             return
@@ -189,7 +189,7 @@ class Life:
     async def phase(self) -> str:
         try:
             return (await self.lp.get(self.s.key, archived=True)).phase
-        except limpet.SessionDeleted:
+        except limpet.errors.SessionDeleted:
             return "deleted"
 
     async def check(self) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from limpet import LastWriter, MergeConflict, Merged, Priority, diff, merge
+from limpet import LastWriter, Merged, Priority, diff, merge
+from limpet.errors import MergeConflict
 from limpet.model import ops
 from limpet.model.canonical import canonical, same
 from limpet.model.ops import Path

@@ -13,13 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from limpet import (
-    MigrationAmbiguous,
-    MigrationFailed,
-    MigrationMissing,
-    MigrationRegistry,
-    SchemaIncompatible,
-)
+from limpet import MigrationRegistry
+from limpet.errors import MigrationAmbiguous, MigrationFailed, MigrationMissing, SchemaIncompatible
 from limpet.model.canonical import checksum
 from limpet.model.values import thaw
 from tests.property.strategies import values

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet import SchemaViolation, reducers
+from limpet import reducers
+from limpet.errors import SchemaViolation
 from limpet.model import ops
 from limpet.model.canonical import canonical
 from limpet.model.state.reducers import Reducer

@@ -16,7 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import create_model
 
-from limpet import TTL, InvalidSchema, Record, Ref, SchemaViolation, State
+from limpet import TTL, Record, Ref, State
+from limpet.errors import InvalidSchema, SchemaViolation
 from limpet.model import ops
 from limpet.model.canonical import canonical
 from limpet.model.state.forms import duration_text

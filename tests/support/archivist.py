@@ -26,7 +26,7 @@ VERBS: Final = (
     "erase",
 )
 # What another process was faster with, or has done to the session; nothing was acknowledged.
-_REFUSED: Final = (limpet.SessionError, limpet.ArchiveFailed, limpet.UploadLost)
+_REFUSED: Final = (limpet.SessionError, limpet.errors.ArchiveFailed, limpet.errors.UploadLost)
 
 
 async def main(url: str, archive: str, user: str, seed: str, steps: int) -> None:

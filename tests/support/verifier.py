@@ -12,7 +12,7 @@ async def verdict(path: str) -> str:
     try:
         async with limpet.open(f"sqlite:///{path}") as lp:
             report = await lp.maintenance.verify()
-    except limpet.StoreCorrupt:
+    except limpet.errors.StoreCorrupt:
         return "found"
     return "clean" if report.ok else "found"
 

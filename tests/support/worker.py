@@ -76,7 +76,7 @@ async def appender(lp: Limpet, name: str, count: int) -> None:
         ]
         try:
             await session.append_many(drafts)
-        except limpet.SessionDeleted:
+        except limpet.errors.SessionDeleted:
             say("deleted")
             return
         say("did", number)

@@ -86,7 +86,7 @@ async def take(lp: Limpet, own: Session, shared: Session, todo: Step, mark: str)
             brief = f"brief-{mark}"
             try:
                 await lp.get_or_create(APP, USER, id=brief, state={"x": 1})
-            except limpet.SessionDeleted:  # the predecessor came this far
+            except limpet.errors.SessionDeleted:  # the predecessor came this far
                 return
             await lp.delete(Key(APP, USER, brief))
         case _:

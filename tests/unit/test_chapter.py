@@ -50,7 +50,7 @@ def test_every_name_in_the_table_is_one_of_the_api() -> None:
         owner, _, attribute = name.rpartition(".")
         assert hasattr(OWNERS[owner], attribute), name
     for name in re.findall(r"`([A-Z]\w+)`", "\n".join(TABLE)):
-        assert issubclass(getattr(limpet, name), limpet.LimpetError), name
+        assert issubclass(getattr(limpet.errors, name), limpet.LimpetError), name
 
 
 def test_every_section_has_a_row() -> None:

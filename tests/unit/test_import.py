@@ -30,7 +30,6 @@ def test_an_import_brings_in_nothing_that_was_not_asked_for() -> None:
         "store.sqlite.live",
         "session.runs.traces",
         "session.conversing.graphs",
-        "errors.graph",
     )
     assert not {f"limpet.{name}" for name in later} & set(loaded)
 
@@ -42,7 +41,8 @@ def test_typed_state_without_its_extra_names_the_extra() -> None:
         "import limpet; limpet.Ref.to('urn:x', b''); limpet.reducers.append\n"
         "for name in ('State', 'Record', 'State'):\n"
         "    try:\n        getattr(limpet, name)\n"
-        "    except limpet.ExtraMissing as error:\n        print(error.package, error.extra)\n"
+        "    except limpet.errors.ExtraMissing as error:\n"
+        "        print(error.package, error.extra)\n"
         "    else:\n        print('found')\n"
         "print(hasattr(limpet, 'Stat'))\n"
     )

@@ -16,20 +16,10 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import limpet
-from limpet import (
-    ExtraMissing,
-    InvalidKey,
-    Key,
-    Limpet,
-    SessionConflict,
-    SessionDeleted,
-    SessionErased,
-    SessionExists,
-    SessionNotFound,
-    SharedLimpet,
-)
+from limpet import Key, Limpet, SessionConflict, SessionExists, SessionNotFound, SharedLimpet
 from limpet.adapters import adk_events as ours
 from limpet.adapters import adk_log as log
+from limpet.errors import ExtraMissing, InvalidKey, SessionDeleted, SessionErased
 
 try:
     from google.adk.errors._stale_session_error import StaleSessionError

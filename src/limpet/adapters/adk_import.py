@@ -12,18 +12,11 @@ from typing import Any, Final
 import msgspec
 
 import limpet
-from limpet import (
-    EventTooLarge,
-    InvalidValue,
-    Key,
-    Limpet,
-    LimpetError,
-    SessionConflict,
-    StoreError,
-)
+from limpet import Key, Limpet, LimpetError, SessionConflict, StoreError
 from limpet.adapters import adk_events as ours
 from limpet.adapters import adk_log as log
 from limpet.adapters.adk_source import Row, Source, Stored, open_source
+from limpet.errors import EventTooLarge, InvalidValue
 
 IMPORTER: Final = "system:import-adk"
 _TYPE: Final = "adk.imported"
@@ -139,7 +132,7 @@ class _Import:
             drafts = [d for e in batch for d in ours.drafts_of(e, session.user, shared=False)]
             try:
                 await session.append_many(drafts, expect=session.version)
-            except (InvalidValue, EventTooLarge, limpet.CommitTooLarge):
+            except (InvalidValue, EventTooLarge, limpet.errors.CommitTooLarge):
                 for event in batch:  # each in the form that can hold it
                     await log.recorded(session, event, [], session.version, shared=False)
             self._events += len(batch)

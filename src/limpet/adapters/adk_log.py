@@ -15,8 +15,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 import limpet
-from limpet import Draft, EventTooLarge, InvalidValue, Key, Limpet, SessionConflict, facts
+from limpet import Draft, Key, Limpet, SessionConflict, facts
 from limpet.adapters import adk_events as ours
+from limpet.errors import EventTooLarge, InvalidValue
 
 ACTOR: Final = "agent:adk"
 _log: Final = logging.getLogger("limpet.adapters.adk")

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 import apsw
 
-from limpet import ExtraMissing, InvalidURL, StoreFailed
+from limpet.errors import ExtraMissing, InvalidURL, StoreFailed
 
 _DRIVER: Final = re.compile(r"^(sqlite|postgresql|postgres)(\+\w+)?://")
 _ADVICE: Final = "Use sqlite:///adk.db or postgresql://user@host/database, as ADK has it"

@@ -34,8 +34,8 @@ from limpet.errors import (
     SessionLoadFailed,
     SessionSaveFailed,
     SessionWriteConflict,
+    error_text,
 )
-from limpet.errors.graph import said
 from limpet.graph.project import ExplicitMapping, Projection
 from limpet.graph.state import StatePlan
 from limpet.model import LABEL_VALUE_CHARS_MAX, STATE_DEPTH_MAX, Key, described, unfit
@@ -381,7 +381,7 @@ class Binding:
             self._version = getattr(record, "version", None)
             self._check_versions()
         except Exception as error:
-            raise SessionLoadFailed(self.session_id, said(error)) from error
+            raise SessionLoadFailed(self.session_id, error_text(error)) from error
         wanted = config.stored.version
         if version != wanted:
             plain = config.migrations.migrate(dict(plain), version, wanted)
@@ -438,7 +438,7 @@ class Binding:
             error.result = result
             raise
         except Exception as error:
-            raise SessionSaveFailed(self.session_id, said(error), result) from error
+            raise SessionSaveFailed(self.session_id, error_text(error), result) from error
         self.saved(version)
 
     def _check_versions(self) -> None:

@@ -23,8 +23,8 @@ from limpet.errors import (
     ReducerConfigurationInvalid,
     ReducerError,
     StateValidationError,
+    error_text,
 )
-from limpet.errors.graph import said
 from limpet.model import Path, PlainOp, canonical, described
 from limpet.model.ops import Add, Merge, Set
 from limpet.model.state.reducers import (
@@ -313,7 +313,9 @@ class StatePlan(Generic[S]):
             raise invalid(f"the state after node {node!r}", error, state, node=node) from error
         except Exception as error:
             where = f"the state after node {node!r}"
-            raise StateValidationError(where, (), said(error), state, node) from error
+            raise StateValidationError(
+                where, (), error_text(error), node=node, recoverable_state=state
+            ) from error
         _set(new, "__pydantic_fields_set__", set(state.__pydantic_fields_set__))
         return new
 
@@ -322,16 +324,18 @@ class StatePlan(Generic[S]):
             return dict(update)
         reason = f"the node returned {described(update)}, not a dict of fields (an empty one "
         reason += "changes nothing)"
-        raise StateValidationError(f"the update of node {node!r}", (), reason, state, node)
+        where = f"the update of node {node!r}"
+        raise StateValidationError(where, (), reason, node=node, recoverable_state=state)
 
     def _refused(self, error: Exception, name: Any, node: str, state: S) -> Exception:
         where = f"the update of node {node!r}"
         if not isinstance(name, str) or name not in self.fields:
             reason = f"{self.name} does not declare this field"
-            return StateValidationError(where, (str(name),), reason, state, node)
+            fields = (str(name),)
+            return StateValidationError(where, fields, reason, node=node, recoverable_state=state)
         if isinstance(error, ValidationError):
             return invalid(where, error, state, name, node)
-        return ReducerError(node, name, said(error), state)
+        return ReducerError(name, error_text(error), node=node, recoverable_state=state)
 
 
 def plan_of(of: type[S]) -> StatePlan[S]:
@@ -358,8 +362,9 @@ def _check_class(of: type[State]) -> None:
     try:
         of.model_rebuild()
     except (PydanticUserError, NameError) as error:
+        reason = error_text(error)
         raise GraphInvalid(
-            f"{name} names a type that is not defined ({said(error)}). Define it before the graph."
+            f"{name} names a type that is not defined ({reason}). Define it before the graph."
         ) from error
 
 
@@ -372,7 +377,8 @@ def invalid(
         way = ([field] if field else []) + [str(step) for step in item["loc"]]
         places.append(".".join(way))
         reasons.append(item["msg"])
-    return StateValidationError(where, tuple(places), "; ".join(reasons), state, node)
+    reason = "; ".join(reasons)
+    return StateValidationError(where, tuple(places), reason, node=node, recoverable_state=state)
 
 
 def _reducer(of: type[BaseModel], name: str) -> Reducer:

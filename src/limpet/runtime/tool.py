@@ -91,7 +91,9 @@ def arguments_of(tool: Tool, input: Any) -> dict[str, Any]:
         raw = msgspec.json.encode(_whole(input))
         read = msgspec.json.decode(raw, type=kind, dec_hook=_from_json)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise InvalidInput(f"the input of {tool.name!r} does not fit: {error}") from error
+        raise InvalidInput(
+            f"the input of {tool.name!r} does not fit its schema: {error}."
+        ) from error
     given = {each for each in kind.__struct_fields__ if each in input}
     return {each: getattr(read, each) for each in given}  # defaults are the function's own
 
@@ -148,7 +150,7 @@ def _schema(function: Callable[..., Any], texts: Mapping[str, str]) -> dict[str,
         whole = msgspec.json.schema(kind, schema_hook=_to_schema)
     except TypeError as error:
         raise InvalidInput(
-            f"the parameters of {kind.__name__} have no JSON schema: {error}"
+            f"the parameters of {kind.__name__} have no JSON schema: {error}."
         ) from error
     definitions = dict(whole["$defs"])
     schema: dict[str, Any] = definitions.pop(kind.__name__)

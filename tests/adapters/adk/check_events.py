@@ -346,7 +346,7 @@ async def test_what_cannot_be_stored_changes_nothing(
 ) -> None:
     """State that cannot be held exactly is refused before anything is written or applied."""
     event = said("hi", delta={"n": 2**80, "temp:t": 1})
-    with pytest.raises(limpet.InvalidValue):
+    with pytest.raises(limpet.errors.InvalidValue):
         await service.append_event(session, event)
     assert (session.state, session.events) == ({"begun": True}, [])
     assert (await got(service)).state == {"begun": True}

@@ -188,7 +188,7 @@ async def test_what_is_no_database_of_adk_is_refused(tmp_path: Path) -> None:
         ("mysql://host/db", "does not name"),
     ):
         async with limpet.open("memory://") as lp:
-            with pytest.raises(limpet.InvalidURL, match=words):
+            with pytest.raises(limpet.errors.InvalidURL, match=words):
                 await import_adk(url, lp)
     code, told = limpet_says("import-adk", f"{tmp_path}/other.db", f"{tmp_path}/support.db")
     assert (code, told["error"]["code"]) == (2, "store.url")

@@ -312,7 +312,7 @@ def test_a_wrong_declaration_has_its_own_error(what: str, category: str, declare
 
 def test_every_compile_error_is_provoked() -> None:
     """The cases above cover each category that a compile error has."""
-    kinds = limpet.GraphInvalid.__subclasses__()
+    kinds = limpet.errors.GraphInvalid.__subclasses__()
     assert {kind.category for kind in kinds} <= {category for _, category, _ in CASES}
 
 
@@ -334,7 +334,7 @@ def test_a_builder_can_be_compiled_twice() -> None:
     made = builder()
     first = made.compile()
     second = made.add_node("b", node).add_edge("b", END)
-    with pytest.raises(limpet.UnreachableNode):
+    with pytest.raises(limpet.errors.UnreachableNode):
         second.compile()
     assert list(first.steps) == ["a"]
 

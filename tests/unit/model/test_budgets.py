@@ -98,7 +98,7 @@ def test_the_data_of_budget_events_stays_as_it_is_stored() -> None:
 def test_a_grant_is_of_something() -> None:
     """A number from zero, of cost, tokens or both."""
     for wrong in (Budget(), Budget(cost=-1), Budget(tokens=-1)):
-        with pytest.raises(limpet.InvalidEvent):
+        with pytest.raises(limpet.errors.InvalidEvent):
             budgets.granted(wrong)
 
 
@@ -126,7 +126,9 @@ def test_what_is_known_of_a_budget_cannot_be_changed() -> None:
 )
 def test_an_amount_is_a_number_from_zero(cost: Any, tokens: Any, wrong: str) -> None:
     """Tokens are whole; the error names what is wrong."""
-    with pytest.raises(limpet.InvalidEvent, match=f"the {wrong} of a budget is a number from 0"):
+    with pytest.raises(
+        limpet.errors.InvalidEvent, match=f"the {wrong} of a budget is a number from 0"
+    ):
         budgets.amount(cost, tokens)
     assert budgets.amount(0.0000014, 3) == Amount(1, 3)
     assert budgets.amount(None, None) == Amount(0, 0)
@@ -284,7 +286,7 @@ def test_a_child_has_no_limit_where_its_parent_has_none() -> None:
     assert budgets.allotted(EMPTY, None) is None
     assert budgets.allotted(EMPTY, Budget()) is None
     assert budgets.allotted(EMPTY, 0.5) == Budget(0.5, None)
-    with pytest.raises(limpet.InvalidEvent, match="no budget to share"):
+    with pytest.raises(limpet.errors.InvalidEvent, match="no budget to share"):
         budgets.allotted(EMPTY, Share(0.5))
 
 
@@ -338,12 +340,12 @@ def test_an_account_is_taken_of_a_child_only(key: Key, uid: str) -> None:
     stranger = account(said(0.5), key=key, uid=uid)
     made = children.child_created(CHILD, UID, 1, "", None)
     for facts in (folded(granted(1.0), lent(5)), folded(granted(1.0), made), folded(granted(1.0))):
-        with pytest.raises(limpet.ChildNotFound) as refused:
+        with pytest.raises(limpet.errors.ChildNotFound) as refused:
             folded(stranger, on=facts)
         assert refused.value.id == key.id
     news = children.child_ended(key, uid, "end_turn", summary=None, output=None)
     for late in (news, children.child_released(key, uid)):
-        with pytest.raises(limpet.ChildNotFound):
+        with pytest.raises(limpet.errors.ChildNotFound):
             folded(late, on=folded(made))
     ended = children.child_ended(CHILD, UID, "end_turn", summary=None, output=None)
     assert "children" not in folded(ended, on=folded(made))

@@ -9,7 +9,8 @@ import apsw
 import pytest
 
 import limpet
-from limpet import InvalidOp, Limpet, Session, ops
+from limpet import Limpet, Session, ops
+from limpet.errors import InvalidOp
 from limpet.model.limits import VALUE_DEPTH_MAX
 
 

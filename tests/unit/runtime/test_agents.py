@@ -36,7 +36,7 @@ async def test_a_session_keeps_the_version_of_its_agent(world: World) -> None:
     assert session.head.facts["environment"] == "default@1"
     assert session.runs.budget is not None
     assert session.runs.budget.limit.cost == 0.5
-    with pytest.raises(limpet.DocumentNotFound):
+    with pytest.raises(limpet.errors.DocumentNotFound):
         await lp.create("support", "ada", agent="nobody")
     with pytest.raises(limpet.InvalidInput):
         await lp.create("support", "ada", agent="support@new")
@@ -126,7 +126,7 @@ async def test_22_criteria_are_never_matched_against_their_own_text(world: World
 async def test_criteria_are_a_short_list_of_texts(world: World, criteria: Any) -> None:
     """Anything else is refused, and nothing is recorded."""
     session = await world.begin()
-    with pytest.raises(limpet.InvalidEvent):
+    with pytest.raises(limpet.errors.InvalidEvent):
         await session.outcome.define("deliver", criteria=criteria)
     assert session.version == 1
 

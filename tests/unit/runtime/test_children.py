@@ -143,7 +143,7 @@ async def test_delegation_is_bounded_in_depth(world: World) -> None:
     await world.begin("hi")
     found = await world.work(deeper, retries=0)
     assert sum(w.reason == "requires_action" for w in found) == DELEGATION_DEPTH_MAX
-    assert isinstance(found[-1].error, limpet.InvalidEvent)
+    assert isinstance(found[-1].error, limpet.errors.InvalidEvent)
 
 
 async def test_children_at_once_are_bounded(world: World) -> None:
@@ -155,7 +155,7 @@ async def test_children_at_once_are_bounded(world: World) -> None:
 
     session = await world.begin("hi")
     (woken,) = await world.work(many, retries=0)
-    assert isinstance(woken.error, limpet.InvalidEvent)
+    assert isinstance(woken.error, limpet.errors.InvalidEvent)
     assert len(await session.runs.children()) == 64
 
 
@@ -550,5 +550,5 @@ async def test_a_session_without_a_budget_is_counted_and_not_refused(world: Worl
 async def test_a_budget_is_a_number_from_zero(world: World, wrong: Any) -> None:
     """Anything else is refused."""
     session = await world.begin()
-    with pytest.raises(limpet.InvalidEvent):
+    with pytest.raises(limpet.errors.InvalidEvent):
         await session.runs.grant(wrong, actor="user:ada")

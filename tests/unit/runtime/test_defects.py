@@ -313,7 +313,7 @@ async def test_24_a_budget_too_small_for_any_history_is_an_error(world: World) -
     kept = []
 
     async def harness(turn: limpet.Turn) -> None:
-        with pytest.raises(limpet.InsufficientTokenBudget):
+        with pytest.raises(limpet.errors.InsufficientTokenBudget):
             await turn.context(tokens=1)
         kept.append(len((await turn.context(tokens=40)).messages))
 
@@ -346,7 +346,7 @@ async def test_27_an_agent_cannot_write_what_the_runtime_relies_on(world: World)
         for type in ("session.status_idle", "span.completed", "effect.succeeded", "step.recorded"):
             try:
                 await turn.append(type, {"stop_reason": "end_turn"})
-            except limpet.ReservedType as error:
+            except limpet.errors.ReservedType as error:
                 refused.append(error.code)
 
     await world.begin("hi")

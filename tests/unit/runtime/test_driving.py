@@ -86,5 +86,5 @@ async def test_a_harness_that_somebody_else_cancels_before_its_first_step_is_ove
     (task,) = asyncio.all_tasks() - before
     task.cancel()
     async with asyncio.timeout(60):
-        assert isinstance(await running, limpet.TurnMisused)
+        assert isinstance(await running, limpet.errors.TurnMisused)
     gc.collect()

@@ -330,7 +330,7 @@ async def test_a_key_of_the_caller_belongs_to_one_effect(world: World) -> None:
 
     await world.begin("hi")
     (woken,) = await world.work(harness)
-    assert isinstance(woken.error, limpet.TurnMisused)
+    assert isinstance(woken.error, limpet.errors.TurnMisused)
     assert "'ship'" in str(woken.error)
     assert "'pay'" in str(woken.error)
     assert done == ["pay"]
@@ -368,7 +368,7 @@ async def test_permissions_are_asked_for_inside_the_effect(world: World) -> None
 
 def test_there_is_no_key_outside_of_an_effect() -> None:
     """The key belongs to one call."""
-    with pytest.raises(limpet.TurnMisused):
+    with pytest.raises(limpet.errors.TurnMisused):
         limpet.idempotency_key()
 
 

@@ -341,7 +341,7 @@ async def test_a_compensation_is_declared_before_it_is_registered(world: World) 
     shop = Shop()
     await world.begin("hi")
     (woken,) = await world.work(buys(shop, "bread"))
-    assert isinstance(woken.error, limpet.TurnMisused)
+    assert isinstance(woken.error, limpet.errors.TurnMisused)
     assert not shop.done
 
 
@@ -365,7 +365,7 @@ async def test_a_session_is_archived_and_expires_only_after_it_was_undone(world:
     await session.lifecycle.set_timeouts(limpet.Timeouts(expiry=timedelta(minutes=1)))
     await world.work(buys(shop, "bread"))
     await session.terminate()
-    with pytest.raises(limpet.GuardFailed):
+    with pytest.raises(limpet.errors.GuardFailed):
         await session.archive()
     world.later(600)
     assert (await world.lp.work.sweep()).deleted == 0
@@ -534,7 +534,7 @@ async def test_a_child_is_archived_and_expires_only_after_its_parent_knows(world
     child = await begun_with_child(world)
     await child.lifecycle.set_timeouts(limpet.Timeouts(expiry=timedelta(minutes=1)))
     await child.complete("found")
-    with pytest.raises(limpet.GuardFailed, match="tell its parent"):
+    with pytest.raises(limpet.errors.GuardFailed, match="tell its parent"):
         await child.archive()
     world.later(600)
     assert (await world.lp.work.sweep()).deleted == 0
@@ -622,7 +622,7 @@ async def test_agents_that_delegate_to_each_other_come_to_an_end(world: World) -
                 return
             try:
                 result = await (await turn.delegate(app, "you do it")).result()
-            except limpet.InvalidEvent:
+            except limpet.errors.InvalidEvent:
                 await turn.say("too deep")
             else:
                 await turn.say(result["output"])

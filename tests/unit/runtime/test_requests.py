@@ -34,13 +34,13 @@ async def test_an_approval_is_answered_once(world: World) -> None:
     assert (session.status, session.stop_reason) == ("idle", "requires_action")
     (request,) = session.blocked_on
     await session.confirm(request.id, allow=True, note="fine")
-    with pytest.raises(limpet.RequestAnswered):
+    with pytest.raises(limpet.errors.RequestAnswered):
         await session.confirm(request.id, allow=False)
-    with pytest.raises(limpet.RequestNotFound):
+    with pytest.raises(limpet.errors.RequestNotFound):
         await session.confirm("another", allow=True)
     await world.work(wires)
     assert await world.said() == ["True fine 900"]
-    with pytest.raises(limpet.RequestAnswered):
+    with pytest.raises(limpet.errors.RequestAnswered):
         await session.confirm(request.id, allow=True)
 
 
@@ -52,7 +52,7 @@ async def test_one_of_many_answers_at_once_is_recorded(world: World) -> None:
     others = [world.lp.session(session.key) for _ in range(5)]
     answers = [s.confirm(request.id, allow=bool(n)) for n, s in enumerate(others)]
     found = await asyncio.gather(*answers, return_exceptions=True)
-    assert sum(isinstance(f, limpet.RequestAnswered) for f in found) == 4
+    assert sum(isinstance(f, limpet.errors.RequestAnswered) for f in found) == 4
 
 
 async def test_a_question_is_answered_and_an_approval_confirmed(world: World) -> None:
@@ -64,14 +64,16 @@ async def test_a_question_is_answered_and_an_approval_confirmed(world: World) ->
     session = await world.begin("hi")
     await world.work(asks)
     (request,) = session.blocked_on
-    with pytest.raises(limpet.RequestMismatch, match=r"Use s\.answer\(request_id, output\) to"):
+    with pytest.raises(
+        limpet.errors.RequestMismatch, match=r"Use s\.answer\(request_id, output\) to"
+    ):
         await session.confirm(request.id, allow=True)
     await session.answer(request.id, 1.25)
     await world.work(asks)
     assert await world.said() == ["1.25"]
     await world.send("again")
     await world.work(wires)
-    with pytest.raises(limpet.RequestMismatch, match=r"Use s\.confirm\(…\) to"):
+    with pytest.raises(limpet.errors.RequestMismatch, match=r"Use s\.confirm\(…\) to"):
         await session.answer(session.blocked_on[0].id, 1)
     with pytest.raises(AttributeError):
         session.blocked_on[0].name = "another"  # type: ignore[misc]
@@ -85,7 +87,7 @@ async def test_an_answer_may_be_an_error(world: World) -> None:
     async def asks(turn: limpet.Turn) -> None:
         try:
             await turn.ask("fx_rate", {})
-        except limpet.ToolFailed as error:
+        except limpet.errors.ToolFailed as error:
             await turn.say(f"{error.output}")
 
     session = await world.begin("hi")
@@ -173,7 +175,7 @@ async def test_another_input_than_the_asked_one_stops_the_turn(world: World) -> 
     await world.work(harness)
     await session.confirm(session.blocked_on[0].id, allow=True)
     (woken,) = await world.work(harness)
-    assert isinstance(woken.error, limpet.TurnMismatch)
+    assert isinstance(woken.error, limpet.errors.TurnMismatch)
 
 
 class Wire:
@@ -239,7 +241,7 @@ async def test_a_mismatch_of_large_values_is_asked_about(world: World) -> None:
     await world.work(harness)
     await session.confirm(session.blocked_on[0].id, allow=True)
     (woken,) = await world.work(harness)
-    assert isinstance(woken.error, limpet.TurnMismatch)
+    assert isinstance(woken.error, limpet.errors.TurnMismatch)
     (mismatch,) = session.blocked_on
     assert mismatch.input["recorded"].startswith('{"result":"\\\\')
     assert mismatch.input["now"].endswith(" bytes)")
@@ -285,7 +287,7 @@ async def test_a_request_that_another_replaces_is_not_open_any_more(world: World
     await world.work(harness, on_mismatch="accept")
     (second,) = session.blocked_on
     assert (dict(second.input), second.id != first.id) == ({"eur": 9_000}, True)
-    with pytest.raises(limpet.RequestAnswered):
+    with pytest.raises(limpet.errors.RequestAnswered):
         await session.confirm(first.id, allow=True)
     await session.confirm(second.id, allow=True)
     await world.work(harness, on_mismatch="accept")
@@ -450,7 +452,7 @@ async def test_a_mismatch_shows_how_a_large_value_begins(world: World) -> None:
     await world.work(harness)
     await session.confirm(session.blocked_on[0].id, allow=True)
     (woken,) = await world.work(harness)
-    assert isinstance(woken.error, limpet.TurnMismatch)
+    assert isinstance(woken.error, limpet.errors.TurnMismatch)
     (request,) = session.blocked_on
     assert request.input["recorded"] == {"text": "x"}
     assert request.input["now"].startswith('{"text":"yyy')
@@ -703,7 +705,7 @@ def test_requests_are_bounded() -> None:
     """A head stays small: too large an input is refused before anything is recorded."""
     from limpet.model.facts.running.requests import asked
 
-    with pytest.raises(limpet.InvalidEvent, match="blob"):
+    with pytest.raises(limpet.errors.InvalidEvent, match="blob"):
         asked("r", "approval", "wire", {"text": "x" * 20_000}, input_hash="h")
 
 
@@ -715,7 +717,7 @@ async def test_too_many_requests_at_once_fail_the_turn(world: World) -> None:
 
     session = await world.begin("hi")
     (woken,) = await world.work(harness)
-    assert isinstance(woken.error, limpet.InvalidEvent)
+    assert isinstance(woken.error, limpet.errors.InvalidEvent)
     assert session.stop_reason == "rescheduling"
 
 

@@ -134,7 +134,7 @@ async def test_another_argument_than_the_recorded_one_stops_the_turn(world: Worl
     await world.work(harness)
     await session.confirm(session.blocked_on[0].id, allow=True)
     (woken,) = await world.work(harness)
-    assert isinstance(woken.error, limpet.TurnMismatch)
+    assert isinstance(woken.error, limpet.errors.TurnMismatch)
     assert session.stop_reason == "requires_action"
     assert session.head.pending == 2
     (request,) = session.blocked_on
@@ -186,7 +186,7 @@ async def test_an_effect_that_a_new_run_does_not_reach_stops_the_turn(world: Wor
     await world.work(harness)
     await session.confirm(session.blocked_on[0].id, allow=True)
     (woken,) = await world.work(harness)
-    assert isinstance(woken.error, limpet.TurnMismatch)
+    assert isinstance(woken.error, limpet.errors.TurnMismatch)
     assert "refund" in str(woken.error)
     assert session.head.pending
     await session.confirm(session.blocked_on[0].id, allow=True)
@@ -392,7 +392,7 @@ async def test_a_revisit_is_replaced_when_asked(world: World) -> None:
         turn.revisit(timedelta(minutes=2), "new", "k", "high", replace=True)
         for number in range(14):
             turn.revisit(timedelta(hours=1), "more", f"{number}")
-        with pytest.raises(limpet.TurnMisused):
+        with pytest.raises(limpet.errors.TurnMisused):
             turn.revisit(timedelta(hours=1), "too many")
 
     await world.begin("hi")
@@ -451,7 +451,7 @@ async def test_an_end_that_cannot_be_recorded_is_a_failure_like_any_other(world:
         await session.lifecycle.set_timer(f"t{number}", at, actor="user:ada")
     (woken,) = await world.work(harness, retries=0)
     assert woken.reason == "retries_exhausted"
-    assert isinstance(woken.error, limpet.InvalidEvent)
+    assert isinstance(woken.error, limpet.errors.InvalidEvent)
     assert session.head.pending == 1
     types = await world.types()
     assert types.count("session.error") == 1
@@ -500,7 +500,7 @@ async def test_a_turn_asks_for_so_many_revisits_and_no_more(world: World) -> Non
     async def harness(turn: limpet.Turn) -> None:
         for number in range(REVISITS_PER_TURN_MAX):
             turn.revisit(timedelta(days=1), f"number {number}")
-        with pytest.raises(limpet.TurnMisused, match="at most"):
+        with pytest.raises(limpet.errors.TurnMisused, match="at most"):
             turn.revisit(timedelta(days=1), "one more")
 
     session = await world.begin("hi")
@@ -549,7 +549,7 @@ async def test_what_outlives_its_turn_acts_no_more(world: World) -> None:
         await go.wait()
         try:
             await turn.effect("pay", lambda: done.append(1))
-        except limpet.TurnMisused as error:
+        except limpet.errors.TurnMisused as error:
             refused.append(error)
 
     tasks = []

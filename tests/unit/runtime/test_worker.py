@@ -343,7 +343,7 @@ async def test_where_many_cannot_be_read_together_each_is_read_alone(
     """One session that cannot be read must not keep its neighbours from their turns."""
 
     async def refuses(*_: Any, **how: Any) -> Any:
-        raise limpet.SessionCorrupt("one of them", "it cannot be read")
+        raise limpet.errors.SessionCorrupt("one of them", "it cannot be read")
 
     monkeypatch.setattr(world.store, "load_many", refuses)
     for _ in range(3):
@@ -422,7 +422,7 @@ async def test_a_harness_is_an_async_function_or_an_object_with_run(world: World
     assert await world.said() == ["object"]
     await world.send("again")
     (woken,) = await world.work(lambda turn: turn.id)
-    assert isinstance(woken.error, limpet.TurnMisused)
+    assert isinstance(woken.error, limpet.errors.TurnMisused)
     with pytest.raises(limpet.InvalidInput):
         limpet.Worker(world.lp, 5, app="support")
 

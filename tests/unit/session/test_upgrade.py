@@ -26,7 +26,7 @@ def migrated(before: dict[str, Any], after: dict[str, Any]) -> Draft | None:
 @pytest.mark.parametrize("name", ["apps:b", "App:x", "app:b", "user:b", "temp:b", ""])
 def test_a_migration_makes_fields_of_the_session_only(name: str) -> None:
     """What others share, and what has an unknown scope, is not its to write."""
-    with pytest.raises(errors.SessionMigrationFailed, match="not one of the session's own fields"):
+    with pytest.raises(errors.MigrationFailed, match="not one of the session's own fields"):
         migrated({"n": 1}, {"n": 1, name: 1})
 
 

@@ -80,9 +80,9 @@ async def test_no_guard_is_judged_on_a_fold_with_a_hole(
     await create(store, one, {"n": 0, "items": []})
     kept = store._kept[one]
     kept.fold = msgspec.structs.replace(kept.fold, damaged=(1,))
-    with pytest.raises(limpet.SessionCorrupt):
+    with pytest.raises(limpet.errors.SessionCorrupt):
         await store.commit([addition(one, draft(**change), guards=guards)])
-    with pytest.raises(limpet.SessionCorrupt):
+    with pytest.raises(limpet.errors.SessionCorrupt):
         await store.commit([addition(one), addition(one, draft(**change), guards=guards)])
     (committed,) = await store.commit([addition(one, draft(set={"n": 5, "app:n": 1}))])
     assert (committed.head.version, committed.damaged) == (2, (1,))

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 import apsw
 import pytest
 
-from limpet import Key, Limpet, ScopeFull, State
+from limpet import Key, Limpet, State
+from limpet.errors import ScopeFull
 from limpet.model.limits import SCOPE_NAMES_EVER_MAX, SCOPE_NAMES_MAX
 from limpet.model.shared import ScopeValue
 from limpet.store.planning.scope_limits import DELETED, ScopeLimits

@@ -26,8 +26,8 @@ from limpet.errors import (
     SessionWriteConflict,
     SuspensionPersistenceFailed,
     SuspensionRecordInvalid,
+    error_text,
 )
-from limpet.errors.graph import said
 from limpet.graph.checkpoint import (
     Checkpointer,
     CheckpointRecord,
@@ -419,7 +419,7 @@ async def _together(binding: Binding, tracker: Tracker, final: Any) -> None:
         if isinstance(error, SessionWriteConflict):
             error.result = final
             raise
-        reason = said(error)
+        reason = error_text(error)
         raise SessionSaveFailed(binding.session_id, reason, final) from error
     binding.saved(version)
 
@@ -444,7 +444,7 @@ async def suspended(scope: Scope, signal: SuspendSignal) -> Suspended:
             await tracker.unsuspend()
         if isinstance(error, SessionWriteConflict):
             raise
-        reason = said(error)
+        reason = error_text(error)
         raise SuspensionPersistenceFailed(run.invocation_id, reason) from error
     return Suspended(
         invocation_id=run.invocation_id,

@@ -18,8 +18,8 @@ from limpet.errors import (
     RoutingError,
     StepLimitReached,
     SuspensionError,
+    error_text,
 )
-from limpet.errors.graph import said
 from limpet.graph.context import CURRENT, Scope, SuspendSignal, unwrap, unwrapped
 from limpet.graph.engine.track import Tracker
 from limpet.graph.plan import GraphPlan
@@ -69,14 +69,14 @@ class Edge:
         try:
             found = self.fn(state)
         except Exception as error:
-            reason = said(error)
-            raise EdgeException(self.source, reason, state) from error
+            reason = error_text(error)
+            raise EdgeException(reason, node=self.source, recoverable_state=state) from error
         if found is END and self.ends:
             return None
         if isinstance(found, str) and found in self.names:
             return found
         named = repr(found) if isinstance(found, (str, End)) else described(found)
-        raise RoutingError(self.source, named, state)
+        raise RoutingError(named, node=self.source, recoverable_state=state)
 
 
 class Step(Protocol):
@@ -167,7 +167,7 @@ async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
     try:
         while node is not None:
             if not left:
-                raise StepLimitReached(node, limit, state)
+                raise StepLimitReached(limit, node=node, recoverable_state=state)
             left -= 1
             step = steps[node]
             scope.node, scope.state, scope.attempt = node, state, scope.base
@@ -326,7 +326,7 @@ def passes(step: Step, error: Exception) -> bool:
 
 def failure(step: Step, error: Exception, state: Any) -> NodeException:
     """What the error of a node becomes."""
-    return NodeException(step.name, said(error), state)
+    return NodeException(error_text(error), node=step.name, recoverable_state=state)
 
 
 async def together(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -21,8 +21,8 @@ from limpet.errors import (
     NodeException,
     ParallelBranchesBranchFailed,
     SuspensionError,
+    error_text,
 )
-from limpet.errors.graph import said
 from limpet.graph.checkpoint import Progress, Slot
 from limpet.graph.context import CURRENT, Scope, SuspendSignal, unwrapped
 from limpet.graph.engine.loop import Edge, Middleware, attempt_of, chained, run_graph, together
@@ -100,8 +100,8 @@ class FanOutStep:
         except FATAL:
             raise
         except Exception as error:
-            reason = said(error)
-            raise NodeException(self.name, reason, state) from error
+            reason = error_text(error)
+            raise NodeException(reason, node=self.name, recoverable_state=state) from error
         return self._update(work.results)
 
     def _found(self, scope: Scope, progress: Progress | None) -> Mapping[str, Slot]:
@@ -138,7 +138,7 @@ class FanOutStep:
 
     def _empty(self, state: Any) -> dict[str, Any]:
         if self.settings.on_empty == "raise":
-            raise FanOutEmpty(self.name, state)
+            raise FanOutEmpty(node=self.name, recoverable_state=state)
         return self._update([])
 
     def _update(self, results: list[Slot | dict[str, Any]]) -> dict[str, Any]:
@@ -337,8 +337,10 @@ class BranchesStep:
             raise
         except Exception as error:
             if self.error_policy == "fail_fast":
-                reason = said(error)
-                raise ParallelBranchesBranchFailed(self.name, name, reason, state) from error
+                reason = error_text(error)
+                raise ParallelBranchesBranchFailed(
+                    name, reason, node=self.name, recoverable_state=state
+                ) from error
             result = Slot(done=True, error={"branch_name": name, **described_error(error)})
         if result is None:  # not to be run this time
             return

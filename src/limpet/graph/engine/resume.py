@@ -32,8 +32,8 @@ from limpet.errors import (
     StateValidationError,
     SuspensionRecordInvalid,
     SuspensionResumePayloadInvalid,
+    error_text,
 )
-from limpet.errors.graph import said
 from limpet.graph.checkpoint import (
     Checkpointer,
     CheckpointRecord,
@@ -120,7 +120,7 @@ class Hold:
         try:
             taken = await self._leases.hold(record.invocation_id)
         except Exception as error:
-            raise CheckpointLoadFailed(record.invocation_id, said(error)) from error
+            raise CheckpointLoadFailed(record.invocation_id, error_text(error)) from error
         if taken:
             self._id = record.invocation_id
         elif record.status == "suspended":
@@ -248,10 +248,10 @@ async def _loaded(checkpointer: Checkpointer, invocation_id: str) -> Any:
     except CheckpointRecordInvalid:
         raise
     except _UNREADABLE as error:
-        reason = f"what is stored cannot be read ({said(error)})"
+        reason = f"what is stored cannot be read ({error_text(error)})"
         raise CheckpointRecordInvalid(invocation_id, reason) from error
     except Exception as error:
-        raise CheckpointLoadFailed(invocation_id, said(error)) from error
+        raise CheckpointLoadFailed(invocation_id, error_text(error)) from error
 
 
 # --- states of another version --------------------------------------------------------------------
@@ -332,7 +332,7 @@ def _read(plan: StatePlan[Any], state: Mapping[str, Any], invocation_id: str) ->
     try:
         return plan.load(state, f"the state of invocation {invocation_id!r}")
     except StateValidationError as error:
-        fields = ", ".join(error.fields) or "as a whole"
+        fields = ", ".join(error.invalid_fields) or "as a whole"
         reason = f"its state does not fit {plan.name} ({fields}): {error.reason}"
         raise CheckpointRecordInvalid(invocation_id, reason) from error
 
@@ -390,7 +390,7 @@ def _signalled(
             graph, frames, list(known.get("slots", ())), values, completed=bool(known["completed"])
         )
     except StateValidationError as error:
-        reason = f"{', '.join(error.fields) or 'as a whole'}: {error.reason}"
+        reason = f"{', '.join(error.invalid_fields) or 'as a whole'}: {error.reason}"
         raise SuspensionResumePayloadInvalid(record.invocation_id, reason) from error
     except (KeyError, IndexError, AttributeError) as error:
         reason = f"its record of the suspension is not complete ({error})"

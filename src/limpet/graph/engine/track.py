@@ -13,8 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias
 
-from limpet.errors import CheckpointSaveFailed
-from limpet.errors.graph import said
+from limpet.errors import CheckpointSaveFailed, error_text
 from limpet.graph.checkpoint import (
     ChangeCheckpointer,
     Checkpointer,
@@ -407,7 +406,7 @@ class Tracker:
         )
 
     def _unsaved(self, error: Exception, result: Any = None) -> CheckpointSaveFailed:
-        return CheckpointSaveFailed(self._run.invocation_id, said(error), result)
+        return CheckpointSaveFailed(self._run.invocation_id, error_text(error), result)
 
     def _drop(self, frame: LiveFrame) -> None:
         """Forget the frames inside this one: they ended, or another attempt begins."""

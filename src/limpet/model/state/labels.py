@@ -28,6 +28,7 @@ from limpet.model.state.steps import (
     Function,
     applied,
     check_function,
+    check_lifecycle,
     name_of,
     plain_copy,
     why,
@@ -64,7 +65,7 @@ class LabelRegistry:
     """
 
     def __init__(self, description: str = "", *, lifecycle: Lifecycle = "session") -> None:
-        MigrationMissing.of(lifecycle)  # raises InvalidInput if there is no such lifecycle
+        check_lifecycle(lifecycle)
         self.description, self.lifecycle = description, lifecycle
         self._steps: dict[Step, LabelMigration] = {}
 
@@ -84,7 +85,7 @@ class LabelRegistry:
             )
         made = LabelMigration(source, target, fn)
         if self._steps.setdefault(step, made) is not made:
-            raise MigrationAmbiguous.of(self.lifecycle)(*step, ((step,), (step,)))
+            raise MigrationAmbiguous(self.lifecycle, *step, ((step,), (step,)))
 
     @property
     def migrations(self) -> LabelWay:
@@ -121,8 +122,9 @@ class LabelRegistry:
             return ()
         ways = self._shortest(source, target)
         if not ways:
-            kind = MigrationMissing.of(self.lifecycle)
-            raise kind(source, target, len(self), self.describe(), self._advice())
+            raise MigrationMissing(
+                self.lifecycle, source, target, len(self), self.describe(), self._advice()
+            )
         if len(ways) > 1:
             raise self._ambiguous(source, target, ways)
         return ways[0]
@@ -138,9 +140,10 @@ class LabelRegistry:
             check_label(source)
             plain = plain_copy(fields, "the state")
         except (InvalidSchema, InvalidValue) as error:
-            kind = SchemaIncompatible.of(self.lifecycle)
-            raise kind(_shortened(source), target, why(error)) from error
-        failed = partial(MigrationFailed.of(self.lifecycle), source, target)
+            raise SchemaIncompatible(
+                self.lifecycle, _shortened(source), target, why(error)
+            ) from error
+        failed = partial(MigrationFailed, self.lifecycle, source, target)
         for migration in self.path(source, target):
             plain = applied(migration.fn, migration.step, plain, failed)
         return plain
@@ -169,7 +172,7 @@ class LabelRegistry:
 
     def _ambiguous(self, source: str, target: str, ways: list[LabelWay]) -> MigrationAmbiguous:
         paths = tuple([tuple([migration.step for migration in way]) for way in ways])
-        return MigrationAmbiguous.of(self.lifecycle)(source, target, paths)
+        return MigrationAmbiguous(self.lifecycle, source, target, paths)
 
     def _advice(self) -> str:
         verb = "with_session_migration" if self.lifecycle == "session" else "with_state_migration"

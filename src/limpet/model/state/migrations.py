@@ -49,6 +49,7 @@ from limpet.model.state.steps import (
     Function,
     applied,
     check_function,
+    check_lifecycle,
     name_of,
     plain_copy,
     why,
@@ -107,7 +108,7 @@ class MigrationRegistry:
     """
 
     def __init__(self, description: str = "", *, lifecycle: Lifecycle = "session") -> None:
-        MigrationMissing.of(lifecycle)  # raises InvalidInput if it is none
+        check_lifecycle(lifecycle)
         self.description, self.lifecycle = description, lifecycle
         self._steps: dict[tuple[MajorMinor, MajorMinor], Migration] = {}
 
@@ -135,7 +136,7 @@ class MigrationRegistry:
         there = self._steps.setdefault((made.source.major_minor, made.target.major_minor), made)
         if there is not made:
             both = ((there.step,), (made.step,))
-            raise MigrationAmbiguous.of(self.lifecycle)(*made.step, both)
+            raise MigrationAmbiguous(self.lifecycle, *made.step, both)
 
     def migration(
         self, source: str | SchemaVersion, target: str | SchemaVersion
@@ -175,11 +176,12 @@ class MigrationRegistry:
         takes the path of the next newer registered minor.
         """
         wanted = SchemaVersion.parse(target)
-        kind = MigrationAmbiguous.of(self.lifecycle)
         found = []
         for source in {step.source.major_minor: step.source for step in self.migrations}.values():
             if len(ways := self._ways(source, wanted)) > 1:
-                found.append(kind(str(source), str(wanted), _shown(ways)))
+                found.append(
+                    MigrationAmbiguous(self.lifecycle, str(source), str(wanted), _shown(ways))
+                )
         return tuple(found)
 
     def path(
@@ -199,17 +201,17 @@ class MigrationRegistry:
         names = (str(stored), str(wanted))
         ways = self._ways(stored, wanted)
         if len(ways) > 1:
-            raise MigrationAmbiguous.of(self.lifecycle)(*names, _shown(ways))
+            raise MigrationAmbiguous(self.lifecycle, *names, _shown(ways))
         if ways:
             return ways[0]
         if stored.major == wanted.major:
             if newer_minor == "keep":
                 return ()
-            raise SchemaIncompatible.of(self.lifecycle)(*names, *_NEWER_MINOR)
+            raise SchemaIncompatible(self.lifecycle, *names, *_NEWER_MINOR)
         if stored.major > wanted.major:
             reason = "newer code wrote it and no migration back is registered"
-            raise SchemaIncompatible.of(self.lifecycle)(*names, reason)
-        raise MigrationMissing.of(self.lifecycle)(*names, len(self), self.describe())
+            raise SchemaIncompatible(self.lifecycle, *names, reason)
+        raise MigrationMissing(self.lifecycle, *names, len(self), self.describe())
 
     # --- migrating ------------------------------------------------------------------------------
 
@@ -233,13 +235,14 @@ class MigrationRegistry:
         try:
             stored, plain = SchemaVersion.parse(source), plain_copy(fields, "the state")
         except (InvalidSchema, InvalidValue) as error:
-            kind = SchemaIncompatible.of(self.lifecycle)
-            raise kind(_shortened(source), str(wanted), why(error)) from error
+            raise SchemaIncompatible(
+                self.lifecycle, _shortened(source), str(wanted), why(error)
+            ) from error
         before = checksum(plain).hex()
         if expected is not None and expected != before:
             raise IntegrityViolation(f"the state of schema {stored}", expected, before)
         path = self.path(stored, wanted, newer_minor=newer_minor)
-        failed = partial(MigrationFailed.of(self.lifecycle), str(stored), str(wanted))
+        failed = partial(MigrationFailed, self.lifecycle, str(stored), str(wanted))
         for migration in path:
             plain = applied(migration.fn, migration.step, plain, failed)
         after = checksum(plain).hex() if path else before

@@ -14,7 +14,14 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from limpet.errors import InvalidInput, InvalidSchema, InvalidValue, MigrationFailed, Step
+from limpet.errors import (
+    InvalidInput,
+    InvalidSchema,
+    InvalidValue,
+    Lifecycle,
+    MigrationFailed,
+    Step,
+)
 from limpet.model.limits import STATE_DEPTH_MAX
 from limpet.model.values import round_trip, settle, unfitting
 
@@ -22,6 +29,14 @@ Fields: TypeAlias = dict[str, Any]
 Function: TypeAlias = Callable[[Fields], Fields]
 
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def check_lifecycle(lifecycle: Lifecycle) -> None:
+    """Raise InvalidInput unless state has this lifecycle."""
+    if lifecycle not in ("session", "checkpoint"):
+        raise InvalidInput(
+            f"{lifecycle!r} is not a lifecycle with state. Pass 'session' or 'checkpoint'."
+        )
 
 
 def check_function(fn: object, step: Step) -> None:

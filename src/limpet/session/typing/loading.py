@@ -104,7 +104,9 @@ class Loading:
         except EventTooLarge as error:
             stored, step = str(loaded.head.schema_version), tuple(draft.data["steps"][-1])
             reason = f"changes too much for one event ({error.size_bytes:,} bytes)"
-            raise errors.SessionMigrationFailed(stored, str(upgrade.code), step, reason) from error
+            raise errors.MigrationFailed(
+                "session", stored, str(upgrade.code), step, reason
+            ) from error
 
     async def _verify(self) -> None:
         """Integrity first, before any function runs: a migration must not build on damage."""

@@ -13,9 +13,9 @@ from typing import Any
 from limpet.errors import (
     InvalidInput,
     InvalidSchema,
+    MigrationFailed,
+    SchemaIncompatible,
     SchemaViolation,
-    SessionMigrationFailed,
-    SessionSchemaIncompatible,
     SessionSchemaViolation,
 )
 from limpet.model import OPS_PER_EVENT_MAX, Fact, FrozenDict, Head, PlainOp, scope_of
@@ -57,7 +57,7 @@ class Upgrade:
             version, newer = SchemaVersion.parse(stored), self.newer_minor
             way = self.migrations.path(version, self.code, newer_minor=newer)
         except InvalidSchema as error:
-            raise SessionSchemaIncompatible(stored, str(self.code), error.reason) from error
+            raise SchemaIncompatible("session", stored, str(self.code), error.reason) from error
         if not way:
             self._fitting = (stored, len(self.migrations))
         return way
@@ -66,7 +66,7 @@ class Upgrade:
         """Raise MigrationError unless state is read as it is: others may have migrated it since."""
         if self.way(head.schema_version):
             reason = "it was migrated since this object was loaded; refresh it first"
-            raise SessionSchemaIncompatible(str(head.schema_version), str(self.code), reason)
+            raise SchemaIncompatible("session", str(head.schema_version), str(self.code), reason)
 
     def migration(self, head: Head, fields: FrozenDict) -> Fact | None:
         """The event that makes stored state what the code expects; None if it can be read.
@@ -105,12 +105,12 @@ class Upgrade:
             if not name or scope_of(name) != "session" or unknown:
                 reason = f"made {name!r}, which is not one of the session's own fields"
                 step = migrated.path[-1].step
-                raise SessionMigrationFailed(stored, str(self.code), step, reason)
+                raise MigrationFailed("session", stored, str(self.code), step, reason)
 
 
 def misfit(head: Head, error: SchemaViolation) -> SessionSchemaViolation:
     """The error with its session, so that a worker's loop can go on with the others."""
-    return SessionSchemaViolation(head.key, error.field, error.expected, error.actual)
+    return SessionSchemaViolation(error.field, error.expected, error.actual, head.key)
 
 
 def ops_between(before: FrozenDict, after: FrozenDict) -> tuple[PlainOp, ...]:

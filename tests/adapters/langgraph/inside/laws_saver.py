@@ -174,15 +174,15 @@ async def test_a_late_write_after_delete_is_refused(saver: LimpetSaver) -> None:
     seen = (await saver.aget_tuple(at())).config
     await saver.adelete_thread("t")
     for config in (bare, seen):
-        with pytest.raises(limpet.SessionDeleted):
+        with pytest.raises(limpet.errors.SessionDeleted):
             await put(saver, config, 2, a=2)
-        with pytest.raises(limpet.SessionDeleted):
+        with pytest.raises(limpet.errors.SessionDeleted):
             await saver.aput_writes(config, [("a", 2)], "task")
     assert await saver.aget_tuple(at()) is None
     await put(saver, at(), a="a new thread")
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await saver.aput_writes(seen, [("a", 2)], "task")
-    with pytest.raises(limpet.SessionDeleted):
+    with pytest.raises(limpet.errors.SessionDeleted):
         await put(saver, seen, 2, a=2)
     assert await values_at(saver, at()) == {"a": "a new thread"}
 
@@ -430,5 +430,5 @@ def test_without_await_it_does_the_same(tmp_path: Path) -> None:
         saver.prune(["v"], strategy="delete")
         saver.delete_thread("u")
         assert list(saver.list(None)) == []
-    with pytest.raises(limpet.StoreClosed, match="from_url"):
+    with pytest.raises(limpet.errors.StoreClosed, match="from_url"):
         saver.get_tuple(at())

@@ -10,18 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from limpet import (
-    Change,
-    Diff,
-    DiffMismatch,
-    IntegrityViolation,
-    InvalidDiff,
-    InvalidOp,
-    InvalidValue,
-    Kind,
-    diff,
-)
+from limpet import Change, Diff, Kind, diff
 from limpet.cli.diff_table import diff_table
+from limpet.errors import DiffMismatch, IntegrityViolation, InvalidDiff, InvalidOp, InvalidValue
 from limpet.model import ops
 from limpet.model.canonical import canonical, same
 from limpet.model.limits import VALUE_DEPTH_MAX

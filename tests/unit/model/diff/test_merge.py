@@ -7,18 +7,8 @@ from typing import Any
 
 import pytest
 
-from limpet import (
-    ABSENT,
-    Conflict,
-    InvalidInput,
-    InvalidValue,
-    LastWriter,
-    MergeConflict,
-    Policy,
-    Priority,
-    escalate,
-    merge,
-)
+from limpet import ABSENT, Conflict, InvalidInput, LastWriter, Policy, Priority, escalate, merge
+from limpet.errors import InvalidValue, MergeConflict
 from limpet.model import ops
 from limpet.model.canonical import canonical, same
 from limpet.model.limits import VALUE_DEPTH_MAX

@@ -13,16 +13,8 @@ import msgspec
 import pytest
 
 import limpet
-from limpet import (
-    Envelope,
-    EnvelopeNewer,
-    IntegrityViolation,
-    InvalidEnvelope,
-    InvalidInput,
-    InvalidValue,
-    LimpetError,
-    envelope,
-)
+from limpet import Envelope, InvalidInput, LimpetError, envelope
+from limpet.errors import EnvelopeNewer, IntegrityViolation, InvalidEnvelope, InvalidValue
 from limpet.model.envelope.msgpack import check_names
 from limpet.model.limits import ENVELOPE_BYTES_MAX, STATE_DEPTH_MAX, VALUE_DEPTH_MAX
 from limpet.model.values import FrozenDict, freeze
@@ -521,7 +513,7 @@ def test_what_is_not_bytes_is_refused(other: Any) -> None:
 def test_every_refusal_is_under_one_branch() -> None:
     """`except StateError` is enough for bytes from elsewhere."""
     for kind in (IntegrityViolation, InvalidEnvelope, EnvelopeNewer):
-        assert issubclass(kind, limpet.StateError)
+        assert issubclass(kind, limpet.errors.StateError)
         assert issubclass(kind, LimpetError)
 
 
@@ -530,7 +522,8 @@ def test_every_refusal_is_under_one_branch() -> None:
 WITHOUT = """
 import sys
 sys.modules["google.protobuf"] = None
-from limpet import ExtraMissing, IntegrityViolation, envelope
+from limpet import envelope
+from limpet.errors import ExtraMissing, IntegrityViolation
 header = dict(schema_version=None, state_version=0, serialized_at_us=0)
 for format in ("json", "msgpack"):
     assert envelope.decode(envelope.encode({"a": 1}, format=format, **header)).fields == {"a": 1}

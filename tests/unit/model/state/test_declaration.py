@@ -28,7 +28,8 @@ from pydantic import (
 )
 from typing_extensions import TypeAliasType
 
-from limpet import InvalidSchema, Record, State
+from limpet import Record, State
+from limpet.errors import InvalidSchema
 from limpet.model.state import reducers as r
 from limpet.model.state.state import encode_fields
 from tests.support.declared import Called, Level, Message, Node, Point, Role, Said

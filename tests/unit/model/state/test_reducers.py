@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from limpet import InvalidSchema, SchemaViolation
+from limpet.errors import InvalidSchema, SchemaViolation
 from limpet.model.ops import Add, Cut, Merge, Set
 from limpet.model.state import reducers as r
 from limpet.model.state.reducers import Reducer

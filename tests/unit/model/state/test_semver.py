@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from limpet import InvalidInput, InvalidSchema, SchemaVersion
+from limpet import InvalidInput, SchemaVersion
+from limpet.errors import InvalidSchema
 from limpet.model.state.semver import compatible, relation
 
 V = SchemaVersion.parse

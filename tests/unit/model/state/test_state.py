@@ -11,19 +11,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
-from limpet import (
-    TTL,
-    Draft,
-    InvalidValue,
-    Record,
-    Ref,
-    SchemaViolation,
-    State,
-    UnknownVariant,
-    diff,
-    envelope,
-    merge,
-)
+from limpet import TTL, Draft, Record, Ref, State, UnknownVariant, diff, envelope, merge
+from limpet.errors import InvalidValue, SchemaViolation
 from limpet.model.canonical import canonical
 from limpet.model.events import prepare
 from limpet.model.state.state import decode_fields, encode_fields

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from limpet import TTL, Ref, SchemaViolation, UnknownVariant
+from limpet import TTL, Ref, UnknownVariant
+from limpet.errors import SchemaViolation
 from tests.support.declared import Role
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from limpet import Record, Replace, SchemaViolation, State
+from limpet import Record, Replace, State
+from limpet.errors import SchemaViolation
 from limpet.model import ops
 from limpet.model.ops import Add, Cut, Merge, Set
 from limpet.model.state.reducers import append, bounded_append, dedupe_append, merge, merge_by_key

@@ -63,7 +63,7 @@ async def test_an_erasure_does_not_wait_for_those_who_look(tmp_path: Path) -> No
         await other.get(s.key)
         await lp.erase(s.key)
         assert found(tmp_path) == set()
-        with pytest.raises(limpet.SessionErased):
+        with pytest.raises(limpet.errors.SessionErased):
             await other.get(s.key)
 
 

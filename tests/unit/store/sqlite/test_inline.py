@@ -451,7 +451,7 @@ async def test_closing_finishes_a_turn_that_is_not_over(tmp_path: Path) -> None:
     await turns(1)
     await store.close()
     assert (await task).head.version == 2
-    with pytest.raises(limpet.StoreClosed):
+    with pytest.raises(limpet.errors.StoreClosed):
         await add(store, A)
     again = await SQLiteStore.open(tmp_path / "a.db")
     assert (await load(again, A)).head.version == 2
@@ -492,7 +492,7 @@ async def test_a_lone_commit_that_fails_on_the_loop_is_refused(
 ) -> None:
     """As the thread refuses it: it can be sent again, and nothing of it is left."""
     for _ in range(2):
-        with pytest.raises(limpet.StoreFailed) as caught:
+        with pytest.raises(limpet.errors.StoreFailed) as caught:
             await add(strained, A, draft(inc={"n": 1}))
         assert caught.value.retryable
     assert not strained._writer._writes.conn.in_transaction  # type: ignore[union-attr]
@@ -542,7 +542,7 @@ async def test_a_full_disk_is_told_on_the_loop(store: SQLiteStore, disk: Disk) -
         raise apsw.FullError("injected")
 
     disk.at_sync = full
-    with pytest.raises(limpet.StoreFull):
+    with pytest.raises(limpet.errors.StoreFull):
         await add(store, A)
     assert disk.on_loop() == [True]
     assert (await add(store, A)).head.version == 2
@@ -751,7 +751,7 @@ async def test_closing_refuses_another_loops_latecomers(store: SQLiteStore) -> N
     job = SQLiteJob([addition(A)])
     queue = store._writer.jobs  # type: ignore[union-attr]
     queue._put([job])
-    with pytest.raises(limpet.StoreClosed):
+    with pytest.raises(limpet.errors.StoreClosed):
         async with asyncio.timeout(SOON):
             await job.future
 
