@@ -12,7 +12,7 @@ import pytest
 import limpet
 from limpet import Draft, InvalidInput
 from limpet.store import cold
-from limpet.store.postgres.writing import snapshots as server_snapshots
+from limpet.store.postgres.writing import lane
 from limpet.store.sqlite import writer
 from tests.support.seal import FixedKeySeal
 
@@ -39,7 +39,7 @@ async def lp(place: tuple[str, FixedKeySeal | None]) -> AsyncIterator[limpet.Lim
 def many_rungs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ladder with a rung every few events, and segments of few events."""
     monkeypatch.setattr(writer, "SNAPSHOT_FLOOR_BYTES", 4_096)
-    monkeypatch.setattr(server_snapshots, "SNAPSHOT_FLOOR_BYTES", 4_096)
+    monkeypatch.setattr(lane, "SNAPSHOT_FLOOR_BYTES", 4_096)
     monkeypatch.setattr(cold, "EVENTS_MAX", 16)
     monkeypatch.setattr(cold, "EVENTS_MIN", 4)
 
@@ -209,7 +209,7 @@ async def test_cold_segments_take_about_a_third_of_the_rows(
     if lp.url == "memory://":
         pytest.skip("memory has no rows")
     monkeypatch.setattr(writer, "SNAPSHOT_FLOOR_BYTES", 64 * 2**10)
-    monkeypatch.setattr(server_snapshots, "SNAPSHOT_FLOOR_BYTES", 64 * 2**10)
+    monkeypatch.setattr(lane, "SNAPSHOT_FLOOR_BYTES", 64 * 2**10)
     monkeypatch.setattr(cold, "EVENTS_MAX", 2_048)
     s = await lp.create("shop", "ada", "1", actor="agent:main")
     for start in range(0, 2_000, 500):

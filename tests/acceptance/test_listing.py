@@ -15,7 +15,7 @@ import limpet
 from limpet import Key, Limpet, Page, Session
 from limpet.errors import InvalidQuery
 from limpet.model import limits
-from limpet.store.postgres.reading import states
+from limpet.store.postgres.reading import heads
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Query
 from limpet.store.sqlite.store import SQLiteStore
@@ -36,7 +36,7 @@ async def keys(lp: Limpet, **query: Any) -> list[Key]:
 
 def end_pages_after(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """End a page of states after so many bytes, in every store."""
-    for place in (limits, states):
+    for place in (limits, heads):
         monkeypatch.setattr(place, "STATES_BYTES_MAX", size)
 
 
@@ -125,7 +125,7 @@ async def test_states_of_a_page_are_one_round_trip(postgres_store_url: str) -> N
             await lp.create("shop", f"u{number}", state=state)
         asked: list[Any] = []
         with conn.query_logger(asked.append):
-            page = await states.page(store._reader, conn, Query(), cursor=None, limit=50)
+            page = await heads.page_with_states(store._reader, conn, Query(), cursor=None, limit=50)
             await asyncio.sleep(0)  # the driver tells it with the loop's next turn
         assert (len(page.states), len(asked)) == (12, 1)
     await conn.close()

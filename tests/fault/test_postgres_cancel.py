@@ -13,7 +13,7 @@ import pytest
 
 from limpet.errors import SessionNotFound, StoreFailed, StoreRefused
 from limpet.model.keys import Key
-from limpet.store.postgres.connect import CONNECTIONS_MIN, shares
+from limpet.store.postgres.server.pool import CONNECTIONS_MIN, shares
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.postgres.writing import lane
 from limpet.store.protocol import Committed

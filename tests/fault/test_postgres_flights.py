@@ -13,12 +13,12 @@ from limpet.model import Key
 from limpet.model.facts.labels import LABELED
 from limpet.model.facts.timeouts import Timeouts, timeouts_set
 from limpet.store.cache import CachedSession
-from limpet.store.postgres.server import Connection, PostgresWriteConnection
+from limpet.store.postgres.server.pool import PostgresWriteConnection
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.store import PostgresStore
-from limpet.store.postgres.writing.batch import PostgresBatch
+from limpet.store.postgres.writing.batch import CommitReply, PostgresBatch
 from limpet.store.postgres.writing.jobs import PostgresJob
 from limpet.store.postgres.writing.lane import Lane, PackedBatch
-from limpet.store.postgres.writing.reply import CommitReply
 from limpet.store.postgres.writing.view import PostgresView
 from limpet.store.protocol import Committed, Query
 from limpet.testing.commits import add, create, draft, key, load, ready

@@ -13,11 +13,10 @@ from typing import Any, cast
 import pytest
 
 from limpet.errors import StoreFailed
-from limpet.store.postgres.server import Connection
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.store import PostgresStore
-from limpet.store.postgres.writing.batch import PostgresBatch
-from limpet.store.postgres.writing.flight import Flight
-from limpet.store.postgres.writing.reply import CommitReply
+from limpet.store.postgres.writing.batch import CommitReply, PostgresBatch
+from limpet.store.postgres.writing.lane import Flight
 from limpet.store.protocol import Committed
 from limpet.testing.commits import add, create, draft, key, load
 

@@ -13,15 +13,14 @@ import pytest
 
 from limpet.errors import StoreBusy
 from limpet.model.limits import READ_PAGE_BYTES_MAX
-from limpet.store.postgres import connect
-from limpet.store.postgres.server import settings
+from limpet.store.postgres.server import pool, settings
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Committed
 from limpet.testing.commits import add, create, draft, key, load, log
 from tests.support.postgres import waiting_backend
 
-READERS, _ = connect.shares(connect.CONNECTIONS)
+READERS, _ = pool.shares(pool.CONNECTIONS)
 A, B = key("a"), key("b")
 
 

@@ -15,8 +15,8 @@ import limpet
 from limpet import errors
 from limpet.store.open import look_at, refuse_missing
 from limpet.store.postgres.server import schema, settings
+from limpet.store.postgres.server.pool import PostgresWriteConnection
 from limpet.store.postgres.server.schema import SCHEMA
-from limpet.store.postgres.server.writer import PostgresWriteConnection
 from limpet.store.postgres.sql import SQL, script
 from limpet.store.postgres.store import PostgresStore
 from tests.support.postgres import Server, waiting_backend

@@ -20,7 +20,7 @@ from limpet.errors import InvalidURL, StoreUnopened
 from limpet.store.open import look_at
 from limpet.store.postgres import store as postgres_store
 from limpet.store.postgres.server import settings
-from limpet.store.postgres.server.pooler import Through, connect
+from limpet.store.postgres.server.pooler import Through, connect_alone
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Check
 from limpet.testing.laws.reads.live import ends, partial, taken
@@ -145,7 +145,7 @@ async def test_every_transaction_has_the_settings_of_a_connection(
     try:
         async with pooler.relaying(postgres_server) as through:
             wanted = settings.connection_settings(7) | settings.LOOKUP_PLANS
-            conn = await connect(through, wanted)
+            conn = await connect_alone(through, wanted)
             for _ in range(2 * pooler.SESSIONS):
                 assert await shown(conn) == EXPECTED
                 async with conn.transaction():
@@ -159,7 +159,7 @@ async def test_every_transaction_has_the_settings_of_a_connection(
 
 async def test_a_call_that_fails_or_is_cancelled_leaves_no_transaction(through: str) -> None:
     """Its connection serves the next call, and the server's session the next client."""
-    conn: Through = await connect(through, settings.connection_settings(7))
+    conn: Through = await connect_alone(through, settings.connection_settings(7))
     for _ in range(pooler.SESSIONS):
         with pytest.raises(asyncpg.DivisionByZeroError):
             await conn.fetchval("SELECT 1 / 0")

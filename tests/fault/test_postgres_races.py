@@ -18,14 +18,12 @@ from limpet.errors import (
     StoreFailed,
 )
 from limpet.model import Commit
-from limpet.store.postgres.server import Connection
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.store import PostgresStore
-from limpet.store.postgres.writing.batch import PostgresBatch
-from limpet.store.postgres.writing.flight import Flight
+from limpet.store.postgres.writing.batch import CommitReply, PostgresBatch
 from limpet.store.postgres.writing.jobs import PostgresJob
-from limpet.store.postgres.writing.lane import LOCK_AFTER_TRIES
-from limpet.store.postgres.writing.reply import CommitReply
+from limpet.store.postgres.writing.lane import LOCK_AFTER_TRIES, Flight
 from limpet.store.protocol import Committed, Place
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log
 from tests.support.postgres import waiting_backend

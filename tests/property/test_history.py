@@ -20,7 +20,7 @@ from limpet import LimpetError
 from limpet.model.canonical import canonical
 from limpet.model.fold import Fold, replay
 from limpet.model.head import blank
-from limpet.store.postgres.writing import snapshots as postgres_snapshots
+from limpet.store.postgres.writing import lane
 from limpet.store.sqlite import writer
 from tests.property.strategies import drafts, values
 from tests.support import postgres
@@ -241,5 +241,5 @@ def test_the_same_laws_hold_on_postgresql(
             await blames(lp, log, name)
             assert (await lp.maintenance.verify()).findings == ()
 
-    with mock.patch.object(postgres_snapshots, "SNAPSHOT_FLOOR_BYTES", 1):
+    with mock.patch.object(lane, "SNAPSHOT_FLOOR_BYTES", 1):
         asyncio.run(within())

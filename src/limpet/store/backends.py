@@ -296,29 +296,29 @@ async def _open_postgres(
     *,
     looking: bool = False,
 ) -> Store:
-    connect = _postgres_connect()
+    pool = _postgres_pool()
     from limpet.store.postgres.store import PostgresStore
 
-    most = connect.CONNECTIONS if connections is None else connections
+    most = pool.CONNECTIONS if connections is None else connections
     how: Any = {"seal": seal, "connections": most, "looking": looking, "check": check}
     return await PostgresStore.open(url, **how)
 
 
 async def _look_postgres(url: str) -> Store:
-    await _postgres_connect().refuse_empty(url, ready=True)
+    await _postgres_pool().refuse_empty(url, ready=True)
     return await _open_postgres(url, None, None, looking=True)
 
 
 async def _refuse_no_schema(url: str) -> None:
-    await _postgres_connect().refuse_empty(url)
+    await _postgres_pool().refuse_empty(url)
 
 
-def _postgres_connect() -> ModuleType:
+def _postgres_pool() -> ModuleType:
     try:
-        from limpet.store.postgres import connect
+        from limpet.store.postgres.server import pool
     except ImportError as error:
         raise ExtraMissing("asyncpg", "postgres") from error
-    return connect
+    return pool
 
 
 def _refuse_server(_: str) -> None:

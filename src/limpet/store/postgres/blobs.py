@@ -32,7 +32,8 @@ from limpet.store.blobs import (
 )
 from limpet.store.coding import Codec, Damaged
 from limpet.store.postgres.reading.reader import PostgresReader
-from limpet.store.postgres.server import Connection, Pools
+from limpet.store.postgres.server.pool import Pools
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.threads import in_thread
 

@@ -17,7 +17,7 @@ from limpet.store.coding import Codec, Damaged
 from limpet.store.cold import Cold
 from limpet.store.paging import PageBytes, wanted, within
 from limpet.store.postgres import rows
-from limpet.store.postgres.server import Connection
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 
 

@@ -14,8 +14,9 @@ from limpet.store.coding import Damaged, packed_snapshot
 from limpet.store.cold import Cold
 from limpet.store.postgres import cold as segments
 from limpet.store.postgres import rows
-from limpet.store.postgres.reading import PostgresReader, base_of
-from limpet.store.postgres.server import Connection
+from limpet.store.postgres.reading.lineage import base_of
+from limpet.store.postgres.reading.reader import PostgresReader
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Compacted
 

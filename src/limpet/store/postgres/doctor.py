@@ -16,16 +16,15 @@ from typing import Final
 from limpet.store.answers import Check, plural, size
 from limpet.store.doctor import listed
 from limpet.store.postgres.failures import UNOPENED, unopened
-from limpet.store.postgres.server import (
-    TABLES_SECONDS_MAX,
-    Connection,
-    connect_alone,
-    is_pooled,
-    listening_url,
-    where,
-)
+from limpet.store.postgres.server.address import is_pooled, listening_url, where
+from limpet.store.postgres.server.pooler import connect_alone
 from limpet.store.postgres.server.schema import SCHEMA, TIMELINE, outdated
-from limpet.store.postgres.server.settings import ENCODING, UTF8_DATABASE
+from limpet.store.postgres.server.settings import (
+    ENCODING,
+    TABLES_SECONDS_MAX,
+    UTF8_DATABASE,
+    Connection,
+)
 from limpet.store.postgres.sql import SQL
 
 OLDEST: Final = 14  # of the major versions that its makers still maintain

@@ -19,7 +19,7 @@ from limpet.store.coding import erasure_crc, scope_owner, tomb_crc
 from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.postgres import ledger, rows
 from limpet.store.postgres.reading.reader import PostgresReader
-from limpet.store.postgres.server import Connection
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import (
     Ending,

@@ -31,7 +31,8 @@ from limpet.store.cache import Cache
 from limpet.store.leases import Place, span_us
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.rows import facts_from
-from limpet.store.postgres.server import Connection, Pools
+from limpet.store.postgres.server.pool import Pools
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 
 TRIES_MAX: Final = 10

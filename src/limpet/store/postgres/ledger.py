@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from limpet.store.ledger import Ledger
-from limpet.store.postgres.server import Connection
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 
 

@@ -26,14 +26,10 @@ from limpet.store.coding import Codec
 from limpet.store.live import Inbox, Packed, can_pack, pack_all
 from limpet.store.logs import POSTGRES
 from limpet.store.postgres.failures import UNOPENED
-from limpet.store.postgres.server import (
-    Connection,
-    connect_alone,
-    listening_url,
-    unlimited_settings,
-    where,
-)
-from limpet.store.postgres.server.outage import Outage
+from limpet.store.postgres.server.address import listening_url, where
+from limpet.store.postgres.server.pool import Outage
+from limpet.store.postgres.server.pooler import connect_alone
+from limpet.store.postgres.server.settings import Connection, unlimited_settings
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Partial
 
@@ -60,9 +56,9 @@ class ServerChannel:
     """One end of a database's live channel."""
 
     def __init__(
-        self, connect: Callable[[], Awaitable[Connection]], place: str, codec: Codec
+        self, connect_alone: Callable[[], Awaitable[Connection]], place: str, codec: Codec
     ) -> None:
-        self._connect, self._place, self._codec = connect, place, codec
+        self._connect, self._place, self._codec = connect_alone, place, codec
         self._outage = Outage(place, "live")
         self._conn: Connection = None
         self._listens = False  # this connection

@@ -6,7 +6,7 @@ from typing import Any
 
 from limpet.model import MARKS_SWEPT
 from limpet.store.marks import Mark
-from limpet.store.postgres.server import Pools
+from limpet.store.postgres.server.pool import Pools
 from limpet.store.postgres.sql import SQL
 
 

@@ -33,25 +33,26 @@ from limpet.store.coding import Codec
 from limpet.store.leases import Place
 from limpet.store.marks import Marks
 from limpet.store.paging import bare, newest, newest_since, page
-from limpet.store.postgres import cold, compaction, doctor, erasure, naming, rows, verify
+from limpet.store.postgres import cold, compaction, doctor, erasure, rows, verify
 from limpet.store.postgres.blobs import PostgresBlobs
-from limpet.store.postgres.connect import CONNECTIONS, connect, shares
 from limpet.store.postgres.failures import FAILURES, translate
 from limpet.store.postgres.leases import PostgresLeases
 from limpet.store.postgres.live import open_channel
 from limpet.store.postgres.marks import PostgresMarks
 from limpet.store.postgres.notify import Notifier
 from limpet.store.postgres.reading import feed, heads, lineage
-from limpet.store.postgres.reading import states as states_of
 from limpet.store.postgres.reading.reader import LoadRequest, PostgresReader, StoredSession
-from limpet.store.postgres.server import (
-    Connection,
+from limpet.store.postgres.server.address import where
+from limpet.store.postgres.server.pool import (
+    CONNECTIONS,
     Pools,
     PostgresWriteConnection,
+    open_current_pool,
     open_pool,
-    where,
+    shares,
 )
 from limpet.store.postgres.server.schema import follow_timeline
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.writing.clock import ServerClock
 from limpet.store.postgres.writing.committer import LANES, Committer
@@ -119,7 +120,7 @@ class PostgresStore:
         No more than so many connections are open at any time. Raises StoreError.
         """
         (reading, waiting), clock = shares(connections), clock or ServerClock()
-        pool = await connect(url, size=reading, looking=looking)
+        pool = await open_current_pool(url, size=reading, looking=looking)
         try:
             asked_us = clock.local_us()
             secret, now_us = await pool.fetchrow(SQL["opening"])
@@ -321,12 +322,12 @@ class PostgresStore:
     ) -> tuple[Event, ...]:
         asked = (key, name, (before, after), limit)
         return page(
-            await self._pools.run(lambda conn: naming.events_naming(self._reader, conn, *asked))
+            await self._pools.run(lambda conn: lineage.events_naming(self._reader, conn, *asked))
         )
 
     async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
         found: dict[str, NameSince] = await self._pools.run(
-            lambda conn: naming.names_since(self._reader, conn, key, seq, names)
+            lambda conn: lineage.names_since(self._reader, conn, key, seq, names)
         )
         return found
 
@@ -384,7 +385,7 @@ class PostgresStore:
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False
     ) -> Page:
-        asked = heads.page if not states else partial(states_of.page, self._reader)
+        asked = heads.page if not states else partial(heads.page_with_states, self._reader)
         found: Page = await self._pools.run(
             lambda conn: asked(conn, query, cursor=cursor, limit=limit)
         )

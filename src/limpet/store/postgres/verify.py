@@ -29,9 +29,10 @@ from limpet.store.cold import SegmentDamaged, mark
 from limpet.store.ledger import compare
 from limpet.store.postgres import blobs, cold, ledger, rows
 from limpet.store.postgres.failures import FAILURES
-from limpet.store.postgres.reading import LAST, PostgresReader, base_of, link_at
-from limpet.store.postgres.server import TABLES_SECONDS_MAX, Connection
+from limpet.store.postgres.reading.lineage import base_of, link_at
+from limpet.store.postgres.reading.reader import LAST, PostgresReader
 from limpet.store.postgres.server.schema import secret_crc
+from limpet.store.postgres.server.settings import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import ChainedEvent, Erasure, Finding, Progress, Report
 from limpet.store.verify import LogVerifier, NameVerifier, ScopeRow, Stored, event_problems

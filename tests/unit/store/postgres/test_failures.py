@@ -19,8 +19,8 @@ from limpet.errors import (
     StoreRefused,
     StoreUnopened,
 )
-from limpet.store.postgres.connect import CONNECTIONS
 from limpet.store.postgres.failures import translate, unopened
+from limpet.store.postgres.server.pool import CONNECTIONS
 
 PLACE = "postgresql://ada@host/db"
 HBA = 'no pg_hba.conf entry for host "10.0.0.1", user "ada", database "db", no encryption'

@@ -15,7 +15,7 @@ from limpet.store.coding import SEALED, Codec
 from limpet.store.paging import cursor as cursors
 from limpet.store.paging import page
 from limpet.store.postgres import rows
-from limpet.store.postgres.server import Connection
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import FeedEntry, Touched
 

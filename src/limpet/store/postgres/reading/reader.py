@@ -40,7 +40,7 @@ from limpet.store.coding import SEALED, Codec, Damaged, Unready, bodies, key_has
 from limpet.store.paging import bare
 from limpet.store.planning.scope_limits import DELETED
 from limpet.store.postgres import cold, rows
-from limpet.store.postgres.server import Connection
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure
 from limpet.store.scopes import Scopes, UnreadScope

@@ -97,7 +97,7 @@ async def ready(conn: Connection, url: str, wanted: Mapping[str, str]) -> None:
         await conn.execute(settings.adjusting(url))
 
 
-async def connect(url: str, wanted: Mapping[str, str], **more: Any) -> Connection:
+async def connect_alone(url: str, wanted: Mapping[str, str], **more: Any) -> Connection:
     """One connection outside the pools, as `arguments` and `ready` make it."""
     made = arguments(url, wanted)
     conn = await asyncpg.connect(**made, timeout=settings.CONNECT_SECONDS_MAX, **more)

@@ -19,7 +19,7 @@ from limpet.errors import StoreError, StoreForeign, StoreNewer
 from limpet.store.logs import POSTGRES
 from limpet.store.postgres.server import settings
 from limpet.store.postgres.server.address import where
-from limpet.store.postgres.server.pooler import connect
+from limpet.store.postgres.server.pooler import connect_alone
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL, script
 
@@ -110,7 +110,7 @@ def secret_crc(secret: bytes) -> bytes:
 
 async def _migrate_unhurried(url: str) -> None:
     """Migrate on a connection without a time limit: a migration takes as long as it takes."""
-    conn = await connect(url, settings.unlimited_settings())
+    conn = await connect_alone(url, settings.unlimited_settings())
     try:
         await migrate(conn, where(url))
     finally:

@@ -17,12 +17,10 @@ from limpet.model import Commit, Key
 from limpet.store.cache import Cache, CachedSession
 from limpet.store.coding import Unready, owners_of
 from limpet.store.postgres.reading.reader import PostgresReader
-from limpet.store.postgres.server import PostgresWriteConnection
+from limpet.store.postgres.server.pool import PostgresWriteConnection
 from limpet.store.postgres.writing.clock import ServerClock
-from limpet.store.postgres.writing.flight import Flight
 from limpet.store.postgres.writing.jobs import PostgresJob, TouchedKey
-from limpet.store.postgres.writing.lane import Lane
-from limpet.store.postgres.writing.snapshots import PostgresSnapshots
+from limpet.store.postgres.writing.lane import Flight, Lane, PostgresSnapshots
 from limpet.store.protocol import Committed
 
 LANES: Final = 2

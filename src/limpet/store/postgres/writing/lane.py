@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
@@ -20,23 +20,29 @@ import asyncpg
 import msgspec
 
 from limpet.errors import LimpetError, StoreBusy
-from limpet.model import CREATED, SALT_BYTES, Key, Noise
+from limpet.model import (
+    CREATED,
+    EVENT_OVERHEAD_BYTES,
+    SALT_BYTES,
+    SNAPSHOT_FLOOR_BYTES,
+    SNAPSHOT_SHARE,
+    Key,
+    Noise,
+)
 from limpet.store import logs
 from limpet.store.cache import Cache, CachedSession
-from limpet.store.coding import Unready
+from limpet.store.coding import Codec, Unready, bodies
 from limpet.store.logs import POSTGRES
 from limpet.store.planning.plan import Plan
 from limpet.store.postgres.failures import BROKEN, translate
 from limpet.store.postgres.reading.reader import PostgresReader
-from limpet.store.postgres.server import Connection, PostgresWriteConnection, settings
-from limpet.store.postgres.server.outage import Outage
+from limpet.store.postgres.server import settings
+from limpet.store.postgres.server.pool import Outage, PostgresWriteConnection
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.postgres.writing.batch import PostgresBatch
+from limpet.store.postgres.writing.batch import CommitReply, PostgresBatch
 from limpet.store.postgres.writing.clock import ServerClock
-from limpet.store.postgres.writing.flight import Flight
-from limpet.store.postgres.writing.jobs import PostgresJob, keys_of
-from limpet.store.postgres.writing.reply import CommitReply
-from limpet.store.postgres.writing.snapshots import PostgresSnapshots
+from limpet.store.postgres.writing.jobs import PostgresJob, TouchedKey, keys_of
 from limpet.store.postgres.writing.view import PostgresView
 from limpet.store.protocol import Committed
 
@@ -45,9 +51,8 @@ LOCK_AFTER_TRIES: Final = 3
 _AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _HURRIED_LOCK_TIMEOUT: Final = "100ms"  # these jobs have waited once already
 
-PlannedJob: TypeAlias = tuple[
-    PostgresJob, int, tuple[Committed, ...]
-]  # with its place in the batch
+# With its place in the batch.
+PlannedJob: TypeAlias = tuple[PostgresJob, int, tuple[Committed, ...]]
 RefusedJob: TypeAlias = tuple[PostgresJob, LimpetError]
 PackedBatch: TypeAlias = tuple[PostgresBatch, list[PlannedJob], list[RefusedJob]]
 
@@ -423,6 +428,109 @@ class Lane:
                 self._cache.forget(key)
         for name in job.names:
             self._cache.forget_scope(name)
+
+
+class Flight:
+    """A batch on its way, and what may be planned on top of it before its answer is there.
+
+    While the server works on one batch, the next is planned as if every job of the first will hold,
+    and sent as soon as it is known that they did. If one did not, the plan is dropped: its jobs
+    wait until the first batch is settled, so that no commit overtakes an earlier one of its
+    session. `after` is the flight that these jobs were planned on top of.
+    """
+
+    __slots__ = ("_batch", "after", "ended", "followed", "held", "jobs", "touched")
+
+    def __init__(self, jobs: Sequence[PostgresJob], after: Flight | None = None) -> None:
+        self.jobs, self.after = jobs, after
+        self.touched: set[TouchedKey] = {thing for job in jobs for thing in job.touches}
+        self._batch: PostgresBatch | None = None
+        self.followed = False  # another waits to know whether this one holds
+        loop = asyncio.get_running_loop()
+        self.held: asyncio.Future[bool] = loop.create_future()  # whether all of them did, at once
+        self.ended: asyncio.Future[None] = loop.create_future()  # every job has its answer
+
+    def leaves(self) -> Mapping[Key, CachedSession]:
+        """The sessions as they will be if all holds; none of them, as long as nobody can say."""
+        if self._batch is None or self.held.done():
+            return {}
+        return self._batch.leaves()
+
+    async def holds(self) -> bool:
+        """For who planned on top of it: whether all jobs held, at once."""
+        self.followed = True
+        return await self.held
+
+    def plan(self, batch: PostgresBatch) -> None:
+        """The batch is about to be sent. A second attempt makes another: nothing holds at once."""
+        if self._batch is not None:
+            self.answer(held=False)
+        self._batch = batch
+
+    def answer(self, *, held: bool) -> None:
+        """The server has answered, and what it recorded is durable."""
+        if not self.held.done():
+            self.held.set_result(held)
+
+    def end(self) -> None:
+        self.answer(held=False)
+        self.after = None  # or each would keep the one before it
+        if not self.ended.done():  # cancelled with the lane that waited for it
+            self.ended.set_result(None)
+
+
+class PostgresSnapshots:
+    """Snapshots: folds written beside the log, so that a load need not read the whole log.
+
+    One is due when the log since the last has grown as large as the snapshot. Older ones are kept,
+    a ladder by which any version is near, as long as they take less than an eighth of the log. They
+    are written off the critical path, by a lane that has nothing else to do, or now and then;
+    losing one costs time and never data. Shared by the lanes of a committer.
+    """
+
+    def __init__(self, cache: Cache, codec: Codec) -> None:
+        self._cache, self._codec = cache, codec
+        self._due: dict[Key, CachedSession] = {}
+        self._written: set[Key] = set()  # on their way: no second rung beside the first
+
+    @property
+    def due(self) -> bool:
+        """Whether there is one to write."""
+        return bool(self._due)
+
+    def note(self, key: Key, live: CachedSession) -> None:
+        """A session that a batch wrote to."""
+        delta = live.delta_bytes
+        due = delta >= SNAPSHOT_FLOOR_BYTES and delta >= live.snapshot_bytes
+        if due and key not in self._written:
+            self._due[key] = live
+
+    async def write(self, connect: Callable[[], Awaitable[Connection]]) -> None:
+        """Write what is due. What fails is left out: it becomes due again."""
+        while self._due:
+            key, live = self._due.popitem()
+            self._written.add(key)
+            try:
+                await self._write(connect, key, live)
+            except Exception:  # a seal may fail with anything, and nobody waits for this
+                self._due.clear()
+            finally:
+                self._written.discard(key)
+
+    async def _write(
+        self, connect: Callable[[], Awaitable[Connection]], key: Key, live: CachedSession
+    ) -> None:
+        if live.damaged:  # a snapshot must not hide that the log is damaged
+            return
+        seq, packed, size = bodies.packed_snapshot(live.fold, self._codec)
+        conn = await connect()
+        await conn.execute(SQL["put_snapshot"], live.sid, seq, *packed)
+        await conn.execute(
+            SQL["thin_snapshots"], live.sid, seq, SNAPSHOT_SHARE, EVENT_OVERHEAD_BYTES
+        )
+        now = self._cache.peek(key)  # others may have been recorded meanwhile
+        if now is not None and now.sid == live.sid:
+            now.snapshot_bytes, now.delta_bytes = size, max(0, now.delta_bytes - live.delta_bytes)
 
 
 def _as_first(answer: Committed) -> Committed:

@@ -24,8 +24,9 @@ from limpet.model import (
 )
 from limpet.store.cache import Cache, CachedScope, CachedSession
 from limpet.store.planning.scope_limits import Sizes
-from limpet.store.postgres.reading import LoadRequest, PostgresReader, link_at
-from limpet.store.postgres.server import Connection
+from limpet.store.postgres.reading.lineage import link_at
+from limpet.store.postgres.reading.reader import LoadRequest, PostgresReader
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.writing.jobs import PostgresJob, keys_of
 from limpet.store.scopes import Scopes
