@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from limpet.graph import END, GraphBuilder, Span, State, append
+from limpet.graph import END, GraphBuilder, GraphSpan, State, append
 from tests.support.graphs import gives, line
 
 
@@ -24,11 +24,11 @@ class Recorder:
     """Keeps what it was asked for, with how many spans were open around it."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, Span]] = []
+        self.asked: list[tuple[int, GraphSpan]] = []
         self._open = 0
 
     @contextmanager
-    def span(self, span: Span, /) -> Iterator[None]:
+    def span(self, span: GraphSpan, /) -> Iterator[None]:
         self.asked.append((self._open, span))
         self._open += 1
         yield

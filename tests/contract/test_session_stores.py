@@ -14,8 +14,8 @@ import pytest
 import limpet
 from limpet.errors import InvalidCursor, InvalidInput, InvalidQuery, SessionWriteConflict
 from limpet.graph.sessions import SessionFilter, SessionLocks, SessionRecord, SessionStore
-from limpet.graph.stores.locks import Locks
-from limpet.graph.stores.opened import Opened
+from limpet.graph.stores.documents import OpenLimpet
+from limpet.graph.stores.leases import LeaseLocks
 from limpet.graph.stores.sessions import (
     LimpetSessionStore,
     PostgresSessionStore,
@@ -482,7 +482,7 @@ async def test_a_lock_is_renewed_while_it_is_held_and_an_outage_does_not_end_it(
 
     monkeypatch.setattr(StoreWork, "renew", counted)
     async with limpet.open("memory://") as lp:
-        locks = Locks(Opened(lp), "support", "ada", renew_seconds=0)
+        locks = LeaseLocks(OpenLimpet(lp), "support", "ada", renew_seconds=0)
         await locks.acquire("s")
         waiting = asyncio.create_task(locks.acquire("s"))
         await asyncio.wait_for(renewed.wait(), 60)
@@ -496,7 +496,7 @@ async def test_a_lock_that_has_lapsed_is_not_the_lock_of_who_has_it_now() -> Non
     """A task that was away for longer than its lease releases its own lock, which is gone."""
     clock, lapsed, taken = FakeClock(), asyncio.Event(), asyncio.Event()
     async with limpet.Limpet("memory://", store=MemoryStore(clock.clock())) as lp:
-        locks = Locks(Opened(lp), "support", "ada")
+        locks = LeaseLocks(OpenLimpet(lp), "support", "ada")
 
         async def away() -> None:
             await locks.acquire("s")

@@ -21,7 +21,7 @@ from limpet.graph import (
     concat_flatten,
     suspend,
 )
-from limpet.graph.engine.compiled import Call, Ran, invoke
+from limpet.graph.engine.compiled import InvokeArguments, RunReport, invoke
 from tests.support import seeds
 from tests.support.graphs import CheckedCheckpointer
 
@@ -139,8 +139,10 @@ async def _with_crashes(world: World, spec: list[Any]) -> Work:
     resume: str | None = None
     signal: dict[str, Any] | None = None
     for turn in range(200):
-        call = Call(resume_invocation=resume, invocation_id=f"i{turn}", signal_payload=signal)
-        note = Ran()
+        call = InvokeArguments(
+            resume_invocation=resume, invocation_id=f"i{turn}", signal_payload=signal
+        )
+        note = RunReport()
         try:
             result = await invoke(graph, call, note)
         except limpet.errors.GraphRunError:

@@ -17,8 +17,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import limpet
 from limpet import Key, Limpet, SessionConflict, SessionExists, SessionNotFound, SharedLimpet
-from limpet.adapters import adk_events as ours
-from limpet.adapters import adk_log as log
+from limpet.adapters import adk_events
 from limpet.errors import ExtraMissing, InvalidKey, SessionDeleted, SessionErased
 
 try:
@@ -34,7 +33,7 @@ try:
     from google.adk.sessions.session import Session
     from pydantic_core import to_jsonable_python
 
-    from limpet.adapters.adk_reader import Reader
+    from limpet.adapters.adk_reader import AdkEventReader
 except ModuleNotFoundError as error:
     raise ExtraMissing("google-adk", "adk") from error
 
@@ -75,7 +74,7 @@ def _private(session: Session) -> dict[str, Any]:
     return private
 
 
-class _Recorded(NamedTuple):
+class _AppendResult(NamedTuple):
     """What an append left: the delta that was made, when, and the first record of a repeat."""
 
     delta: Mapping[str, Any]
@@ -93,7 +92,7 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
 
     def __init__(self, store: str | Limpet, *, cache_bytes: int = CACHE_BYTES) -> None:
         self._limpet = SharedLimpet(store)
-        self._reader = Reader(cache_bytes)
+        self._reader = AdkEventReader(cache_bytes)
         self._opened: WeakKeyDictionary[Limpet, _Handles] = WeakKeyDictionary()
 
     # --- sessions ------------------------------------------------------------------------------
@@ -108,7 +107,7 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
     ) -> Session:
         """A new session. The state given here is its first event. Raises AlreadyExistsError."""
         id = (session_id or "").strip() or None
-        begin = ours.stored_state(_json_of(state or {}))
+        begin = adk_events.stored_state(_json_of(state or {}))
 
         async def create(lp: Limpet) -> limpet.Session[Any]:
             made = await lp.create(app_name, user_id, id, state=begin, reuse_deleted=True)
@@ -142,7 +141,7 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
         self, *, app_name: str, user_id: str | None = None
     ) -> ListSessionsResponse:
         """Sessions without their events, the one that was updated last at the end."""
-        found = await self._limpet.run(lambda lp: log.listed(lp, app_name, user_id))
+        found = await self._limpet.run(lambda lp: adk_events.list_sessions(lp, app_name, user_id))
         sessions = [_session(head, state, []) for head, state in found]
         sessions.sort(key=lambda s: (s.last_update_time, s.user_id, s.id))
         return ListSessionsResponse(sessions=sessions)
@@ -156,7 +155,7 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """The user's state without the prefix `user:`, whether or not the user has a session."""
         names = await self._limpet.run(lambda lp: lp.names(app_name, user_id))
-        state = ours.adk_state({n: v for n, v in names.items() if n.startswith("user:")})
+        state = adk_events.adk_state({n: v for n, v in names.items() if n.startswith("user:")})
         return {name.removeprefix("user:"): value for name, value in state.items()}
 
     # --- events --------------------------------------------------------------------------------
@@ -171,7 +170,7 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
         if event.partial:
             return event
         delta = event.actions.state_delta
-        temporary = {name for name in delta if name.startswith(ours.TEMP)}
+        temporary = {name for name in delta if name.startswith(adk_events.TEMP)}
         left_out: Any = {"actions": {"state_delta": temporary}} if temporary else None
         whole = event.model_dump(mode="json", exclude_none=True, exclude=left_out)
         try:
@@ -212,28 +211,33 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
 
     async def _append(
         self, lp: Limpet, session: Session, event: Event, whole: dict[str, Any]
-    ) -> _Recorded:
+    ) -> _AppendResult:
         key = Key(session.app_name, session.user_id, session.id)
         handles = self._handles(lp)
         lock = handles.locks.setdefault(key, asyncio.Lock())
         async with lock:  # tasks may share a session object
             mark = _Mark.on(session)
             handle = await handles.handle(key, mark)
-            version = mark.version if mark else await log.version_with(lp, key, _last(session))
+            last = session.events[-1].id if session.events else None
+            version = mark.version if mark else await adk_events.version_with(lp, key, last)
             rewound = event.actions.rewind_before_invocation_id
-            restored = await log.restored(handle, whole, rewound) if rewound else {}
+            restored = {}
+            if rewound:
+                restored = await adk_events.restore_initial_state(handle, whole, rewound)
             is_last = handle.head.pending and event.author != "user" and event.is_final_response()
-            more = await log.processed(handle, whole, version) if is_last else []
-            updated = ours.later(session.last_update_time, event.timestamp)
-            events = await log.recorded(handle, whole, more, version, updated=updated)
+            more = await adk_events.processed_fact(handle, whole, version) if is_last else []
+            updated = adk_events.later(session.last_update_time, event.timestamp)
+            events = await adk_events.record_event(handle, whole, more, version, updated=updated)
             repeated = [event for event in events if event.repeated]
             if not repeated or events[0].seq == version + 1:
                 _Mark(handle.head.uid, events[-1].seq).put(session)
             repeat: Event | None = None
             if events[0].repeated:
-                repeat = Event.model_validate(json.loads(await log.text_in(handle, events[0])))
-                updated = ours.later(session.last_update_time, repeat.timestamp)
-            return _Recorded(restored, updated, repeat)
+                repeat = Event.model_validate(
+                    json.loads(await adk_events.text_in(handle, events[0]))
+                )
+                updated = adk_events.later(session.last_update_time, repeat.timestamp)
+            return _AppendResult(restored, updated, repeat)
 
     async def _delete(self, lp: Limpet, key: Key) -> None:
         self._handles(lp).handles.pop(key, None)
@@ -262,7 +266,7 @@ class _Handles:
         if handle is None or mark is None or handle.head.uid != mark.uid:
             lp = self._lp()
             assert lp is not None  # whoever asks has it
-            handle = await lp.get(key, tail=0, actor=log.ACTOR)
+            handle = await lp.get(key, tail=0, actor=adk_events.ACTOR)
         if mark is not None and handle.head.uid != mark.uid:
             raise SessionDeleted(key)
         self.keep(handle)
@@ -302,9 +306,9 @@ def _session(head: limpet.Head, state: Mapping[str, Any], events: list[Event]) -
         id=key.id,
         app_name=key.app,
         user_id=key.user,
-        state=ours.adk_state(state),
+        state=adk_events.adk_state(state),
         events=events,
-        last_update_time=ours.updated_at(state, head.updated_us / 1e6),
+        last_update_time=adk_events.updated_at(state, head.updated_us / 1e6),
     )
     _Mark(head.uid, head.version).put(session)
     return session
@@ -322,7 +326,3 @@ def _json_of(state: dict[str, Any]) -> dict[str, Any]:
     """State in its JSON form, as ADK's own services make it: what has none, by its repr."""
     plain: dict[str, Any] = to_jsonable_python(state, serialize_unknown=True)
     return plain
-
-
-def _last(session: Session) -> str | None:
-    return session.events[-1].id if session.events else None

@@ -1,24 +1,34 @@
-"""ADK events as our events, and back. Works on their JSON form, so it needs no google-adk.
+"""ADK events as our events, and back; how they are recorded in a log and read from it.
 
 One ADK event becomes one of our events that carries it whole under `adk`, described in our own
 vocabulary: a message, a tool call or a tool result. If it says several of these things at once, the
 others follow it in the same commit, without `adk`. It is carried as JSON text: text holds every
-number that ADK can write, and ADK reads it back in one pass.
+number that ADK can write, and ADK reads it back in one pass. Needs no google-adk.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import logging
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
-from limpet import Draft, Event
+import limpet
+from limpet import Draft, Event, Key, Limpet, SessionConflict, facts
+from limpet.errors import EventTooLarge, InvalidValue
 
+ACTOR: Final = "agent:adk"
+_log: Final = logging.getLogger("limpet.adapters.adk")
+_PAGE: Final = 1_000
+_TRIES_MAX: Final = 16
+# What others may record beside ADK without making its session objects stale.
+_BESIDE: Final = ("session.", "span.", "audit.", "budget.", "checkpoint.")
 WHOLE: Final = "adk"  # the ADK event, as JSON text
 AS_BLOB: Final = "adk_blob"  # the Ref of the same: it is too large for an event
 OTHER: Final = "adk.event"  # says nothing that our vocabulary has a word for
@@ -28,8 +38,6 @@ _SHARED: Final = ("app:", "user:")
 _CUT_CHARS: Final = 16_384  # of a text that describes what cannot be held itself
 _INT_MAX: Final = 2**63 - 1
 _ID_CHARS: Final = 256
-
-
 # Names in state: ADK takes any text, we keep ':' for scopes and refuse padding and control marks.
 _PLAIN: Final = re.compile(r"[\w.\-]+").fullmatch
 _UNFIT: Final = re.compile(r"[%:\x00-\x1f\x7f]|\A\s|\s\Z")
@@ -147,8 +155,6 @@ def without_temp(event: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- what an event says -------------------------------------------------------------------------
-
-
 def _said(event: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Types and data in our vocabulary, in the order of ADK's parts; one at least."""
     parts = (event.get("content") or {}).get("parts") or []
@@ -257,3 +263,166 @@ def _unescaped(name: str) -> str:
     if name == _EMPTY:
         return ""
     return _ESCAPED.sub(lambda found: chr(int(found[1] or found[2], 16)), name)
+
+
+# --- writing ------------------------------------------------------------------------------------
+async def record_event(
+    handle: limpet.Session[Any],
+    whole: dict[str, Any],
+    more: list[Draft],
+    version: int,
+    *,
+    shared: bool = True,
+    updated: float | None = None,
+) -> tuple[limpet.Event, ...]:
+    """Record an ADK event in the form that can hold it. A form that cannot is refused before
+    anything is written."""
+    cut, blob = False, None
+    while True:
+        own = drafts_of(whole, handle.key.user, cut=cut, blob=blob, shared=shared, updated=updated)
+        try:
+            return await _commit(handle, [*own, *more], version)
+        except InvalidValue:
+            if cut or blob is not None:
+                raise  # it is a value of state that cannot be stored
+            cut = True
+        except EventTooLarge:
+            if blob is not None:
+                raise
+            content = text_of(whole).encode()
+            ref = await handle.blobs.put(content, "application/json")
+            cut, blob = False, ref.data
+
+
+async def _commit(
+    handle: limpet.Session[Any], drafts: list[Draft], version: int
+) -> tuple[limpet.Event, ...]:
+    """Record the drafts on this version, or on a later one that differs in nothing ADK sees."""
+    for _ in range(_TRIES_MAX):
+        try:
+            return await handle.append_many(drafts, expect=version)
+        except SessionConflict as error:
+            newer = await _unchanged_version(handle, version)
+            if newer is None or newer == version:
+                raise error
+            version = newer
+    return await handle.append_many(drafts, expect=version)
+
+
+async def _unchanged_version(handle: limpet.Session[Any], version: int) -> int | None:
+    """The newest version, if since `version` only labels, timers and the like were recorded."""
+    while page := await handle.read(after=version, limit=_PAGE):
+        if any(event.ops or not event.type.startswith(_BESIDE) for event in page):
+            return None
+        version = page[-1].seq
+    return version
+
+
+async def processed_fact(
+    handle: limpet.Session[Any], whole: Mapping[str, Any], version: int
+) -> list[Draft]:
+    """The fact that a final answer has dealt with the user's messages before it."""
+    if not whole.get("content"):
+        return []
+    seqs = [event.seq for event in await handle.pending(limit=_PAGE) if event.seq <= version]
+    if not seqs:
+        return []
+    return [replace(facts.processed(seqs), id=f"{whole['id']}/processed", actor=ACTOR)]
+
+
+async def restore_initial_state(
+    handle: limpet.Session[Any], whole: dict[str, Any], target: str
+) -> dict[str, Any]:
+    """What a rewind to before the invocation `target` has to leave as it was at creation.
+
+    ADK computes a rewind from the events it knows. The state that a session was created with is
+    not among them, so it would delete that state. Here it is put back into the event's changes.
+    """
+    delta = whole["actions"]["state_delta"]
+    if not any(value is None for value in delta.values()):
+        return {}
+    begin: dict[str, Any] = {}
+    async for event in forwards(handle):
+        if event.type == "session.created":
+            begin = {adk_name(str(op.path[0])): op.value for op in event.ops}  # type: ignore[union-attr]
+        elif is_whole(event):
+            found = json.loads(await text_in(handle, event))
+            if found.get("invocation_id") == target:
+                break
+            begin = {n: v for n, v in begin.items() if n not in delta_of(found)}
+    kept = {
+        name: copy.deepcopy(begin[name]) for name, v in delta.items() if v is None and name in begin
+    }
+    delta.update(kept)
+    return kept
+
+
+# --- reading ------------------------------------------------------------------------------------
+async def version_with(lp: Limpet, key: Key, last: str | None) -> int:
+    """The version of a session whose newest ADK event is `last`, if that is so.
+
+    Raises SessionConflict if another is the newest.
+    """
+    stored = await lp.get(key, tail=100)
+    newest: str | None = None
+    async for event in backwards(stored, 100):
+        if is_whole(event):
+            newest = event.id
+            break
+    if newest != last:
+        raise SessionConflict(key, "session", "another", stored.version)
+    return stored.version
+
+
+async def list_sessions(
+    lp: Limpet, app: str, user: str | None
+) -> list[tuple[limpet.Head, Mapping[str, Any]]]:
+    """Heads and states of all sessions. In the order of creation, which no write changes."""
+    found: list[tuple[limpet.Head, Mapping[str, Any]]] = []
+    cursor: str | None = None
+    while True:
+        page = await lp.list(
+            app=app, user=user, state=True, reverse=False, limit=_PAGE, cursor=cursor
+        )
+        for head in page.items:
+            state = page.states.get(head.key)
+            if state is None:  # it has an event that cannot be read: what the others made
+                damaged = await lp.find(head.key, tail=0)
+                state = {} if damaged is None else damaged.values
+            found.append((head, state))
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+async def backwards(session: limpet.Session[Any], page: int) -> AsyncIterator[limpet.Event]:
+    """The events of a session as it was loaded, the newest first."""
+    events: Iterable[limpet.Event] = reversed(session.events)
+    before = session.version + 1
+    while True:
+        for event in events:
+            before = event.seq
+            if event.damage is None:
+                yield event
+            else:
+                _log.warning("event %d of %s cannot be read: left out", event.seq, session.key)
+        if before <= 1:
+            return
+        events = await session.read(before=before, limit=max(page, 20))
+        if not events:
+            return
+
+
+async def forwards(session: limpet.Session[Any]) -> AsyncIterator[limpet.Event]:
+    after = 0
+    while page := await session.read(after=after, limit=_PAGE):
+        for event in page:
+            yield event
+        after = page[-1].seq
+
+
+async def text_in(session: limpet.Session[Any], event: limpet.Event) -> str:
+    """The JSON text of the ADK event in one of ours."""
+    if AS_BLOB in event.data:
+        return (await session.blobs.get(event.data[AS_BLOB])).decode()
+    return str(event.data[WHOLE])

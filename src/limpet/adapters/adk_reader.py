@@ -23,8 +23,7 @@ from pydantic import BaseModel
 
 import limpet
 from limpet import Key, Limpet
-from limpet.adapters import adk_events as ours
-from limpet.adapters import adk_log as log
+from limpet.adapters import adk_events
 
 _log: Final = logging.getLogger("limpet.adapters.adk")
 _PAGE: Final = 1_000
@@ -38,7 +37,7 @@ _ATOMS: Final = frozenset((type(None), bool, int, float, str, bytes))
 _put: Final = object.__setattr__
 
 
-class _Kept:
+class _CachedEvent:
     """The text of an ADK event and its place in the log. It is decoded when somebody asks."""
 
     __slots__ = ("_fresh", "_mold", "_name", "_timestamp", "at_us", "seq", "size", "text")
@@ -78,21 +77,21 @@ class _Kept:
         return _event(self.text, *self._name)
 
 
-class _Known(NamedTuple):
+class _CachedTail(NamedTuple):
     """The end of a session's log: every ADK event with floor < seq <= version."""
 
     uid: str
     floor: int
     version: int
-    events: Sequence[_Kept] = ()
+    events: Sequence[_CachedEvent] = ()
 
 
-class Reader:
+class AdkEventReader:
     """The ADK events of sessions. It keeps about `bytes_max` of them, or none for 0."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._known: OrderedDict[Key, tuple[_Known, int]] = OrderedDict()
+        self._known: OrderedDict[Key, tuple[_CachedTail, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.RLock()  # over the two: several loops may read
 
@@ -103,7 +102,7 @@ class Reader:
 
         From one instant. None if there is no such session.
         """
-        session = await lp.find(key, tail=0, actor=log.ACTOR)
+        session = await lp.find(key, tail=0, actor=adk_events.ACTOR)
         if session is None:
             self.forget(key)
             return None
@@ -126,24 +125,24 @@ class Reader:
             _, size = self._known.pop(key, (None, 0))
             self._bytes -= size
 
-    async def _up_to_date(self, session: limpet.Session[Any]) -> _Known:
+    async def _up_to_date(self, session: limpet.Session[Any]) -> _CachedTail:
         """What is known of a session, with what was recorded since."""
         head = session.head
         known, _ = self._known.get(session.key, (None, 0))
         since = -1 if known is None or known.uid != head.uid else head.version - known.version
         if known is None or not 0 <= since <= _PAGE:
-            return _Known(head.uid, head.version, head.version)
+            return _CachedTail(head.uid, head.version, head.version)
         if not since:
             return known
-        newer: list[_Kept] = []
+        newer: list[_CachedEvent] = []
         at = known.version
         while at < head.version:
             page = await session.read(after=at, before=head.version + 1, limit=_PAGE)
             newer += await _texts_in(session, page)
             at = page[-1].seq if page else head.version
-        return _Known(head.uid, known.floor, head.version, [*known.events, *newer])
+        return _CachedTail(head.uid, known.floor, head.version, [*known.events, *newer])
 
-    def _keep(self, key: Key, known: _Known) -> None:
+    def _keep(self, key: Key, known: _CachedTail) -> None:
         """Keep the newest part of it, as far as there is room."""
         with self._lock:
             before, _ = self._known.get(key, (None, 0))
@@ -162,7 +161,7 @@ class Reader:
                 self.forget(next(iter(self._known)))
 
 
-def _newest(known: _Known, room: int) -> tuple[_Known, int]:
+def _newest(known: _CachedTail, room: int) -> tuple[_CachedTail, int]:
     """As much of the end as fits, and its size."""
     first, size = len(known.events), 0
     while first and size + known.events[first - 1].size <= room:
@@ -174,7 +173,7 @@ def _newest(known: _Known, room: int) -> tuple[_Known, int]:
     return known._replace(floor=floor, events=known.events[first:]), size
 
 
-def _is_all(known: _Known, after: float | None) -> bool:
+def _is_all(known: _CachedTail, after: float | None) -> bool:
     """Whether nothing older has to be read, however many are wanted."""
     if known.floor == 0:
         return True
@@ -182,9 +181,9 @@ def _is_all(known: _Known, after: float | None) -> bool:
     return oldest is not None and after is not None and oldest.at_us < after * 1e6 - _AHEAD_US
 
 
-def _wanted(known: _Known, count: int | None, after: float | None) -> list[_Kept]:
+def _wanted(known: _CachedTail, count: int | None, after: float | None) -> list[_CachedEvent]:
     """The last `count` of those that can be read and are dated at or after `after`, in order."""
-    found: list[_Kept] = []
+    found: list[_CachedEvent] = []
     begin = -math.inf if after is None else after
     for each in reversed(known.events):
         if each.timestamp >= begin:  # NaN is not
@@ -194,7 +193,9 @@ def _wanted(known: _Known, count: int | None, after: float | None) -> list[_Kept
     return found[::-1]
 
 
-async def _longer(session: limpet.Session[Any], known: _Known, count: int | None) -> _Known:
+async def _longer(
+    session: limpet.Session[Any], known: _CachedTail, count: int | None
+) -> _CachedTail:
     """The same with a page more of what was before."""
     limit = _PAGE if count is None else min(_PAGE, count + count // 4 + 4)
     page = await session.read(before=known.floor + 1, limit=limit)
@@ -203,18 +204,20 @@ async def _longer(session: limpet.Session[Any], known: _Known, count: int | None
     return known._replace(floor=floor, events=[*older, *known.events])
 
 
-async def _texts_in(session: limpet.Session[Any], page: Sequence[limpet.Event]) -> list[_Kept]:
+async def _texts_in(
+    session: limpet.Session[Any], page: Sequence[limpet.Event]
+) -> list[_CachedEvent]:
     """The ADK events in a page. One that cannot be read does not hide the others."""
-    found: list[_Kept] = []
+    found: list[_CachedEvent] = []
     for event in page:
         if event.damage is not None:
             _log.warning("event %d of %s cannot be read: left out", event.seq, session.key)
-        if ours.is_whole(event):
-            found.append(_Kept(event, session.key, await log.text_in(session, event)))
+        if adk_events.is_whole(event):
+            found.append(_CachedEvent(event, session.key, await adk_events.text_in(session, event)))
     return found
 
 
-async def _look_at_all(events: Iterable[_Kept]) -> None:
+async def _look_at_all(events: Iterable[_CachedEvent]) -> None:
     """Decode many, and let other tasks have their turn in between."""
     for number, each in enumerate(events, 1):
         _ = each.timestamp

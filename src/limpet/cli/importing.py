@@ -10,9 +10,8 @@ from typing import Annotated, Final
 import typer
 
 import limpet
-from limpet.adapters.adk_import import Imported
+from limpet.adapters.adk_import import Imported, open_source
 from limpet.adapters.adk_import import import_adk as bring
-from limpet.adapters.adk_source import open_source
 from limpet.cli.asked import Json, store_url
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput

@@ -26,19 +26,17 @@ except ModuleNotFoundError as error:
 
 from limpet.graph.builder import GraphBuilder
 from limpet.graph.checkpoint import (
-    ChangeCheckpointer,
     Checkpointer,
     CheckpointFilter,
     CheckpointRecord,
     CheckpointSummary,
-    ClaimingCheckpointer,
     Frame,
     InMemoryCheckpointer,
     JointCheckpointer,
     LeasingCheckpointer,
     Position,
     Progress,
-    Slot,
+    ProgressSlot,
 )
 from limpet.graph.context import (
     IdentityFilter,
@@ -54,7 +52,7 @@ from limpet.graph.context import (
 from limpet.graph.engine.compiled import CompiledGraph
 from limpet.graph.engine.loop import END
 from limpet.graph.engine.parallel import Branch
-from limpet.graph.harness import ChatHarness, ChatReply, Harness, Outcome
+from limpet.graph.harness import ChatHarness, ChatReply, Harness, HarnessOutcome
 from limpet.graph.middleware import (
     FailureIsolationMiddleware,
     RetryMiddleware,
@@ -62,12 +60,17 @@ from limpet.graph.middleware import (
     TimingMiddleware,
     full_jitter,
 )
-from limpet.graph.observers import Drained, NodeEvent, Span, SuspensionDescriptor, Tracer
+from limpet.graph.observers import Drained, GraphSpan, NodeEvent, SuspensionDescriptor, Tracer
 from limpet.graph.plan import CompileWarning
-from limpet.graph.project import DeclaredSameName, ExplicitMapping, FieldNameMatching, Projection
+from limpet.graph.projections import (
+    DeclaredSameName,
+    ExplicitMapping,
+    FieldNameMatching,
+    Projection,
+)
 from limpet.graph.sessions import (
     InMemorySessionStore,
-    Listing,
+    RecordListing,
     SessionFilter,
     SessionLocks,
     SessionRecord,
@@ -105,14 +108,12 @@ if TYPE_CHECKING:
 __all__ = [
     "END",
     "Branch",
-    "ChangeCheckpointer",
     "ChatHarness",
     "ChatReply",
     "CheckpointFilter",
     "CheckpointRecord",
     "CheckpointSummary",
     "Checkpointer",
-    "ClaimingCheckpointer",
     "CompileWarning",
     "CompiledGraph",
     "DeclaredSameName",
@@ -122,7 +123,9 @@ __all__ = [
     "FieldNameMatching",
     "Frame",
     "GraphBuilder",
+    "GraphSpan",
     "Harness",
+    "HarnessOutcome",
     "IdentityFilter",
     "InMemoryCheckpointer",
     "InMemorySessionStore",
@@ -130,15 +133,15 @@ __all__ = [
     "LeasingCheckpointer",
     "LimpetCheckpointer",
     "LimpetSessionStore",
-    "Listing",
     "Message",
     "NodeEvent",
-    "Outcome",
     "Position",
     "PostgresCheckpointer",
     "PostgresSessionStore",
     "Progress",
+    "ProgressSlot",
     "Projection",
+    "RecordListing",
     "Reducer",
     "Replace",
     "RetryMiddleware",
@@ -149,8 +152,6 @@ __all__ = [
     "SessionRecord",
     "SessionStore",
     "SessionSummary",
-    "Slot",
-    "Span",
     "State",
     "Suspended",
     "SuspensionDescriptor",

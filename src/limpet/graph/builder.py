@@ -46,7 +46,13 @@ from limpet.graph.engine.parallel import (
 )
 from limpet.graph.observers import Tracer
 from limpet.graph.plan import CompileWarning
-from limpet.graph.project import Crossing, ExplicitMapping, Projection, check_names, projection_of
+from limpet.graph.projections import (
+    CheckedProjection,
+    ExplicitMapping,
+    Projection,
+    check_names,
+    projection_of,
+)
 from limpet.graph.sessions import Conflicts, OnLoad, SessionConfig, SessionStore
 from limpet.graph.state import State, StatePlan, plan_of
 from limpet.model import GRAPH_STEPS_MAX, described
@@ -113,8 +119,8 @@ class GraphBuilder(Generic[S]):
 
         def make(layers: tuple[Middleware, ...], edge: Edge) -> SubgraphStep:
             chosen = projection_of(name, projection, inputs, outputs)
-            crossing = Crossing(name, compiled.plan, self._plan, chosen)
-            return SubgraphStep(name, compiled, crossing, layers, edge)
+            checked = CheckedProjection(name, compiled.plan, self._plan, chosen)
+            return SubgraphStep(name, compiled, checked, layers, edge)
 
         return self._add(name, middleware, make)
 
@@ -165,8 +171,8 @@ class GraphBuilder(Generic[S]):
         def make(layers: tuple[Middleware, ...], edge: Edge) -> FanOutStep:
             check_fan_out(name, settings, subgraph.plan, self._plan)
             mapping = ExplicitMapping(inputs, {})
-            crossing = Crossing(name, subgraph.plan, self._plan, mapping)
-            return FanOutStep(name, subgraph, crossing, settings, layers, edge)
+            checked = CheckedProjection(name, subgraph.plan, self._plan, mapping)
+            return FanOutStep(name, subgraph, checked, settings, layers, edge)
 
         return self._add(name, middleware, make)
 
@@ -184,8 +190,9 @@ class GraphBuilder(Generic[S]):
         def make(layers: tuple[Middleware, ...], edge: Edge) -> BranchesStep:
             check_policy(name, error_policy)
             check_names(name, self._plan, [] if errors_field is None else [errors_field])
-            declared = check_branches(name, branches)
-            made = {key: (one, _crossing(name, self._plan, one)) for key, one in declared.items()}
+            made = {}
+            for key, branch in check_branches(name, branches).items():
+                made[key] = (branch, _branch_projection(name, self._plan, branch))
             return BranchesStep(name, made, self._plan, error_policy, errors_field, layers, edge)
 
         return self._add(name, middleware, make)
@@ -396,11 +403,11 @@ def check_compiled(name: str, graph: object) -> None:
         raise GraphInvalid(f"node {name!r} has {described(graph)} as subgraph. Compile it first.")
 
 
-def _crossing(name: str, plan: StatePlan[Any], branch: Branch) -> Crossing | None:
+def _branch_projection(name: str, plan: StatePlan[Any], branch: Branch) -> CheckedProjection | None:
     if branch.subgraph is None:
         return None
     chosen = projection_of(name, None, branch.inputs, branch.outputs)
-    return Crossing(name, branch.subgraph.plan, plan, chosen)
+    return CheckedProjection(name, branch.subgraph.plan, plan, chosen)
 
 
 def check_edges(nodes: Iterable[str], edges: Iterable[Edge], entry: str | None) -> dict[str, Edge]:
@@ -570,10 +577,10 @@ def _ways(step: Any) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
     if isinstance(step, FanOutStep):
         settings = step.settings
         outward = {settings.target_field: settings.collect_field, **settings.extra_outputs}
-        yield step.crossing.inward, outward
+        yield step.projection.inward, outward
     elif isinstance(step, BranchesStep):
-        for _, crossing in step.branches.values():
-            if crossing is not None:
-                yield crossing.inward, crossing.outward
+        for _, checked in step.branches.values():
+            if checked is not None:
+                yield checked.inward, checked.outward
     elif isinstance(step, SubgraphStep):
-        yield step.crossing.inward, step.crossing.outward
+        yield step.projection.inward, step.projection.outward

@@ -21,7 +21,7 @@ import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.graph.sessions import (
-    Listing,
+    RecordListing,
     SessionRecord,
     SessionStore,
     exact,
@@ -66,10 +66,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     total: int
-    slots: dict[str, Slot] = {}
+    slots: dict[str, ProgressSlot] = {}
 
 
-class Slot(msgspec.Struct, frozen=True, kw_only=True):
+class ProgressSlot(msgspec.Struct, frozen=True, kw_only=True):
     """One instance or branch: what it contributes once it is done, its frames until then."""
 
     done: bool = False
@@ -204,14 +204,20 @@ class Checkpointer(Protocol):
         """Remove the record. Does nothing if there is none."""
         ...
 
-    async def list(self, filter: CheckpointFilter | None = None, /) -> Listing[CheckpointSummary]:
+    async def list(
+        self, filter: CheckpointFilter | None = None, /
+    ) -> RecordListing[CheckpointSummary]:
         """Summaries of the invocations that match the filter; of all without one."""
         ...
 
 
 @runtime_checkable
-class ChangeCheckpointer(Checkpointer, Protocol):
-    """A checkpointer that stores what a step changed, beside whole records."""
+class LeasingCheckpointer(Checkpointer, Protocol):
+    """A checkpointer that stores what a step changed, and lets one of several runs resume.
+
+    It saves changes beside whole records, claims a record for the first of racing runs, and knows
+    whether a resumed run is still under way.
+    """
 
     async def save_changes(
         self,
@@ -231,22 +237,12 @@ class ChangeCheckpointer(Checkpointer, Protocol):
         """
         ...
 
-
-@runtime_checkable
-class ClaimingCheckpointer(Checkpointer, Protocol):
-    """A checkpointer that lets only one of several racing runs have an invocation."""
-
     async def claim(self, record: CheckpointRecord, revision: int, /) -> bool:
         """Save `record` if the stored record has this revision; otherwise return False.
 
         Revision 0 means that no record of the invocation is stored.
         """
         ...
-
-
-@runtime_checkable
-class LeasingCheckpointer(ClaimingCheckpointer, Protocol):
-    """A checkpointer that knows whether a resumed run is still under way."""
 
     async def hold(self, invocation_id: str, /) -> bool:
         """Take the lease on a stored invocation; False if somebody holds it, this object included.
@@ -293,7 +289,7 @@ class JointCheckpointer(Checkpointer, Protocol):
         ...
 
 
-class _Kept(NamedTuple):
+class _StoredDocument(NamedTuple):
     """A document in memory: how often it was saved, and when."""
 
     document: Any
@@ -311,7 +307,7 @@ class InMemoryCheckpointer:
 
     def __init__(self, *, keep: int | None = None, flush_every: int = 1) -> None:
         self.flush_every = checked_flush(flush_every)
-        self._kept: dict[str, _Kept] = {}  # the invocation saved last is last
+        self._kept: dict[str, _StoredDocument] = {}  # the invocation saved last is last
         self._held: set[str] = set()
         self._keep = keep_of(keep)
 
@@ -390,7 +386,9 @@ class InMemoryCheckpointer:
         """Remove the record, if there is one."""
         self._kept.pop(invocation_key(invocation_id), None)
 
-    async def list(self, filter: CheckpointFilter | None = None, /) -> Listing[CheckpointSummary]:
+    async def list(
+        self, filter: CheckpointFilter | None = None, /
+    ) -> RecordListing[CheckpointSummary]:
         """Summaries in the order of their ids."""
         wanted = filter_of(filter, CheckpointFilter)
         records = [await self.load(name) for name in sorted(self._kept)]
@@ -400,7 +398,7 @@ class InMemoryCheckpointer:
     def _put(self, invocation_id: str, document: Any) -> None:
         before = self._kept.pop(invocation_id, None)
         revision = 1 if before is None else before.revision + 1
-        self._kept[invocation_id] = _Kept(document, revision, datetime.now(UTC))
+        self._kept[invocation_id] = _StoredDocument(document, revision, datetime.now(UTC))
         if self._keep is not None and document["status"] == "completed":
             documents = {name: kept.document for name, kept in self._kept.items()}
             ended = [name for name in documents if is_over(name, documents)]
@@ -438,7 +436,7 @@ def matches(item: CheckpointSummary, wanted: CheckpointFilter) -> bool:
     return item.last_saved_at is not None and item.last_saved_at > wanted.saved_after
 
 
-def document_of(part: Position | Frame | Slot) -> Document:
+def document_of(part: Position | Frame | ProgressSlot) -> Document:
     """The plain form of a part of a record: dicts and lists, as JSON has them."""
     if isinstance(part, Position):
         made: Document = {"node": part.node, "step": part.step}
@@ -451,7 +449,7 @@ def document_of(part: Position | Frame | Slot) -> Document:
         if part.branch_name is not None:
             made["branch_name"] = part.branch_name
         return made
-    if isinstance(part, Slot):
+    if isinstance(part, ProgressSlot):
         frames = [document_of(frame) for frame in part.frames]
         return {"done": part.done, "result": part.result, "error": part.error, "frames": frames}
     made = {"node": part.node, "state": part.state}

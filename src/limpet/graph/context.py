@@ -22,12 +22,12 @@ import msgspec
 
 from limpet.errors import GraphMisused, SuspensionInUnsupportedContext
 from limpet.graph.checkpoint import Frame, Position, Progress
-from limpet.graph.engine.track import LiveFrame, RunIds, Tracker
+from limpet.graph.engine.checkpoint_writer import CheckpointWriter, LiveFrame, RunIds
 from limpet.graph.observers import (
     Delivery,
+    GraphSpan,
     NodeEvent,
     Phase,
-    Span,
     SpanKind,
     SuspensionDescriptor,
     Tracer,
@@ -53,7 +53,7 @@ class Invocation(RunIds):
         "step",
         "steps_max",
         "tracer",
-        "tracker",
+        "writer",
     )
 
     def __init__(
@@ -71,7 +71,7 @@ class Invocation(RunIds):
         self.deliveries: set[Delivery] = set()  # of the graph that was invoked
         self.tracer: Tracer | None = None
         self.steps_max: int | None = None  # of every graph of the run, if the caller gave one
-        self.tracker: Tracker | None = None
+        self.writer: CheckpointWriter | None = None
         self.binding: Binding | None = None
 
     def span(
@@ -80,7 +80,7 @@ class Invocation(RunIds):
         """A span of the tracer around this part of the run; nothing if there is no tracer."""
         if self.tracer is None:
             return nullcontext()
-        span = Span(
+        span = GraphSpan(
             kind=kind,
             name=name,
             invocation_id=self.invocation_id,

@@ -31,11 +31,10 @@ from limpet.errors import (
 )
 from limpet.graph.checkpoint import CheckpointFilter
 from limpet.graph.context import Suspended
-from limpet.graph.engine.compiled import Call, CompiledGraph, Ran, invoke
+from limpet.graph.engine.compiled import CompiledGraph, InvokeArguments, RunReport, invoke
 from limpet.graph.observers import SuspensionDescriptor, raised
-from limpet.graph.sessions import SessionLocks
+from limpet.graph.sessions import KeyedLocks, SessionLocks
 from limpet.graph.state import Message, State
-from limpet.graph.turns import Turns
 
 S = TypeVar("S", bound=State)
 _LOG: Final = logging.getLogger("limpet.graph")
@@ -55,7 +54,7 @@ _CORRECTABLE: Final = (
 )
 
 
-class Outcome(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
+class HarnessOutcome(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     """What became of a request: completed with a state, suspended, or errored."""
 
     kind: Literal["completed", "suspended", "errored"]
@@ -108,7 +107,7 @@ class Harness(Generic[S]):
         signal_payload: Mapping[str, Any] | None = None,
         signal_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> Outcome[S]:
+    ) -> HarnessOutcome[S]:
         """Run one request. Errors of the run become outcomes; misuse of the harness is raised.
 
         With `resume_invocation` the request is a signal for that invocation; with `signal_id` it
@@ -118,9 +117,9 @@ class Harness(Generic[S]):
         signal = None
         if resume_invocation is not None:
             signal = {} if signal_payload is None else signal_payload
-        ran, result, failed = Ran(), None, None
+        ran, result, failed = RunReport(), None, None
         try:
-            call = Call(
+            call = InvokeArguments(
                 initial=request,
                 session_id=session_id,
                 resume_invocation=resume_invocation,
@@ -135,13 +134,13 @@ class Harness(Generic[S]):
 
     def _outcome(
         self,
-        ran: Ran,
+        ran: RunReport,
         result: Any,
         error: Exception | None,
         session_id: str | None,
         *,
         resumed: bool,
-    ) -> Outcome[S]:
+    ) -> HarnessOutcome[S]:
         path: Path = "existing_session" if ran.found_session else "new_session"
         if session_id is None:
             path = "stateless"
@@ -151,7 +150,7 @@ class Harness(Generic[S]):
             kind, result = "errored", getattr(error, "result", None)
         elif suspended is not None:
             kind, result = "suspended", suspended.state
-        return Outcome(
+        return HarnessOutcome(
             kind=kind,
             path="signal_resume" if resumed else path,
             session_id=session_id,
@@ -260,7 +259,7 @@ class ChatHarness(Generic[S]):
             )
         self._field, self._make = messages_field, make_message or _user_message
         self._sorry = {**_SORRY, **(error_replies or {})}
-        self._turns, self._locks = Turns(), None
+        self._turns, self._locks = KeyedLocks(), None
         if across_processes:
             self._locks = _locks_of(graph)
 
@@ -318,7 +317,7 @@ class ChatHarness(Generic[S]):
             except Exception as error:
                 return self._failed(error)
 
-    def _reply(self, outcome: Outcome[S]) -> ChatReply:
+    def _reply(self, outcome: HarnessOutcome[S]) -> ChatReply:
         if outcome.kind != "errored":
             before = len(getattr(outcome.entry_state, self._field))
             return ChatReply(

@@ -92,7 +92,7 @@ def watcher(observer: Observer, phases: Iterable[Phase] | None = None) -> Watche
     return Watcher(observer, wanted)
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
+class GraphSpan(msgspec.Struct, frozen=True, kw_only=True):
     """What a tracer is told about the part of a run that it traces."""
 
     kind: SpanKind
@@ -109,7 +109,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 class Tracer(Protocol):
     """Opens a span around each part of a run."""
 
-    def span(self, span: Span, /) -> AbstractContextManager[Any]:
+    def span(self, span: GraphSpan, /) -> AbstractContextManager[Any]:
         """A context manager that is entered before the part runs and exited after it.
 
         It sees the exception that the part raised, and must not swallow it.

@@ -17,7 +17,7 @@ import msgspec
 
 from limpet.errors import ExtraMissing
 from limpet.graph.context import SuspendSignal, identity
-from limpet.graph.observers import Span
+from limpet.graph.observers import GraphSpan
 
 try:
     from opentelemetry import trace
@@ -38,12 +38,12 @@ class OpenTelemetryTracer:
     def __init__(self, tracer_provider: trace.TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("limpet.graph", tracer_provider=tracer_provider)
 
-    def span(self, span: Span, /) -> AbstractContextManager[None]:
+    def span(self, span: GraphSpan, /) -> AbstractContextManager[None]:
         """The span of one part, current while the block runs."""
         return self._open(span)
 
     @contextmanager
-    def _open(self, span: Span) -> Iterator[None]:
+    def _open(self, span: GraphSpan) -> Iterator[None]:
         opened = self._tracer.start_as_current_span(
             f"{span.kind} {span.name}".rstrip(),
             attributes=_attributes(span),
@@ -72,7 +72,7 @@ class IdentitySpanProcessor(SpanProcessor):  # type: ignore[misc, unused-ignore]
             span.set_attribute(_PREFIX + name, value)
 
 
-def _attributes(span: Span) -> dict[str, str | int]:
+def _attributes(span: GraphSpan) -> dict[str, str | int]:
     """Identity and place of the part; what does not apply is left out."""
     found = {
         "session_id": span.session_id,
@@ -88,7 +88,7 @@ def _attributes(span: Span) -> dict[str, str | int]:
     return {_PREFIX + name: value for name, value in found.items() if value is not None}
 
 
-def _ended(span: trace.Span, part: Span, error: BaseException) -> None:
+def _ended(span: trace.Span, part: GraphSpan, error: BaseException) -> None:
     """Say how a part ended that did not complete. To suspend is not an error."""
     if isinstance(error, SuspendSignal):
         span.set_status(trace.StatusCode.OK)

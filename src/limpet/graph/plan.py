@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from limpet.errors import GraphError, GraphInvalid
-from limpet.graph.checkpoint import ChangeCheckpointer, Checkpointer
+from limpet.graph.checkpoint import Checkpointer, LeasingCheckpointer
 from limpet.graph.observers import Delivery, Tracer, Watcher
 from limpet.graph.sessions import SessionConfig
 from limpet.graph.state import State, StatePlan
@@ -54,7 +54,7 @@ class GraphPlan(Generic[S]):
         self.name, self.plan, self.entry = name, plan, entry
         self.steps: dict[str, Any] = dict(steps)
         self.checkpointer, self.migrations = checkpointer, migrations
-        self.changes = checkpointer if isinstance(checkpointer, ChangeCheckpointer) else None
+        self.leasing = checkpointer if isinstance(checkpointer, LeasingCheckpointer) else None
         self.session, self.tracer = session, tracer
         self.steps_max = checked_steps(steps_max, GraphInvalid)
         self.observers: tuple[Watcher, ...] = ()

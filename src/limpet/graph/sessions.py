@@ -36,7 +36,7 @@ from limpet.errors import (
     SessionWriteConflict,
     error_text,
 )
-from limpet.graph.project import ExplicitMapping, Projection
+from limpet.graph.projections import ExplicitMapping, Projection
 from limpet.graph.state import StatePlan
 from limpet.model import LABEL_VALUE_CHARS_MAX, STATE_DEPTH_MAX, Key, described, unfit
 from limpet.model.ops import check_name
@@ -89,13 +89,13 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
-class Listing(tuple[T, ...], Generic[T]):
+class RecordListing(tuple[T, ...], Generic[T]):
     """What a store lists: a tuple, and the `cursor` of the next page, or None at the end."""
 
     cursor: str | None = None
 
     @classmethod
-    def of(cls, items: Any, cursor: str | None = None) -> Listing[T]:
+    def of(cls, items: Any, cursor: str | None = None) -> RecordListing[T]:
         """A listing of these items."""
         made = cls(items)
         made.cursor = cursor
@@ -124,7 +124,7 @@ class SessionStore(Protocol):
         """Remove the session. Does nothing if there is none."""
         ...
 
-    async def list(self, filter: SessionFilter | None = None, /) -> Listing[SessionSummary]:
+    async def list(self, filter: SessionFilter | None = None, /) -> RecordListing[SessionSummary]:
         """Summaries of the sessions that match the filter; of all sessions without one."""
         ...
 
@@ -183,7 +183,7 @@ class InMemorySessionStore:
         """Remove the session, if there is one."""
         self._records.pop(session_key(session_id), None)
 
-    async def list(self, filter: SessionFilter | None = None, /) -> Listing[SessionSummary]:
+    async def list(self, filter: SessionFilter | None = None, /) -> RecordListing[SessionSummary]:
         """Summaries in the order of their ids."""
         wanted = filter_of(filter, SessionFilter)
         found = [_summary(self._records[name]) for name in sorted(self._records)]
@@ -225,14 +225,16 @@ def _matches(item: SessionSummary, wanted: SessionFilter) -> bool:
     return wanted.schema_version is None or item.schema_version == wanted.schema_version
 
 
-def page_of(items: list[T], ids: list[str], limit: int | None, cursor: str | None) -> Listing[T]:
+def page_of(
+    items: list[T], ids: list[str], limit: int | None, cursor: str | None
+) -> RecordListing[T]:
     """The page of sorted items that begins after the id in `cursor`."""
     if cursor is not None and not isinstance(cursor, str):
         raise InvalidCursor
     start = sum(1 for name in ids if name <= cursor) if cursor is not None else 0
     stop = len(items) if limit is None else min(len(items), start + limit)
     after = ids[stop - 1] if start < stop < len(items) else None
-    return Listing.of(items[start:stop], after)
+    return RecordListing.of(items[start:stop], after)
 
 
 def checked_record(record: Any) -> SessionRecord:
@@ -481,3 +483,50 @@ def _check(name: str, plan: StatePlan[Any], of: str, session: StatePlan[Any]) ->
         raise MappingReferencesUndeclaredField("session", name, plan.name)
     if of not in session.fields:
         raise MappingReferencesUndeclaredField("session", of, session.name)
+
+
+class KeyedLocks:
+    """A lock for each name that somebody has or waits for; no other is kept.
+
+    `async with turns.of(name):`
+    """
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held: dict[str, _KeyedLock] = {}
+
+    def of(self, name: str) -> _KeyedLock:
+        """The turn of this name, to be entered at once."""
+        turn = self._held.get(name)
+        if turn is None:
+            turn = self._held[name] = _KeyedLock(self._held, name)
+        return turn
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._held
+
+
+class _KeyedLock:
+    __slots__ = ("_held", "_lock", "_name", "_users")
+
+    def __init__(self, held: dict[str, _KeyedLock], name: str) -> None:
+        self._held, self._name = held, name
+        self._lock, self._users = asyncio.Lock(), 0
+
+    async def __aenter__(self) -> None:
+        self._users += 1
+        try:
+            await self._lock.acquire()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+        self._leave()
+
+    def _leave(self) -> None:
+        self._users -= 1
+        if not self._users:
+            del self._held[self._name]

@@ -21,6 +21,6 @@ except ModuleNotFoundError as error:
 
 from limpet.adapters.langgraph.saver import LimpetSaver
 from limpet.adapters.langgraph.store import LimpetStore
-from limpet.adapters.langgraph.values import Codec
+from limpet.adapters.langgraph.values import ValueCodec
 
-__all__ = ["Codec", "LimpetSaver", "LimpetStore"]
+__all__ = ["LimpetSaver", "LimpetStore", "ValueCodec"]

@@ -30,7 +30,7 @@ from langgraph.store.base import (
 )
 
 from limpet import Document, Documents, Limpet, Seal
-from limpet.adapters.langgraph.home import Homed
+from limpet.adapters.langgraph.event_loop import LoopBound
 from limpet.errors import DocumentConflict, InvalidInput
 
 Namespace = tuple[str, ...]
@@ -48,7 +48,7 @@ _ORDER: Final[Mapping[str, Callable[[float, float], bool]]] = {
 }
 
 
-class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it is checked
+class LimpetStore(LoopBound, BaseStore):  # type: ignore[misc]  # no types where it is checked
     """Items of LangGraph in a Limpet store. `store` is a URL or an open Limpet.
 
     Values are JSON. There is no semantic search: a `query` does not rank. `ttl` as LangGraph
@@ -71,9 +71,17 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
         self._take(store, seal)
 
     @classmethod
-    def from_url(cls, url: str, **how: Any) -> LimpetStore:
+    def from_url(
+        cls,
+        url: str,
+        *,
+        collection: str = "langgraph",
+        ttl: TTLConfig | None = None,
+        seal: Seal | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> LimpetStore:
         """A store at `url`: `async with LimpetStore.from_url(url) as store`, or `with`."""
-        return cls(url, **how)
+        return cls(url, collection=collection, ttl=ttl, seal=seal, clock=clock)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         return self._wait(self._batch(list(ops)))

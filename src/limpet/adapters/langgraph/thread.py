@@ -7,51 +7,105 @@ checkpoint (its cause). A `langgraph.removed` names checkpoints that are hidden 
 was made from them still stands.
 
 Graphs go in circles, so most of what an event says was said before: `shape` holds that part, and
-an event of a known shape says only `as`, where it stands. Events refer to others by their number
-among those of this module, from 1, so a copy of a thread needs no changes.
+an event of a known shape says only `as`, where it stands; what is new each time is its `data`.
+Events refer to others by their number among those of this module, from 1, so a copy of a thread
+needs no changes.
 
 Pure: events go in, checkpoints and new events come out. Reading and recording are `saver`'s.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
 
+import msgspec
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
 from limpet import Event
-from limpet.adapters.langgraph.changes import (
-    is_id,
-    long_time,
-    raw,
-    short_time,
-    tell,
-    tell_changes,
-    tell_metadata,
-    tell_versions,
-    touched,
-)
 from limpet.adapters.langgraph.lists import Growth, List
-from limpet.adapters.langgraph.node import (
-    CHECKPOINT,
-    REMOVED,
-    TYPES,
-    After,
-    Broken,
-    Node,
-    Told,
-    Write,
-)
 from limpet.adapters.langgraph.values import FORM, Values
 from limpet.model.values import ABSENT
 
+CHECKPOINT: Final = "langgraph.checkpoint"
+WRITES: Final = "langgraph.writes"
+REMOVED: Final = "langgraph.removed"
+TYPES: Final = (CHECKPOINT, WRITES, REMOVED)
 _WRITTEN: Final = "written"  # the form of an item that a write before this checkpoint has already
 _INPUT: Final = "input"  # the form of a write that the input of the graph has already
 _START: Final = "__start__"
 _REFER_BYTES_MIN: Final = 64  # a shorter item is not worth a reference
 _PARTS: Final = ("id", "ts", "channel_values", "channel_versions", "versions_seen")
 _EMPTY: Final[Mapping[str, Any]] = {}
+_SHAPE_BYTES_MAX: Final = 16  # a longer text in metadata is rarely the same twice
+_ID_CHARS_MAX: Final = 256
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_US: Final = timedelta(microseconds=1)
+_IN_UTC: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII).fullmatch
+raw: Final = msgspec.json.Encoder().encode
+
+
+class Write(NamedTuple):
+    """One write of a task to a channel."""
+
+    task: str
+    channel: str
+    data: Any
+    path: str
+
+
+class CheckpointNode:
+    """A checkpoint, whole: what its event says, on top of the one it was made from."""
+
+    def __init__(self, ns: str, id: str, parent: str | None, number: int, seq: int) -> None:
+        self.ns, self.id, self.parent, self.number, self.seq = ns, id, parent, number, seq
+        self.ts: Any = ""  # as data
+        self.rest: dict[str, Any] = {}  # v and other members of the checkpoint, as data
+        self.meta: dict[str, Any] = {}
+        self.versions: dict[str, Any] = {}
+        self.seen: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}  # data, or a List
+        self.children: dict[str, int] = {}  # the ids of checkpoints made from this one, and seqs
+        self.hidden = False
+
+    def read(self, on: CheckpointNode, data: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
+        """Take what its event says, on top of another node; lists are not part of it."""
+        self.meta = metadata_after(on.meta, data, shape)
+        self.versions, self.seen = versions_after(on, data, shape)
+        self.values = {**changed(on.values, shape, "values"), **data.get("values", {})}
+        self.values |= dict.fromkeys(shape.get("nulls", ()))
+        self.rest = changed(on.rest, shape, "rest")
+        if shape.get("updated"):
+            self.rest["updated_channels"] = touched(data, shape)
+
+
+class NodeContent(NamedTuple):
+    """What the node of a checkpoint will hold besides its lists, as it was when it was described:
+    its own event need not be read for it."""
+
+    meta: dict[str, Any]
+    versions: dict[str, Any]
+    seen: dict[str, Any]
+    values: dict[str, Any]
+    rest: dict[str, Any]
+
+
+class ThreadEvent(NamedTuple):
+    """An event to be recorded; of a checkpoint, how its lists grow, and the rest of its node."""
+
+    data: dict[str, Any]
+    growths: Mapping[str, Growth] = {}
+    id: str | None = None
+    cause: str | None = None
+    invocation_id: str | None = None
+    expect: int | None = None  # it refers to others, so it holds on this version only
+    after: NodeContent | None = None
+
+
+class UnreadableCheckpoint(Exception):
+    """The events that a checkpoint stands on cannot be read."""
 
 
 class Thread:
@@ -60,10 +114,12 @@ class Thread:
     def __init__(self, codec: Values) -> None:
         self._codec = codec
         self.version = 0
-        self._nodes: dict[str, dict[str, Node | None]] = {}  # by namespace and id; None: broken
+        self._nodes: dict[
+            str, dict[str, CheckpointNode | None]
+        ] = {}  # by namespace and id; None: broken
         self._count = 0  # of the events of this module
         self._ids: set[str] = set()  # that events have
-        self._by_number: dict[int, Node | None] = {}
+        self._by_number: dict[int, CheckpointNode | None] = {}
         self._writes: dict[tuple[str, str], dict[tuple[str, int], Write]] = {}
         self._written: dict[int, Sequence[Any]] = {}
         self._shapes: dict[int, Mapping[str, Any]] = {}
@@ -74,18 +130,18 @@ class Thread:
     def namespaces(self) -> list[str]:
         return list(self._nodes)
 
-    def nodes(self, ns: str) -> list[Node]:
+    def nodes(self, ns: str) -> list[CheckpointNode]:
         """The checkpoints of a namespace that are not hidden, the newest first."""
         found = self._nodes.get(ns, {}).values()
         return [node for node in reversed(found) if node is not None and not node.hidden]
 
-    def find(self, ns: str, id: str | None) -> Node | None:
-        """The checkpoint of this id, or the newest one. Raises Broken."""
+    def find(self, ns: str, id: str | None) -> CheckpointNode | None:
+        """The checkpoint of this id, or the newest one. Raises UnreadableCheckpoint."""
         nodes = self._nodes.get(ns, {})
         for place in reversed(nodes) if id is None else (id,):
             node = nodes.get(place)
             if node is None and place in nodes:
-                raise Broken(place)
+                raise UnreadableCheckpoint(place)
             if node is not None and not node.hidden:
                 return node
         return None
@@ -107,7 +163,7 @@ class Thread:
                 return each == id and id != other
         return False
 
-    def checkpoint(self, node: Node) -> dict[str, Any]:
+    def checkpoint(self, node: CheckpointNode) -> dict[str, Any]:
         decode = self._codec.decode
         rest = {name: decode(data) for name, data in node.rest.items()}
         values = {
@@ -123,7 +179,7 @@ class Thread:
         }
         return {"updated_channels": None, **rest, **whole, "channel_versions": dict(node.versions)}
 
-    def metadata(self, node: Node) -> Any:
+    def metadata(self, node: CheckpointNode) -> Any:
         return self._codec.decode(node.meta)
 
     def pending(self, ns: str, id: str) -> list[tuple[str, str, Any]]:
@@ -133,7 +189,7 @@ class Thread:
         decode = self._codec.decode
         return [(w.task, w.channel, decode(w.data)) for w in (stored[at] for at in ordered)]
 
-    def history(self, node: Node, channels: Iterable[str]) -> dict[str, dict[str, Any]]:
+    def history(self, node: CheckpointNode, channels: Iterable[str]) -> dict[str, dict[str, Any]]:
         """The writes to each channel on the way from its last stored value to this checkpoint.
 
         Hidden checkpoints count: what was removed from view can still be built upon.
@@ -153,10 +209,10 @@ class Thread:
             entry["writes"].reverse()
         return found
 
-    def _parent(self, node: Node) -> Node | None:
+    def _parent(self, node: CheckpointNode) -> CheckpointNode | None:
         return None if node.parent is None else self._nodes[node.ns].get(node.parent)
 
-    def _value(self, node: Node, name: str) -> Any:
+    def _value(self, node: CheckpointNode, name: str) -> Any:
         held = node.values[name]
         return held.values(self._codec) if isinstance(held, List) else self._codec.decode(held)
 
@@ -169,14 +225,14 @@ class Thread:
         checkpoint: Mapping[str, Any],
         meta: Mapping[str, Any],
         new: Collection[str],
-    ) -> Told:
+    ) -> ThreadEvent:
         """The event for a new checkpoint. It holds only as the very next event of the thread.
 
         `new` names the channels that were written to; others with the same version are the same.
         The event has the checkpoint's id, unless another event has it already.
         """
         base = None if parent is None else self._nodes.get(ns, {}).get(parent)
-        on = base or Node(ns, "", None, self._count, 0)
+        on = base or CheckpointNode(ns, "", None, self._count, 0)
         id: str = checkpoint["id"]
         data: dict[str, Any] = {"ts": short_time(checkpoint["ts"])}
         shape: dict[str, Any] = {"ns": ns} if ns else {}
@@ -187,32 +243,38 @@ class Thread:
             data["id"] = id
         encode = self._codec.encode
         kept = encode(dict(meta))
-        tell_metadata(data, shape, on.meta, kept)
-        tell_versions(data, shape, on, checkpoint)
+        set_metadata(data, shape, on.meta, kept)
+        set_versions(data, shape, on, checkpoint)
         values: dict[str, Any] = {}
-        growths = self._tell_values(data, shape, on, checkpoint, new, values)
+        growths = self._set_values(data, shape, on, checkpoint, new, values)
         rest = {name: encode(part) for name, part in checkpoint.items() if name not in _PARTS}
-        self._tell_rest(data, shape, on, rest)
-        told = self._shaped_data(data, shape)
+        self._set_rest(data, shape, on, rest)
+        described = self._shaped_data(data, shape)
         seen = {node: dict(versions) for node, versions in checkpoint["versions_seen"].items()}
-        after = After(kept, dict(checkpoint["channel_versions"]), seen, values, rest)
-        return Told(told, growths, id if named else None, expect=self.version, after=after)
+        after = NodeContent(kept, dict(checkpoint["channel_versions"]), seen, values, rest)
+        return ThreadEvent(
+            described, growths, id if named else None, expect=self.version, after=after
+        )
 
-    def _tell_rest(
-        self, data: dict[str, Any], shape: dict[str, Any], on: Node, rest: Mapping[str, Any]
+    def _set_rest(
+        self,
+        data: dict[str, Any],
+        shape: dict[str, Any],
+        on: CheckpointNode,
+        rest: Mapping[str, Any],
     ) -> None:
         kept, updated = on.rest, rest.get("updated_channels")
         if updated is not None and updated == touched(data, shape):
             shape["updated"] = True
             rest = {n: part for n, part in rest.items() if n != "updated_channels"}
             kept = {n: part for n, part in on.rest.items() if n != "updated_channels"}
-        tell_changes(shape, "rest", kept, rest)
+        set_changes(shape, "rest", kept, rest)
 
-    def _tell_values(
+    def _set_values(
         self,
         data: dict[str, Any],
         shape: dict[str, Any],
-        on: Node,
+        on: CheckpointNode,
         checkpoint: Mapping[str, Any],
         written: Collection[str],
         after: dict[str, Any],
@@ -236,14 +298,18 @@ class Thread:
             after[name] = new
             if held is ABSENT or isinstance(held, List) or raw(held) != raw(new):
                 whole[name] = new
-        tell(shape, "nulls", [name for name, held in whole.items() if held is None])
-        tell(data, "values", {name: held for name, held in whole.items() if held is not None})
-        tell(shape, "values_gone", [name for name in on.values if name not in values])
-        self._tell_lists(data, shape, on, growths)
+        set_part(shape, "nulls", [name for name, held in whole.items() if held is None])
+        set_part(data, "values", {name: held for name, held in whole.items() if held is not None})
+        set_part(shape, "values_gone", [name for name in on.values if name not in values])
+        self._set_lists(data, shape, on, growths)
         return growths
 
-    def _tell_lists(
-        self, data: dict[str, Any], shape: dict[str, Any], on: Node, growths: Mapping[str, Growth]
+    def _set_lists(
+        self,
+        data: dict[str, Any],
+        shape: dict[str, Any],
+        on: CheckpointNode,
+        growths: Mapping[str, Growth],
     ) -> None:
         written = self._written_since() if growths else {}
         lists, grown = {}, {}
@@ -257,8 +323,8 @@ class Thread:
                 pairs = zip(by.data, refs, strict=True)
                 items = [i if r is None else {FORM: _WRITTEN, "v": r} for i, r in pairs]
                 lists[name] = [by.keep, items, by.tail] if by.tail else [by.keep, items]
-        tell(data, "lists", lists)
-        tell(shape, "grown", grown)
+        set_part(data, "lists", lists)
+        set_part(shape, "grown", grown)
 
     def _written_since(self) -> dict[str, dict[bytes, list[int]]]:
         """By channel, the items that were written since the last checkpoint, and where each is."""
@@ -276,7 +342,7 @@ class Thread:
 
     def writes(
         self, ns: str, id: str, writes: Sequence[tuple[str, Any]], task: str, path: str
-    ) -> Told | None:
+    ) -> ThreadEvent | None:
         """The event for the writes of a task; None if all are recorded."""
         known = self._writes.get((ns, id), {})
         given = self._input(ns, id)
@@ -291,17 +357,17 @@ class Thread:
         if not rows:
             return None
         repeats = all(row[1] is None or row[1] == {FORM: _INPUT} for row in rows)
-        told: dict[str, Any] = {} if repeats else {"writes": rows}
+        described: dict[str, Any] = {} if repeats else {"writes": rows}
         shape = {"writes": rows} if repeats else {}
-        tell(shape, "path", path)
-        tell(shape, "ns", ns)
+        set_part(shape, "path", path)
+        set_part(shape, "ns", ns)
         for name, value in (("checkpoint", id), ("task", task)):
             if not is_id(value):
-                told[name] = value
+                described[name] = value
         ids = (None, id if is_id(id) else None, task if is_id(task) else None)
         refers = any(row[1] == {FORM: _INPUT} for row in rows)
-        return Told(
-            self._shaped_data(told, shape), {}, *ids, expect=self.version if refers else None
+        return ThreadEvent(
+            self._shaped_data(described, shape), {}, *ids, expect=self.version if refers else None
         )
 
     def _input(self, ns: str, id: str) -> Mapping[str, Any]:
@@ -318,8 +384,8 @@ class Thread:
 
     # --- folding -------------------------------------------------------------------------------
 
-    def fold(self, event: Event, told: Told | None = None) -> None:
-        """Take in the next event. `told` is what it was recorded as, if it was recorded here."""
+    def fold(self, event: Event, described: ThreadEvent | None = None) -> None:
+        """Take in the next event. `described` is what it was recorded from, if that was here."""
         self.version = event.seq
         if event.type not in TYPES:
             return
@@ -335,7 +401,7 @@ class Thread:
             self._shapes[self._count] = shape
             self._shaped.setdefault(raw(shape), self._count)
         if event.type == CHECKPOINT:
-            self._fold_checkpoint(event, shape, told)
+            self._fold_checkpoint(event, shape, described)
         elif event.type == REMOVED:
             self._fold_removed(data)
         elif shape is not None:
@@ -347,7 +413,7 @@ class Thread:
                 node.hidden = True
 
     def _fold_checkpoint(
-        self, event: Event, shape: Mapping[str, Any] | None, told: Told | None
+        self, event: Event, shape: Mapping[str, Any] | None, described: ThreadEvent | None
     ) -> None:
         data = event.data
         id = data.get("id", event.id)
@@ -358,9 +424,13 @@ class Thread:
         base = None if back is None else self._by_number.get(self._count - back)
         try:
             if back is not None and base is None:
-                raise Broken(id)
-            node = self._node(event, id, shape, base, told)
-        except (Broken, IndexError, KeyError):  # an event that it stands on is damaged
+                raise UnreadableCheckpoint(id)
+            node = self._node(event, id, shape, base, described)
+        except (
+            UnreadableCheckpoint,
+            IndexError,
+            KeyError,
+        ):  # an event that it stands on is damaged
             nodes[id] = None
             return
         nodes[id] = self._by_number[self._count] = node
@@ -372,17 +442,17 @@ class Thread:
         event: Event,
         id: str,
         shape: Mapping[str, Any],
-        base: Node | None,
-        told: Told | None,
-    ) -> Node:
+        base: CheckpointNode | None,
+        described: ThreadEvent | None,
+    ) -> CheckpointNode:
         data = event.data
         parent = None if base is None else base.id
-        node = Node(shape.get("ns", ""), id, parent, self._count, event.seq)
+        node = CheckpointNode(shape.get("ns", ""), id, parent, self._count, event.seq)
         on = base or node
         node.ts = data["ts"]
-        if told is not None and told.after is not None:
-            node.meta, node.versions, node.seen, node.values, node.rest = told.after
-            growths: Mapping[str, Growth] = told.growths
+        if described is not None and described.after is not None:
+            node.meta, node.versions, node.seen, node.values, node.rest = described.after
+            growths: Mapping[str, Growth] = described.growths
         else:
             node.read(on, data, shape)
             growths = self._growths(data, shape, on)
@@ -392,7 +462,7 @@ class Thread:
         return node
 
     def _growths(
-        self, data: Mapping[str, Any], shape: Mapping[str, Any], on: Node
+        self, data: Mapping[str, Any], shape: Mapping[str, Any], on: CheckpointNode
     ) -> Mapping[str, Growth]:
         found = {}
         for name, (keep, items, *tail) in data.get("lists", {}).items():
@@ -434,3 +504,128 @@ class Thread:
             return None
         later = [seq for child, seq in node.children.items() if child != id and seq > seen]
         return max(later, default=None)
+
+
+def set_metadata(
+    data: dict[str, Any], shape: dict[str, Any], old: Mapping[str, Any], new: dict[str, Any]
+) -> None:
+    """Metadata by what changed. The step counts up; long texts are not part of a shape."""
+    step, before = new.get("step"), old.get("step")
+    counts = type(step) is int and type(before) is int
+    if counts:
+        shape["step"] = step - before  # type: ignore[operator]  # both are numbers
+    short: dict[str, Any] = {}
+    long: dict[str, Any] = {}
+    for name, part in new.items():
+        if _is_other(old, name, part) and not (counts and name == "step"):
+            (short if _is_short(part) else long)[name] = part
+    set_part(shape, "metadata", short)
+    set_part(data, "metadata", long)
+    set_part(shape, "metadata_gone", [name for name in old if name not in new])
+
+
+def _is_other(old: Mapping[str, Any], name: str, new: Any) -> bool:
+    """Whether a name is new, or has another value or type: 1 is not True, also inside."""
+    if name not in old:
+        return True
+    before = old[name]
+    return before is not new and (before != new or raw(before) != raw(new))
+
+
+def _is_short(part: Any) -> bool:
+    return len(raw(part)) <= _SHAPE_BYTES_MAX
+
+
+def metadata_after(
+    old: Mapping[str, Any], data: Mapping[str, Any], shape: Mapping[str, Any]
+) -> dict[str, Any]:
+    new = {**changed(old, shape, "metadata"), **data.get("metadata", {})}
+    if "step" in shape:
+        new["step"] = old["step"] + shape["step"]
+    return new
+
+
+def set_versions(
+    data: dict[str, Any], shape: dict[str, Any], on: CheckpointNode, checkpoint: Mapping[str, Any]
+) -> None:
+    """Versions that count up by one, and nodes that saw the versions that were, are a shape."""
+    found: dict[str, Any] = {}
+    set_changes(found, "versions", on.versions, checkpoint["channel_versions"])
+    set_changes(found, "seen", on.seen, checkpoint["versions_seen"])
+    top = _top(on.versions)
+    raised = [name for name, version in found.get("versions", {}).items() if version == top + 1]
+    if raised and len(raised) == len(found["versions"]) and top >= 0:
+        shape["raised"] = raised
+        del found["versions"]
+    saw = {node: list(seen) for node, seen in found.get("seen", {}).items()}
+    if saw and all(
+        seen == {n: on.versions.get(n, ABSENT) for n in seen} for seen in found["seen"].values()
+    ):
+        shape["saw"] = saw
+        del found["seen"]
+    for name, part in found.items():
+        (shape if name.endswith("_gone") else data)[name] = part
+
+
+def versions_after(
+    on: CheckpointNode, data: Mapping[str, Any], shape: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    versions = changed(on.versions, shape, "versions") | data.get("versions", {})
+    versions |= dict.fromkeys(shape.get("raised", ()), _top(on.versions) + 1)
+    seen = changed(on.seen, shape, "seen") | data.get("seen", {})
+    for node, names in shape.get("saw", {}).items():
+        seen[node] = {name: on.versions[name] for name in names}
+    return versions, seen
+
+
+def _top(versions: Mapping[str, Any]) -> int:
+    """The newest version, if they are numbers; else -1, and none follows from it."""
+    if not versions:
+        return 0
+    counts = versions.values()
+    return max(counts) if all([type(count) is int for count in counts]) else -1
+
+
+def set_changes(
+    described: dict[str, Any], name: str, old: Mapping[str, Any], new: Mapping[str, Any]
+) -> None:
+    """What is new or other, and the names that are gone."""
+    set_part(
+        described, name, {key: value for key, value in new.items() if _is_other(old, key, value)}
+    )
+    set_part(described, f"{name}_gone", [key for key in old if key not in new])
+
+
+def changed(old: Mapping[str, Any], described: Mapping[str, Any], name: str) -> dict[str, Any]:
+    gone = described.get(f"{name}_gone", ())
+    kept = {key: value for key, value in old.items() if key not in gone} if gone else old
+    return {**kept, **described.get(name, {})}
+
+
+def set_part(described: dict[str, Any], name: str, part: Any) -> None:
+    if part:
+        described[name] = part
+
+
+def touched(data: Mapping[str, Any], shape: Mapping[str, Any]) -> list[str]:
+    """The channels that an event gives values to, in order."""
+    lists = (*data.get("lists", ()), *shape.get("grown", ()))
+    return sorted({*data.get("values", ()), *shape.get("nulls", ()), *lists})
+
+
+def short_time(ts: str) -> Any:
+    """A time as microseconds since 1970, if they give it back exactly."""
+    try:
+        return (datetime.fromisoformat(ts) - _EPOCH) // _US if _IN_UTC(ts) else ts
+    except ValueError:  # the 30th of February
+        return ts
+
+
+def long_time(ts: Any) -> str:
+    if not isinstance(ts, int):
+        return str(ts)
+    return (_EPOCH + timedelta(microseconds=ts)).isoformat(timespec="microseconds")
+
+
+def is_id(text: str) -> bool:
+    return 0 < len(text) <= _ID_CHARS_MAX and text.isprintable()

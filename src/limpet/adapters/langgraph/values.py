@@ -77,7 +77,7 @@ _MESSAGE_NAMES: Final = {cls: name for name, cls in _MESSAGES.items()}
 
 
 @dataclasses.dataclass(frozen=True)
-class Codec:
+class ValueCodec:
     """How objects of one class are stored: under `name`, as what `encode` makes of them.
 
     `encode` returns anything that can be stored; `decode` is given it back. The name is stored
@@ -90,23 +90,23 @@ class Codec:
     decode: Callable[[Any], Any]
 
 
-def codec_of(given: Codec | type[Any]) -> Codec:
+def codec_of(given: ValueCodec | type[Any]) -> ValueCodec:
     """A codec, or the one that follows from a class: a pydantic model, dataclass or enum."""
-    if isinstance(given, Codec):
+    if isinstance(given, ValueCodec):
         return given
     if isinstance(given, type):
         name = given.__name__
         if issubclass(given, Enum):
-            return Codec(name, given, lambda value: value.value, given)
+            return ValueCodec(name, given, lambda value: value.value, given)
         if dataclasses.is_dataclass(given):
-            return Codec(name, given, _fields, lambda fields: given(**fields))
+            return ValueCodec(name, given, _fields, lambda fields: given(**fields))
         if hasattr(given, "model_validate"):
-            return Codec(name, given, lambda model: dict(model), lambda kept: given(**kept))
+            return ValueCodec(name, given, lambda model: dict(model), lambda kept: given(**kept))
         if issubclass(given, tuple) and hasattr(given, "_fields"):
-            return Codec(name, given, list, lambda parts: given(*parts))
+            return ValueCodec(name, given, list, lambda parts: given(*parts))
     raise InvalidInput(
-        f"{given!r} cannot be stored as it is. Pass codecs=[Codec(name, cls, encode, decode)], or "
-        "a pydantic model, dataclass, named tuple or enum class."
+        f"{given!r} cannot be stored as it is. Pass codecs=[ValueCodec(name, cls, encode, "
+        "decode)], or a pydantic model, dataclass, named tuple or enum class."
     )
 
 
@@ -114,7 +114,7 @@ def _fields(of: Any) -> dict[str, Any]:
     return {field.name: getattr(of, field.name) for field in dataclasses.fields(of)}
 
 
-def _builtin() -> tuple[Codec, ...]:
+def _builtin() -> tuple[ValueCodec, ...]:
     """The forms that every saver knows besides JSON and messages."""
     listed: tuple[Any, ...] = (tuple, set, frozenset, deque)
     texts: tuple[Any, ...] = (UUID, Decimal, IPv4Address, IPv4Interface, IPv4Network)
@@ -122,34 +122,34 @@ def _builtin() -> tuple[Codec, ...]:
     timed: tuple[Any, ...] = (datetime, date, time)
     paths: set[Any] = {PosixPath, WindowsPath, type(Path())}
     return (
-        *[Codec(cls.__name__, cls, list, cls) for cls in listed],
-        *[Codec(cls.__name__, cls, str, cls) for cls in texts],
-        *[Codec(cls.__name__, cls, cls.isoformat, cls.fromisoformat) for cls in timed],
-        *[Codec("path", cls, str, Path) for cls in paths],
-        Codec("timedelta", timedelta, _duration, lambda parts: timedelta(*parts)),
-        Codec("zone", ZoneInfo, str, ZoneInfo),
-        Codec("regex", re.Pattern, lambda p: [p.pattern, p.flags], lambda p: re.compile(*p)),
-        Codec("bytes", bytes, lambda raw: b64encode(raw).decode(), b64decode),
-        Codec("bytearray", bytearray, lambda raw: b64encode(raw).decode(), _bytearray),
-        Codec("document", Document, _set_fields, lambda kept: Document(**kept)),
-        Codec("item", Item, _slots, lambda kept: Item(**kept)),
-        Codec("snapshot", _DeltaSnapshot, lambda kept: kept.value, _DeltaSnapshot),
+        *[ValueCodec(cls.__name__, cls, list, cls) for cls in listed],
+        *[ValueCodec(cls.__name__, cls, str, cls) for cls in texts],
+        *[ValueCodec(cls.__name__, cls, cls.isoformat, cls.fromisoformat) for cls in timed],
+        *[ValueCodec("path", cls, str, Path) for cls in paths],
+        ValueCodec("timedelta", timedelta, _duration, lambda parts: timedelta(*parts)),
+        ValueCodec("zone", ZoneInfo, str, ZoneInfo),
+        ValueCodec("regex", re.Pattern, lambda p: [p.pattern, p.flags], lambda p: re.compile(*p)),
+        ValueCodec("bytes", bytes, lambda raw: b64encode(raw).decode(), b64decode),
+        ValueCodec("bytearray", bytearray, lambda raw: b64encode(raw).decode(), _bytearray),
+        ValueCodec("document", Document, _set_fields, lambda kept: Document(**kept)),
+        ValueCodec("item", Item, _slots, lambda kept: Item(**kept)),
+        ValueCodec("snapshot", _DeltaSnapshot, lambda kept: kept.value, _DeltaSnapshot),
         *_of_graphs(),
     )
 
 
-def _of_graphs() -> Iterable[Codec]:
+def _of_graphs() -> Iterable[ValueCodec]:
     """Types of langgraph itself, which need not be installed to use the saver."""
     try:
         from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
     except ModuleNotFoundError:
         return ()
     return (
-        Codec("command", Command, _fields, lambda parts: Command(**parts)),
-        Codec("overwrite", Overwrite, _fields, lambda parts: Overwrite(**parts)),
-        Codec("timeout", TimeoutPolicy, _fields, lambda parts: TimeoutPolicy(**parts)),
-        Codec("interrupt", Interrupt, _interrupt, lambda parts: Interrupt(**parts)),
-        Codec("send", Send, _send, lambda parts: Send(**parts)),
+        ValueCodec("command", Command, _fields, lambda parts: Command(**parts)),
+        ValueCodec("overwrite", Overwrite, _fields, lambda parts: Overwrite(**parts)),
+        ValueCodec("timeout", TimeoutPolicy, _fields, lambda parts: TimeoutPolicy(**parts)),
+        ValueCodec("interrupt", Interrupt, _interrupt, lambda parts: Interrupt(**parts)),
+        ValueCodec("send", Send, _send, lambda parts: Send(**parts)),
     )
 
 
@@ -213,9 +213,9 @@ def _defaults(cls: type[Any]) -> dict[str, Any]:
 class Values:
     """Both directions. `serde` stores what no codec knows, if the application chose that."""
 
-    def __init__(self, codecs: Iterable[Codec | type[Any]] = (), serde: Any = None) -> None:
-        self._by_name: dict[str, Codec] = {}
-        self._by_class: dict[type[Any], Codec] = {}
+    def __init__(self, codecs: Iterable[ValueCodec | type[Any]] = (), serde: Any = None) -> None:
+        self._by_name: dict[str, ValueCodec] = {}
+        self._by_class: dict[type[Any], ValueCodec] = {}
         self._serde = serde
         for codec in (*_builtin(), *map(codec_of, codecs)):
             known = self._by_name.setdefault(codec.name, codec)
@@ -224,7 +224,7 @@ class Values:
             ):
                 raise InvalidInput(
                     f"two codecs have the name {codec.name!r}. Give one of them another name: "
-                    "Codec(name, cls, encode, decode)."
+                    "ValueCodec(name, cls, encode, decode)."
                 )
             self._by_class[codec.cls] = codec
 
@@ -285,7 +285,7 @@ class Values:
                 return {FORM: "serde", "form": form, "v": b64encode(raw).decode()}
         raise InvalidInput(
             f"{kind.__module__}.{kind.__qualname__} is not a type that LimpetSaver stores, and it "
-            "never pickles. Pass codecs=[…] with the class, or with a Codec that says how."
+            "never pickles. Pass codecs=[…] with the class, or with a ValueCodec."
         )
 
     def decode(self, data: Any) -> Any:

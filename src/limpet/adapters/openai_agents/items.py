@@ -44,7 +44,7 @@ _PLACES: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 
 
-def drafted(item: Mapping[str, Any], user: str) -> Draft:
+def draft_of(item: Mapping[str, Any], user: str) -> Draft:
     """The event that records an item, as it is now. Raises InvalidValue if it is not JSON."""
     type = _type_of(item)
     data = {**_request(type, item), **_said(type, item)}
@@ -75,7 +75,7 @@ def item_of(event: Event) -> Item | None:
     if event.data is None:
         return None
     if not isinstance(event.data.get(MEMBER), str):
-        return _translated(event)
+        return _nearest_item(event)
     try:
         item = _whole(event.type, event.data)
     except (IndexError, KeyError, TypeError, ValueError):
@@ -196,7 +196,7 @@ def _image(url: str) -> dict[str, str]:
 # --- data of ours as an item --------------------------------------------------------------------
 
 
-def _translated(event: Event) -> Item | None:
+def _nearest_item(event: Event) -> Item | None:
     """The nearest item to an event that another door recorded."""
     data, id = event.data, event.data.get("request_id") or event.id
     if event.type == USE:

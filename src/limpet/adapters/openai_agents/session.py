@@ -1,20 +1,26 @@
 """LimpetSession: a conversation of openai-agents as one session of ours.
 
 Each call is one commit or one reading, run where the store is, so a LimpetSession may be used from
-any thread and any event loop. Beside a handle on the session, nothing is kept between calls but
-which user messages this object has added and not seen answered.
+any thread and any event loop. Sessions of one URL share a store in the whole process: a program
+makes a LimpetSession for each conversation, often for each request, and one writer gathers what all
+of them add. Beside a handle on the session, nothing is kept between calls but which user messages
+this object has added and not seen answered.
+
+The log keeps every item. `view.popped` takes the newest item out of view, `view.cleared` all that
+were recorded before it. What they do follows from their type and their place alone, so a writer
+need not look before it pops, and damage to one body changes nothing else.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Final
+from weakref import WeakSet
 
-from limpet import Draft, Event, Key, Limpet, Session, facts
-from limpet.adapters.openai_agents.items import INPUTS, Item, bare, drafted, item_of
-from limpet.adapters.openai_agents.stores import let_go, store_for
-from limpet.adapters.openai_agents.view import CLEARED, POPPED, newest_event, newest_items
+from limpet import Draft, Event, Key, Limpet, Session, SharedLimpet, facts
+from limpet.adapters.openai_agents.items import INPUTS, ITEMS, Item, bare, draft_of, item_of
 from limpet.errors import (
     CommitTooLarge,
     EventTooLarge,
@@ -26,6 +32,15 @@ from limpet.errors import (
     SessionNotFound,
 )
 
+_ACTOR: Final = "agent:openai-agents"
+_UNFIT: Final = (InvalidValue, EventTooLarge, CommitTooLarge)
+_PENDING_MAX: Final = 1_000  # user messages that one commit marks as answered
+POPPED: Final = "view.popped"
+CLEARED: Final = "view.cleared"
+_TYPES: Final = (*ITEMS, POPPED, CLEARED)
+_PAGE: Final = 1_000
+_opening: Final = threading.Lock()
+_opened: Final[dict[str, tuple[SharedLimpet, WeakSet[object]]]] = {}
 try:
     from agents.memory import SessionSettings
     from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
@@ -33,10 +48,6 @@ except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] != "agents":
         raise
     raise ExtraMissing("openai-agents", "openai-agents") from error
-
-_ACTOR: Final = "agent:openai-agents"
-_UNFIT: Final = (InvalidValue, EventTooLarge, CommitTooLarge)
-_PENDING_MAX: Final = 1_000  # user messages that one commit marks as answered
 
 
 class LimpetSession:
@@ -106,7 +117,7 @@ class LimpetSession:
 
     async def close(self) -> None:
         """Close the store that a URL has opened, unless other sessions of this process use it."""
-        await let_go(self, self._store)
+        await release_store(self, self._store)
 
     async def __aenter__(self) -> LimpetSession:
         return self
@@ -119,7 +130,7 @@ class LimpetSession:
     def _draft(self, item: Mapping[str, Any]) -> Draft:
         if type(item) is not dict and not isinstance(item, Mapping):
             raise InvalidInput(f"an item is a dict, not {type(item).__name__}. Pass dicts.")
-        return drafted(item, self.key.user)
+        return draft_of(item, self.key.user)
 
     # All that follows runs on an event loop of the store.
 
@@ -224,3 +235,75 @@ class LimpetSession:
             if answered:
                 c.record(session, facts.processed(answered, actor=_ACTOR))
         return c.events[1:] if new else c.events
+
+
+async def newest_items(session: Session[Any], most: int | None) -> list[Item]:
+    """The newest items in view, the oldest first. One that cannot be read is left out."""
+    found: list[Item] = []
+    async with aclosing(_events_in_view(session, page=most)) as events:
+        async for event in events:
+            if (item := item_of(event)) is not None:
+                found.append(item)
+                if len(found) == most:
+                    break
+    found.reverse()
+    return found
+
+
+async def newest_event(session: Session[Any], *, before: int | None = None) -> Event | None:
+    """The event of the newest item in view, now or just before a seq; None: nothing is in view."""
+    async with aclosing(_events_in_view(session, before=before, page=1)) as events:
+        return await anext(events, None)
+
+
+async def _events_in_view(
+    session: Session[Any], *, before: int | None = None, page: int | None = None
+) -> AsyncGenerator[Event, None]:
+    """The events of items in view, the newest first.
+
+    A log only grows, so the pages together are the view as it was at the first of them.
+    """
+    popped, limit = 0, min(page or _PAGE, _PAGE)
+    while events := await _read(session, before, limit):
+        for event in events:
+            if event.type == CLEARED:
+                return
+            if event.type == POPPED:
+                popped += 1
+            elif popped:
+                popped -= 1
+            else:
+                yield event
+        before = events[-1].seq
+        if before <= 2:  # the first event of a session is its creation
+            return
+        limit = min(2 * limit + 16, _PAGE)
+
+
+async def _read(session: Session[Any], before: int | None, limit: int) -> tuple[Event, ...]:
+    try:
+        return await session.read(before=before, limit=limit, reverse=True, types=_TYPES)
+    except SessionNotFound:  # nobody has written to it yet
+        return ()
+
+
+def store_for(user: object, store: str | Limpet) -> SharedLimpet:
+    """The store that a URL or an open Limpet names. A store in memory is its user's alone."""
+    if not isinstance(store, str) or store.startswith("memory:"):
+        return SharedLimpet(store)
+    with _opening:
+        shared, users = _opened.setdefault(store, (SharedLimpet(store), WeakSet()))
+        users.add(user)
+    return shared
+
+
+async def release_store(user: object, shared: SharedLimpet) -> None:
+    """Close the store unless others use it. An open Limpet stays open for its owner."""
+    with _opening:
+        for url in [url for url, (each, _) in _opened.items() if each is shared]:
+            users = _opened[url][1]
+            users.discard(user)
+            if users:
+                return
+            del _opened[url]
+    await shared.close()

@@ -31,13 +31,13 @@ from limpet.errors import (
 from limpet.graph.checkpoint import (
     Checkpointer,
     CheckpointRecord,
-    ClaimingCheckpointer,
     JointCheckpointer,
 )
 from limpet.graph.context import CURRENT, Invocation, Scope, Suspended, SuspendSignal
+from limpet.graph.engine.checkpoint_writer import CheckpointWriter, Ending, LiveFrame
 from limpet.graph.engine.loop import run_graph
 from limpet.graph.engine.resume import (
-    Hold,
+    ResumeLease,
     Start,
     check_no_session,
     check_session,
@@ -46,7 +46,6 @@ from limpet.graph.engine.resume import (
     id_taken,
     start_of,
 )
-from limpet.graph.engine.track import Ending, LiveFrame, Tracker
 from limpet.graph.observers import (
     Drained,
     Observer,
@@ -100,7 +99,7 @@ class CompiledGraph(GraphPlan[S]):
         `steps_max` replaces the step limits that this graph and those inside it were compiled with.
         A run that stopped at its limit can be resumed: each call counts from zero.
         """
-        call = Call(
+        call = InvokeArguments(
             initial=initial,
             session_id=session_id,
             correlation_id=correlation_id,
@@ -112,7 +111,7 @@ class CompiledGraph(GraphPlan[S]):
             metadata=metadata,
             steps_max=steps_max,
         )
-        return await invoke(self, call, Ran())
+        return await invoke(self, call, RunReport())
 
     # --- watching -------------------------------------------------------------------------------
 
@@ -157,7 +156,7 @@ class CompiledGraph(GraphPlan[S]):
         return mermaid(self)
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class InvokeArguments(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of an invocation; `CompiledGraph.invoke` says what they mean."""
 
     initial: Any = None
@@ -204,7 +203,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return tuple([watcher(observer) for observer in self.observers])
 
 
-class Ran:
+class RunReport:
     """What a caller may want to know of a run beside its result, also if it raised."""
 
     __slots__ = ("entry_state", "found_session", "invocation_id")
@@ -215,13 +214,13 @@ class Ran:
         self.entry_state: Any = None  # None if it was refused before it could start
 
 
-async def invoke(graph: GraphPlan[Any], call: Call, ran: Ran) -> Any:
+async def invoke(graph: GraphPlan[Any], call: InvokeArguments, ran: RunReport) -> Any:
     """Run the graph; the final state, or `Suspended`."""
     call.check()
     watchers = call.watchers()
     if call.resume_invocation is None:
         return await _invoke(graph, call, ran, watchers, None, None)
-    hold, signal = Hold(graph.checkpointer), call.is_signal
+    hold, signal = ResumeLease(graph.checkpointer, graph.leasing), call.is_signal
     try:
         record = await hold.resume(call.resume_invocation, signal=signal)
         check_signal(record, call.signal_id, call.initial, signal=signal)
@@ -233,10 +232,10 @@ async def invoke(graph: GraphPlan[Any], call: Call, ran: Ran) -> Any:
 
 async def _invoke(
     graph: GraphPlan[Any],
-    call: Call,
-    ran: Ran,
+    call: InvokeArguments,
+    ran: RunReport,
     watchers: tuple[Watcher, ...],
-    hold: Hold | None,
+    hold: ResumeLease | None,
     record: CheckpointRecord | None,
 ) -> Any:
     run = Invocation(*await _ids(graph, call, record), call.session_id, call.metadata)
@@ -255,7 +254,7 @@ async def _invoke(
 
 
 async def _ids(
-    graph: GraphPlan[Any], call: Call, record: CheckpointRecord | None
+    graph: GraphPlan[Any], call: InvokeArguments, record: CheckpointRecord | None
 ) -> tuple[str, str]:
     """The ids of the invocation and of its correlation: one id serves as both, if none is given.
 
@@ -276,7 +275,11 @@ async def _ids(
 
 
 async def _run(
-    scope: Scope, call: Call, ran: Ran, hold: Hold | None, record: CheckpointRecord | None
+    scope: Scope,
+    call: InvokeArguments,
+    ran: RunReport,
+    hold: ResumeLease | None,
+    record: CheckpointRecord | None,
 ) -> Any:
     run, graph = scope.run, scope.graph
     if graph.session is not None and run.session_id is not None:
@@ -290,7 +293,7 @@ async def _run(
     ran.entry_state = start.state
     if graph.checkpointer is not None:
         named = run.invocation_id == call.invocation_id
-        await _track(scope, graph.checkpointer, start, hold, record, named=named)
+        await _start_writing(scope, graph.checkpointer, start, hold, record, named=named)
     try:
         final = await run_graph(scope, start.state, start.node)
     except SuspendSignal as signal:
@@ -310,7 +313,7 @@ def _warn_once(graph: GraphPlan[Any]) -> None:
         _LOG.warning("session without a store: graph=%s", graph.name)
 
 
-def _start(scope: Scope, call: Call, record: CheckpointRecord | None) -> Start:
+def _start(scope: Scope, call: InvokeArguments, record: CheckpointRecord | None) -> Start:
     """Where the run starts: at the record, or at the entry with the session and the input."""
     graph, binding = scope.graph, scope.run.binding
     if record is not None:
@@ -322,11 +325,11 @@ def _start(scope: Scope, call: Call, record: CheckpointRecord | None) -> Start:
     return Start(state if binding is None else binding.merged(state), graph.entry)
 
 
-async def _track(
+async def _start_writing(
     scope: Scope,
     checkpointer: Checkpointer,
     start: Start,
-    hold: Hold | None,
+    hold: ResumeLease | None,
     record: CheckpointRecord | None,
     *,
     named: bool,
@@ -338,26 +341,26 @@ async def _track(
     of several runs that start under it at once only one runs.
     """
     run, graph = scope.run, scope.graph
-    tracker = run.tracker = Tracker(checkpointer, graph.changes, run, graph.name, graph.plan)
-    scope.frame = LiveFrame(tracker.box, graph.plan, start.state, start.node, stored=True)
+    writer = run.writer = CheckpointWriter(checkpointer, graph.leasing, run, graph.name, graph.plan)
+    scope.frame = LiveFrame(writer.stack, graph.plan, start.state, start.node, stored=True)
     scope.frame.rest = start.inside
     unfinished = None if record is None or record.status == "completed" else record
     if unfinished is not None:
-        tracker.positions = list(unfinished.completed_positions)
-        tracker.signals = unfinished.signals + (unfinished.status == "suspended")
-    tracker.ending = ending_of(run, checkpointer)
+        writer.positions = list(unfinished.completed_positions)
+        writer.signals = unfinished.signals + (unfinished.status == "suspended")
+    writer.ending = ending_of(run, checkpointer)
     if unfinished is not None and unfinished.status == "suspended":
-        if not await tracker.claim(unfinished.revision):
+        if not await writer.claim(unfinished.revision):
             reason = "it has been resumed already"
             raise SuspensionRecordInvalid(unfinished.invocation_id, reason)
     elif hold and unfinished is not None and unfinished.invocation_id != run.invocation_id:
-        await hold.pass_on(unfinished, tracker, run.invocation_id)
-    elif named and isinstance(checkpointer, ClaimingCheckpointer):
+        await hold.pass_on(unfinished, writer, run.invocation_id)
+    elif named and graph.leasing is not None:
         goes_on = record is not None and record.invocation_id == run.invocation_id
-        if not await tracker.claim(record.revision if record and goes_on else 0):
+        if not await writer.claim(record.revision if record and goes_on else 0):
             raise id_taken(run.invocation_id)
     else:
-        tracker.begin_soon()
+        writer.begin_soon()
 
 
 def ending_of(run: Invocation, checkpointer: Checkpointer) -> Ending:
@@ -374,10 +377,10 @@ async def leave_record(run: Invocation, error: BaseException) -> None:
 
     If that fails too, the run's own error says so: it is the one that the caller has to see.
     """
-    if run.tracker is None or isinstance(error, CheckpointSaveFailed):
+    if run.writer is None or isinstance(error, CheckpointSaveFailed):
         return
     try:
-        await run.tracker.begun()
+        await run.writer.begun()
     except CheckpointSaveFailed as unsaved:
         error.add_note(f"The run cannot be resumed: {unsaved}")
 
@@ -385,14 +388,14 @@ async def leave_record(run: Invocation, error: BaseException) -> None:
 async def finish(run: Invocation, final: Any) -> None:
     """Save the session and the completed record. Raises SessionSaveFailed with the result."""
     await _close(run)
-    binding, tracker = run.binding, run.tracker
+    binding, writer = run.binding, run.writer
     if binding is not None and binding.auto_save:
-        if tracker is not None and tracker.ending == "with session":
-            await _together(binding, tracker, final)
+        if writer is not None and writer.ending == "with session":
+            await _together(binding, writer, final)
             return
         await binding.save(final, result=final)
-    if tracker is not None:
-        await tracker.end()
+    if writer is not None:
+        await writer.end()
 
 
 async def _close(run: Invocation) -> None:
@@ -402,20 +405,20 @@ async def _close(run: Invocation) -> None:
         await run.binding.settled()
 
 
-async def _together(binding: Binding, tracker: Tracker, final: Any) -> None:
+async def _together(binding: Binding, writer: CheckpointWriter, final: Any) -> None:
     """One commit. If it fails, the last step is saved without the session, which is as it was."""
-    checkpointer: Any = tracker.checkpointer  # a JointCheckpointer, as `ending_of` found
-    await tracker.settled()
+    checkpointer: Any = writer.checkpointer  # a JointCheckpointer, as `ending_of` found
+    await writer.settled()
     try:
         version = await checkpointer.save_with_session(
-            tracker.ended(),
+            writer.ended(),
             binding.store,
             binding.record(final),
             expected_version=binding.expected,
         )
     except Exception as error:
         with suppress(Exception):
-            await tracker.unended()
+            await writer.unended()
         if isinstance(error, SessionWriteConflict):
             error.result = final
             raise
@@ -426,22 +429,22 @@ async def _together(binding: Binding, tracker: Tracker, final: Any) -> None:
 
 async def suspended(scope: Scope, signal: SuspendSignal) -> Suspended:
     """Save the suspended record with the session; what the caller gets."""
-    run, tracker = scope.run, scope.run.tracker
-    if tracker is None or scope.frame is None:
+    run, writer = scope.run, scope.run.writer
+    if writer is None or scope.frame is None:
         reason = "the graph has no checkpointer, so nothing could resume it"
         advice = "Build the graph with with_checkpointer(…)"
         raise SuspensionPersistenceFailed(run.invocation_id, reason, advice)
     await _close(run)
     state = scope.frame.state
     if signal.completed:
-        tracker.positions.append(signal.position)
-    await tracker.settled()
-    record = tracker.suspended(signal.document(), signal.frame)
+        writer.positions.append(signal.position)
+    await writer.settled()
+    record = writer.suspended(signal.document(), signal.frame)
     try:
-        await _keep(run, tracker.checkpointer, record, state)
+        await _keep(run, writer.checkpointer, record, state)
     except Exception as error:
         with suppress(Exception):  # what stays is an invocation that can be resumed
-            await tracker.unsuspend()
+            await writer.unsuspend()
         if isinstance(error, SessionWriteConflict):
             raise
         reason = error_text(error)

@@ -21,9 +21,9 @@ from limpet.errors import (
     error_text,
 )
 from limpet.graph.context import CURRENT, Scope, SuspendSignal, unwrap, unwrapped
-from limpet.graph.engine.track import Tracker
+from limpet.graph.engine.checkpoint_writer import CheckpointWriter
 from limpet.graph.plan import GraphPlan
-from limpet.graph.project import Crossing
+from limpet.graph.projections import CheckedProjection
 from limpet.model import described
 
 Next: TypeAlias = Callable[[Any], Awaitable[Mapping[str, Any]]]
@@ -79,7 +79,7 @@ class Edge:
         raise RoutingError(named, node=self.source, recoverable_state=state)
 
 
-class Step(Protocol):
+class GraphStep(Protocol):
     """A node as the engine sees it, with the edge that leaves it."""
 
     name: str
@@ -130,11 +130,11 @@ class SubgraphStep:
         self,
         name: str,
         graph: GraphPlan[Any],
-        crossing: Crossing,
+        projection: CheckedProjection,
         middleware: tuple[Middleware, ...],
         edge: Edge,
     ) -> None:
-        self.name, self.graph, self.crossing = name, graph, crossing
+        self.name, self.graph, self.projection = name, graph, projection
         self.middleware, self.next = middleware, edge
 
     async def run(self, scope: Scope, state: Any) -> Any:
@@ -149,18 +149,18 @@ class SubgraphStep:
             )
             inner.rest = (found[0][1:], frame.progress)
         else:
-            start, node = self.crossing.enter(state), self.graph.entry
-        if run.tracker is not None and scope.frame is not None:
-            inner.frame = run.tracker.push(scope.frame, self.graph.plan, start, node, inner.rest)
+            start, node = self.projection.enter(state), self.graph.entry
+        if run.writer is not None and scope.frame is not None:
+            inner.frame = run.writer.push(scope.frame, self.graph.plan, start, node, inner.rest)
         with run.span("subgraph", self.name, scope):
             final = await run_graph(inner, start, node)
-        return self.crossing.leave(final)
+        return self.projection.leave(final)
 
 
 async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
     """Run the scope's graph from `node` to its end; the final state."""
     run, steps, plan = scope.run, scope.graph.steps, scope.graph.plan
-    unseen, tracker = not scope.watched and run.tracer is None, run.tracker
+    unseen, writer = not scope.watched and run.tracer is None, run.writer
     left = limit = run.steps_max or scope.graph.steps_max
     scope.body = True  # of an instance or branch: the attempt before may have left it
     token = CURRENT.set(scope)
@@ -188,10 +188,10 @@ async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
                     raise failure(step, error, state) from error
                 state = plan.apply(state, update, node)
                 target = step.next(state)
-                if tracker is not None:
+                if writer is not None:
                     scope.rest = None
-                    if _completed(scope, tracker, state, update, target):
-                        await tracker.save(state if scope.outer is None else None)
+                    if _completed(scope, writer, state, update, target):
+                        await writer.save(state if scope.outer is None else None)
                 node = target
             else:
                 state, node = await _advance(scope, step, state)
@@ -200,7 +200,7 @@ async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
         CURRENT.reset(token)
 
 
-async def _advance(scope: Scope, step: Step, state: Any) -> tuple[Any, str | None]:
+async def _advance(scope: Scope, step: GraphStep, state: Any) -> tuple[Any, str | None]:
     """One step with all that may watch it."""
     attempts = _Attempts(scope, step, state)
     scope.body = False  # until the node itself runs
@@ -224,17 +224,19 @@ async def _advance(scope: Scope, step: Step, state: Any) -> tuple[Any, str | Non
         raise
     attempts.end(post=new)
     scope.body, scope.rest = True, None
-    tracker = scope.run.tracker
-    if tracker is not None and _completed(scope, tracker, new, update, target):
-        await tracker.save(new if scope.outer is None else None)
+    writer = scope.run.writer
+    if writer is not None and _completed(scope, writer, new, update, target):
+        await writer.save(new if scope.outer is None else None)
     return new, target
 
 
-def _completed(scope: Scope, tracker: Tracker, new: Any, update: Any, target: str | None) -> bool:
+def _completed(
+    scope: Scope, writer: CheckpointWriter, new: Any, update: Any, target: str | None
+) -> bool:
     """Note the step. Whether it is to be saved now."""
     if scope.frame is None:
         return False
-    return tracker.completed(scope.frame, new, update, target, scope.position())
+    return writer.completed(scope.frame, new, update, target, scope.position())
 
 
 class _Attempts:
@@ -245,7 +247,7 @@ class _Attempts:
 
     __slots__ = ("_count", "_failed", "_open", "_pre", "_scope", "_state", "_step", "_tells")
 
-    def __init__(self, scope: Scope, step: Step, state: Any) -> None:
+    def __init__(self, scope: Scope, step: GraphStep, state: Any) -> None:
         self._scope, self._step, self._state = scope, step, state
         self._count, self._open, self._pre = 0, False, None
         self._tells = scope.watched and step.counts
@@ -319,12 +321,12 @@ def _layered(layer: Middleware, call: Next) -> Next:
     return through
 
 
-def passes(step: Step, error: Exception) -> bool:
+def passes(step: GraphStep, error: Exception) -> bool:
     """Whether an error leaves a node as it is: one of a graph inside it, or of suspending."""
     return isinstance(error, SuspensionError if step.fn is not None else GraphError)
 
 
-def failure(step: Step, error: Exception, state: Any) -> NodeException:
+def failure(step: GraphStep, error: Exception, state: Any) -> NodeException:
     """What the error of a node becomes."""
     return NodeException(error_text(error), node=step.name, recoverable_state=state)
 

@@ -23,11 +23,11 @@ from limpet.errors import (
     SuspensionError,
     error_text,
 )
-from limpet.graph.checkpoint import Progress, Slot
+from limpet.graph.checkpoint import Progress, ProgressSlot
 from limpet.graph.context import CURRENT, Scope, SuspendSignal, unwrapped
 from limpet.graph.engine.loop import Edge, Middleware, attempt_of, chained, run_graph, together
 from limpet.graph.plan import GraphPlan
-from limpet.graph.project import Crossing
+from limpet.graph.projections import CheckedProjection
 from limpet.graph.state import Contributions, StatePlan
 from limpet.model import described
 
@@ -71,12 +71,12 @@ class FanOutStep:
         self,
         name: str,
         graph: GraphPlan[Any],
-        crossing: Crossing,
+        projection: CheckedProjection,
         settings: FanOut,
         middleware: tuple[Middleware, ...],
         edge: Edge,
     ) -> None:
-        self.name, self.graph, self.crossing, self.settings = name, graph, crossing, settings
+        self.name, self.graph, self.projection, self.settings = name, graph, projection, settings
         self.middleware, self.next = middleware, edge
         self._collected = (settings.collect_field, *settings.extra_outputs.values())
 
@@ -90,9 +90,9 @@ class FanOutStep:
             raise CheckpointRecordInvalid(scope.run.invocation_id, reason)
         if total == 0:
             return self._empty(state)
-        tracker, frame = scope.run.tracker, scope.frame
-        if tracker is not None and frame is not None:
-            tracker.begin(frame, total, progress)
+        writer, frame = scope.run.writer, scope.frame
+        if writer is not None and frame is not None:
+            writer.begin(frame, total, progress)
         work = _Work(self, scope, state, items, total, self._found(scope, progress))
         concurrency = self._concurrency(state, total)
         try:
@@ -104,7 +104,7 @@ class FanOutStep:
             raise NodeException(reason, node=self.name, recoverable_state=state) from error
         return self._update(work.results)
 
-    def _found(self, scope: Scope, progress: Progress | None) -> Mapping[str, Slot]:
+    def _found(self, scope: Scope, progress: Progress | None) -> Mapping[str, ProgressSlot]:
         """What a resumed run found of the instances.
 
         Those that are to restart are left out, unless the invocation has taken a signal: what it
@@ -112,7 +112,7 @@ class FanOutStep:
         """
         if progress is None:
             return {}
-        taken = scope.run.tracker is not None and scope.run.tracker.signals
+        taken = scope.run.writer is not None and scope.run.writer.signals
         if self.settings.resume_instances == "continue" or taken:
             return progress.slots
         return {key: slot for key, slot in progress.slots.items() if slot.done}
@@ -141,7 +141,7 @@ class FanOutStep:
             raise FanOutEmpty(node=self.name, recoverable_state=state)
         return self._update([])
 
-    def _update(self, results: list[Slot | dict[str, Any]]) -> dict[str, Any]:
+    def _update(self, results: list[ProgressSlot | dict[str, Any]]) -> dict[str, Any]:
         settings = self.settings
         # Of a degraded instance a field may be missing: it is null at its place, so that the lists
         # of one fan-out stay aligned.
@@ -153,11 +153,13 @@ class FanOutStep:
         if settings.count_field is not None:
             update[settings.count_field] = len(results)
         if settings.errors_field is not None:
-            update[settings.errors_field] = [r.error for r in results if isinstance(r, Slot)]
+            update[settings.errors_field] = [
+                r.error for r in results if isinstance(r, ProgressSlot)
+            ]
         return update
 
     async def instance(
-        self, scope: Scope, state: Any, item: Any, at: int, found: Slot | None
+        self, scope: Scope, state: Any, item: Any, at: int, found: ProgressSlot | None
     ) -> Any:
         """Run one instance, or the rest of it; the inner fields that are collected."""
         graph, run, settings = self.graph, scope.run, self.settings
@@ -170,7 +172,7 @@ class FanOutStep:
             inner.rest = (found.frames[1:], frame.progress)
         else:
             more = {} if settings.item_field is None else {settings.item_field: item}
-            start, node = self.crossing.enter(state, **more), graph.entry
+            start, node = self.projection.enter(state, **more), graph.entry
 
         tries, around = 0, inner.base
 
@@ -178,8 +180,8 @@ class FanOutStep:
             nonlocal tries
             inner.base = attempt_of(settings.instance_middleware, tries, around)
             tries += 1
-            if run.tracker is not None and scope.frame is not None:  # each attempt begins again
-                inner.frame = run.tracker.enter_slot(
+            if run.writer is not None and scope.frame is not None:  # each attempt begins again
+                inner.frame = run.writer.enter_slot(
                     scope.frame, str(at), graph.plan, begin, node, inner.rest, batched=True
                 )
             held = (await run_graph(inner, begin, node)).__dict__
@@ -198,7 +200,7 @@ class FanOutStep:
         fields = self.graph.plan.fields
         return {n: None if v is None else fields[n].dump(v) for n, v in result.items()}
 
-    def loaded(self, slot: Slot) -> Slot | dict[str, Any]:
+    def loaded(self, slot: ProgressSlot) -> ProgressSlot | dict[str, Any]:
         """The result of a stored instance; the slot itself if it failed."""
         if slot.result is None:
             return slot
@@ -216,7 +218,7 @@ class _Work:
         state: Any,
         items: Any,
         total: int,
-        found: Mapping[str, Slot],
+        found: Mapping[str, ProgressSlot],
     ) -> None:
         self._step, self._scope, self._state, self._items = step, scope, state, items
         self.results: list[Any] = [None] * total
@@ -233,15 +235,15 @@ class _Work:
 
     async def some(self) -> None:
         """Run instances, one after another, until none is left."""
-        tracker, frame = self._scope.run.tracker, self._scope.frame
+        writer, frame = self._scope.run.writer, self._scope.frame
         for at in self._todo:
             result = await self._one(at)
             self.results[at] = result
-            if tracker is not None and frame is not None:
+            if writer is not None and frame is not None:
                 slot = result
-                if not isinstance(result, Slot):
-                    slot = Slot(done=True, result=self._step.stored(result))
-                await tracker.completed_slot(frame, str(at), slot, batched=True)
+                if not isinstance(result, ProgressSlot):
+                    slot = ProgressSlot(done=True, result=self._step.stored(result))
+                await writer.completed_slot(frame, str(at), slot, batched=True)
 
     async def _one(self, at: int) -> Any:
         item = None if self._items is None else self._items[at]
@@ -257,7 +259,7 @@ class _Work:
         except Exception as error:
             if self._step.settings.error_policy == "fail_fast":
                 raise
-            return Slot(done=True, error={"fan_out_index": at, **described_error(error)})
+            return ProgressSlot(done=True, error={"fan_out_index": at, **described_error(error)})
 
 
 def described_error(error: BaseException) -> dict[str, Any]:
@@ -294,7 +296,7 @@ class BranchesStep:
     def __init__(
         self,
         name: str,
-        branches: Mapping[str, tuple[Branch, Crossing | None]],
+        branches: Mapping[str, tuple[Branch, CheckedProjection | None]],
         plan: StatePlan[Any],
         error_policy: ErrorPolicy,
         errors_field: str | None,
@@ -310,22 +312,27 @@ class BranchesStep:
         found = scope.take_rest()
         progress = None if found is None else found[1]
         slots = {} if progress is None else progress.slots
-        results: dict[str, Slot | Mapping[str, Any]] = {
+        results: dict[str, ProgressSlot | Mapping[str, Any]] = {
             name: self._loaded(slot) for name, slot in slots.items() if slot.done
         }
-        if scope.run.tracker is not None and scope.frame is not None:
-            scope.run.tracker.begin(scope.frame, len(self.branches), progress)
+        if scope.run.writer is not None and scope.frame is not None:
+            scope.run.writer.begin(scope.frame, len(self.branches), progress)
         names = [name for name in self.branches if name not in results]
         await together([self._branch(scope, state, n, slots.get(n), results) for n in names])
         parts = [results[name] for name in self.branches if name in results]
-        updates = [part for part in parts if not isinstance(part, Slot)]
+        updates = [part for part in parts if not isinstance(part, ProgressSlot)]
         if self.errors_field is not None:
-            errors = [part.error for part in parts if isinstance(part, Slot)]
+            errors = [part.error for part in parts if isinstance(part, ProgressSlot)]
             updates.append({self.errors_field: errors})
         return Contributions(updates)
 
     async def _branch(
-        self, scope: Scope, state: Any, name: str, found: Slot | None, results: dict[str, Any]
+        self,
+        scope: Scope,
+        state: Any,
+        name: str,
+        found: ProgressSlot | None,
+        results: dict[str, Any],
     ) -> None:
         """Run one branch and keep its update, or its error."""
         try:
@@ -341,17 +348,17 @@ class BranchesStep:
                 raise ParallelBranchesBranchFailed(
                     name, reason, node=self.name, recoverable_state=state
                 ) from error
-            result = Slot(done=True, error={"branch_name": name, **described_error(error)})
+            result = ProgressSlot(done=True, error={"branch_name": name, **described_error(error)})
         if result is None:  # not to be run this time
             return
         results[name] = result
-        tracker, frame = scope.run.tracker, scope.frame
-        if tracker is not None and frame is not None:
-            slot = result if isinstance(result, Slot) else self._stored(result)
-            await tracker.completed_slot(frame, name, slot)
+        writer, frame = scope.run.writer, scope.frame
+        if writer is not None and frame is not None:
+            slot = result if isinstance(result, ProgressSlot) else self._stored(result)
+            await writer.completed_slot(frame, name, slot)
 
-    async def _update(self, scope: Scope, state: Any, name: str, found: Slot | None) -> Any:
-        branch, crossing = self.branches[name]
+    async def _update(self, scope: Scope, state: Any, name: str, found: ProgressSlot | None) -> Any:
+        branch, projection = self.branches[name]
         if found is None and branch.when is not None and not branch.when(state):
             return None
         inner = Scope(
@@ -362,9 +369,9 @@ class BranchesStep:
             collecting=self.error_policy == "collect",
         )
         with scope.run.span("branch", name, inner):
-            if crossing is None:
+            if projection is None:
                 return await self._called(inner, branch, state, name)
-            return await self._run_subgraph(scope, inner, branch, crossing, state, found)
+            return await self._run_subgraph(scope, inner, branch, projection, state, found)
 
     async def _called(self, inner: Scope, branch: Branch, state: Any, name: str) -> Any:
         assert branch.call is not None
@@ -386,17 +393,17 @@ class BranchesStep:
         scope: Scope,
         inner: Scope,
         branch: Branch,
-        crossing: Crossing,
+        projection: CheckedProjection,
         state: Any,
-        found: Slot | None,
+        found: ProgressSlot | None,
     ) -> Any:
-        graph, tracker = inner.graph, scope.run.tracker
+        graph, writer = inner.graph, scope.run.writer
         if found is not None and found.frames:
             frame = found.frames[0]
             start, node = graph.plan.load(frame.state, f"the state in {self.name!r}"), frame.node
             inner.rest = (found.frames[1:], frame.progress)
         else:
-            start, node = crossing.enter(state), graph.entry
+            start, node = projection.enter(state), graph.entry
 
         tries, around = 0, inner.base
 
@@ -404,9 +411,9 @@ class BranchesStep:
             nonlocal tries
             inner.base = attempt_of(branch.middleware, tries, around)
             tries += 1
-            if tracker is not None and scope.frame is not None:  # each attempt begins again
+            if writer is not None and scope.frame is not None:  # each attempt begins again
                 name = inner.branch_name or ""
-                inner.frame = tracker.enter_slot(
+                inner.frame = writer.enter_slot(
                     scope.frame, name, graph.plan, begin, node, inner.rest
                 )
             final: Mapping[str, Any] = (await run_graph(inner, begin, node)).__dict__
@@ -415,15 +422,15 @@ class BranchesStep:
         result = await chained(branch.middleware, once)(start)
         if not isinstance(result, Mapping):
             raise TypeError(f"middleware of a branch returned {described(result)}, not a dict")
-        return crossing.project(result)
+        return projection.project(result)
 
-    def _stored(self, update: Mapping[str, Any]) -> Slot:
+    def _stored(self, update: Mapping[str, Any]) -> ProgressSlot:
         fields = self.plan.fields
-        return Slot(
+        return ProgressSlot(
             done=True, result={name: fields[name].dump_update(v) for name, v in update.items()}
         )
 
-    def _loaded(self, slot: Slot) -> Slot | Mapping[str, Any]:
+    def _loaded(self, slot: ProgressSlot) -> ProgressSlot | Mapping[str, Any]:
         if slot.result is None:
             return slot
         fields = self.plan.fields

@@ -40,9 +40,9 @@ from limpet.graph.checkpoint import (
     Frame,
     LeasingCheckpointer,
     Progress,
-    Slot,
+    ProgressSlot,
 )
-from limpet.graph.engine.track import Tracker, own_version
+from limpet.graph.engine.checkpoint_writer import CheckpointWriter, own_version
 from limpet.graph.plan import GraphPlan
 from limpet.graph.state import StatePlan
 from limpet.model import described
@@ -59,11 +59,12 @@ class Start(NamedTuple):
     inside: tuple[tuple[Frame, ...], Progress | None] = ((), None)
 
 
-class Hold:
+class ResumeLease:
     """The lease of one run on one record; nothing if the checkpointer gives none."""
 
-    def __init__(self, checkpointer: Checkpointer | None) -> None:
-        leases = checkpointer if isinstance(checkpointer, LeasingCheckpointer) else None
+    def __init__(
+        self, checkpointer: Checkpointer | None, leases: LeasingCheckpointer | None
+    ) -> None:
         self._all, self._leases = checkpointer, leases
         self._id: str | None = None
 
@@ -90,16 +91,18 @@ class Hold:
             record = later
         return record
 
-    async def pass_on(self, record: CheckpointRecord, tracker: Tracker, new_id: str) -> None:
+    async def pass_on(
+        self, record: CheckpointRecord, writer: CheckpointWriter, new_id: str
+    ) -> None:
         """Let the run of `new_id` go on in place of the record that is held.
 
         The record points to the new one, which is saved with it: there is always one to resume.
         """
         if self._leases is None:
-            tracker.begin_soon()
+            writer.begin_soon()
             return
         pointer = msgspec.structs.replace(record, status="resumed", resumed_as=new_id)
-        if not await tracker.pass_on(self._leases, pointer):
+        if not await writer.pass_on(self._leases, pointer):
             await check_unused(self._leases, new_id)
             raise CheckpointInUse(record.invocation_id)  # it is still being written
         if not await self._leases.hold(new_id):
@@ -414,12 +417,14 @@ def _into(
     if slots:
         progress = last.progress or Progress(total=len(graph.branches_of(name)))
         inner = graph.branch_graph(name, slots[0])
-        slot = progress.slots.get(slots[0], Slot())
+        slot = progress.slots.get(slots[0], ProgressSlot())
         if inner is None:  # a call: it has no state of its own
             last = _overlaid(graph, last, values, next=last.node)
-            slot = Slot(done=True, result={}) if completed else Slot()
+            slot = ProgressSlot(done=True, result={}) if completed else ProgressSlot()
         else:
-            slot = Slot(frames=_into(inner, slot.frames, slots[1:], values, completed=completed))
+            slot = ProgressSlot(
+                frames=_into(inner, slot.frames, slots[1:], values, completed=completed)
+            )
         held = {**progress.slots, slots[0]: slot}
         progress = replace(progress, slots=held)
         return (*frames[:-1], replace(last, progress=progress))

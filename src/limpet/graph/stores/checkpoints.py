@@ -1,20 +1,17 @@
-"""Checkpointers over Limpet: every invocation of a graph is a session, every step one commit.
-
-A step is written as the operations that the engine made for it, so its cost is what it changed. The
-newest record is the session's state; its log shows every step. A checkpointer and a session store
-of one Limpet, or of one file or database, save a suspended invocation and its session in one
-commit.
-"""
+"""Label texts: how any text becomes the value of a label, by which documents are found."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Final, Self, TypeGuard
+from typing import Any, Final, Self, TypeGuard
+
+import msgspec
 
 from limpet.errors import (
+    CheckpointRecordInvalid,
     InvalidInput,
     InvalidKey,
     LimpetError,
@@ -28,29 +25,51 @@ from limpet.graph.checkpoint import (
     CheckpointFilter,
     CheckpointRecord,
     CheckpointSummary,
+    Document,
     checked_flush,
     invocation_key,
+    is_over,
+    keep_of,
     matches,
     warn_missing,
 )
-from limpet.graph.sessions import Listing, SessionRecord, SessionStore, filter_of
-from limpet.graph.stores.documents import RACES, Documents, Handle, Moved
-from limpet.graph.stores.leases import LEASE_SECONDS, Leases
-from limpet.graph.stores.opened import Opened, Source, postgres_url, shared, sqlite_url
-from limpet.graph.stores.records import (
-    fields_of,
-    is_asked,
-    labels_asked,
-    labels_of,
-    record_of,
-    summaries,
+from limpet.graph.sessions import (
+    KeyedLocks,
+    RecordListing,
+    SessionRecord,
+    SessionStore,
+    filter_of,
+    label_text,
 )
-from limpet.graph.stores.retention import Retention
+from limpet.graph.stores.documents import (
+    RACES,
+    Handle,
+    Labels,
+    LimpetSource,
+    OpenLimpet,
+    RecordDocuments,
+    VersionMismatch,
+    own_fields,
+    postgres_url,
+    shared,
+    sqlite_url,
+)
+from limpet.graph.stores.leases import LEASE_SECONDS, HeldLeases
 from limpet.graph.stores.sessions import StoredSessions, document_of
-from limpet.graph.turns import Turns
-from limpet.model import OPS_PER_EVENT_MAX, UPDATE_TRIES_MAX, PlainOp, Set
+from limpet.model import (
+    OPS_PER_EVENT_MAX,
+    UPDATE_TRIES_MAX,
+    Head,
+    PlainOp,
+    Set,
+    thaw,
+)
 from limpet.session.limpet import Limpet
+from limpet.store.protocol import Page
 
+CORRELATION: Final = "graph.correlation"
+SESSION: Final = "graph.session"
+STATUS: Final = "graph.status"
 STEPPED: Final = "graph.stepped"
 _STATUS: Final = ("status",)
 _AFTER_FIRST: Final = "first"  # where a listing goes on after the first run of a correlation
@@ -62,7 +81,7 @@ class StoredCheckpoints:
 
     def __init__(
         self,
-        source: Source,
+        source: LimpetSource,
         app: str,
         user: str,
         keep: int | None,
@@ -70,12 +89,12 @@ class StoredCheckpoints:
         flush_every: int,
     ) -> None:
         self.flush_every = checked_flush(flush_every)
-        self.documents = Documents(source, app, user)
-        self._leases = Leases(lease_seconds=lease_seconds)
+        self.documents = RecordDocuments(source, app, user)
+        self._leases = HeldLeases(lease_seconds=lease_seconds)
         self._retention = Retention(self.documents, keep)
         # Whole saves of one invocation take effect in the order of their calls. A step that comes
         # meanwhile is saved whole too, behind them.
-        self._whole = Turns()
+        self._whole = KeyedLocks()
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -117,7 +136,7 @@ class StoredCheckpoints:
         id, fields = invocation_key(record.invocation_id), fields_of(record)
         try:
             await self.documents.replace(id, fields, labels_of(record), expected=revision)
-        except Moved:
+        except VersionMismatch:
             return False
         return True
 
@@ -152,7 +171,7 @@ class StoredCheckpoints:
             async with lp.commit() as c:
                 self.documents.put(c, old, held, fields_of(pointer), labels_of(pointer))
                 made = self.documents.put(c, new, None, fields_of(record), labels_of(record))
-        except (Moved, *RACES):
+        except (VersionMismatch, *RACES):
             return False
         self.documents.remember(new, made)
         return True
@@ -192,7 +211,7 @@ class StoredCheckpoints:
         for left in reversed(range(UPDATE_TRIES_MAX)):
             try:
                 return await self._join(record, store.documents, session, expected_version)
-            except Moved as moved:
+            except VersionMismatch as moved:
                 id, actual = session.session_id, moved.actual
                 raise SessionWriteConflict(id, expected_version, actual) from None
             except RACES:
@@ -203,7 +222,7 @@ class StoredCheckpoints:
     async def _join(
         self,
         record: CheckpointRecord,
-        sessions: Documents,
+        sessions: RecordDocuments,
         session: SessionRecord,
         expected: int | None,
     ) -> int:
@@ -236,8 +255,8 @@ class StoredCheckpoints:
         """
         asked = CheckpointFilter(correlation_id=correlation_id, session_id=session_id)
         labels = labels_asked(asked) or {}
-        page = await self.documents.page(order="updated", reverse=True, limit=_PAGE)
-        heads = [head for head in page.items if is_asked(head, labels)][:1]
+        newest = await self.documents.newest(_PAGE)
+        heads = [head for head in newest if is_asked(head, labels)][:1]
         if not heads:
             heads = await self.documents.heads(labels)
             first = await self._first(correlation_id)
@@ -252,7 +271,9 @@ class StoredCheckpoints:
             return await self.documents.find(correlation_id) if correlation_id else None
         return None
 
-    async def list(self, filter: CheckpointFilter | None = None, /) -> Listing[CheckpointSummary]:
+    async def list(
+        self, filter: CheckpointFilter | None = None, /
+    ) -> RecordListing[CheckpointSummary]:
         """Summaries in the order in which the invocations began."""
         wanted = filter_of(filter, CheckpointFilter)
         found: list[CheckpointSummary] = []
@@ -261,7 +282,7 @@ class StoredCheckpoints:
             found = [record_of(first.head, first.values).summary()]
             found = [item for item in found if matches(item, wanted)]
             if len(found) == limit:
-                return Listing.of(found, _AFTER_FIRST)
+                return RecordListing.of(found, _AFTER_FIRST)
         cursor = None if cursor == _AFTER_FIRST else cursor
         while True:
             left = _PAGE if limit is None else min(_PAGE, limit - len(found))
@@ -270,7 +291,7 @@ class StoredCheckpoints:
             found += [item for item in summaries(page) if matches(item, wanted)]
             cursor = page.cursor
             if cursor is None or (limit is not None and len(found) >= limit):
-                return Listing.of(found, cursor)
+                return RecordListing.of(found, cursor)
 
     async def session(self, invocation_id: str, /) -> Handle | None:
         """The session of an invocation, whose log has every step; None if there is none."""
@@ -312,7 +333,7 @@ class LimpetCheckpointer(StoredCheckpoints):
         lease_seconds: float = LEASE_SECONDS,
         flush_every: int = 1,
     ) -> None:
-        super().__init__(Opened(lp), app, user, keep, lease_seconds, flush_every)
+        super().__init__(OpenLimpet(lp), app, user, keep, lease_seconds, flush_every)
 
 
 class SQLiteCheckpointer(StoredCheckpoints):
@@ -354,3 +375,110 @@ class PostgresCheckpointer(StoredCheckpoints):
         super().__init__(
             shared(postgres_url(dsn), self), app, user, keep, lease_seconds, flush_every
         )
+
+
+def labels_of(record: CheckpointRecord) -> Labels:
+    """What a record is found by.
+
+    Labels are few, because each costs a run as much as a step. A record that is running or
+    completed has no label for its status, and the first run of a correlation is found by its id.
+    """
+    first = record.correlation_id == record.invocation_id
+    return {
+        CORRELATION: None if first else label_text(record.correlation_id),
+        SESSION: None if record.session_id is None else label_text(record.session_id),
+        STATUS: record.status if record.status == "suspended" else None,
+    }
+
+
+def is_asked(head: Head, asked: Mapping[str, str]) -> bool:
+    """Whether a record has these labels. The first of a correlation has none for it, but its id."""
+    labels: Mapping[str, Any] = head.labels
+    if CORRELATION not in labels:
+        labels = {**labels, CORRELATION: label_text(head.key.id)}
+    return asked.items() <= labels.items()
+
+
+def labels_asked(wanted: CheckpointFilter) -> dict[str, str] | None:
+    """Labels that every record has which a filter asks for, but the first of a correlation.
+
+    `matches` decides about the rest.
+    """
+    asked = {
+        CORRELATION: wanted.correlation_id,
+        SESSION: wanted.session_id,
+        STATUS: wanted.status if wanted.status == "suspended" else None,
+    }
+    return {name: label_text(text) for name, text in asked.items() if text is not None} or None
+
+
+def fields_of(record: CheckpointRecord) -> Document:
+    """What is stored of a record: not what its session knows anyway, since every name costs a run.
+
+    The id is that of the session's key, the revision its version, and the time that of its last
+    event, by the store's clock.
+    """
+    made = record.to_document()
+    del made["invocation_id"], made["revision"], made["last_saved_at"]
+    if record.status == "running":
+        del made["status"]
+    return made
+
+
+def record_of(head: Head, values: Mapping[str, Any]) -> CheckpointRecord:
+    """The record that a session keeps. Raises CheckpointRecordInvalid."""
+    fields = thaw(own_fields(values))
+    fields["invocation_id"], fields["revision"] = head.key.id, head.version
+    fields["last_saved_at"] = head.updated_at
+    try:
+        return CheckpointRecord.from_document(fields)
+    except (msgspec.ValidationError, KeyError, TypeError) as error:
+        reason = f"what is stored is not a record ({type(error).__name__})"
+        raise CheckpointRecordInvalid(head.key.id, reason) from error
+
+
+def summaries(page: Page) -> list[CheckpointSummary]:
+    """The records of a page that was read with its states."""
+    found = []
+    for head in page.items:
+        if head.key in page.states:
+            found.append(record_of(head, page.states[head.key]).summary())
+    return found
+
+
+class Retention:
+    """Deletes the completed invocations that were saved longest ago, beyond the newest `keep`.
+
+    Those that were resumed as one that has completed count too. Invocations that run or are
+    suspended are never deleted. What other processes complete, and what was resumed, is seen when
+    the list is read again, after `keep` invocations of this one.
+    """
+
+    def __init__(self, documents: RecordDocuments, keep: int | None) -> None:
+        self._documents, self._keep = documents, keep_of(keep)
+        self._kept: list[str] | None = None  # the one that was completed first is first
+        self._since_read = 0
+
+    async def completed(self, invocation_id: str) -> None:
+        """One more invocation is complete: delete what is too many."""
+        if self._keep is None:
+            return
+        if self._kept is None or self._since_read >= self._keep:
+            self._kept, self._since_read = await self._read(), 0
+        elif invocation_id not in self._kept:
+            self._kept.append(invocation_id)
+        self._since_read += 1
+        while len(self._kept) > self._keep:
+            await self._documents.delete(self._kept.pop(0))
+
+    async def _read(self) -> list[str]:
+        found: list[tuple[int, str]] = []
+        documents: dict[str, Mapping[str, Any]] = {}
+        cursor = None
+        while True:
+            page = await self._documents.page(limit=_PAGE, cursor=cursor, state=True)
+            found += [(head.updated_us, head.key.id) for head in page.items]
+            documents |= {head.key.id: page.states.get(head.key, {}) for head in page.items}
+            cursor = page.cursor
+            if cursor is None:
+                return [id for _, id in sorted(found) if is_over(id, documents)]

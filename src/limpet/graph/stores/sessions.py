@@ -1,19 +1,14 @@
-"""Session stores over Limpet: a graph's sessions in a file, on a server, or beside your own.
-
-Each session of a graph is a session of Limpet. A save records what changed, as one event in one
-commit, so a saved session has a log, diffs and everything else that sessions have:
-`await store.session(session_id)` gives it.
-"""
+"""Label texts: how any text becomes the value of a label, by which documents are found."""
 
 from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from limpet.errors import SessionWriteConflict
 from limpet.graph.sessions import (
-    Listing,
+    RecordListing,
     SessionFilter,
     SessionRecord,
     SessionSummary,
@@ -24,20 +19,30 @@ from limpet.graph.sessions import (
     schema_of,
     session_key,
 )
-from limpet.graph.stores.documents import Documents, Handle, Moved, own
-from limpet.graph.stores.labels import SCHEMA
-from limpet.graph.stores.locks import Locks
-from limpet.graph.stores.opened import Opened, Source, postgres_url, shared, sqlite_url
+from limpet.graph.stores.documents import (
+    Handle,
+    LimpetSource,
+    OpenLimpet,
+    RecordDocuments,
+    VersionMismatch,
+    own,
+    postgres_url,
+    shared,
+    sqlite_url,
+)
+from limpet.graph.stores.leases import LeaseLocks
 from limpet.model import PAGE_MAX, Head, thaw
 from limpet.session.limpet import Limpet
+
+SCHEMA: Final = "graph.schema"
 
 
 class StoredSessions:
     """A session store whose sessions are those of one app and user of a Limpet."""
 
-    def __init__(self, source: Source, app: str, user: str) -> None:
-        self.documents = Documents(source, app, user)
-        self._locks = Locks(source, app, user)
+    def __init__(self, source: LimpetSource, app: str, user: str) -> None:
+        self.documents = RecordDocuments(source, app, user)
+        self._locks = LeaseLocks(source, app, user)
 
     async def load(self, session_id: str, /) -> SessionRecord | None:
         """The newest record; None if there is none."""
@@ -66,25 +71,34 @@ class StoredSessions:
         fields, labels = document_of(record)
         try:
             return await documents.replace(id, fields, labels, expected=expected_version)
-        except Moved as moved:
+        except VersionMismatch as moved:
             raise SessionWriteConflict(session_id, expected_version, moved.actual) from None
 
     async def delete(self, session_id: str, /) -> None:
         """Delete the session with its log. A later save begins a new one. Idempotent."""
         await self.documents.delete(session_key(session_id))
 
-    async def list(self, filter: SessionFilter | None = None, /) -> Listing[SessionSummary]:
+    async def list(self, filter: SessionFilter | None = None, /) -> RecordListing[SessionSummary]:
         """Summaries in the order in which the sessions were created."""
         wanted = filter_of(filter, SessionFilter)
         found: list[SessionSummary] = []
         cursor, limit = wanted.cursor, wanted.limit
+        # The version "" is also that of a session without the label.
+        version = wanted.schema_version
+        labels = {SCHEMA: label_text(version)} if version else None
         while True:
             left = PAGE_MAX if limit is None else min(PAGE_MAX, limit - len(found))
-            page = await self.documents.page(**_query(wanted), limit=left, cursor=cursor)
+            page = await self.documents.page(
+                labels=labels,
+                created_after=wanted.created_after,
+                updated_after=wanted.updated_after,
+                limit=left,
+                cursor=cursor,
+            )
             found += [_summary(head) for head in page.items if _passes(head, wanted)]
             cursor = page.cursor
             if cursor is None or (limit is not None and len(found) >= limit):
-                return Listing.of(found, cursor)
+                return RecordListing.of(found, cursor)
 
     async def acquire_lock(self, session_id: str, /) -> None:
         """Wait for the session's lock and take it, whichever process holds it.
@@ -122,7 +136,7 @@ class LimpetSessionStore(StoredSessions):
     """Sessions of one app and user in a Limpet that you opened: `lp.get(app, user, session_id)`."""
 
     def __init__(self, lp: Limpet, app: str, user: str) -> None:
-        super().__init__(Opened(lp), app, user)
+        super().__init__(OpenLimpet(lp), app, user)
 
 
 class SQLiteSessionStore(StoredSessions):
@@ -145,13 +159,6 @@ def document_of(record: SessionRecord) -> tuple[dict[str, Any], dict[str, str | 
     """The fields and labels of a record's document."""
     checked_record(record)
     return record.state, {SCHEMA: schema_label(record.schema_version)}
-
-
-def _query(wanted: SessionFilter) -> dict[str, Any]:
-    times = {"created_after": wanted.created_after, "updated_after": wanted.updated_after}
-    if not wanted.schema_version:  # the version "" is also that of a session without the label
-        return times
-    return {**times, "labels": {SCHEMA: label_text(wanted.schema_version)}}
 
 
 def _schema(head: Head) -> str:

@@ -24,7 +24,7 @@ from langgraph.types import Command, Interrupt, Overwrite, Send
 from pydantic import BaseModel
 
 import limpet
-from limpet.adapters.langgraph import Codec, LimpetSaver, LimpetStore
+from limpet.adapters.langgraph import LimpetSaver, LimpetStore, ValueCodec
 
 Config = dict[str, Any]
 
@@ -355,7 +355,11 @@ async def test_an_unknown_type_is_refused_and_nothing_is_recorded(value: Any) ->
 async def test_a_codec_makes_a_type_known() -> None:
     """A class given as codec, or with functions of its own, round-trips; others cannot read it."""
     async with limpet.open("memory://") as lp:
-        codecs = [Colour, Profile, Codec("point", Point, lambda p: [p.x, p.y], lambda v: Point(*v))]
+        codecs = [
+            Colour,
+            Profile,
+            ValueCodec("point", Point, lambda p: [p.x, p.y], lambda v: Point(*v)),
+        ]
         values = [Colour.RED, Profile(name="ada", tags={"a"}), Point(1, 2)]
         await put(LimpetSaver(lp, codecs=codecs), at(), a=values)
         assert await values_at(LimpetSaver(lp, codecs=codecs), at()) == {"a": values}

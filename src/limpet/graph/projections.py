@@ -90,7 +90,7 @@ class DeclaredSameName:
         return {name: name for name in self.out_fields}
 
 
-class Crossing:
+class CheckedProjection:
     """A projection between two State classes, checked: the names that cross, in both directions."""
 
     __slots__ = ("inner", "inward", "outer", "outward")

@@ -17,10 +17,10 @@ from limpet import open as open_limpet
 from limpet.errors import InvalidInput, StoreClosed
 
 R = TypeVar("R")
-Self = TypeVar("Self", bound="Homed")
+Self = TypeVar("Self", bound="LoopBound")
 
 
-class Homed:
+class LoopBound:
     """Opens a Limpet, or uses one that is open, with `async with` or `with`."""
 
     _lp: Limpet

@@ -15,15 +15,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 from limpet.errors import CheckpointSaveFailed, error_text
 from limpet.graph.checkpoint import (
-    ChangeCheckpointer,
     Checkpointer,
     CheckpointRecord,
-    ClaimingCheckpointer,
     Frame,
     LeasingCheckpointer,
     Position,
     Progress,
-    Slot,
+    ProgressSlot,
     Status,
     document_of,
     flush_every_of,
@@ -51,7 +49,7 @@ class RunIds:
         self.session_id = session_id
 
 
-class Box:
+class FrameStack:
     """A stack of frames: the invocation's own, or that of one instance or branch."""
 
     __slots__ = ("batched", "frames", "key", "owner", "path", "stored")
@@ -61,7 +59,7 @@ class Box:
     ) -> None:
         self.owner, self.key, self.stored = owner, key, stored
         # Inside an instance of a fan-out: the checkpointer may want several steps in one commit.
-        self.batched: bool = batched or (owner is not None and owner.box.batched)
+        self.batched: bool = batched or (owner is not None and owner.stack.batched)
         self.frames: list[LiveFrame] = []
         self.path: Path = ("cursor",)
         if owner is not None:
@@ -73,7 +71,9 @@ class LiveProgress:
 
     __slots__ = ("slots", "stored", "total")
 
-    def __init__(self, total: int, slots: dict[str, Slot | Box], *, stored: bool) -> None:
+    def __init__(
+        self, total: int, slots: dict[str, ProgressSlot | FrameStack], *, stored: bool
+    ) -> None:
         self.total, self.slots, self.stored = total, slots, stored
 
 
@@ -82,12 +82,12 @@ class LiveFrame:
 
     __slots__ = (
         "at",
-        "box",
         "node",
         "path",
         "plan",
         "progress",
         "rest",
+        "stack",
         "state",
         "stored",
         "version",
@@ -95,7 +95,7 @@ class LiveFrame:
 
     def __init__(
         self,
-        box: Box,
+        stack: FrameStack,
         plan: StatePlan[Any],
         state: Any,
         node: str | None,
@@ -103,14 +103,14 @@ class LiveFrame:
         stored: bool,
         version: str | None = None,
     ) -> None:
-        self.box, self.plan, self.state, self.node, self.stored = box, plan, state, node, stored
+        self.stack, self.plan, self.state, self.node, self.stored = stack, plan, state, node, stored
         self.version = version  # of the state, if it is not that of the record
-        self.at = len(box.frames)
-        self.path: Path = (*box.path, self.at)
+        self.at = len(stack.frames)
+        self.path: Path = (*stack.path, self.at)
         self.progress: LiveProgress | None = None
         # What a resumed run has not entered yet: frames inside this one, or instances.
         self.rest: tuple[tuple[Frame, ...], Progress | None] = ((), None)
-        box.frames.append(self)
+        stack.frames.append(self)
 
     def frozen(self) -> Frame:
         """The frame as a record has it."""
@@ -121,20 +121,20 @@ class LiveFrame:
         return Frame(node=self.node, state=state, progress=progress, schema_version=self.version)
 
 
-class Tracker:
+class CheckpointWriter:
     """Saves one invocation as it goes."""
 
     def __init__(
         self,
         checkpointer: Checkpointer,
-        changes: ChangeCheckpointer | None,
+        leasing: LeasingCheckpointer | None,
         run: RunIds,
         graph: str,
         plan: StatePlan[Any],
     ) -> None:
         self.checkpointer, self._run, self._graph, self._plan = checkpointer, run, graph, plan
-        self._changes = changes  # the same object, if it takes changes
-        self.box = Box(stored=True)
+        self._leasing = leasing  # the same object, if it takes changes and gives leases
+        self.stack = FrameStack(stored=True)
         self.positions: list[Position] = []
         self.revision, self.status = 0, "running"
         self.suspension: dict[str, Any] | None = None
@@ -150,7 +150,7 @@ class Tracker:
     @property
     def _takes_ops(self) -> bool:
         """Whether the next save is of changes. Otherwise operations are not worth computing."""
-        return self._changes is not None and not self._whole
+        return self._leasing is not None and not self._whole
 
     # --- entering -------------------------------------------------------------------------------
 
@@ -167,13 +167,13 @@ class Tracker:
             self._drop(outer)
         outer.rest = ((), None)
         version = own_version(plan, self._plan)
-        frame = LiveFrame(outer.box, plan, state, node, stored=rest is not None, version=version)
+        frame = LiveFrame(outer.stack, plan, state, node, stored=rest is not None, version=version)
         frame.rest = rest or ((), None)
         return frame
 
     def begin(self, frame: LiveFrame, total: int, found: Progress | None) -> None:
         """Begin a fan-out or branches; `found` is how far a resumed run had come."""
-        slots: dict[str, Slot | Box] = {} if found is None else dict(found.slots)
+        slots: dict[str, ProgressSlot | FrameStack] = {} if found is None else dict(found.slots)
         if found is None and frame.progress is not None and frame.progress.stored:
             self._ops.append(Set((*frame.path, "progress"), None))  # of an attempt that failed
         frame.progress = LiveProgress(total, slots, stored=found is not None)
@@ -193,12 +193,16 @@ class Tracker:
         """Begin one instance or branch, with a stack of its own."""
         assert owner.progress is not None
         before = owner.progress.slots.get(key)
-        if rest is None and before is not None and (isinstance(before, Slot) or before.stored):
+        if (
+            rest is None
+            and before is not None
+            and (isinstance(before, ProgressSlot) or before.stored)
+        ):
             self._ops.append(Delete((*owner.path, "progress", "slots", key)))
-        box = Box(owner, key, stored=rest is not None, batched=batched)
-        owner.progress.slots[key] = box
+        stack = FrameStack(owner, key, stored=rest is not None, batched=batched)
+        owner.progress.slots[key] = stack
         version = own_version(plan, self._plan)
-        frame = LiveFrame(box, plan, state, node, stored=rest is not None, version=version)
+        frame = LiveFrame(stack, plan, state, node, stored=rest is not None, version=version)
         frame.rest = rest or ((), None)
         return frame
 
@@ -212,10 +216,10 @@ class Tracker:
         The end of a graph inside another is saved with the node that contains it.
         """
         old, fresh, path = frame.state, not frame.stored, frame.path
-        if len(frame.box.frames) > frame.at + 1 or frame.rest[0]:
+        if len(frame.stack.frames) > frame.at + 1 or frame.rest[0]:
             self._drop(frame)
         self.positions.append(position)
-        if self._changes is not None and not self._whole:
+        if self._leasing is not None and not self._whole:
             ops = self._ops
             ops.append(Add(_POSITIONS, [document_of(position)]))
             if frame.rest[1] is not None or (frame.progress and frame.progress.stored):
@@ -225,27 +229,27 @@ class Tracker:
                 if target != frame.node:
                     ops.append(Set((*path, "node"), target))
         frame.progress, frame.state, frame.node, frame.rest = None, new, target, _NOTHING
-        last = target is None and frame.box.owner is None and frame.at == 0
+        last = target is None and frame.stack.owner is None and frame.at == 0
         if last and self.ending == "alone":
             self._end()
         if target is None and not last:
             return False
-        self._store(frame.box)
-        if frame.box.batched and self._held_back():
+        self._store(frame.stack)
+        if frame.stack.batched and self._held_back():
             return False
         return not last or self.ending != "with session"
 
     async def completed_slot(
-        self, owner: LiveFrame, key: str, slot: Slot, *, batched: bool = False
+        self, owner: LiveFrame, key: str, slot: ProgressSlot, *, batched: bool = False
     ) -> None:
         """An instance or branch is done."""
         assert owner.progress is not None
         owner.progress.slots[key] = slot
-        self._store(owner.box)
+        self._store(owner.stack)
         self._store_progress(owner)
         path = (*owner.path, "progress", "slots", key)
         self._ops.append(Set(path, document_of(slot)))
-        if not (batched or owner.box.batched) or not self._held_back():
+        if not (batched or owner.stack.batched) or not self._held_back():
             await self.save()
 
     def _held_back(self) -> bool:
@@ -319,7 +323,7 @@ class Tracker:
         """
         self.status, self.suspension = "suspended", document
         if frame is not None:
-            self._store(frame.box)
+            self._store(frame.stack)
         self.revision += 1
         self._whole = True
         return self.whole()
@@ -334,8 +338,8 @@ class Tracker:
         self.revision = revision + 1
         record, self._whole = self.whole(), False
         try:
-            if isinstance(self.checkpointer, ClaimingCheckpointer):
-                return await self.checkpointer.claim(record, revision)
+            if self._leasing is not None:
+                return await self._leasing.claim(record, revision)
             await self.checkpointer.save(record)
         except Exception as error:
             raise self._unsaved(error) from error
@@ -360,11 +364,11 @@ class Tracker:
             raise self._unsaved(self._failed, result) from self._failed
         self.revision += 1
         try:
-            if self._changes is None or self._whole:
+            if self._leasing is None or self._whole:
                 await self._save_whole()
             else:
                 ops, self._ops = tuple(self._ops), []
-                await self._changes.save_changes(self._run.invocation_id, ops, self.whole)
+                await self._leasing.save_changes(self._run.invocation_id, ops, self.whole)
         except Exception as error:
             self._failed = error
             raise self._unsaved(error, result) from error
@@ -386,7 +390,7 @@ class Tracker:
 
     def whole(self) -> CheckpointRecord:
         """The record as it stands."""
-        cursor = _frames(self.box)
+        cursor = _frames(self.stack)
         status: Status = self.status  # type: ignore[assignment]  # one of them
         return CheckpointRecord(
             invocation_id=self._run.invocation_id,
@@ -410,30 +414,30 @@ class Tracker:
 
     def _drop(self, frame: LiveFrame) -> None:
         """Forget the frames inside this one: they ended, or another attempt begins."""
-        box, inside = frame.box, frame.at + 1
-        inner = box.frames[inside:]
+        stack, inside = frame.stack, frame.at + 1
+        inner = stack.frames[inside:]
         last = inner[-1] if inner else frame
         stored = sum(1 for one in inner if one.stored) + len(last.rest[0])
         if stored:
-            self._ops.append(Cut(box.path, inside, inside + stored))
-        del box.frames[inside:]
+            self._ops.append(Cut(stack.path, inside, inside + stored))
+        del stack.frames[inside:]
 
-    def _store(self, box: Box) -> None:
+    def _store(self, stack: FrameStack) -> None:
         """Make the frames up to this box part of the record: a node in them is completed."""
-        if box.owner is not None:
-            self._store(box.owner.box)
-            self._store_progress(box.owner)
-            if not box.stored:
-                path = (*box.owner.path, "progress", "slots", box.key)
-                self._ops.append(Set(path, document_of(Slot())))
-                box.stored = True
-        for frame in box.frames:
+        if stack.owner is not None:
+            self._store(stack.owner.stack)
+            self._store_progress(stack.owner)
+            if not stack.stored:
+                path = (*stack.owner.path, "progress", "slots", stack.key)
+                self._ops.append(Set(path, document_of(ProgressSlot())))
+                stack.stored = True
+        for frame in stack.frames:
             if not frame.stored:
                 frame.stored = True
                 if self._takes_ops:
                     state = frame.plan.dump(frame.state)
                     bare = Frame(node=frame.node, state=state, schema_version=frame.version)
-                    self._ops.append(Add(box.path, [document_of(bare)]))
+                    self._ops.append(Add(stack.path, [document_of(bare)]))
 
     def _store_progress(self, owner: LiveFrame) -> None:
         progress = owner.progress
@@ -451,14 +455,14 @@ def own_version(plan: StatePlan[Any], root: StatePlan[Any]) -> str | None:
 def _progress(live: LiveProgress) -> Progress:
     slots = {}
     for key, slot in live.slots.items():
-        if isinstance(slot, Slot):
+        if isinstance(slot, ProgressSlot):
             slots[key] = slot
         elif slot.stored:
-            slots[key] = Slot(frames=_frames(slot))
+            slots[key] = ProgressSlot(frames=_frames(slot))
     return Progress(total=live.total, slots=slots)
 
 
-def _frames(box: Box) -> tuple[Frame, ...]:
+def _frames(stack: FrameStack) -> tuple[Frame, ...]:
     """The frames that are part of the record: where nothing was completed, nothing is kept."""
-    frames = [frame for frame in box.frames if frame.stored]
+    frames = [frame for frame in stack.frames if frame.stored]
     return (*[frame.frozen() for frame in frames], *(frames[-1].rest[0] if frames else ()))
