@@ -78,6 +78,7 @@ from limpet.session.runs.learnings import Gates, Learning
 from limpet.session.runs.outcomes import Evaluator
 from limpet.session.runs.setup import Permission, VaultDocument
 from limpet.session.runs.traces import Activation, WakeTrace
+from limpet.session.runs.waking import Harness, OnMismatch, Woken
 from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.answers import Checked
 from limpet.store.protocol import (
@@ -162,13 +163,6 @@ CLASSES: Final = (
         ") -> None: ..." + BLOCK + "\n    def close(self) -> None: ...",
         [
             ("limpet", "Limpet"),
-            ("runs/agents", "Agents"),
-            ("care", "Care"),
-            ("life/door", "LongLife"),
-            ("listing", "Listing"),
-            ("move/moving", "Moving"),
-            ("runs/waking", "Waking"),
-            ("following/watch", "Watching"),
         ],
         "S",
     ),

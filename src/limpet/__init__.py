@@ -10,7 +10,7 @@ A session is an append-only log of events; every change to anything is one atomi
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from limpet import errors, facts, ops
 from limpet.errors import (
@@ -39,8 +39,8 @@ from limpet.session.documents import Document, DocumentPage, Documents
 from limpet.session.history.checkpoint_log import CheckpointRef
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Transition
-from limpet.session.limpet import Limpet
-from limpet.session.runs.waking import turns_are_run_by
+from limpet.session.limpet import Limpet, bind_runtime
+from limpet.session.runs.waking import Harness, WakeOptions, Woken
 from limpet.session.session import Session
 from limpet.store.protocol import (
     Check,
@@ -83,7 +83,6 @@ if TYPE_CHECKING:
     from limpet.runtime.managed.tools import ManagedTools
     from limpet.runtime.requests import Approval
     from limpet.runtime.turn import Turn
-    from limpet.runtime.wake import Woken
     from limpet.runtime.worker import Worker
     from limpet.session.conversing.context import Context
     from limpet.session.history.blame import Blame
@@ -340,7 +339,6 @@ _LATER = {
     "ManagedTools": "runtime.managed.tools",
     "Turn": "runtime.turn",
     "Usage": "model.facts.running.budgets",
-    "Woken": "runtime.wake",
     "Worker": "runtime.worker",
     "idempotency_key": "runtime.effects",
 }
@@ -369,14 +367,16 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-async def _run_a_turn(*what: Any, **how: Any) -> Woken:
-    """The runtime is imported by the first turn: who only keeps a log does without it."""
+async def _run_turn(
+    lp: Limpet, key: Key, harness: Harness, options: WakeOptions, *, lease_seconds: float
+) -> Woken:
+    """Import the runtime at the first turn: a process that only keeps a log does without it."""
     from limpet.runtime.wake import wake
 
-    return await wake(*what, **how)
+    return await wake(lp, key, harness, options, lease_seconds=lease_seconds)
 
 
-turns_are_run_by(_run_a_turn)
+bind_runtime(_run_turn)
 
 
 def open(

@@ -544,7 +544,7 @@ def held(s: Session) -> Lease:
 # Verbs without arguments, and those whose bad arguments the tests of their own room try: the life
 # of a session, its conversation, running, and its files.
 ELSEWHERE = {
-    *("close", "flush", "position", "ringing", "lineage", "messages", "children", "names", "tree"),
+    *("close", "flush", "position", "lineage", "messages", "children", "names", "tree"),
     *("describe_environment", "describe_permissions", "list_resources", "list_vaults"),
     *("activate", "suspend", "resume", "complete", "terminate", "archive", "unarchive"),
     *("lifecycle", "sweep", "set_timeouts", "bind_tools", "lock_tool", "context"),

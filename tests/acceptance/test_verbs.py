@@ -208,7 +208,11 @@ async def begun(lp: Limpet, typed: bool) -> Session[Any]:
 async def test_an_update_may_be_an_event_of_ones_own(lp: Limpet, typed: bool) -> None:
     """With its type, its data and what it answers; the change is in the same event."""
     s = await begun(lp, typed)
-    how: dict[str, Any] = {"data": {"n": 1}, "cause": "c", "wake_id": "w", "actor": "agent:b"}
+    how: dict[str, Any] = {
+        "data": {"n": 1},
+        "trace": limpet.Trace(cause="c", wake_id="w"),
+        "actor": "agent:b",
+    }
     event = await s.update(bump, type="agent.counted", **how)
     assert (event.type, event.data, event.cause, event.wake_id) == (
         "agent.counted",

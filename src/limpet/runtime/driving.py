@@ -12,7 +12,7 @@ import functools
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from limpet.errors import Interrupted, InvalidInput, TurnMisused
 from limpet.model import described
@@ -20,16 +20,6 @@ from limpet.session.logs import SESSION
 
 Stopped: TypeAlias = Literal["paused", "interrupted", "lost", "stopped", "mismatch", "ended"]
 GRACE_SECONDS: Final = 10.0  # for a harness that was stopped to come to its end
-
-
-class HarnessObject(Protocol):
-    """An object that runs turns."""
-
-    async def run(self, turn: Any) -> None: ...
-
-
-# A turn is a `limpet.Turn`, which is made of what is here.
-Harness: TypeAlias = "Callable[[Any], Awaitable[Any]] | HarnessObject"
 
 
 def harness_of(given: Any) -> Callable[[Any], Awaitable[Any]]:

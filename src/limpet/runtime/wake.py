@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
@@ -44,25 +44,15 @@ from limpet.session.life.tools import returned
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
 from limpet.session.runs.setup import Permission, check_permissions, permissions_for
+from limpet.session.runs.waking import RETRIES, Harness, OnMismatch, WakeOptions, Woken
 from limpet.session.session import Session
 from limpet.store.clock import steady_ns
 from limpet.store.protocol import Loaded
 
-OnMismatch: TypeAlias = Literal["ask", "accept"]
-RETRIES: Final = 5
 BACKOFF_SECONDS: Final = 2.0
 BACKOFF_SECONDS_MAX: Final = 300.0
 UNREADABLE_SECONDS: Final = 5.0  # a session of newer code is left to others for so long
 LISTEN_AFTER_SECONDS: Final = 0.25  # a shorter run hears of interrupts when it records something
-
-
-class Woken(msgspec.Struct, frozen=True):
-    """What came of a wake. Without a run, `reason` says why; else it is the stop reason."""
-
-    ran: bool
-    reason: str
-    wake_id: str | None = None
-    error: Exception | None = None
 
 
 class Manner(msgspec.Struct, frozen=True):
@@ -95,9 +85,11 @@ def worker_name(prefix: str) -> str:
     return f"{prefix}-{os.getpid()}-{os.urandom(6).hex()}"
 
 
-async def wake(lp: Limpet, key: Key, harness: Any, *, lease_seconds: float, **how: Any) -> Woken:
+async def wake(
+    lp: Limpet, key: Key, harness: Harness, options: WakeOptions, *, lease_seconds: float
+) -> Woken:
     """Run one bounded turn of this session, due or not; never raises the harness's error."""
-    manner = manner_of(harness, **how)
+    manner = manner_of(harness, **msgspec.structs.asdict(options))
     since_ns = steady_ns()
     try:
         lease = await lp.work.lock(key, worker=worker_name("wake"), lease_seconds=lease_seconds)

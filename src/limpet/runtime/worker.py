@@ -18,19 +18,17 @@ import msgspec
 from limpet.errors import InvalidInput, LimpetError, StoreError
 from limpet.model import Key, Lease, described
 from limpet.runtime.wake import (
-    RETRIES,
-    OnMismatch,
     Wake,
-    Woken,
     listen_later,
     load_all,
     manner_of,
     worker_name,
 )
 from limpet.session.arguments import check_lease_seconds, check_sessions
-from limpet.session.limpet import Limpet
+from limpet.session.limpet import Limpet, journal_of
 from limpet.session.logs import SESSION
 from limpet.session.runs.setup import Permission
+from limpet.session.runs.waking import RETRIES, OnMismatch, Woken
 from limpet.store.clock import steady_ns
 
 POLL_SECONDS: Final = 0.5  # how long nothing is due before it is asked for again
@@ -121,7 +119,7 @@ class Worker:
         """Work until `stop`, SIGTERM or SIGINT; with idle_exit, until nothing is due."""
         began = time.monotonic()
         beating = asyncio.ensure_future(self._beat())
-        with self._signals(), self._lp.ringing(self._app) as self._bell:
+        with self._signals(), journal_of(self._lp).hub.waiting(app=self._app) as self._bell:
             try:
                 await self._loop()
             finally:

@@ -15,7 +15,9 @@ import msgspec
 from limpet.errors import InvalidInput
 from limpet.model import EMPTY, Commit, Prepared, scope_of
 from limpet.model.facts import ACTIVE, Phase, Timeouts, created
+from limpet.model.facts.running.budgets import Budget, budget_of, granted
 from limpet.session.arguments import check_actor, check_flag, check_untyped, own_key
+from limpet.session.documents import Documents, versioned
 from limpet.session.journal import Journal
 from limpet.session.session import Session
 
@@ -130,3 +132,20 @@ def _unpacked(envelope: Envelope) -> Beginning:
     return Beginning(
         envelope.fields, None if version is None else str(SchemaVersion.parse(version))
     )
+
+
+async def set_up(
+    journal: Journal, agent: str | None, environment: str | None, budget: Budget | float | None
+) -> dict[str, Any]:
+    """Return what a session is created with beside its state: documents by version, and a budget.
+
+    Raises DocumentNotFound.
+    """
+    setup: dict[str, Any] = {}
+    if agent is not None:
+        setup["agent"] = await versioned(Documents(journal, "agents"), agent)
+    if environment is not None:
+        setup["environment"] = await versioned(Documents(journal, "environments"), environment)
+    if budget is not None:
+        setup["budget"] = granted(budget_of(budget)).data
+    return setup

@@ -2,61 +2,186 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import time
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeAlias, TypeVar, overload
+
+from msgspec.structs import replace
 
 from limpet.errors import (
+    ArchiveFailed,
+    FlushFailed,
     InvalidInput,
+    InvalidQuery,
+    SessionArchived,
     SessionDeleted,
     SessionErased,
     SessionExists,
     SessionNotFound,
+    StoreClosed,
     StoreFailed,
 )
-from limpet.model import Key, Lease
-from limpet.model.facts import Phase, Timeouts
+from limpet.model import PAGE_MAX, FrozenDict, Key, Lease, described, to_time
+from limpet.model.facts import ARCHIVED, Phase, Timeouts
+from limpet.model.facts.archive import is_stub, place
+from limpet.model.facts.phases import rule
 from limpet.model.facts.running import Budget
+from limpet.model.ids import Ids
 from limpet.session.app import App
 from limpet.session.arguments import (
     AnyKey,
+    check_actor,
     check_flag,
+    check_forks,
     check_lease,
+    check_lease_seconds,
+    check_limit,
+    check_progress,
+    check_sessions,
     check_tail,
     check_token,
+    key_and,
     key_of,
     moment_us,
+    one_or_all,
     tail_of,
     typed_of,
 )
-from limpet.session.care import Care
 from limpet.session.commit import CommitBuilder
-from limpet.session.creation import Begin, creation, is_plain
-from limpet.session.documents import Documents
-from limpet.session.following.watch import Watching
-from limpet.session.life.door import LongLife, opened_archived
-from limpet.session.listing import Listing
+from limpet.session.creation import Begin, creation, is_plain, set_up
+from limpet.session.documents import Document, Documents
+from limpet.session.following.follow import Hub
+from limpet.session.following.watch import entries, feed_of
+from limpet.session.history.checkpoints import StoreCheckpoints
+from limpet.session.journal import Journal
+from limpet.session.life.policy import Function, Transition
 from limpet.session.maintenance import StoreMaintenance
-from limpet.session.move.moving import Moving
 from limpet.session.policies import StorePolicies
-from limpet.session.runs.agents import Agents
-from limpet.session.runs.setup import Permissions, Vaults
-from limpet.session.runs.waking import Waking
+from limpet.session.runs.setup import Permission, Permissions, Vaults
+from limpet.session.runs.waking import RETRIES, Harness, OnMismatch, WakeOptions, Woken
 from limpet.session.session import Session
 from limpet.session.work import StoreWork
+from limpet.store.answers import Checked
+from limpet.store.open import open_store
+from limpet.store.paging import cursor as cursors
+from limpet.store.paging.cursor import check_app, check_position
+from limpet.store.protocol import (
+    Erasure,
+    Erasures,
+    FeedEntry,
+    Forks,
+    Order,
+    Page,
+    Progress,
+    Query,
+    Seal,
+    Store,
+    scope_fields,
+)
 
 if TYPE_CHECKING:
     from limpet.model.envelope.record import Envelope
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
+    from limpet.session.life.archives import Archive
+    from limpet.session.life.report import Resumption
+    from limpet.session.life.retrieval import Retrieve
+    from limpet.session.life.tools import ToolRegistry
+    from limpet.session.move.adopter import Adopter
+    from limpet.session.move.transfer import Copied
+    from limpet.session.runs.learnings import Learning
 
 S = TypeVar("S", bound="State")
+CopyTarget: TypeAlias = "Limpet | Adopter"  # the adopter of a Limpet that has its own loop
 _NONE: Final[Mapping[str, Any]] = {}
 _CHECKED: Final[Mapping[Any, type[Documents]]] = {"permissions": Permissions, "vaults": Vaults}
 
 
-class Limpet(Agents, Care, Listing, LongLife, Moving, Waking, Watching):
+class RunTurn(Protocol):
+    """Run one turn of a session under a lease of `lease_seconds`: `limpet.runtime.wake.wake`."""
+
+    async def __call__(
+        self, lp: Limpet, key: Key, harness: Harness, options: WakeOptions, *, lease_seconds: float
+    ) -> Woken: ...
+
+
+class Limpet:
     """The door to a store. Open it with `async with limpet.open(url) as lp`."""
+
+    # How `wake` runs a turn. The runtime stands above this room: the package binds it, once.
+    _run_turn: ClassVar[RunTurn]
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        seal: Seal | None = None,
+        connections: int | None = None,
+        store: Store | None = None,
+        archive: str | Archive | None = None,
+        check: Checked | None = None,
+    ) -> None:
+        if store is not None and seal is not None:
+            raise InvalidInput("a store that is open has its own seal. Pass the seal to it.")
+        self.url = url
+        self._seal, self._connections, self._check = seal, connections, check
+        self._ready = store  # opened by the caller, and ours to close
+        self._archive = _open_archive(archive)
+        self._opened: Journal | None = None
+
+    def __repr__(self) -> str:
+        """With its URL, unless a password may be in it."""
+        from urllib.parse import unquote
+
+        url = str(self.url)
+        plain = unquote(url)  # a URL within it is encoded
+        shown = f"{url.partition('://')[0]}://…" if "@" in plain or "password" in plain else url
+        return f"<limpet.{type(self).__name__} {shown}>"
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """`lp = await limpet.open(url)`, for those who close it themselves."""
+        return self.__aenter__().__await__()
+
+    async def __aenter__(self) -> Self:
+        if self._opened is not None:
+            raise StoreClosed
+        store, self._ready = self._ready, None
+        if store is None:
+            store = await open_store(
+                self.url, seal=self._seal, connections=self._connections, check=self._check
+            )
+        ids = Ids(time.time_ns, os.urandom)
+        self._opened = Journal(store, Hub(store), ids, store.now_us, StoreCheckpoints)
+        self._opened.archive = self._archive
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        except FlushFailed as failed:
+            if error is None:
+                raise
+            error.add_note(str(failed))  # what the block raised comes first
+
+    async def close(self) -> None:
+        """Finish what was handed over and let go of the store. Closing twice is fine.
+
+        What append_soon has queued is flushed first. Raises FlushFailed if some of it could not be
+        recorded; Limpet is closed all the same.
+        """
+        if self._opened is not None:
+            await self._opened.close()
+        elif self._ready is not None:
+            await self._ready.close()
 
     # --- facets --------------------------------------------------------------------------------
 
@@ -74,6 +199,42 @@ class Limpet(Agents, Care, Listing, LongLife, Moving, Waking, Watching):
     def policies(self) -> StorePolicies:
         """What is decided for all sessions of an app: lifecycle, checkpoints, retention, gates."""
         return StorePolicies(self._journal)
+
+    @property
+    def agents(self) -> Documents:
+        """Definitions of agents: lp.create(…, agent="support@3") runs version 3."""
+        return Documents(self._journal, "agents")
+
+    @property
+    def environments(self) -> Documents:
+        """Where agents run."""
+        return Documents(self._journal, "environments")
+
+    @property
+    def resources(self) -> Documents:
+        """What sessions work on: where it is, and whether they may change it."""
+        return Documents(self._journal, "resources")
+
+    @property
+    def permissions(self) -> Permissions:
+        """Which tools may be used: {"tools": {"refund": "always_ask", "*": "deny"}}."""
+        return Permissions(self._journal, "permissions")
+
+    @property
+    def vaults(self) -> Vaults:
+        """References to secrets, as in {"stripe": "env:STRIPE_KEY"}; never the secrets."""
+        return Vaults(self._journal, "vaults")
+
+    def documents(
+        self, collection: str, *, owner: tuple[str, str] | None = None, actor: str | None = None
+    ) -> Documents:
+        """A collection of named values with a history, without I/O: see Documents.
+
+        `agents = lp.documents("agents")`, then `await agents.put("support", {…}, actor=…)`. With
+        `owner=(app, user)` they are that user's, and erased with the user. `actor` is bound to it.
+        """
+        of = _CHECKED.get(collection, Documents) if type(collection) is str else Documents
+        return of(self._journal, collection, owner=owner, actor=actor)
 
     # --- sessions ------------------------------------------------------------------------------
 
@@ -146,7 +307,7 @@ class Limpet(Agents, Care, Listing, LongLife, Moving, Waking, Watching):
         versions. `budget` is what it may use.
         """
         journal = self._journal
-        setup = await self._set_up(agent, environment, budget)
+        setup = await set_up(journal, agent, environment, budget)
         how: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
         how |= {"migrations": migrations, "untyped": untyped, "reuse_deleted": reuse_deleted}
         how |= {"phase": phase, "timeouts": timeouts, "setup": setup}
@@ -233,7 +394,7 @@ class Limpet(Agents, Care, Listing, LongLife, Moving, Waking, Watching):
         seen = {"since_us": since_us, "at_least": check_token(at_least)}
         await session.writer.load(tail=tail_of(tail, since), stub=True, **seen)  # type: ignore[arg-type]
         if session.head.facts.get("phase") == "archived":
-            session = await opened_archived(session, tail_of(tail, since), archived=archived)
+            session = await _open_archived(session, tail_of(tail, since), archived=archived)
         if (
             typed is not None
             and session.head.schema_version is not None
@@ -347,6 +508,33 @@ class Limpet(Agents, Care, Listing, LongLife, Moving, Waking, Watching):
             made = await self.get(key, **how)
         return made
 
+    async def get_many(
+        self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
+    ) -> tuple[Session[Mapping[str, Any]] | None, ...]:
+        """Many sessions at once, as get gives each, in the order of the keys; None: not there, or
+        archived.
+
+        In as few round trips as the store can, up to 1,000 keys. Each is read from one instant, all
+        of them from several. Typed state is read and not changed; use get for that.
+        """
+        if isinstance(keys, str) or not isinstance(keys, Iterable):
+            raise InvalidQuery(f"get_many takes a list of keys, not {described(keys)}")
+        wanted = [key_of(key) for key in keys]
+        if len(wanted) > PAGE_MAX:
+            raise InvalidQuery(
+                f"it asks for {len(wanted):,} keys at once; the limit is {PAGE_MAX:,}"
+            )
+        found = await self._journal.store.load_many(wanted, tail=check_tail(tail))
+        sessions: list[Session[Mapping[str, Any]] | None] = []
+        for key, loaded in zip(wanted, found, strict=True):
+            if loaded is None or is_stub(loaded.head.facts):
+                sessions.append(None)
+                continue
+            session: Session[Mapping[str, Any]] = Session(self._journal, key, actor=actor)
+            session.writer.known.take(loaded)
+            sessions.append(session)
+        return tuple(sessions)
+
     @overload
     def session(
         self,
@@ -435,16 +623,107 @@ class Limpet(Agents, Care, Listing, LongLife, Moving, Waking, Watching):
         bound: dict[str, Any] = {"state_type": state_type, "migrations": migrations}
         return App(self, name, actor=actor, untyped=untyped, **bound)
 
-    def documents(
-        self, collection: str, *, owner: tuple[str, str] | None = None, actor: str | None = None
-    ) -> Documents:
-        """A collection of named values with a history, without I/O: see Documents.
+    # --- finding ---------------------------------------------------------------------------------
 
-        `agents = lp.documents("agents")`, then `await agents.put("support", {…}, actor=…)`. With
-        `owner=(app, user)` they are that user's, and erased with the user. `actor` is bound to it.
+    async def list(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        order: Order = "created",
+        reverse: bool = True,
+        prefix: str = "",
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+        state: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """A page of heads, newest first; `page.cursor` leads to the next.
+
+        By app, by app and user, or by labels ({"plan": "gold"}); in order of creation, of last
+        update (for an app or a user), or of their keys (order="key": of an app, or of a user with
+        the `prefix` of their ids; descending unless reverse=False). Between times, and of one
+        schema version, in any of these orders. A page may be short, even empty, before the last: go
+        on while there is a cursor.
+
+        `deleted=True` lists what is left of deleted sessions, in the order of their keys: heads
+        with key, uid, version, link, times and `deleted_at`. `state=True` also reads states:
+        `page.states[key]` is what `values` of a loaded session would show, without temp: names.
+        A session with an unreadable event is in `page.damaged` instead.
         """
-        of = _CHECKED.get(collection, Documents) if type(collection) is str else Documents
-        return of(self._journal, collection, owner=owner, actor=actor)
+        check_flag("deleted", deleted)
+        check_flag("state", state)
+        if deleted and state:
+            raise InvalidQuery("a deleted session has no state: leave out state=True")
+        query = Query(
+            app=check_sessions(app),
+            user=user,
+            labels=cursors.labels(labels),
+            order=order,
+            reverse=reverse,
+            prefix=prefix,
+            created_after_us=moment_us("created_after", created_after),
+            created_before_us=moment_us("created_before", created_before),
+            updated_after_us=moment_us("updated_after", updated_after),
+            schema_version=schema_version,
+            deleted=deleted,
+        )
+        store, limit = self._journal.store, check_limit(limit)
+        return await store.heads(query, cursor=cursor, limit=limit, states=state)
+
+    async def names(self, app: str, user: str | None = None) -> Mapping[str, Any]:
+        """The app: names of an app, and the user: names of a user, without any session of theirs.
+
+        Read-only, as `values` of a session shows them. A name that cannot be read is left out.
+        """
+        from limpet.session.move.adopter import names_in
+
+        Key(app, "any" if user is None else user, "any")  # refuses what could not be one
+        names = names_in(self._journal)
+        owners = ("",) if user is None else ("", user)
+        found = [scope_fields(await names.names_of(str(check_sessions(app)), o)) for o in owners]
+        return FrozenDict({name: value for each in found for name, value in each.items()})
+
+    def watch(
+        self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
+    ) -> AsyncGenerator[FeedEntry, None]:
+        """Every event of the store, of an app or of one session, as it is recorded.
+
+        Each entry has a `position`: begin again with after=position and nothing is missed and
+        nothing comes twice. Without `after`, from the first event; `after=await lp.position()`
+        begins from now. What is deleted leaves the feed without an entry. Ends with StoreError
+        if the store fails for longer than it waits: watch again from the last position.
+        """
+        feed = feed_of(self._journal.store)
+        one, app = None if key is None else key_of(key), check_sessions(app)
+        if one is not None and app not in (None, one.app):
+            raise InvalidInput(
+                f"the session {one} does not belong to the app {app!r}. Pass its own app, "
+                "or the key alone."
+            )
+        return entries(self._journal.hub, feed, app=app, key=one, after=check_position(after))
+
+    async def position(self) -> str:
+        """The end of the feed now: lp.watch(after=…) gives all that is recorded from here on.
+
+        On PostgreSQL, what was recorded while an older transaction was open may come as well.
+        """
+        return await feed_of(self._journal.store).position()
+
+    def now(self) -> datetime:
+        """The time by the store's clock (UTC), without I/O, as a new event is dated.
+
+        Compare recorded times with it. On PostgreSQL it is the server's time as its replies tell
+        it, which may differ from this machine's.
+        """
+        return to_time(self._journal.now_us())
+
+    # --- writing and running ---------------------------------------------------------------------
 
     def commit(self) -> CommitBuilder:
         """Events for several sessions, all or nothing: `async with lp.commit() as c: …`."""
@@ -460,3 +739,323 @@ class Limpet(Agents, Care, Listing, LongLife, Moving, Waking, Watching):
         the queue. What others queue meanwhile may wait for the next flush.
         """
         await self._journal.queue.flush()
+
+    async def wake(
+        self,
+        key: AnyKey | str,
+        *then: Any,
+        harness: Harness | None = None,
+        lease_seconds: float = 30,
+        retries: int = RETRIES,
+        on_mismatch: OnMismatch = "ask",
+        permissions: Mapping[str, Permission] = _NONE,
+        agent: str | None = None,
+        state_type: type[Any] | None = None,
+        migrations: MigrationRegistry | None = None,
+    ) -> Woken:
+        """Run one bounded turn of this session, or nothing: `woken.ran`, `woken.reason`.
+
+        The harness comes after the key: `wake(key, harness)`, `wake(app, user, id, harness)`. There
+        is no payload: what is to be done is in the log. Never raises what the harness raises: that
+        is `woken.error`, and recorded. The options are those of limpet.Worker.
+        """
+        named, runs = key_and((key, *then), harness, "a harness")
+        options = WakeOptions(
+            retries=retries,
+            on_mismatch=on_mismatch,
+            permissions=permissions,
+            agent=agent,
+            state_type=state_type,
+            migrations=migrations,
+        )
+        seconds = check_lease_seconds(lease_seconds)
+        return await self._run_turn(self, named, runs, options, lease_seconds=seconds)
+
+    async def resume(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        tools: ToolRegistry | None = None,
+        retrieve: Retrieve | None = None,
+        memory: Sequence[str] | None = None,
+        queries: Sequence[Any] | None = None,
+        fresh_seconds: float = 3_600,
+        deadline_seconds: float = 10,
+        cache_seconds: float = 604_800,
+        tokens: int | None = None,
+        tokens_min: int = 1,
+        plan: Function | None = None,
+        role: str | Function | None = None,
+        fallback: bool = False,
+        activate: bool = True,
+        state_type: type[Any] | None = None,
+        actor: str | None = None,
+    ) -> tuple[Session[Any], Resumption]:
+        """Bring a suspended session back: restore, rehydrate, rebind, reconstruct, verify.
+
+        restore: the newest checkpoint is verified; with `fallback`, an older one may stand in.
+        rehydrate: `queries` (or the state's retrieval_queries) are answered from the cache if
+        younger than `fresh_seconds`, else by `retrieve(query)` within `deadline_seconds`, which is
+        cached for `cache_seconds`; `tokens` less what was used, or what is left of the session's
+        own budget, must leave `tokens_min`. rebind: tools as `tools` has them now, or else the
+        registry of the app's lifecycle. reconstruct: these layers of `memory`. `report.context` has
+        what the agent begins with: the `role` (a text, or a function of the session), state,
+        evidence and memory. verify: six checks, `plan(session)` among them. Then it is resumed,
+        and active unless activate=False, in one commit. Raises NoCheckpoint, NoFullCheckpoint,
+        CheckpointIntegrity, InsufficientTokenBudget, RequiredToolUnavailable,
+        ToolAuthorizationFailed, SessionIntegrity: it stays suspended then.
+        """
+        from limpet.session.life.resumption import Resuming, Settings
+
+        settings = Settings(
+            tools=tools,
+            retrieve=retrieve,
+            memory=memory,
+            queries=queries,
+            fresh_seconds=fresh_seconds,
+            deadline_seconds=deadline_seconds,
+            cache_seconds=cache_seconds,
+            tokens=tokens,
+            tokens_min=tokens_min,
+            plan=plan,
+            role=role,
+            fallback=fallback,
+            activate=activate,
+        )
+        typed = typed_of(state_type, None, untyped=False)
+        session: Session[Any] = Session(
+            self._journal, key_of(key, user, id), actor=actor, typed=typed
+        )
+        return session, await Resuming(session, settings, actor).run()
+
+    async def unarchive(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        actor: str | None = None,
+    ) -> Transition:
+        """Bring an archived session back into the store, in the phase it had before.
+
+        Its file is proved first, and removed from the archive at the end. Interrupted, it goes on
+        when called again. Raises InvalidTransition if it is not archived, ArchiveFailed.
+        """
+        from limpet.session.life.archiving import unarchive_session
+        from limpet.session.life.mover import NOBODY
+
+        acting = check_actor(actor) or NOBODY
+        session: Session[Any] = Session(self._journal, key_of(key, user, id), untyped=True)
+        done = await unarchive_session(session, acting)
+        return replace(done, side_effects=rule(ARCHIVED, "unarchive").effects)
+
+    # --- moving and ending -----------------------------------------------------------------------
+
+    @overload
+    async def export(self, key: AnyKey, path: str | Path) -> None: ...
+
+    @overload
+    async def export(self, app: str, user: str, id: str, /, path: str | Path) -> None: ...
+
+    async def export(self, key: Any, *then: Any, path: str | Path | None = None) -> None:
+        """Write the session to a file that proves itself: its whole log, with bodies opened.
+
+        The file must not exist yet; it appears complete or not at all, readable by this user only.
+        Blobs, checkpoints, and session and episodic memory are in it; other snapshots and leases
+        stay behind. Of a fork it has the state that it began on, not the log of its parent. Raises
+        BundleRefused, and SessionCorrupt if an event cannot be read.
+        """
+        from limpet.session.move.files import check_path, export_session
+
+        named, target = key_and((key, *then), path, "a path")
+        await export_session(self._journal, named, check_path(target), memory=True)
+
+    async def import_(self, path: str | Path) -> Key:
+        """Adopt the session in a file: the same events, times and links, under the same key.
+
+        The whole file is verified first: a truncated or changed one is refused and nothing is
+        recorded (BundleDamaged). Importing again does nothing more, and goes on if an import was
+        interrupted. Raises SessionConflict if the store has another log under the key,
+        SessionDeleted or SessionErased if it was ended there. It writes no app: or user: name.
+        """
+        from limpet.session.move.files import check_path, import_session
+
+        return await import_session(self._journal, check_path(path))
+
+    async def copy(
+        self,
+        key: AnyKey | str | None = None,
+        user: str | None = None,
+        id: str | None = None,
+        *,
+        app: str | None = None,
+        to: CopyTarget,
+        progress: Progress | None = None,
+    ) -> Copied:
+        """Copy one session, an app, or everything to another store, where it has less.
+
+        Events keep their ids, times and links. Calling it again sends only what is missing, also
+        after an interruption. Without a key it also sets the app: and user: names that the target
+        never had; with one, `left_out` names them instead. One session raises what is in the way
+        (SessionConflict, SessionDeleted, SessionCorrupt, …); among many, `refused` names those that
+        were not copied. `progress(done, total)` counts events.
+        """
+        from limpet.session.move.adopter import Adopter
+        from limpet.session.move.transfer import Transfer
+
+        if key is not None and app is not None:
+            raise InvalidInput("copy takes a key or an app, not both. Leave one out for the other.")
+        if isinstance(key, str) and user is None and id is None:
+            raise InvalidInput(f"copy takes a key, not {described(key)}. Name an app by app=….")
+        one = one_or_all(key, user, id, reserved=True)
+        if not isinstance(to, (Limpet, Adopter)) or getattr(to, "of", to) is self:
+            raise InvalidInput(
+                f"copy needs another store to copy to, not {described(to)}. Open one and pass it: "
+                "await lp.copy(to=other)."
+            )
+        adopter = to if isinstance(to, Adopter) else Adopter(to._journal)
+        transfer = Transfer(self._journal, adopter, check_progress(progress))
+        return await (transfer.all(check_app(app)) if one is None else transfer.one(one))
+
+    async def delete(
+        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+    ) -> bool:
+        """Delete the session's log. Its key stays taken. False if there was nothing to delete.
+
+        A session that waits for it as its child learns that it has ended.
+        """
+        from limpet.session.erasure import delete_session
+
+        return await delete_session(self._journal, key_of(key, user, id))
+
+    async def erase(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        forks: Forks = "refuse",
+    ) -> Erasure | None:
+        """Forget the session: nothing of it can be read from the store afterwards.
+
+        A SQLite file is rewritten, so that nothing is left in its pages either, which takes
+        time by its size. Raises StoreBusy if a reader of another process keeps old pages alive too
+        long: the session is erased then, and calling again finishes the overwriting. A PostgreSQL
+        server keeps the bytes until it vacuums and its WAL and backups are recycled.
+
+        If other sessions are forks of it, SessionHasForks names them. forks="erase" erases them
+        too; forks="keep" leaves them the state they began on, and they read the events before
+        that as removed. A session that waits for it as its child learns that it has ended.
+        """
+        from limpet.session.erasure import erase_session
+
+        check_forks(forks)
+        return await erase_session(self._journal, key_of(key, user, id), forks)
+
+    async def erase_user(self, app: str, user: str) -> Erasures:
+        """Forget a user of an app: every session, deleted ones too, and every user: name.
+
+        All at once as far as readers can see, and a SQLite file is rewritten once. The certificate
+        counts sessions and names, and names the forks of other users, which keep the state they
+        began on. Documents of the user are erased too; app: names stay. Sessions of other apps that
+        wait for one of these as their child learn that it has ended. Those that these delegated to
+        in other apps stay and are named in `children`: erase the user there too. Repeating it is
+        harmless and finishes what was interrupted. Raises StoreBusy as `erase` does.
+        """
+        from limpet.session.erasure import erase_user
+
+        return await erase_user(self._journal, app, user)
+
+    # --- what agents have learned ----------------------------------------------------------------
+
+    async def learnings(self, agent: str) -> tuple[Learning, ...]:
+        """What sessions of this agent have learned, each once."""
+        from limpet.session.runs.learnings import all_learnings
+
+        return tuple(await all_learnings(self._journal, agent))
+
+    async def promote(
+        self,
+        agent: str,
+        learning: Learning,
+        *,
+        session: AnyKey | None = None,
+        actor: str | None = None,
+    ) -> Document:
+        """Take a learning into the agent's curated memory: lp.memory_of(agent) shows it.
+
+        Raises PromotionRefused unless the gates of the agent hold (lp.policies.gates). Those on an
+        outcome are about `session`, which has to be one that learned it; it records the promotion.
+        """
+        from limpet.session.runs.promotion import promote
+
+        of = None if session is None else key_of(session)
+        return await promote(self._journal, agent, learning, session=of, actor=check_actor(actor))
+
+    async def memory_of(self, agent: str) -> str:
+        """The agent's MEMORY.md: what was promoted, by kind; empty if nothing was."""
+        from limpet.session.runs.learnings import memory_text
+
+        return await memory_text(self._journal, agent)
+
+    # --- private ---------------------------------------------------------------------------------
+
+    @property
+    def _journal(self) -> Journal:
+        """The one way to write. Raises StoreClosed."""
+        if self._opened is None:
+            raise StoreClosed
+        self._opened.check_open()
+        return self._opened
+
+
+def journal_of(lp: Limpet) -> Journal:
+    """Return the way to write to a Limpet's store, for the rest of the package.
+
+    Raises StoreClosed.
+    """
+    return lp._journal
+
+
+def bind_runtime(run_turn: RunTurn) -> None:
+    """Let `lp.wake` run turns by this function: `limpet` does, when it is imported."""
+    Limpet._run_turn = staticmethod(run_turn)
+
+
+async def _open_archived(session: Session[Any], tail: int, *, archived: bool) -> Session[Any]:
+    """An archived session as its file has it, to be read. Raises SessionArchived unless asked."""
+    from limpet.session.life.archiving import read_archived
+
+    if not archived:
+        raise SessionArchived(session.key)
+    if place(session.head.facts) is None:  # its log is still here
+        return session
+    writer = session.writer
+    how: dict[str, Any] = {"actor": session.actor, "typed": writer.typed}
+    how["untyped"] = not writer.classless
+    try:
+        apart = await read_archived(writer.journal, session.head)
+    except ArchiveFailed:
+        now: Session[Any] = type(session)(writer.journal, session.key, **how)
+        await now.writer.load(tail=tail, stub=True)
+        if now.head.uid == session.head.uid:
+            raise
+        # It was unarchived meanwhile, and the file that its stub named is gone.
+        is_back = now.head.phase != ARCHIVED
+        return now if is_back else await _open_archived(now, tail, archived=archived)
+    found: Session[Any] = type(session)(apart, session.key, **how)
+    await found.writer.load(tail=tail)
+    return found
+
+
+def _open_archive(archive: str | Archive | None) -> Archive | None:
+    if not isinstance(archive, str):
+        return archive
+    from limpet.session.life.archives import open_archive  # most stores have none
+
+    return open_archive(archive)

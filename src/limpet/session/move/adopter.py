@@ -9,7 +9,7 @@ small commits, each of which leaves a whole log that is only shorter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -43,25 +43,11 @@ class Newest(msgspec.Struct, frozen=True, gc=False):
     link: bytes = b""
 
 
-class CopyTarget(Protocol):
-    """What `copy` copies to: another Limpet, or the adopter that stands for one."""
-
-    @property
-    def adopter(self) -> Adopter:
-        """The receiving side. Raises StoreClosed."""
-        ...
-
-
 class Adopter:
     """A store that adopts sessions."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
-
-    @property
-    def adopter(self) -> Adopter:
-        """Itself: `copy` is given it in place of a Limpet that has its own loop."""
-        return self
 
     async def is_empty(self) -> bool:
         """Whether this store has no session at all, so that there is no use in asking for each."""

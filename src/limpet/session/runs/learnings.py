@@ -245,3 +245,11 @@ def prefix_of(agent: str) -> str:
 
 def _name(agent: str, id: str) -> str:
     return prefix_of(agent) + id
+
+
+async def memory_text(journal: Journal, agent: str) -> str:
+    """Return the agent's MEMORY.md: what was promoted, by kind; empty if nothing was."""
+    documents = curated(journal)
+    found = await documents.find(agent)
+    read = None if found is None else documents.decoded(found, Curated)
+    return "" if read is None else read.text

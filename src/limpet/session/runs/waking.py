@@ -1,45 +1,46 @@
-"""Waking a session, and those that could not be woken: a part of Limpet."""
+"""Waking a session: what `lp.wake` takes and returns. The runtime, above this room, runs turns."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
-from limpet.session.arguments import (
-    AnyKey,
-    check_lease_seconds,
-    key_and,
-)
-from limpet.session.door import Door
+import msgspec
 
-_run_a_turn: Callable[..., Awaitable[Any]]
+from limpet.session.runs.setup import Permission
 
+if TYPE_CHECKING:
+    from limpet.model.state.migrations import MigrationRegistry
 
-def turns_are_run_by(run: Callable[..., Awaitable[Any]]) -> None:
-    """The runtime stands above this room, so it is handed down by who stands above both."""
-    global _run_a_turn  # once, while `limpet` is imported
-    _run_a_turn = run
+OnMismatch: TypeAlias = Literal["ask", "accept"]
+RETRIES: Final = 5
 
 
-class Waking(Door):
-    """One turn of one session; and dead letters."""
+class HarnessObject(Protocol):
+    """An object that runs turns."""
 
-    async def wake(
-        self, key: AnyKey | str, *then: Any, lease_seconds: float = 30, **how: Any
-    ) -> Any:
-        """Run one bounded turn of this session, or nothing: `woken.ran`, `woken.reason`.
+    async def run(self, turn: Any) -> None: ...
 
-        The harness comes after the key: `wake(key, harness)`, `wake(app, user, id, harness)`. There
-        is no payload: what is to be done is in the log. Never raises what the harness raises: that
-        is `woken.error`, and recorded. `how` as for limpet.Worker: retries, on_mismatch,
-        permissions, agent, state_type, migrations.
-        """
-        named, runs = key_and((key, *then), how.pop("harness", None), "a harness")
-        seconds = check_lease_seconds(lease_seconds)
-        return await _run_a_turn(self, named, runs, lease_seconds=seconds, **how)
 
-    def ringing(self, app: str | None = None) -> AbstractContextManager[asyncio.Event]:
-        """A bell that rings when a session of this app may have become due; for workers."""
-        return self._journal.hub.waiting(app=app)
+# A turn is a `limpet.Turn`, which the runtime makes.
+Harness: TypeAlias = "Callable[[Any], Awaitable[Any]] | HarnessObject"
+
+
+class WakeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How turns are run, whichever harness runs them."""
+
+    retries: int = RETRIES
+    on_mismatch: OnMismatch = "ask"
+    permissions: Mapping[str, Permission] = {}
+    agent: str | None = None
+    state_type: type[Any] | None = None
+    migrations: MigrationRegistry | None = None
+
+
+class Woken(msgspec.Struct, frozen=True):
+    """The result of a wake. `reason` says why nothing ran, or else why the turn stopped."""
+
+    ran: bool
+    reason: str
+    wake_id: str | None = None
+    error: Exception | None = None

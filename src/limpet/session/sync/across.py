@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limpet.model import Commit, Key, ScopeValue
-from limpet.session.limpet import Limpet
+from limpet.session.limpet import Limpet, journal_of
 from limpet.session.move.adopter import Adopter, Newest
 from limpet.session.sync.loop import Loop
 from limpet.store.blobs import Blob
@@ -17,7 +17,7 @@ class Across(Adopter):
     """An Adopter whose every call is handed to the loop of its store."""
 
     def __init__(self, of: Limpet, loop: Loop) -> None:
-        super().__init__(of.adopter.journal)
+        super().__init__(journal_of(of))
         self.of, self._loop = of, loop
 
     async def is_empty(self) -> bool:

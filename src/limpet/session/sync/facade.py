@@ -18,10 +18,8 @@ from limpet.session.sync.loop import Loop, Stream
 
 T = TypeVar("T")
 INSIDE: Final = (
-    "adopter",
     "internals",
     "journal",
-    "ringing",
     "writer",
 )  # for the rest of the package
 NAMES: Final = {

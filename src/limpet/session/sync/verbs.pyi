@@ -57,6 +57,7 @@ from limpet.session.runs.learnings import Gates, Learning
 from limpet.session.runs.outcomes import Evaluator
 from limpet.session.runs.setup import Permission, VaultDocument
 from limpet.session.runs.traces import Activation, WakeTrace
+from limpet.session.runs.waking import Harness, OnMismatch, Woken
 from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.answers import Checked
 from limpet.store.protocol import (
@@ -749,6 +750,19 @@ class SyncLimpet:
     def maintenance(self) -> SyncMaintenance: ...
     @property
     def policies(self) -> SyncPolicies: ...
+    @property
+    def agents(self) -> SyncDocuments: ...
+    @property
+    def environments(self) -> SyncDocuments: ...
+    @property
+    def resources(self) -> SyncDocuments: ...
+    @property
+    def permissions(self) -> SyncPermissions: ...
+    @property
+    def vaults(self) -> SyncVaults: ...
+    def documents(
+        self, collection: str, *, owner: tuple[str, str] | None = None, actor: str | None = None
+    ) -> SyncDocuments: ...
     @overload
     def create(
         self,
@@ -869,6 +883,9 @@ class SyncLimpet:
         tail: int = 20,
         untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
+    def get_many(
+        self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
+    ) -> tuple[SyncSession[Mapping[str, Any]] | None, ...]: ...
     @overload
     def session(
         self,
@@ -907,45 +924,45 @@ class SyncLimpet:
     def app(
         self, name: str, *, actor: str | None = None, untyped: bool = False
     ) -> SyncApp[Mapping[str, Any]]: ...
-    def documents(
-        self, collection: str, *, owner: tuple[str, str] | None = None, actor: str | None = None
-    ) -> SyncDocuments: ...
+    def list(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        order: Order = "created",
+        reverse: bool = True,
+        prefix: str = "",
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+        state: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page: ...
+    def names(self, app: str, user: str | None = None) -> Mapping[str, Any]: ...
+    def watch(
+        self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
+    ) -> Iterator[FeedEntry]: ...
+    def position(self) -> str: ...
+    def now(self) -> datetime: ...
     def commit(self) -> SyncCommit: ...
     def flush(self) -> None: ...
-    @property
-    def agents(self) -> SyncDocuments: ...
-    @property
-    def environments(self) -> SyncDocuments: ...
-    @property
-    def resources(self) -> SyncDocuments: ...
-    @property
-    def permissions(self) -> SyncPermissions: ...
-    @property
-    def vaults(self) -> SyncVaults: ...
-    def learnings(self, agent: str) -> tuple[Learning, ...]: ...
-    def promote(
-        self,
-        agent: str,
-        learning: Learning,
-        *,
-        session: AnyKey | None = None,
-        actor: str | None = None,
-    ) -> Document: ...
-    def memory_of(self, agent: str) -> str: ...
-    def now(self) -> datetime: ...
-    def delete(
-        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
-    ) -> bool: ...
-    def erase(
+    def wake(
         self,
         key: AnyKey | str,
-        user: str | None = None,
-        id: str | None = None,
-        /,
-        *,
-        forks: Forks = "refuse",
-    ) -> Erasure | None: ...
-    def erase_user(self, app: str, user: str) -> Erasures: ...
+        *then: Any,
+        harness: Harness | None = None,
+        lease_seconds: float = 30,
+        retries: int = ...,
+        on_mismatch: OnMismatch = "ask",
+        permissions: Mapping[str, Permission] = ...,
+        agent: str | None = None,
+        state_type: type[Any] | None = None,
+        migrations: MigrationRegistry | None = None,
+    ) -> Woken: ...
     def resume(
         self,
         key: AnyKey | str,
@@ -978,28 +995,6 @@ class SyncLimpet:
         *,
         actor: str | None = None,
     ) -> Transition: ...
-    def get_many(
-        self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
-    ) -> tuple[SyncSession[Mapping[str, Any]] | None, ...]: ...
-    def names(self, app: str, user: str | None = None) -> Mapping[str, Any]: ...
-    def list(
-        self,
-        *,
-        app: str | None = None,
-        user: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        order: Order = "created",
-        reverse: bool = True,
-        prefix: str = "",
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        updated_after: datetime | None = None,
-        schema_version: str | None = None,
-        deleted: bool = False,
-        state: bool = False,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page: ...
     @overload
     def export(self, key: AnyKey, path: str | Path) -> None: ...
     @overload
@@ -1015,8 +1010,26 @@ class SyncLimpet:
         to: SyncLimpet,
         progress: Progress | None = None,
     ) -> Copied: ...
-    def wake(self, key: AnyKey | str, *then: Any, lease_seconds: float = 30, **how: Any) -> Any: ...
-    def watch(
-        self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
-    ) -> Iterator[FeedEntry]: ...
-    def position(self) -> str: ...
+    def delete(
+        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+    ) -> bool: ...
+    def erase(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        forks: Forks = "refuse",
+    ) -> Erasure | None: ...
+    def erase_user(self, app: str, user: str) -> Erasures: ...
+    def learnings(self, agent: str) -> tuple[Learning, ...]: ...
+    def promote(
+        self,
+        agent: str,
+        learning: Learning,
+        *,
+        session: AnyKey | None = None,
+        actor: str | None = None,
+    ) -> Document: ...
+    def memory_of(self, agent: str) -> str: ...

@@ -1,0 +1,142 @@
+"""Deleting and erasing: a session, or a user, with everything that is kept of it elsewhere.
+
+Checkpoints in other places, memory, files in the archive and waiting parents are looked after
+before the log goes, and once more afterwards, for what was made meanwhile.
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from limpet.errors import (
+    SealUnavailable,
+    SessionError,
+)
+from limpet.model import PAGE_MAX, Head, Key
+from limpet.model.facts.running.children import parent_in
+from limpet.session.arguments import (
+    key_of,
+)
+from limpet.session.journal import Journal
+from limpet.session.runs.delegation import head_of, notify_parent
+from limpet.store.protocol import (
+    Erasure,
+    Erasures,
+    Forks,
+    Query,
+)
+
+
+async def delete_session(journal: Journal, key: Key) -> bool:
+    """Delete the session's log: see `Limpet.delete`."""
+    from limpet.session.life.archiving import end_session
+    from limpet.session.life.memory import forget_memory
+
+    await notify_parent(journal, key)
+    await _forget_checkpoints(journal, key)
+    await forget_memory(journal, key)
+    deleted = await end_session(journal, key)
+    await _forget_checkpoints(journal, key)  # of checkpoints that were made meanwhile
+    journal.hub.touch(key)
+    return deleted
+
+
+async def erase_session(journal: Journal, key: Key, forks: Forks) -> Erasure | None:
+    """Erase the session: see `Limpet.erase`."""
+    from limpet.session.life import archiving
+    from limpet.session.life.memory import forget_memory
+
+    store, hub = journal.store, journal.hub
+    children = () if forks == "keep" else await store.forks(key)
+    gone = await _below(journal, key) if forks == "erase" else [] if children else [key]
+    if gone:  # else it is refused
+        for each in gone:
+            if (head := await head_of(journal, each)) is not None:
+                await archiving.remove_file(journal, head)
+        await notify_parent(journal, key)
+    await _forget_checkpoints(journal, *gone)
+    for each in gone:
+        await forget_memory(journal, each, promoted=True)
+    erasure = await store.erase(key, forks=forks)
+    await _forget_checkpoints(journal, *gone)  # of checkpoints that were made meanwhile
+    for each in gone:  # and of what was archived meanwhile, or was on its way
+        await archiving.forget_moves(journal, each, erased=True)
+        await archiving.remove_unnamed(journal, each)
+    for each in (key, *children):
+        hub.touch(each)
+    return erasure
+
+
+async def erase_user(journal: Journal, app: str, user: str) -> Erasures:
+    """Erase everything of a user of an app: see `Limpet.erase_user`."""
+    from limpet.session.history.checkpoints import store_checkpoints
+    from limpet.session.life import archiving
+
+    of = key_of(Key(app, user, "any"))  # refuses what could not be one
+    store, hub = journal.store, journal.hub
+    query, cursor = Query(app=of.app, user=of.user), None
+    ended: list[Key] = []
+    children: list[Key] = []
+    waited: list[Key] = []  # for by sessions of other apps, which stay
+    while True:
+        page = await store.heads(query, cursor=cursor, limit=PAGE_MAX)
+        ended += [head.key for head in page.items]
+        waited += [head.key for head in page.items if _works_for_another_app(head)]
+        for head in page.items:
+            children += await _children(journal, head)
+            await archiving.remove_file(journal, head)
+        cursor = page.cursor
+        if cursor is None:
+            break
+    for key in waited:
+        await notify_parent(journal, key)
+    tiers = store_checkpoints(journal).tiers
+    await tiers.forget(of.app, of.user)
+    erasures = await store.erase_user(of.app, of.user)
+    await tiers.forget(of.app, of.user)  # of checkpoints that were made meanwhile
+    await archiving.forget_user(journal, of.app, of.user)
+    for key in ended:
+        hub.touch(key)
+    left = [key for key in dict.fromkeys(children) if await head_of(journal, key)]
+    return structs.replace(erasures, children=tuple(left))
+
+
+async def _below(journal: Journal, key: Key) -> list[Key]:
+    """Return the session, its forks, and theirs."""
+    found = {key: None}
+    for each in (waiting := [key]):
+        new = [fork for fork in await journal.store.forks(each) if fork not in found]
+        found |= dict.fromkeys(new)
+        waiting += new
+    return list(found)
+
+
+async def _forget_checkpoints(journal: Journal, *keys: Key) -> None:
+    """Remove the checkpoints of these sessions from other places. Raises ArchiveFailed."""
+    from limpet.session.history.checkpoints import store_checkpoints
+
+    for key in keys:
+        await store_checkpoints(journal).tiers.forget(key.app, key.user, key.id)
+
+
+async def _children(journal: Journal, head: Head) -> list[Key]:
+    """Return those that work for this session in other apps, and those that work for them."""
+    from limpet.session.runs.delegation import children_elsewhere
+
+    found: dict[Key, None] = {}
+    heads = [head]
+    for each in heads:  # grows as it is walked
+        try:
+            below = await children_elsewhere(journal, each)
+        except (SealUnavailable, SessionError):  # what cannot be read can still be erased
+            continue
+        new = [key for key in below if key not in found and key != head.key]
+        found |= dict.fromkeys(new)
+        heads += [at for key in new if (at := await head_of(journal, key)) is not None]
+    own = (head.key.app, head.key.user)
+    return [key for key in found if (key.app, key.user) != own]
+
+
+def _works_for_another_app(head: Head) -> bool:
+    parent = parent_in(head.facts)
+    return parent is not None and (parent.app, parent.user) != (head.key.app, head.key.user)
