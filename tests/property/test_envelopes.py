@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from limpet import envelope
 from limpet.errors import EnvelopeNewer, IntegrityViolation, InvalidEnvelope
-from limpet.model.envelope.msgpack import check_names
+from limpet.model.envelope.envelope import check_names
 from tests.property.strategies import values
 from tests.support import envelopes
 from tests.support.envelopes import FORMATS

@@ -261,7 +261,7 @@ def test_what_work_and_watching_give_is_typed(at: Path) -> None:
     """By names that the package exports; an entry of the feed is no change of a diff."""
     assert checked(WORKER, at) == [
         "str",
-        "limpet.store.abilities.FeedEntry",
+        "limpet.store.protocol.FeedEntry",
         "limpet.model.events.Event",
         "tuple[limpet.model.events.Event, ...]",
     ]

@@ -56,7 +56,7 @@ from limpet.graph.projections import (
 from limpet.graph.sessions import Conflicts, OnLoad, SessionConfig, SessionStore
 from limpet.graph.state import State, StatePlan, plan_of
 from limpet.model import GRAPH_STEPS_MAX, described
-from limpet.model.state.labels import LabelRegistry
+from limpet.model.state.label_migrations import LabelRegistry
 from limpet.model.state.reducers import Append, BoundedAppend, ConcatFlatten, MergeAll
 
 S = TypeVar("S", bound=State)

@@ -16,7 +16,7 @@ from limpet.graph.observers import Delivery, Tracer, Watcher
 from limpet.graph.sessions import SessionConfig
 from limpet.graph.state import State, StatePlan
 from limpet.model import described
-from limpet.model.state.labels import LabelRegistry
+from limpet.model.state.label_migrations import LabelRegistry
 
 S = TypeVar("S", bound=State)
 

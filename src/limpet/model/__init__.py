@@ -38,12 +38,17 @@ from limpet.model.facts.view import NO_TEXTS, Facts, Texts
 from limpet.model.fold import (
     Fold,
     Recorded,
+    ScopeKey,
+    ScopeValue,
+    ScopeWrite,
     is_run,
     record,
     record_run,
     replay,
     replay_all,
     replay_any,
+    scope_next,
+    scope_ops,
 )
 from limpet.model.head import Head, based, blank, buried
 from limpet.model.ids import Noise
@@ -121,7 +126,6 @@ from limpet.model.limits import (
 )
 from limpet.model.ops import Add, Delete, Inc, Merge, Op, Path, PlainOp, Set, apply, scope_of
 from limpet.model.reasons import Reasons, due_for
-from limpet.model.shared import ScopeKey, ScopeValue, ScopeWrite, scope_next, scope_ops
 from limpet.model.values import (
     ABSENT,
     EMPTY,

@@ -7,11 +7,11 @@ again. Every store calls these two and computes state in no other way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from limpet.errors import InvalidInput
+from limpet.errors import InvalidInput, SessionCorrupt
 from limpet.model import head, ops
 from limpet.model.chain import chained
 from limpet.model.events import Event, Prepared
@@ -19,7 +19,7 @@ from limpet.model.facts.shapes import check_shape
 from limpet.model.facts.texts import texts_after
 from limpet.model.facts.view import NO_TEXTS, Texts
 from limpet.model.head import Head
-from limpet.model.values import EMPTY, FrozenDict
+from limpet.model.values import ABSENT, EMPTY, FrozenDict
 
 _put: Final[Any] = dict.__setitem__  # into a FrozenDict that nobody else has seen yet
 _join: Final[Any] = dict.update
@@ -195,3 +195,56 @@ def replay_all(fold: Fold, events: Iterable[Event]) -> Fold:
     for event in events:
         fold = replay(fold, event)
     return fold
+
+
+# --- shared names ---------------------------------------------------------------------------------
+
+ScopeKey: TypeAlias = tuple[str, str, str]  # app, user ("" for the app's own), name with its prefix
+
+
+class ScopeValue(msgspec.Struct, frozen=True, gc=False):
+    """One app: or user: name at one version. A deleted name has no value and keeps its version."""
+
+    version: int
+    value: Any
+    deleted: bool = False
+    damage: str | None = None  # why the stored value could not be read; there is no value then
+
+
+class ScopeWrite(msgspec.Struct, frozen=True, gc=False):
+    """One more version of a scope name: the op that made it and what it now is."""
+
+    key: ScopeKey
+    at: ScopeValue
+    op: ops.PlainOp
+    seq: int
+    whole: bytes  # the value, encoded; nothing if it was deleted
+
+
+def scope_ops(draft: Prepared, app: str, user: str) -> list[tuple[ScopeKey, ops.PlainOp]]:
+    """A draft's app: and user: operations with the full name of what each changes."""
+    found: list[tuple[ScopeKey, ops.PlainOp]] = []
+    if draft.scoped:
+        for op in draft.plain_ops:
+            name = str(op.path[0])
+            scope = ops.scope_of(name)
+            if scope == "app":
+                found.append(((app, "", name), op))
+            elif scope == "user":
+                found.append(((app, user, name), op))
+    return found
+
+
+def scope_next(key: ScopeKey, before: ScopeValue | None, op: ops.PlainOp) -> ScopeValue:
+    """The next version of a scope name. Raises InvalidInput if the op does not match its value."""
+    name = key[2]
+    fields, version = EMPTY, 1
+    if before is not None:
+        version = before.version + 1
+        if before.damage is not None:
+            if type(op) is not ops.Set or len(op.path) > 1:
+                raise SessionCorrupt(f"{name} of {key[0]}", before.damage)
+        elif not before.deleted:
+            fields = FrozenDict({name: before.value})
+    value = ops.apply(fields, (op,)).get(name, ABSENT)
+    return ScopeValue(version, None, True) if value is ABSENT else ScopeValue(version, value)

@@ -13,10 +13,20 @@ from limpet import ops
 from limpet.errors import LimpetError, OpPathUnknown, OpTypeMismatch, SessionCorrupt
 from limpet.model.canonical import canonical
 from limpet.model.events import Event, Fact, Origin, Prepared, prepare
-from limpet.model.fold import Fold, Recorded, record, replay, replay_all, replay_any
+from limpet.model.fold import (
+    Fold,
+    Recorded,
+    ScopeValue,
+    ScopeWrite,
+    record,
+    replay,
+    replay_all,
+    replay_any,
+    scope_next,
+    scope_ops,
+)
 from limpet.model.head import blank
 from limpet.model.keys import Key
-from limpet.model.shared import ScopeValue, ScopeWrite, scope_next, scope_ops
 from limpet.model.values import FrozenDict
 from tests.support.examples import examples
 

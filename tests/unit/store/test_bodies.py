@@ -10,10 +10,9 @@ import pytest
 from limpet import ops
 from limpet.model.canonical import checksum
 from limpet.model.commit import Base
-from limpet.model.fold import Fold
+from limpet.model.fold import Fold, ScopeValue, ScopeWrite
 from limpet.model.head import Head, blank, buried
 from limpet.model.keys import Key
-from limpet.model.shared import ScopeValue, ScopeWrite
 from limpet.model.values import FrozenDict, freeze
 from limpet.store.coding import bodies
 from limpet.store.coding.codec import Damaged

@@ -12,8 +12,8 @@ import pytest
 
 from limpet import Key, Limpet, State
 from limpet.errors import ScopeFull
+from limpet.model.fold import ScopeValue
 from limpet.model.limits import SCOPE_NAMES_EVER_MAX, SCOPE_NAMES_MAX
-from limpet.model.shared import ScopeValue
 from limpet.store.planning.scope_limits import DELETED, ScopeLimits
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Place, Store, scope_fields

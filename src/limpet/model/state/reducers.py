@@ -365,3 +365,9 @@ def _dict(value: Any, field: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise SchemaViolation(field, "dict", described(value))
     return value
+
+
+def reducer_of(metadata: Iterable[Any]) -> Reducer:
+    """The reducer among a field's annotations."""
+    found = [item for item in metadata if isinstance(item, Reducer)]
+    return found[0] if found else last_write_wins

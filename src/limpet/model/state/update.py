@@ -23,7 +23,6 @@ from limpet.model import ABSENT, OPS_PER_EVENT_MAX, Add, Delete, Inc, Merge, Pla
 from limpet.model.state import validation
 from limpet.model.state.access import Access
 from limpet.model.state.forms import DictForm, Form, ItemsForm, RecordForm, Scalar, fields_of
-from limpet.model.state.reducer_types import reducer_of
 from limpet.model.state.reducers import (
     Compiled,
     Item,
@@ -32,6 +31,7 @@ from limpet.model.state.reducers import (
     Reducer,
     Replace,
     last_write_wins,
+    reducer_of,
 )
 from limpet.model.state.state import Record, State, decode_fields, decoded, encode_fields, encoded
 

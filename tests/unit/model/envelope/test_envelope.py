@@ -15,7 +15,7 @@ import pytest
 import limpet
 from limpet import Envelope, InvalidInput, LimpetError, envelope
 from limpet.errors import EnvelopeNewer, IntegrityViolation, InvalidEnvelope, InvalidValue
-from limpet.model.envelope.msgpack import check_names
+from limpet.model.envelope.envelope import check_names
 from limpet.model.limits import ENVELOPE_BYTES_MAX, STATE_DEPTH_MAX, VALUE_DEPTH_MAX
 from limpet.model.values import FrozenDict, freeze
 from tests.support import envelopes

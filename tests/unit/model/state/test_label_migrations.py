@@ -17,7 +17,7 @@ from limpet.errors import (
     MigrationMissing,
     SchemaIncompatible,
 )
-from limpet.model.state.labels import LabelRegistry
+from limpet.model.state.label_migrations import LabelRegistry
 from tests.support.examples import examples
 
 Edge = tuple[str, str]

@@ -23,7 +23,7 @@ from limpet.errors import (
     Step,
 )
 from limpet.model.limits import MIGRATION_PATHS_SHOWN_MAX, NAME_CHARS_MAX
-from limpet.model.state.steps import (
+from limpet.model.state.migrations import (
     Fields,
     Function,
     applied,
