@@ -110,8 +110,9 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/unit/runtime/test_children.py",
         "tests/acceptance/test_budgets.py",
     ),
-    "limpet.runtime.managed.sessions": (
+    "limpet.runtime.managed_tools": (
         "tests/acceptance/test_managed_tools.py",
+        "tests/acceptance/test_managed_hostile.py",
         "tests/acceptance/test_nested.py",
         "tests/acceptance/test_kinship.py",
     ),
@@ -138,7 +139,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         f"{_RUNTIME}/test_turns.py",
         "tests/acceptance/test_bad_arguments.py",
     ),
-    "limpet.runtime.opening": (
+    "limpet.runtime.wake": (
         f"{_RUNTIME}/test_requests.py",
         "tests/acceptance/test_answered_once.py",
         f"{_RUNTIME}/test_turns.py",
@@ -159,7 +160,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_logging.py",
         "tests/acceptance/test_typed_sessions.py",
     ),
-    "limpet.runtime.hold": (
+    "limpet.runtime.run": (
         f"{_RUNTIME}/test_hold.py",
         f"{_RUNTIME}/test_worker.py",
     ),
@@ -184,10 +185,6 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_tools.py",
         "tests/acceptance/test_resumption.py",
         "tests/acceptance/test_integrity.py",
-    ),
-    "limpet.runtime.managed.tools": (
-        "tests/acceptance/test_managed_tools.py",
-        "tests/acceptance/test_managed_hostile.py",
     ),
     "limpet.session.life.archiving": (
         "tests/acceptance/test_archive.py",
@@ -214,14 +211,14 @@ _ON_MEMORY: Final = frozenset(
         "limpet.model.facts.running.budgets",
         "limpet.runtime.budget",
         "limpet.runtime.effects",
-        "limpet.runtime.hold",
-        "limpet.runtime.managed.tools",
+        "limpet.runtime.run",
+        "limpet.runtime.managed_tools",
         "limpet.session.life.tools",
         "limpet.store.memory.leases",
         "limpet.store.planning.plan",
         "limpet.model.facts.running.requests",
         "limpet.runtime.requests",
-        "limpet.runtime.opening",
+        "limpet.runtime.wake",
     )
 )
 

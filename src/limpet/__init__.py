@@ -78,9 +78,9 @@ if TYPE_CHECKING:
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.runtime.children import Child
-    from limpet.runtime.compensating import PastEffect
+    from limpet.runtime.compensation import PastEffect
     from limpet.runtime.effects import idempotency_key
-    from limpet.runtime.managed.tools import ManagedTools
+    from limpet.runtime.managed_tools import ManagedTools
     from limpet.runtime.requests import Approval
     from limpet.runtime.turn import Turn
     from limpet.runtime.worker import Worker
@@ -333,10 +333,10 @@ _LATER = {
     "Evaluation": "model.facts.outcomes",
     "RunFailure": "model.facts.running.runs",
     "Child": "runtime.children",
-    "PastEffect": "runtime.compensating",
+    "PastEffect": "runtime.compensation",
     "Request": "model.facts.running.requests",
     "Revisit": "model.facts.running.revisits",
-    "ManagedTools": "runtime.managed.tools",
+    "ManagedTools": "runtime.managed_tools",
     "Turn": "runtime.turn",
     "Usage": "model.facts.running.budgets",
     "Worker": "runtime.worker",

@@ -12,7 +12,7 @@ import pytest
 import limpet
 from limpet import Limpet
 from limpet.model.lease import Lease
-from limpet.runtime.wake import Wake, load_all, manner_of
+from limpet.runtime.wake import Wake, harness_options, load_all
 from tests.support.examples import tries
 
 SOON = timedelta(microseconds=1)
@@ -55,7 +55,7 @@ async def claimed(lp: Limpet, number: int) -> list[Lease]:
 
 async def read_by_worker(lp: Limpet, number: int = 2) -> list[Wake]:
     """Wakes that have read their sessions, and found the deadline passed."""
-    wakes = [Wake(lp, lease, manner_of(wires)) for lease in await claimed(lp, number)]
+    wakes = [Wake(lp, lease, harness_options(wires)) for lease in await claimed(lp, number)]
     await load_all(wakes)
     return wakes
 
@@ -90,7 +90,7 @@ async def test_a_person_does_not_answer_after_a_deadline(lp: Limpet, person: Lim
     other = await person.get(session.key)
     (request,) = other.blocked_on
     (lease,) = await claimed(lp, 1)
-    await Wake(lp, lease, manner_of(wires)).run()
+    await Wake(lp, lease, harness_options(wires)).run()
     with pytest.raises(limpet.errors.RequestAnswered):
         await other.confirm(request.id, allow=False, actor="user:eve")
     assert await answers(session) == [True]

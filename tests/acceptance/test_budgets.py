@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.runtime.wake import Wake, manner_of
+from limpet.runtime.wake import Wake, harness_options
 
 ADA = "user:ada"
 
@@ -54,7 +54,7 @@ async def test_what_was_said_to_cost_stops_the_next_turn(lp: limpet.Limpet) -> N
     assert await lp.work.claim("w", app="support") == (), "nothing is left yet"
     await s.runs.grant(0.5, actor=ADA)
     (lease,) = await lp.work.claim("w", app="support")
-    assert (await Wake(lp, lease, manner_of(says(0.25))).run()).reason == "end_turn"
+    assert (await Wake(lp, lease, harness_options(says(0.25))).run()).reason == "end_turn"
     await s.refresh()
     assert (view(s).spent.cost, s.head.pending) == (20.25, 0)
 

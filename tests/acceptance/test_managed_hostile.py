@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.runtime.managed.tools import BY_NAME
+from limpet.runtime.managed_tools import BY_NAME
 from tests.support import seeds
 from tests.support.examples import tries
 

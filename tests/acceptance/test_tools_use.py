@@ -12,7 +12,7 @@ import pytest
 import limpet
 from limpet import Tool, ToolRegistry
 from limpet.model.facts.tools import tools_bound
-from limpet.runtime.managed.tools import BY_NAME
+from limpet.runtime.managed_tools import BY_NAME
 from limpet.session.life import tools as life_tools
 from limpet.session.runs.setup import MANAGED_TOOLS
 
@@ -195,7 +195,7 @@ async def test_a_tool_that_is_taken_away_while_its_intent_is_recorded_is_not_use
     done: list[str] = []
 
     async def harness(turn: limpet.Turn) -> None:
-        write = turn.log.write
+        write = turn.run.log.write
 
         async def late(*drafts: Any, **how: Any) -> Any:
             if "effect.intended" in [draft.type for draft in drafts]:
@@ -203,7 +203,7 @@ async def test_a_tool_that_is_taken_away_while_its_intent_is_recorded_is_not_use
                 await other.tools.bind(ToolRegistry([Tool("search")]))
             return await write(*drafts, **how)
 
-        monkeypatch.setattr(turn.log, "write", late)
+        monkeypatch.setattr(turn.run.log, "write", late)
         with pytest.raises(limpet.EffectFailed, match="ToolDenied"):
             await turn.effect("refund", lambda: done.append("refund"))
 
@@ -249,7 +249,7 @@ async def test_a_tool_that_was_lost_meanwhile_is_not_used(
     done: list[str] = []
 
     async def harness(turn: limpet.Turn) -> None:
-        write = turn.log.write
+        write = turn.run.log.write
 
         async def late(*drafts: Any, **how: Any) -> Any:
             events = await write(*drafts, **how)
@@ -262,7 +262,7 @@ async def test_a_tool_that_was_lost_meanwhile_is_not_used(
             return events
 
         found: list[limpet.Lease] = []
-        monkeypatch.setattr(turn.log, "write", late)
+        monkeypatch.setattr(turn.run.log, "write", late)
         with pytest.raises(limpet.EffectFailed, match="ToolLocked"):
             await turn.effect("printer", lambda: done.append("printed"))
         monkeypatch.undo()

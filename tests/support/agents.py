@@ -10,7 +10,8 @@ from typing import Any
 
 import limpet
 from limpet.model.commit import Commit
-from limpet.runtime.wake import Wake, manner_of
+from limpet.runtime.wake import Wake, harness_options
+from limpet.session.runs.waking import WakeOptions
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed
 from limpet.testing.clock import FakeClock
@@ -69,7 +70,9 @@ class World:
                 await self.session.refresh()
                 return done
             for lease in leases:
-                done.append(await Wake(self.lp, lease, manner_of(harness, **how)).run())
+                done.append(
+                    await Wake(self.lp, lease, harness_options(harness, WakeOptions(**how))).run()
+                )
         raise AssertionError("there is always something due")
 
     async def die(self, harness: Any, at: int, *, recorded: bool, **how: Any) -> bool:
@@ -77,7 +80,7 @@ class World:
         (lease,) = await self.lp.work.claim("dead", lease_seconds=LEASE_SECONDS, app=APP)
         self.store.commits, self.store.dies_at, self.store.after = 0, at, recorded
         try:
-            await Wake(self.lp, lease, manner_of(harness, **how)).run()
+            await Wake(self.lp, lease, harness_options(harness, WakeOptions(**how))).run()
         except Killed:
             return True
         finally:

@@ -13,7 +13,8 @@ from typing import Any
 
 import limpet
 from limpet.model.lease import Lease
-from limpet.runtime.wake import Wake, manner_of
+from limpet.runtime.wake import Wake, harness_options
+from limpet.session.runs.waking import WakeOptions
 from tests.support.simulation import APP, LEASE_SECONDS, Simulation
 
 CHILD = "research"
@@ -57,7 +58,7 @@ class Families(Simulation):
 
     def _start(self, lease: Lease) -> None:
         harness = self.harness if lease.key.app == APP else self.child
-        wake = Wake(self.lp, lease, manner_of(harness, retries=1_000))
+        wake = Wake(self.lp, lease, harness_options(harness, WakeOptions(retries=1_000)))
         self._run(wake)
 
     async def _claim(self) -> None:

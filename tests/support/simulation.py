@@ -19,7 +19,8 @@ import limpet
 from limpet.model.commit import Commit
 from limpet.model.lease import Lease
 from limpet.runtime import wake as wakes
-from limpet.runtime.wake import Wake, manner_of
+from limpet.runtime.wake import Wake, harness_options
+from limpet.session.runs.waking import WakeOptions
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed
 from limpet.testing.clock import FakeClock
@@ -188,7 +189,7 @@ class Simulation:
             self._start(lease)
 
     def _start(self, lease: Lease) -> None:
-        self._run(Wake(self.lp, lease, manner_of(self.harness, retries=1_000)))
+        self._run(Wake(self.lp, lease, harness_options(self.harness, WakeOptions(retries=1_000))))
 
     def _run(self, wake: Wake) -> None:
         async def run() -> Any:

@@ -40,7 +40,7 @@ def harness_for(ledger: Path, who: str, point: str = "") -> Any:
         return "paid"
 
     async def harness(turn: limpet.Turn) -> None:
-        write = turn.log.write
+        write = turn.run.log.write
 
         async def stalled(*drafts: Any, **how: Any) -> Any:
             events = await write(*drafts, **how)
@@ -48,7 +48,7 @@ def harness_for(ledger: Path, who: str, point: str = "") -> Any:
                 stand_still()
             return events
 
-        turn.log.write = stalled  # type: ignore[method-assign]
+        turn.run.log.write = stalled  # type: ignore[method-assign]
         if point == "before":
             stand_still()
         await turn.effect("pay", pay, retries=1, on_unknown="retry")

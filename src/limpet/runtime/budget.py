@@ -7,14 +7,14 @@ from types import TracebackType
 from limpet.model import Draft
 from limpet.model.facts.running import budgets
 from limpet.model.facts.running.budgets import Amount
-from limpet.runtime.records import identity
-from limpet.runtime.under_way import UnderWay
+from limpet.runtime.run import TurnRun
+from limpet.runtime.turn_log import identity
 
 
 class Reservation:
     """What one call may use. It ends settled: at what was used, or at all of it."""
 
-    def __init__(self, turn: UnderWay, of: Amount | None, id: str) -> None:
+    def __init__(self, turn: TurnRun, of: Amount | None, id: str) -> None:
         self._turn, self._of, self._id = turn, of, id
         self._used = of
         self._is_open = False
@@ -58,14 +58,14 @@ class Reservation:
             await self._turn.log.write(*self.settling())
 
 
-class Block(Reservation):
+class ReservedBlock(Reservation):
     """A part of a harness within which so much may be used, by whatever it calls.
 
     Like any call of a turn it is done once: a later run finds it settled, or, if the turn paused
     inside, still open.
     """
 
-    def __init__(self, turn: UnderWay, of: Amount | None) -> None:
+    def __init__(self, turn: TurnRun, of: Amount | None) -> None:
         super().__init__(turn, of, "")
 
     async def __aenter__(self) -> Reservation:

@@ -6,7 +6,7 @@ it; what is left of its budget goes back there too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,11 +16,13 @@ from limpet.errors import (
     SessionEnded,
     SessionErased,
     SessionNotFound,
+    ToolAuthorizationFailed,
 )
 from limpet.model import (
     Commit,
     Draft,
     Event,
+    Fact,
     Facts,
     FrozenDict,
     Key,
@@ -41,16 +43,17 @@ from limpet.model.facts.running import (
     children,
 )
 from limpet.model.facts.running.endings import has_ended
-from limpet.model.facts.running.setup import usable_tools
-from limpet.runtime.inheriting import inherited, names_of
-from limpet.runtime.records import args_hash, identity
-from limpet.runtime.under_way import UnderWay
+from limpet.model.facts.running.setup import attached, setup_in, usable_tools
+from limpet.model.facts.tools import tools_bound, tools_in
+from limpet.runtime.run import TurnRun
+from limpet.runtime.turn_log import args_hash, identity
 from limpet.session.creation import creation
 from limpet.session.runs.delegation import end_delegation
+from limpet.session.runs.setup import ALL_TOOLS, Permission, limits_of, strictest
 from limpet.session.session import Session
 
 if TYPE_CHECKING:
-    from limpet.runtime.log import TurnLog
+    from limpet.runtime.turn_log import TurnLog
 
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionEnded)
 
@@ -58,7 +61,7 @@ _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionEnded)
 class Child:
     """A session at work for this turn."""
 
-    def __init__(self, turn: UnderWay, key: Key) -> None:
+    def __init__(self, turn: TurnRun, key: Key) -> None:
         self._turn, self.key = turn, key
 
     @property
@@ -81,7 +84,7 @@ class Child:
 
 
 async def delegate(
-    turn: UnderWay,
+    turn: TurnRun,
     app: str,
     message: str | Mapping[str, Any],
     *,
@@ -120,7 +123,7 @@ async def delegate(
 
 
 def _first(
-    turn: UnderWay, message: str | Mapping[str, Any], budget: Budget | None, tools: Any
+    turn: TurnRun, message: str | Mapping[str, Any], budget: Budget | None, tools: Any
 ) -> list[Draft]:
     """What a child begins with: whom it works for, what it may use, and its task."""
     head = turn.session.head
@@ -146,14 +149,14 @@ def _creation(
     return new.commit(tuple([journal.prepare(draft, actor) for draft in first]))
 
 
-class Ending:
+class ChildEnd:
     """The end of a child, if the turn that closes was its last."""
 
     def __init__(self, session: Session[Any], stop_reason: str, summary: str | None) -> None:
         self._session, self._stop_reason, self._summary = session, stop_reason, summary
 
     @classmethod
-    def of(cls, session: Session[Any], stop_reason: str, summary: str | None) -> Ending | None:
+    def of(cls, session: Session[Any], stop_reason: str, summary: str | None) -> ChildEnd | None:
         """None if the session works for nobody, or has ended before."""
         delegation = children.delegation(session.head.facts)
         if delegation is None or delegation.get("ended"):
@@ -210,6 +213,16 @@ class Ending:
         return None if not said or said[0].data is None else _said(said[0])
 
 
+async def commit_last(
+    log: TurnLog, drafts: tuple[Prepared, ...], end: ChildEnd | None, lease: Lease
+) -> None:
+    """Make the last commit of a wake; of a child that has ended, together with its parent."""
+    if end is not None and end.is_now(drafts):
+        await end.commit(log, drafts, lease)
+    else:
+        await log.close(drafts, lease)
+
+
 async def open_child(parent: Session[Any], key: Key) -> Session[Any]:
     """The session of this key, loaded, if it says that it works for this parent, whose log names
     it. Raises SessionNotFound if another session has the key."""
@@ -244,3 +257,41 @@ def _wakes(facts: Facts) -> set[str]:
 
 def _said(event: Event) -> Any:
     return event.data.get("text", event.data.get("content"))
+
+
+def inherited(
+    parent: Session[Any], names: Iterable[str], of_worker: Mapping[str, Permission]
+) -> list[Fact]:
+    """The facts by which a child gets its tools and permissions. Raises ToolAuthorizationFailed
+    for a tool that its parent does not have.
+
+    `of_worker` are the permissions of the worker that runs the parent.
+    """
+    facts = parent.head.facts
+    bound, usable = tools_in(facts), usable_tools(facts)
+    for name in names:
+        if usable is not None and name not in usable:
+            raise ToolAuthorizationFailed(parent.key, name, "it delegates only tools that it has")
+    drafts = []
+    if "tools" in facts:  # an empty binding too: without one, a child could use everything
+        drafts.append(tools_bound({name: bound[name] for name in names}))
+    setup = setup_in(facts)
+    limits = _limits(strictest(limits_of(setup), of_worker))
+    if setup.permissions is not None or limits:
+        drafts.append(attached(permissions=setup.permissions, limits=limits))
+    return drafts
+
+
+def _limits(limits: Mapping[str, Permission]) -> dict[str, Permission]:
+    """What is not simply allowed."""
+    every = ALL_TOOLS in limits  # then what is allowed has to be said
+    return {name: said for name, said in limits.items() if every or said != "always_allow"}
+
+
+def names_of(tools: Any) -> list[str]:
+    """The tools that a harness gives a child, in the form that is recorded. Raises InvalidInput."""
+    wrong = isinstance(tools, str) or not isinstance(tools, Iterable)
+    names = [] if wrong else list(tools)
+    if wrong or not all([isinstance(name, str) for name in names]):
+        raise InvalidInput(f"tools is a list of names, not {described(tools)}.")
+    return names

@@ -37,17 +37,17 @@ from limpet.model.facts.running import (
     span_started,
     steps,
 )
-from limpet.runtime.records import (
+from limpet.runtime.requests import SHOWN_BYTES_MAX, queue_result, request, show_value
+from limpet.runtime.run import TurnRun
+from limpet.runtime.turn_log import (
     EffectRecord,
-    Records,
+    TurnRecords,
     args_hash,
     check_readable,
     identity,
     plain,
     result_of,
 )
-from limpet.runtime.requests import SHOWN_BYTES_MAX, answered, request, shown_of
-from limpet.runtime.under_way import UnderWay
 from limpet.session.life.policy import NOTHING, Lifecycle
 from limpet.session.life.tools import HeldTool, ToolLocks, ToolUse
 
@@ -111,10 +111,10 @@ class Effect(msgspec.Struct):
         return given if given is None or type(given) in (int, float) else -1.0
 
 
-class Performing:
+class EffectCall:
     """An effect on its way, within a turn."""
 
-    def __init__(self, turn: UnderWay, effect: Effect, use: ToolUse) -> None:
+    def __init__(self, turn: TurnRun, effect: Effect, use: ToolUse) -> None:
         self._turn, self._effect, self._use = turn, effect, use
         self._key = ""
         self._tries = 0
@@ -185,7 +185,7 @@ class Performing:
             return None
         check_readable(self._turn.session.key, events)
         self._check_name(events)
-        records, last = Records(events).effects, events[-1].data  # of whichever turn
+        records, last = TurnRecords(events).effects, events[-1].data  # of whichever turn
         record = records[last["name"], last["occurrence"]]
         record.tries = max([each.tries for each in records.values()])
         if record.state == "failed":
@@ -222,12 +222,12 @@ class Performing:
         shown = {
             "effect": effect.name,
             "idempotency_key": self._key,
-            "args": shown_of(dict(effect.args), 2 * SHOWN_BYTES_MAX),
+            "args": show_value(dict(effect.args), 2 * SHOWN_BYTES_MAX),
         }
         if recorded is not None:
-            shown["recorded_args"] = shown_of(recorded)
+            shown["recorded_args"] = show_value(recorded)
         id, data = await request(turn, id, "effect", effect.name, shown, hashed=effect.args_hash)
-        answered(turn, id, data)
+        queue_result(turn, id, data)
         if "output" in data:
             await self._record(steps.effect_succeeded, "succeeded", data["output"])
             return data["output"]
@@ -264,7 +264,7 @@ class Performing:
             raise await self._failed(ToolDenied(effect.name, why))
         for left in reversed(range(effect.retries + 1)):
             # The commit of the intent has proven the lease; before another try the store is asked.
-            await turn.hold.check(turn.driver, ask=left < effect.retries)
+            await turn.lease_guard.check(turn.driver, ask=left < effect.retries)
             try:
                 if held is not None:
                     await held.check()
@@ -294,7 +294,7 @@ class Performing:
         inside = self._turn.pauses.inside(f"the effect {effect.name!r}")
         with keyed(self._key), inside:
             async with asyncio.timeout(effect.seconds):
-                return await called(effect.fn, **args)
+                return await call(effect.fn, **args)
 
     async def _unknown(self, error: Exception, before: str = "") -> Any:
         said = f"{before}{type(error).__name__}: {error}"
@@ -344,7 +344,7 @@ class Performing:
         return identity(turn.id, f"effect.{outcome}", effect.name, effect.occurrence, tries)
 
 
-async def called(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What a function returns, async or not."""
     found = fn(*args, **kwargs)
     if inspect.isawaitable(found):

@@ -14,8 +14,8 @@ import msgspec
 from limpet.errors import InvalidInput, ToolFailed
 from limpet.model import Draft, canonical
 from limpet.model.facts.running.requests import TOOL_RESULT, RequestKind, asked
-from limpet.runtime.records import args_hash, identity, plain
-from limpet.runtime.under_way import UnderWay
+from limpet.runtime.run import TurnRun
+from limpet.runtime.turn_log import args_hash, identity, plain
 
 Otherwise: TypeAlias = Literal["allow", "deny"]
 DEADLINE_MAX: Final = timedelta(days=3_650)
@@ -35,7 +35,7 @@ class Approval(msgspec.Struct, frozen=True):
 
 
 async def approve(
-    turn: UnderWay, name: str, input: Any, deadline: timedelta | None, otherwise: Otherwise | None
+    turn: TurnRun, name: str, input: Any, deadline: timedelta | None, otherwise: Otherwise | None
 ) -> Approval:
     """Ask whether this may be done; pause until somebody says, or the deadline does."""
     if otherwise not in (None, "allow", "deny"):
@@ -49,7 +49,7 @@ async def approve(
     more = {"deadline": deadline, "otherwise": otherwise == "allow"}
     id, data = await request(turn, id, "approval", name, input, occurrence=occurrence, **more)  # type: ignore[arg-type]
     allowed = data.get("allow") is True
-    answered(turn, id, data, output={"allow": allowed, "note": data.get("note")})
+    queue_result(turn, id, data, output={"allow": allowed, "note": data.get("note")})
     return Approval(allowed, data.get("note"), turn.records.asked[id].data["input"])
 
 
@@ -60,20 +60,20 @@ def check_deadline(deadline: timedelta) -> None:
         raise InvalidInput(f"a deadline is a timedelta above 0 and up to {days:,} days.")
 
 
-async def ask(turn: UnderWay, name: str, input: Any) -> Any:
+async def ask(turn: TurnRun, name: str, input: Any) -> Any:
     """Ask for something that only the outside knows. Raises ToolFailed if that is an error."""
     occurrence = turn.records.occurrence("ask", name)
     id = identity(turn.id, "ask", name, occurrence)
     id, data = await request(turn, id, "question", name, input, occurrence=occurrence)
     failed = data.get("is_error") is True
-    answered(turn, id, data, output=data.get("output"), is_error=failed)
+    queue_result(turn, id, data, output=data.get("output"), is_error=failed)
     if failed:
         raise ToolFailed(name, data.get("output"))
     return data.get("output")
 
 
 async def request(
-    turn: UnderWay,
+    turn: TurnRun,
     id: str,
     kind: RequestKind,
     name: str,
@@ -111,7 +111,7 @@ async def request(
     return id, records.answers[id]
 
 
-def shown_of(value: Any, most: int = SHOWN_BYTES_MAX) -> Any:
+def show_value(value: Any, most: int = SHOWN_BYTES_MAX) -> Any:
     """What a request that nobody wrote shows of a value: all of it, or how it begins, in `most`
     bytes also if every character of the text is escaped."""
     if len(raw := canonical(found := plain(value))) <= most:
@@ -119,8 +119,8 @@ def shown_of(value: Any, most: int = SHOWN_BYTES_MAX) -> Any:
     return f"{raw[: most // 2].decode(errors='ignore')}… ({len(raw):,} bytes)"
 
 
-def answered(
-    turn: UnderWay, id: str, data: Mapping[str, Any], *, output: Any = None, is_error: bool = False
+def queue_result(
+    turn: TurnRun, id: str, data: Mapping[str, Any], *, output: Any = None, is_error: bool = False
 ) -> None:
     """Give the tool call its outcome, with whatever is recorded next."""
     if f"{id}/result" in turn.records.events:

@@ -9,14 +9,14 @@ from limpet.errors import InvalidInput
 from limpet.model import Draft, described
 from limpet.model.facts.running.steps import step_recorded
 from limpet.runtime.budget import Reservation
-from limpet.runtime.records import args_hash, identity
-from limpet.runtime.under_way import UnderWay
+from limpet.runtime.run import TurnRun
+from limpet.runtime.turn_log import args_hash, identity
 
 
-class Stream:
+class TextStream:
     """One call of turn.stream."""
 
-    def __init__(self, turn: UnderWay, name: str, occurrence: int, *, say: bool) -> None:
+    def __init__(self, turn: TurnRun, name: str, occurrence: int, *, say: bool) -> None:
         self._turn, self._name, self._occurrence, self._say = turn, name, occurrence, say
         self.id = identity(turn.id, "stream", name, occurrence)
         self._more: dict[str, Any] = {}

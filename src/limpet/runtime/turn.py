@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
-from limpet.model import EMPTY, REVISITS_PER_TURN_MAX, Draft, Event, to_us
+from limpet.model import EMPTY, REVISITS_PER_TURN_MAX, Draft, Event, Trace, to_us, traced
+from limpet.model import ops as op
 from limpet.model.facts.running import (
     ANSWERS,
     INTERRUPT,
@@ -26,17 +27,13 @@ from limpet.model.facts.running import (
 )
 from limpet.model.facts.running.setup import usable_tools
 from limpet.runtime import children, requests
-from limpet.runtime.budget import Block, Reservation
+from limpet.runtime.budget import Reservation, ReservedBlock
 from limpet.runtime.children import Child
-from limpet.runtime.driving import Driver
-from limpet.runtime.effects import Effect, OnUnknown, Performing, called
-from limpet.runtime.hold import Hold
-from limpet.runtime.log import TurnLog
-from limpet.runtime.opening import Opening
-from limpet.runtime.pauses import Pauses
-from limpet.runtime.records import args_hash, check_same, identity, result_of
+from limpet.runtime.effects import Effect, EffectCall, OnUnknown, call
 from limpet.runtime.requests import Approval, Otherwise
-from limpet.runtime.streams import Stream
+from limpet.runtime.run import TurnRun
+from limpet.runtime.streams import TextStream
+from limpet.runtime.turn_log import args_hash, identity, result_of
 from limpet.session.life.tools import ToolUse
 from limpet.session.runs.learnings import Learning, LearningKind, learn, learning_of
 from limpet.session.runs.setup import (
@@ -47,7 +44,10 @@ from limpet.session.runs.setup import (
 )
 from limpet.session.session import Session
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from limpet.session.conversing.context import Context, Count, Summarize
+    from limpet.session.conversing.shapes import Shape
+
 _NONE: Final[Mapping[str, Any]] = {}
 
 
@@ -56,32 +56,20 @@ class Turn:
 
     def __init__(
         self,
-        log: TurnLog,
-        opening: Opening,
-        driver: Driver,
-        hold: Hold,
+        run: TurnRun,
         *,
-        accepts: bool = False,
-        permissions: Mapping[str, Permission] = _NONE,
-        worker_permissions: Mapping[str, Permission] = _NONE,
+        inputs: Sequence[Event] = (),
+        revisits: Sequence[Revisit] = (),
+        note: str | None = None,
     ) -> None:
-        self.log, self.driver, self.records = log, driver, opening.records
-        self.hold = hold
-        self.pauses = Pauses(lambda: driver.stop("paused"))
-        self.accepts = accepts  # goes on although it takes another way than before
-        self.id, self.wake_id = opening.turn_id, log.wake_id
-        self.attempt = opening.attempt
-        self.inputs: Sequence[Event] = opening.inputs
-        self.revisits: Sequence[Revisit] = opening.revisits
-        said = None if opening.redirect is None else opening.redirect.data
+        self.run = run  # of the package, for the calls below
+        self.id, self.wake_id, self.attempt = run.id, run.wake_id, run.attempt
+        self.inputs, self.revisits = inputs, revisits
         # What a person said when they interrupted the turn before: then it has no inputs.
-        self.note: str | None = None if said is None else said["note"]
-        self.asked_for: list[Draft] = []  # revisits, for the closing commit
-        self.limits = permissions  # by tool, apart from what is bound: a child keeps to them too
-        self._use = ToolUse(
-            log.session, log.session.writer.journal.lifecycle(log.session.app).tools
-        )
-        self.worker_permissions = worker_permissions  # a child keeps to them, whoever runs it
+        self.note = note
+        self.revisits_set: list[Draft] = []  # for the closing commit
+        registry = run.session.writer.journal.lifecycle(run.session.app).tools
+        self._use = ToolUse(run.session, registry)
 
     def __repr__(self) -> str:
         return f"<limpet.Turn {self.session.key} attempt {self.attempt}>"
@@ -90,7 +78,7 @@ class Turn:
     def session(self) -> Session[Any]:
         """The session, under the lease of this run. What is written with it is not recorded as a
         call of the turn: use `append` for what must not be done twice."""
-        return self.log.session
+        return self.run.session
 
     @property
     def state(self) -> Any:
@@ -105,16 +93,12 @@ class Turn:
     @property
     def permissions(self) -> Mapping[str, Permission]:
         """What the worker and the session's setup allow, by tool; `*` is every other one."""
-        return permissions_within(self.limits, usable_tools(self.session.head.facts))
+        return permissions_within(self.run.permissions, usable_tools(self.session.head.facts))
 
     def permission(self, tool: str) -> Permission:
         """always_allow, always_ask or deny. Where the session has tools bound, every other one is
         denied, apart from managed tools."""
-        return permission_within(self.limits, usable_tools(self.session.head.facts), tool)
-
-    @property
-    def now_us(self) -> int:
-        return self.session.writer.journal.now_us()
+        return permission_within(self.run.permissions, usable_tools(self.session.head.facts), tool)
 
     # --- what is recorded ------------------------------------------------------------------------
 
@@ -132,23 +116,22 @@ class Turn:
 
         The result is stored, so it is what JSON can hold. If fn raises, nothing is recorded.
         """
-        self.driver.check()
-        with self.pauses.working():
-            occurrence, hashed = self.records.occurrence("step", name), args_hash(args, kwargs)
-            before = self.records.steps.get((name, occurrence))
+        with self.run.working():
+            occurrence, hashed = self.run.records.occurrence("step", name), args_hash(args, kwargs)
+            before = self.run.records.steps.get((name, occurrence))
             if before is not None:
                 hashes = (before.data["args_hash"], hashed)
                 values = ({"result": before.data["result"]}, {"args": args, "kwargs": kwargs})
-                self.check_same("the step", name, occurrence, hashes, values)
+                self.run.check_same("the step", name, occurrence, hashes, values)
                 return before.data["result"]
             id = identity(self.id, "step", name, occurrence)
             async with self._reserved(id, max_cost, max_tokens) as reservation:
-                with self.pauses.inside(f"the step {name!r}"):
-                    result = await called(fn, *args, **kwargs)
-                self.driver.check()
+                with self.run.pauses.inside(f"the step {name!r}"):
+                    result = await call(fn, *args, **kwargs)
+                self.run.driver.check()
                 fact = steps.step_recorded(id, name, occurrence, hashed, result)
                 with result_of(f"the step {name!r}"):
-                    event, *_ = await self.log.write(fact, *reservation.settling())
+                    event, *_ = await self.run.log.write(fact, *reservation.settling())
             return event.data["result"]
 
     async def stream(
@@ -165,9 +148,10 @@ class Turn:
         A piece is a text, or a dict with `text`, `usage`, `cost` or `model`. The whole is one
         agent.message, with say=False only the result of a step.
         """
-        self.driver.check()
-        with self.pauses.working():
-            stream = Stream(self, name, self.records.occurrence("stream", name), say=say)
+        with self.run.working():
+            stream = TextStream(
+                self.run, name, self.run.records.occurrence("stream", name), say=say
+            )
             if (recorded := stream.recorded) is not None:
                 await stream.drop(pieces)
                 return recorded
@@ -200,16 +184,17 @@ class Turn:
         else it raises ToolDenied, and ToolLocked while another session holds a tool that is
         exclusive. Of a tool that is bound with a cost, each use is charged to the session.
         """
-        self._begin("effect")
-        with self.pauses.working():
-            if permission_for(self.limits, name) == "always_ask" and not self._has_asked(name):
+        with self.run.working("effect"):
+            if permission_for(self.run.permissions, name) == "always_ask" and not self._has_asked(
+                name
+            ):
                 await self._use.check(name)  # nobody is asked about what cannot be used
             args = await self._permitted(name, args)
             if max_cost is max_tokens is None:  # what one use of a bound tool costs
                 max_cost = self.session.tools.bound.get(name, EMPTY).get("cost") or None
             held = None if max_cost is max_tokens is None else budgets.amount(max_cost, max_tokens)
             effect = Effect(name, fn, args, on_unknown, key, timeout, retries, held, compensate)
-            return await Performing(self, effect, self._use).run()
+            return await EffectCall(self.run, effect, self._use).run()
 
     async def say(
         self,
@@ -227,19 +212,46 @@ class Turn:
         data = {"text": text, "content": content, "model": model, "usage": usage, "cost": cost}
         return await self.append("agent.message", {n: v for n, v in data.items() if v is not None})
 
-    async def append(self, type: str, data: Mapping[str, Any] = _NONE, **more: Any) -> Event:
-        """An event of your own, recorded once in a turn. Takes what Session.append takes."""
-        self.driver.check()
-        with self.pauses.working():
-            occurrence = self.records.occurrence("append", type)
+    async def append(
+        self,
+        type: str,
+        data: Mapping[str, Any] = _NONE,
+        *,
+        actor: str | None = None,
+        set: Mapping[str, Any] = _NONE,
+        merge: Mapping[str, Mapping[str, Any]] = _NONE,
+        add: Mapping[str, Sequence[Any]] = _NONE,
+        inc: Mapping[str, int | float] = _NONE,
+        delete: Iterable[str] = (),
+        ops: Iterable[op.Op] = (),
+        trace: Trace | None = None,
+        input: bool = False,
+    ) -> Event:
+        """Record an event of your own, once in a turn. The arguments are those of Session.append;
+        its id follows from the turn."""
+        with self.run.working():
+            occurrence = self.run.records.occurrence("append", type)
             id = identity(self.id, "append", type, occurrence)
-            before = self.records.events.get(id)
+            before = self.run.records.events.get(id)
             if before is not None:
                 hashes = (args_hash(before.data), args_hash(data))
-                self.check_same("the event", type, occurrence, hashes, (before.data, data))
+                self.run.check_same("the event", type, occurrence, hashes, (before.data, data))
                 return before
-            (event,) = await self.log.write(Draft(type=type, data=data, id=id, **more))
-            self.records.add(event)
+            draft = Draft(
+                type=type,
+                data=data,
+                actor=actor,
+                set=set,
+                merge=merge,
+                add=add,
+                inc=inc,
+                delete=delete,
+                ops=ops,
+                id=id,
+                input=input,
+            )
+            (event,) = await self.run.log.write(traced(draft, trace))
+            self.run.records.add(event)
             return event
 
     # --- what pauses it --------------------------------------------------------------------------
@@ -256,15 +268,13 @@ class Turn:
         The deadline counts from the first asking; `otherwise` ("allow" or "deny") is the answer
         when it has passed, "deny" if nothing is said.
         """
-        self._begin("approve")
-        with self.pauses.working():
-            return await requests.approve(self, name, input, deadline, otherwise)
+        with self.run.working("approve"):
+            return await requests.approve(self.run, name, input, deadline, otherwise)
 
     async def ask(self, name: str, input: Any) -> Any:
         """Use a tool that runs elsewhere. The turn pauses until s.answer brings the output."""
-        self._begin("ask")
-        with self.pauses.working():
-            return await requests.ask(self, name, input)
+        with self.run.working("ask"):
+            return await requests.ask(self.run, name, input)
 
     async def delegate(
         self,
@@ -284,11 +294,17 @@ class Turn:
         Where this session has a limit and `budget` names none, it is a quarter of what is left. It
         is interrupted and terminated with this session, unless cascade=False.
         """
-        self._begin("delegate")
-        with self.pauses.working():
-            how: dict[str, Any] = {"title": title, "budget": budget, "tools": tools}
-            how |= {"fields": fields, "cascade": cascade}
-            return await children.delegate(self, app, message, **how)
+        with self.run.working("delegate"):
+            return await children.delegate(
+                self.run,
+                app,
+                message,
+                title=title,
+                budget=budget,
+                tools=tools,
+                fields=fields,
+                cascade=cascade,
+            )
 
     # --- what comes later ------------------------------------------------------------------------
 
@@ -305,12 +321,12 @@ class Turn:
 
         Of those with one key, the first stands until it was delivered; with `replace` the newer.
         """
-        if len(self.asked_for) >= REVISITS_PER_TURN_MAX:
+        if len(self.revisits_set) >= REVISITS_PER_TURN_MAX:
             raise TurnMisused(f"a turn asks for at most {REVISITS_PER_TURN_MAX} revisits.")
-        at_us = _moment_us(when, self.now_us)
-        key = f"{self.id}.{len(self.asked_for)}" if key is None else key
-        how: dict[str, Any] = {"priority": priority, "replace": replace}
-        self.asked_for.append(revisit_set(key, at_us, reason, **how))
+        at_us = _moment_us(when, self.run.now_us)
+        key = f"{self.id}.{len(self.revisits_set)}" if key is None else key
+        fact = revisit_set(key, at_us, reason, priority=priority, replace=replace)
+        self.revisits_set.append(fact)
 
     async def news(self) -> tuple[Event, ...]:
         """Inputs that came since the turn began; they wait for the next one."""
@@ -321,17 +337,34 @@ class Turn:
 
     async def learn(self, kind: LearningKind, text: str) -> Learning:
         """Keep a lesson, a correction or an error for all sessions of the agent; each once."""
-        self.driver.check()
-        with self.pauses.working():
+        with self.run.working():
             session, learning = self.session, learning_of(kind, text)
             agent = self.agent_name
             journal, by = session.writer.journal, session.actor or "system:runtime"
             await learn(journal, agent, learning, session.key, by)
             return learning
 
-    async def context(self, **how: Any) -> Any:
-        """The conversation so far, for a model: what Session.context returns."""
-        return await _context(self.session, **how)
+    async def context(
+        self,
+        *,
+        tokens: int | None = None,
+        shape: Shape = "openai",
+        count: Count | None = None,
+        system: str = "",
+        pinned: Iterable[int] = (),
+        summarize: Summarize | None = None,
+        correlation_id: str | None = None,
+    ) -> Context:
+        """Return the conversation so far, for a model: see Session.context."""
+        return await self.session.context(
+            tokens=tokens,
+            shape=shape,
+            count=count,
+            system=system,
+            pinned=pinned,
+            summarize=summarize,
+            correlation_id=correlation_id,
+        )
 
     def reserve(self, *, cost: float | None = None, tokens: int | None = None) -> Reservation:
         """Set a part of the budget aside: `async with turn.reserve(cost=0.1) as r: …; r.settle()`.
@@ -340,62 +373,36 @@ class Turn:
         turn has settled reserves nothing again.
         """
         of = None if cost is tokens is None else budgets.amount(cost, tokens)
-        return Block(self, of)
+        return ReservedBlock(self.run, of)
 
     def _reserved(self, id: str, cost: float | None, tokens: int | None) -> Reservation:
         """For one call, which settles it with its record. Raises BudgetReached if the session has
         spent more than it may."""
         budgets.check_overdrawn(self.session.head.facts)
         of = None if cost is tokens is None else budgets.amount(cost, tokens)
-        return Reservation(self, of, identity(id, "reserve", self.wake_id))
+        return Reservation(self.run, of, identity(id, "reserve", self.wake_id))
 
     # --- for the calls ---------------------------------------------------------------------------
 
-    def _begin(self, verb: str) -> None:
-        """Raise if the run was stopped, or if the harness does not make this call itself."""
-        self.driver.check()
-        self.pauses.check_outside(verb)
-
-    def check_same(
-        self,
-        what: str,
-        name: str,
-        occurrence: int,
-        hashes: tuple[str, str],
-        values: tuple[Any, Any],
-    ) -> None:
-        """Stop the turn if a call has other arguments than its record, unless that is accepted."""
-        if not self.accepts:
-            check_same(what, name, occurrence, hashes, values)
-
     def _has_asked(self, name: str) -> bool:
-        return any([asked.data["name"] == name for asked in self.records.asked.values()])
+        return any([asked.data["name"] == name for asked in self.run.records.asked.values()])
 
     async def permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """The arguments that a tool may be used with; asks first if it must. Raises ToolDenied."""
-        self.driver.check()
-        with self.pauses.working():
+        with self.run.working():
             return await self._permitted(name, args)
 
     async def _permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """The arguments that may be used: with always_ask, those that a person approved."""
-        permission = permission_for(self.limits, name)
+        permission = permission_for(self.run.permissions, name)
         if permission == "always_allow":
             return args
         if permission != "always_ask":
             raise ToolDenied(name)
-        approval = await requests.approve(self, name, args, None, None)
+        approval = await requests.approve(self.run, name, args, None, None)
         if not approval:
             raise ToolDenied(name, approval.note)
         return dict(approval.input)
-
-
-async def _context(session: Session[Any], **how: Any) -> Any:
-    """The one place that asks a session for its conversation."""
-    context = getattr(session, "context", None)
-    if context is None:
-        raise TurnMisused("this session has no conversation to give.")
-    return await called(context, **how)
 
 
 def _moment_us(when: datetime | timedelta, now_us: int) -> int:

@@ -1,11 +1,17 @@
-"""A wake: one bounded run of a harness on one session, under a lease."""
+"""A wake: one bounded run of a harness on one session, under a lease.
+
+`wake` runs one; a Worker runs many. A wake begins with what was left (`open_wake`): the turn, what
+is recorded of it, and what a dead run left open. It runs the harness on a Turn, and ends in one
+commit (`close_wake`): the last outputs, the processed inputs, the status, the end of the span and
+of the lease. Until that is recorded, the inputs stay pending.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -18,6 +24,7 @@ from limpet.errors import (
     InvalidInput,
     LimpetError,
     MigrationError,
+    NotPending,
     RequestAnswered,
     SessionConflict,
     SessionEnded,
@@ -26,25 +33,56 @@ from limpet.errors import (
     ToolDenied,
     TurnMismatch,
 )
-from limpet.model import PAGE_MAX, Draft, Key, Lease, described
+from limpet.model import (
+    CHILD_ENDED,
+    EMPTY,
+    PAGE_MAX,
+    TURN_INPUTS_MAX,
+    Draft,
+    Event,
+    Facts,
+    FrozenDict,
+    Key,
+    Lease,
+    Texts,
+    described,
+    due_for,
+)
 from limpet.model.facts import degraded_in, processed
-from limpet.model.facts.running import asked, budgets, endings, runs
-from limpet.runtime.children import Ending, interrupt_all
-from limpet.runtime.closing import Close, close_wake, commit_last
-from limpet.runtime.driving import Driver, harness_of
-from limpet.runtime.finishing import Finishing
-from limpet.runtime.hold import Hold
-from limpet.runtime.later import Later
-from limpet.runtime.log import TurnLog
-from limpet.runtime.opening import CONTROL, TAIL, Opening, interrupted_by, open_wake
-from limpet.runtime.records import identity
-from limpet.runtime.requests import shown_of
+from limpet.model.facts.running import (
+    ANSWERS,
+    CUSTOM_TOOL_USE,
+    FAILED,
+    STEP,
+    SUCCEEDED,
+    TOOL_USE,
+    Revisit,
+    asked,
+    budgets,
+    endings,
+    requests,
+    revisits_of,
+    runs,
+    timers_taken,
+)
+from limpet.runtime.children import ChildEnd, commit_last, interrupt_all
+from limpet.runtime.compensation import EndedWake
+from limpet.runtime.requests import show_value
+from limpet.runtime.run import Driver, LeaseGuard, TurnRun, harness_of
 from limpet.runtime.turn import Turn
+from limpet.runtime.turn_log import (
+    DIED,
+    TurnLog,
+    TurnRecords,
+    check_readable,
+    events_since,
+    identity,
+)
 from limpet.session.life.tools import returned
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
-from limpet.session.runs.setup import Permission, check_permissions, permissions_for
-from limpet.session.runs.waking import RETRIES, Harness, OnMismatch, WakeOptions, Woken
+from limpet.session.runs.setup import check_permissions, permissions_for
+from limpet.session.runs.waking import Harness, WakeOptions, Woken
 from limpet.session.session import Session
 from limpet.store.clock import steady_ns
 from limpet.store.protocol import Loaded
@@ -53,31 +91,33 @@ BACKOFF_SECONDS: Final = 2.0
 BACKOFF_SECONDS_MAX: Final = 300.0
 UNREADABLE_SECONDS: Final = 5.0  # a session of newer code is left to others for so long
 LISTEN_AFTER_SECONDS: Final = 0.25  # a shorter run hears of interrupts when it records something
+_DEFAULT: Final = WakeOptions()
 
 
-class Manner(msgspec.Struct, frozen=True):
-    """How wakes are run, whichever session they are of."""
+class HarnessOptions(WakeOptions, frozen=True, kw_only=True):
+    """How wakes are run, and by which function; checked."""
 
     harness: Callable[[Turn], Awaitable[Any]]
-    retries: int = RETRIES
-    on_mismatch: OnMismatch = "ask"
-    permissions: Mapping[str, Permission] = {}
-    agent: str | None = None
-    state_type: type[Any] | None = None
-    migrations: Any = None
 
 
-def manner_of(harness: Any, **how: Any) -> Manner:
-    """Checked. Raises InvalidInput."""
-    manner = Manner(harness_of(harness), **how)
-    if type(manner.retries) is not int or manner.retries < 0:
-        raise InvalidInput(f"retries is a number from 0, not {described(manner.retries)}.")
-    if manner.on_mismatch not in ("ask", "accept"):
+def harness_options(harness: Harness, options: WakeOptions = _DEFAULT) -> HarnessOptions:
+    """Check a harness and how it is run. Raises InvalidInput."""
+    function = harness_of(harness)
+    if type(options.retries) is not int or options.retries < 0:
+        raise InvalidInput(f"retries is a number from 0, not {described(options.retries)}.")
+    if options.on_mismatch not in ("ask", "accept"):
         raise InvalidInput(
-            f"on_mismatch is 'ask' or 'accept', not {described(manner.on_mismatch)}."
+            f"on_mismatch is 'ask' or 'accept', not {described(options.on_mismatch)}."
         )
-    permissions = check_permissions(manner.permissions)
-    return msgspec.structs.replace(manner, permissions=permissions)
+    return HarnessOptions(
+        harness=function,
+        retries=options.retries,
+        on_mismatch=options.on_mismatch,
+        permissions=check_permissions(options.permissions),
+        agent=options.agent,
+        state_type=options.state_type,
+        migrations=options.migrations,
+    )
 
 
 def worker_name(prefix: str) -> str:
@@ -89,46 +129,52 @@ async def wake(
     lp: Limpet, key: Key, harness: Harness, options: WakeOptions, *, lease_seconds: float
 ) -> Woken:
     """Run one bounded turn of this session, due or not; never raises the harness's error."""
-    manner = manner_of(harness, **msgspec.structs.asdict(options))
+    checked = harness_options(harness, options)
     since_ns = steady_ns()
     try:
         lease = await lp.work.lock(key, worker=worker_name("wake"), lease_seconds=lease_seconds)
     except SessionLocked as error:
         return Woken(ran=False, reason="locked", error=error)
-    later = listen_later()
-    one = Wake(lp, lease, manner, since_ns=since_ns, later=later)
-    beating = asyncio.ensure_future(_heartbeat(lp, one))
+    listeners = DelayedCalls(LISTEN_AFTER_SECONDS)
+    one = Wake(lp, lease, checked, since_ns=since_ns, listeners=listeners)
+    heartbeat = asyncio.ensure_future(_heartbeat(lp, one))
     try:
         return await one.run()
     finally:
-        later.close()
-        beating.cancel()
-        await asyncio.wait([beating])
+        listeners.close()
+        heartbeat.cancel()
+        await asyncio.wait([heartbeat])
 
 
 class Wake:
-    """One wake on its way. Whoever holds the lease keeps it renewed and calls `stop`."""
+    """One wake. Whoever holds the lease keeps it renewed and calls `stop`."""
 
     def __init__(
         self,
         lp: Limpet,
         lease: Lease,
-        manner: Manner,
+        options: HarnessOptions,
         *,
         since_ns: int | None = None,
-        later: Later | None = None,
-        driven: Callable[[Wake], None] | None = None,
+        listeners: DelayedCalls | None = None,
+        on_harness_end: Callable[[Wake], None] | None = None,
     ) -> None:
-        """`since_ns` is `steady_ns` before the lease was asked for."""
-        self._lp, self.lease, self._manner = lp, lease, manner
-        self.hold = Hold(lp, lease, steady_ns() if since_ns is None else since_ns)
-        self._later = listen_later() if later is None else later
-        self._when_driven = driven  # called when the harness has ended
+        """`since_ns` is `steady_ns` before the lease was requested."""
+        self._lp, self.lease, self._options = lp, lease, options
+        self.lease_guard = LeaseGuard(lp, lease, steady_ns() if since_ns is None else since_ns)
+        self._listeners = DelayedCalls(LISTEN_AFTER_SECONDS) if listeners is None else listeners
+        self._on_harness_end = on_harness_end
         self._listening: asyncio.Task[None] | None = None
-        how: dict[str, Any] = {"state_type": manner.state_type, "migrations": manner.migrations}
-        agent = manner.agent or f"agent:{lease.key.app}"
+        agent = options.agent or f"agent:{lease.key.app}"
         self._agent, self._worker = agent[:320], f"worker:{lease.worker}"[:320]
-        self.session: Session[Any] = lp.session(lease.key, actor=self._agent, lease=lease, **how)
+        state_type: Any = options.state_type  # None makes it untyped
+        self.session: Session[Any] = lp.session(
+            lease.key,
+            actor=self._agent,
+            lease=lease,
+            state_type=state_type,
+            migrations=options.migrations,
+        )
         self._driver = Driver(lease.key)
         self._wake_id = self.session.writer.journal.new_id()
         self._loaded: Loaded | None = None
@@ -138,19 +184,20 @@ class Wake:
         self._driver.stop("lost" if lost else "stopped")
 
     async def run(self) -> Woken:
-        """All of it. Afterwards the lease is given back, or lost."""
+        """Run the wake from its claim to its last commit. Afterwards the lease is given back, or
+        lost."""
         try:
             while True:
-                opening = await open_wake(self.session, self.lease, self._loaded)
-                if isinstance(opening, str) and endings.is_left(self.session.head.facts):
-                    return await self._finished(ran=False)
-                if isinstance(opening, str):
+                start = await open_wake(self.session, self.lease, self._loaded)
+                if isinstance(start, str) and endings.is_left(self.session.head.facts):
+                    return await self._finish_session(ran=False)
+                if isinstance(start, str):
                     await self._lp.work.release(self.lease)
-                    return Woken(ran=False, reason=opening)
+                    return Woken(ran=False, reason=start)
                 try:
-                    return await self._run(opening)
+                    return await self._run(start)
                 except RequestAnswered as error:  # before the deadline could: look again
-                    if error.key != self.lease.key or not opening.by_default:
+                    if error.key != self.lease.key or not start.by_default:
                         raise
                     self._loaded = None
         except SessionFenced as error:
@@ -171,63 +218,80 @@ class Wake:
                 await self._lp.work.release(self.lease, retry_seconds=BACKOFF_SECONDS_MAX / 10)
             raise
 
-    async def _run(self, opening: Opening) -> Woken:
+    async def _run(self, start: WakeStart) -> Woken:
         try:
-            return await self._turn(opening)
+            return await self._turn(start)
         except SessionEnded as error:  # somebody has ended it meanwhile
             if error.key != self.lease.key or self._driver.stopped == "lost":
                 raise
         await self.session.refresh()
         if self._driver.stopped != "stopped":
             self._driver = Driver(self.lease.key)
-        return await self._finished(ran=True)
+        return await self._finish_session(ran=True)
 
-    async def _finished(self, *, ran: bool) -> Woken:
-        """The session has ended: do what that leaves to be done."""
-        new_id, phase = self.session.writer.journal.new_id, self.session.head.phase
+    async def _finish_session(self, *, ran: bool) -> Woken:
+        """Do what is left to do for a session that has ended."""
+        phase = self.session.head.phase
         if not endings.is_left(self.session.head.facts):
             await self._lp.work.release(self.lease)
             return Woken(ran=ran, reason=phase, wake_id=self._wake_id)
-        wake_id = new_id()
-        log = self._log(wake_id, wake_id)
-        how: Any = {"retries": self._manner.retries, "backoff_us": _backoff_us}
-        await Finishing(log, self.lease, self._driver, self.hold, **how).run()
+        wake_id = self.session.writer.journal.new_id()
+        await EndedWake(
+            self._log(wake_id, wake_id),
+            self.lease,
+            self._driver,
+            self.lease_guard,
+            retries=self._options.retries,
+            retry_delay_us=retry_delay_us,
+        ).run()
         return Woken(ran=ran, reason=phase, wake_id=self._wake_id if ran else wake_id)
 
     def _log(self, turn_id: str, wake_id: str) -> TurnLog:
-        who = {"agent": self._agent, "worker": self._worker}
-        return TurnLog(self.session, turn_id=turn_id, wake_id=wake_id, **who)
+        return TurnLog(
+            self.session,
+            turn_id=turn_id,
+            wake_id=wake_id,
+            agent=self._agent,
+            worker=self._worker,
+        )
 
-    async def _turn(self, opening: Opening) -> Woken:
-        await self._bind_again()
+    async def _turn(self, start: WakeStart) -> Woken:
+        await self._rebind_tools()
         # Before anything is recorded: without its permissions it must not begin.
-        permissions = await permissions_for(self.session.writer, self._manner.permissions)
-        log = self._log(opening.turn_id, self._wake_id)
-        log.begin(*opening.drafts)
-        log.begin(self._started(opening))
-        if opening.has_turn:
-            before = runs.waiting_status(self.session.head.facts)
-            log.begin(runs.status_changed(before, "running", opening.why))
-        if not opening.has_turn:
-            return await self._settled(log, opening)
-        if (dead := self._dead(opening)) is not None:
-            return await self._closed(log, opening, dead)
-        if (unpaid := self._unpaid(opening)) is not None:
-            return await self._closed(log, opening, self._short(opening, unpaid), unpaid)
-        if opening.is_eager:
+        permissions = await permissions_for(self.session.writer, self._options.permissions)
+        log = self._log(start.turn_id, self._wake_id)
+        log.begin(*start.drafts, self._started(start))
+        if not start.has_turn:
+            return await self._settle(log, start)
+        before = runs.waiting_status(self.session.head.facts)
+        log.begin(runs.status_changed(before, "running", start.why))
+        if (dead := self._dead(start)) is not None:
+            return await self._close(log, start, dead)
+        if (unpaid := self._unpaid(start)) is not None:
+            return await self._close(log, start, self._short(start, unpaid), unpaid)
+        if start.is_eager:
             written = await log.flush()
             new = [event.seq for event in written if event.processed == 0]
-            opening.control = (*opening.control, *new)
-        accepts = self._manner.on_mismatch == "accept" or opening.records.accepted is True
-        how: dict[str, Any] = {"accepts": accepts, "permissions": permissions}
-        how["worker_permissions"] = self._manner.permissions
-        turn = Turn(log, opening, self._driver, self.hold, **how)
-        log.heard = self._hear
-        error = await self._driven(turn)
-        return await self._closed(log, opening, await self._how(turn, opening, error), error)
+            start.control = (*start.control, *new)
+        run = TurnRun(
+            log,
+            start.records,
+            self._driver,
+            self.lease_guard,
+            attempt=start.attempt,
+            accepts=self._options.on_mismatch == "accept" or start.records.accepted is True,
+            permissions=permissions,
+            worker_permissions=self._options.permissions,
+        )
+        said = None if start.redirect is None else start.redirect.data
+        note = None if said is None else said["note"]
+        turn = Turn(run, inputs=start.inputs, revisits=start.revisits, note=note)
+        log.on_commit = self._check_interrupts
+        error = await self._drive(turn)
+        return await self._close(log, start, await self._end_of(turn, start, error), error)
 
-    async def _bind_again(self) -> None:
-        """Optional tools that the session lacks are bound once they are there."""
+    async def _rebind_tools(self) -> None:
+        """Bind optional tools that the session lacks, once they are available."""
         if not degraded_in(self.session.head.facts):
             return
         registry = self.session.writer.journal.lifecycle(self.session.app).tools
@@ -245,50 +309,53 @@ class Wake:
                 except SessionConflict:  # somebody else may have bound tools meanwhile
                     await writer.load(tail=TAIL)
 
-    async def _settled(self, log: TurnLog, opening: Opening) -> Woken:
+    async def _settle(self, log: TurnLog, start: WakeStart) -> Woken:
         """Nothing to run: an interrupt, or an answer that nobody waits for."""
-        done: list[Draft] = [processed(opening.control)] if opening.control else []
-        how: Any = {"fence": self.lease.fence, "name": "settle"}
-        done.append(runs.wake_completed(self._wake_id, opening.turn_id, "success", **how))
-        ending = Ending.of(self.session, "interrupted", None)
-        await commit_last(log, log.closing(*done), ending, self.lease)
+        done: list[Draft] = [processed(start.control)] if start.control else []
+        done.append(
+            runs.wake_completed(
+                self._wake_id, start.turn_id, "success", fence=self.lease.fence, name="settle"
+            )
+        )
+        end = ChildEnd.of(self.session, "interrupted", None)
+        await commit_last(log, log.closing(*done), end, self.lease)
         return Woken(ran=False, reason="settled", wake_id=self._wake_id)
 
-    def _started(self, opening: Opening) -> Draft:
+    def _started(self, start: WakeStart) -> Draft:
         """The record of the wake: what it is about, why it was woken, and by whom."""
         lease = self.lease
         return runs.wake_started(
             self._wake_id,
-            opening.turn_id,
-            attempt=opening.attempt,
-            inputs=[event.seq for event in opening.inputs],
-            timers=opening.timers,
+            start.turn_id,
+            attempt=start.attempt,
+            inputs=[event.seq for event in start.inputs],
+            timers=start.timers,
             worker=lease.worker,
-            why=opening.why,
+            why=start.why,
             claimed_us=lease.claimed_us,
             fence=lease.fence,
-            answers=opening.control,
-            redirect=None if opening.redirect is None else opening.redirect.seq,
-            name="wake" if opening.has_turn else "settle",
+            answers=start.control,
+            redirect=None if start.redirect is None else start.redirect.seq,
+            name="wake" if start.has_turn else "settle",
         )
 
-    async def _driven(self, turn: Turn) -> Exception | None:
+    async def _drive(self, turn: Turn) -> Exception | None:
         """Run the harness, and stop it if an interrupt comes."""
-        self._later.add(self._begin_listening)
+        self._listeners.add(self._begin_listening)
         try:
-            error = await self._driver.run(self._manner.harness, turn)
+            error = await self._driver.run(self._options.harness, turn)
         finally:
-            self._later.discard(self._begin_listening)
+            self._listeners.discard(self._begin_listening)
             if self._listening is not None:
                 self._listening.cancel()
                 await asyncio.wait([self._listening])
-        if self._when_driven is not None:
-            self._when_driven(self)
-        if error is None and self._driver.stopped is None and not turn.accepts:
+        if self._on_harness_end is not None:
+            self._on_harness_end(self)
+        if error is None and self._driver.stopped is None and not turn.run.accepts:
             error = _passed_by(turn)
         return error
 
-    def _hear(self) -> None:
+    def _check_interrupts(self) -> None:
         """Something was recorded, and the head that came back may know of an interrupt."""
         facts = self.session.head.facts
         if runs.is_interrupted(facts):
@@ -324,7 +391,9 @@ class Wake:
 
     # --- how it ends -----------------------------------------------------------------------------
 
-    async def _how(self, turn: Turn, opening: Opening, error: Exception | None) -> Close | None:
+    async def _end_of(
+        self, turn: Turn, start: WakeStart, error: Exception | None
+    ) -> WakeEnd | None:
         """How the wake is closed; None if it must not write any more."""
         stopped, own = self._driver.stopped, self.lease.key  # errors of other sessions: failures
         if stopped == "lost" or (isinstance(error, SessionFenced) and error.key == own):
@@ -332,56 +401,56 @@ class Wake:
         if stopped == "ended" or (isinstance(error, SessionEnded) and error.key == own):
             raise SessionEnded(self.lease.key, self.session.head.phase)
         if stopped == "stopped":
-            return self._given_back(opening)
+            return self._given_back(start)
         if stopped == "interrupted" or (isinstance(error, Interrupted) and error.key == own):
-            redirect = await self._take_interrupts(opening)
+            redirect = await self._take_interrupts(start)
             released = await interrupt_all(self.session, self._driver.note)
-            how = Close("interrupted", "blocked", error=self._driver.note, drafts=released)
-            how.redirect = redirect
-            return how
+            note = self._driver.note
+            return WakeEnd("interrupted", "blocked", error=note, drafts=released, redirect=redirect)
         if stopped == "paused":
-            return Close("requires_action", "blocked", blocked_on=tuple(turn.pauses.blocked_on))
+            return WakeEnd(
+                "requires_action", "blocked", blocked_on=tuple(turn.run.pauses.blocked_on)
+            )
         if error is None:
-            return Close("end_turn", "success", drafts=list(turn.asked_for))
+            return WakeEnd("end_turn", "success", drafts=list(turn.revisits_set))
         if isinstance(error, TurnMismatch):
-            return self._mismatched(opening, error)
+            return self._mismatched(start, error)
         if isinstance(error, BudgetReached):
-            return self._short(opening, error)
+            return self._short(start, error)
         if (refusal := _refusal(error)) is not None:
-            return _refused(opening, refusal.code, str(refusal))
-        return self._failed(opening, error)
+            return _refused(start, refusal.code, str(refusal))
+        return self._failed(start, error)
 
-    def _unpaid(self, opening: Opening) -> BudgetReached | None:
+    def _unpaid(self, start: WakeStart) -> BudgetReached | None:
         """Why a turn does not begin: nothing is left of the budget. One that was begun goes on, and
         its calls are refused."""
         try:
-            if opening.attempt == 1:
+            if start.attempt == 1:
                 budgets.check_left(self.session.head.facts)
         except BudgetReached as error:
             return error
         return None
 
-    def _short(self, opening: Opening, error: BudgetReached) -> Close:
+    def _short(self, start: WakeStart, error: BudgetReached) -> WakeEnd:
         """The turn is held until enough is granted. That of a child ends: its parent has the rest
         of the budget back, and decides. What was refused elsewhere is a failure like any other."""
-        failed = runs.failed(error.code, str(error), opening.attempt, counts=False)
-        how = Close("budget_reached", "error", str(error), drafts=[failed])
-        if Ending.of(self.session, how.stop_reason, None) is None:
+        failed = runs.failed(error.code, str(error), start.attempt, counts=False)
+        end = WakeEnd("budget_reached", "error", str(error), drafts=[failed])
+        if ChildEnd.of(self.session, end.stop_reason, None) is None:
             facts, asked = self.session.head.facts, error.amount
             lacking = budgets.lacking(facts)
-            how.needs = lacking if asked is None else budgets.needed(error.name, asked)
-            if budgets.is_enough(facts, how.needs):
-                return self._failed(opening, error)
-        return how
+            end.needs = lacking if asked is None else budgets.needed(error.name, asked)
+            if budgets.is_enough(facts, end.needs):
+                return self._failed(start, error)
+        return end
 
-    def _given_back(self, opening: Opening) -> Close:
+    def _given_back(self, start: WakeStart) -> WakeEnd:
         """The worker stops: the next one goes on at once, and nothing counts as failed."""
         now_us, why = self.session.writer.journal.now_us(), "the worker was stopped"
-        how: dict[str, Any] = {"retry_us": now_us, "counts": False}
-        fact = runs.failed("worker.stopped", why, opening.attempt, **how)
-        return Close("rescheduling", "error", why, drafts=[fact])
+        fact = runs.failed("worker.stopped", why, start.attempt, retry_us=now_us, counts=False)
+        return WakeEnd("rescheduling", "error", why, drafts=[fact])
 
-    async def _take_interrupts(self, opening: Opening) -> int | None:
+    async def _take_interrupts(self, start: WakeStart) -> int | None:
         """The turn ends with all interrupts and answers that have come, up to the last interrupt
         that is known. If that one begins the next turn, its seq."""
         await self.session.refresh()
@@ -390,61 +459,55 @@ class Wake:
         last = runs.run_in(self.session.head.facts).get("interrupt", self.session.version)
         last -= redirect is not None
         control = [event.seq for event in pending if event.type in CONTROL and event.seq <= last]
-        opening.control = tuple({*opening.control, *control})
+        start.control = tuple({*start.control, *control})
         return None if redirect is None else redirect.seq
 
-    def _mismatched(self, opening: Opening, error: TurnMismatch) -> Close:
+    def _mismatched(self, start: WakeStart, error: TurnMismatch) -> WakeEnd:
         """A person is asked whether it goes on with what is recorded, and sees both values."""
-        id = identity(opening.turn_id, "mismatch", opening.attempt)
+        id = identity(start.turn_id, "mismatch", start.attempt)
         shown = {"what": error.what, "occurrence": error.occurrence, "why": error.why}
-        shown |= {"recorded": shown_of(error.recorded), "now": shown_of(error.now)}
+        shown |= {"recorded": show_value(error.recorded), "now": show_value(error.now)}
         question = asked(id, "mismatch", error.name, shown, input_hash="")
-        failed = runs.failed(error.code, str(error), opening.attempt, counts=False)
+        failed = runs.failed(error.code, str(error), start.attempt, counts=False)
         drafts: list[Draft] = [failed, question]
-        return Close("requires_action", "error", str(error), blocked_on=(id,), drafts=drafts)
+        return WakeEnd("requires_action", "error", str(error), blocked_on=(id,), drafts=drafts)
 
-    def _failed(self, opening: Opening, error: Exception) -> Close:
+    def _failed(self, start: WakeStart, error: Exception) -> WakeEnd:
         """Tried again later, or held as a dead letter."""
         code = error.code if isinstance(error, LimpetError) else "turn.failed"
         message = f"{type(error).__name__}: {error}"
-        effects = [list(of) for of in opening.records.raised(error)]
-        fails = opening.fails + 1
+        effects = [list(of) for of in start.records.raised(error)]
+        fails = start.fails + 1
         SESSION.warning("turn failed: session=%s fails=%d code=%s", self.lease.key, fails, code)
-        how: dict[str, Any] = {"effects": effects}
-        if fails > self._manner.retries:
-            fact = runs.failed(code, message, opening.attempt, **how)
-            return Close("retries_exhausted", "error", message, drafts=[fact], summary=message)
-        retry_us = self.session.writer.journal.now_us() + _backoff_us(fails)
-        fact = runs.failed(code, message, opening.attempt, retry_us=retry_us, **how)
-        return Close("rescheduling", "error", message, drafts=[fact], summary=message)
+        if fails > self._options.retries:
+            fact = runs.failed(code, message, start.attempt, effects=effects)
+            return WakeEnd("retries_exhausted", "error", message, drafts=[fact], summary=message)
+        retry_us = self.session.writer.journal.now_us() + retry_delay_us(fails)
+        fact = runs.failed(code, message, start.attempt, retry_us=retry_us, effects=effects)
+        return WakeEnd("rescheduling", "error", message, drafts=[fact], summary=message)
 
-    def _dead(self, opening: Opening) -> Close | None:
+    def _dead(self, start: WakeStart) -> WakeEnd | None:
         """If it must not run again: its runs died too often, or a person said no."""
-        if opening.records.accepted is False:
-            return _refused(opening, TurnMismatch.code, "the mismatch was not accepted")
-        if opening.died and opening.fails > self._manner.retries:
-            why = f"{opening.fails} runs of the turn ended with their worker"
-            return Close("retries_exhausted", "error", why, summary=why)
+        if start.records.accepted is False:
+            return _refused(start, TurnMismatch.code, "the mismatch was not accepted")
+        if start.died and start.fails > self._options.retries:
+            why = f"{start.fails} runs of the turn ended with their worker"
+            return WakeEnd("retries_exhausted", "error", why, summary=why)
         return None
 
-    async def _closed(
-        self, log: TurnLog, opening: Opening, how: Close | None, error: Exception | None = None
+    async def _close(
+        self, log: TurnLog, start: WakeStart, end: WakeEnd | None, error: Exception | None = None
     ) -> Woken:
-        if how is None:
+        if end is None:
             return Woken(ran=True, reason="lease_lost", wake_id=self._wake_id, error=error)
         try:
-            await close_wake(log, opening, how, self.lease)
+            await close_wake(log, start, end, self.lease)
         except InvalidInput as refused:  # what is asked for cannot be recorded
-            if how.stop_reason not in ("end_turn", "requires_action"):
+            if end.stop_reason not in ("end_turn", "requires_action"):
                 raise
-            how, error = self._failed(opening, refused), refused
-            await close_wake(log, opening, how, self.lease)
-        return Woken(ran=True, reason=how.stop_reason, wake_id=self._wake_id, error=error)
-
-
-def listen_later() -> Later:
-    """For wakes: when they begin to listen for interrupts."""
-    return Later(LISTEN_AFTER_SECONDS)
+            end, error = self._failed(start, refused), refused
+            await close_wake(log, start, end, self.lease)
+        return Woken(ran=True, reason=end.stop_reason, wake_id=self._wake_id, error=error)
 
 
 async def load_all(wakes: Sequence[Wake]) -> None:
@@ -469,12 +532,12 @@ async def _heartbeat(lp: Limpet, one: Wake) -> None:
             if renewed is None:
                 one.stop(lost=True)
                 return
-            one.hold.renewed(since_ns)
+            one.lease_guard.renewed(since_ns)
 
 
 def _passed_by(turn: Turn) -> TurnMismatch | None:
     """A recorded effect that this run did not come to."""
-    left = turn.records.not_reached()
+    left = turn.run.records.not_reached()
     if left is None:
         return None
     return TurnMismatch("the effect", *left, "was recorded, and this run ended without it")
@@ -490,13 +553,384 @@ def _refusal(error: BaseException) -> ToolDenied | EffectUnknown | None:
     return error if isinstance(error, EffectUnknown) and not error.tried_later else None
 
 
-def _refused(opening: Opening, code: str, why: str) -> Close:
+def _refused(start: WakeStart, code: str, why: str) -> WakeEnd:
     """A no is an answer: the turn is over, and its inputs are processed."""
-    failed = runs.failed(code, why, opening.attempt, counts=False)
-    return Close("end_turn", "error", why, drafts=[failed], summary=why)
+    failed = runs.failed(code, why, start.attempt, counts=False)
+    return WakeEnd("end_turn", "error", why, drafts=[failed], summary=why)
 
 
-def _backoff_us(fails: int) -> int:
+def retry_delay_us(fails: int) -> int:
     """Doubling from two seconds to five minutes, and up to a quarter more."""
     seconds = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** (fails - 1))
     return round(seconds * random.uniform(1, 1.25) * 1_000_000)
+
+
+class DelayedCalls:
+    """Calls that can be taken back."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._calls: dict[Callable[[], None], float] = {}  # and when: in this order
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, call: Callable[[], None]) -> None:
+        """Call it once, that much later."""
+        loop = asyncio.get_running_loop()
+        at = self._calls[call] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_at(at, self._ring)
+
+    def discard(self, call: Callable[[], None]) -> None:
+        """Do not call it. Fine if it was called."""
+        self._calls.pop(call, None)
+
+    def close(self) -> None:
+        """Call nothing more."""
+        self._calls.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None  # a worker may run again
+
+    def _ring(self) -> None:
+        loop, self._timer = asyncio.get_running_loop(), None
+        now = loop.time()
+        for call in [call for call, at in self._calls.items() if at <= now]:
+            del self._calls[call]
+            call()
+        for at in self._calls.values():
+            self._timer = loop.call_at(at, self._ring)
+            break
+
+
+TAIL: Final = 8  # it mostly has the pending inputs, which then need not be read
+CONTROL: Final = frozenset((runs.INTERRUPT, *ANSWERS))  # they wake a session and are not inputs
+# A run that died after one of these was not in vain: it does not count as failed.
+_PROGRESS: Final = frozenset((STEP, SUCCEEDED, FAILED, "agent.message", TOOL_USE, CUSTOM_TOOL_USE))
+
+
+class WakeStart(msgspec.Struct):
+    """What a wake begins with."""
+
+    turn_id: str
+    attempt: int
+    why: runs.Why = "input"
+    inputs: tuple[Event, ...] = ()
+    revisits: tuple[Revisit, ...] = ()
+    timers: tuple[str, ...] = ()  # the names of what `revisits` shows
+    control: tuple[int, ...] = ()  # seqs of answers and interrupts that are pending
+    redirect: Event | None = None  # the interrupt that began the turn: its note is what it is about
+    records: TurnRecords = msgspec.field(default_factory=TurnRecords)
+    drafts: list[Draft] = msgspec.field(default_factory=list)  # to be recorded first
+    fails: int = 0  # runs of this turn that failed or died
+    died: bool = False  # the run before this one did, and had not got on
+    is_eager: bool = False  # record the beginning before the harness runs
+    has_turn: bool = True  # False: an interrupt is all there was
+    by_default: bool = False  # requests are answered by their deadlines, if nobody was faster
+
+
+async def open_wake(
+    session: Session[Any], lease: Lease, loaded: Loaded | None = None
+) -> WakeStart | str:
+    """The beginning of a wake; or why there is nothing to run.
+
+    `loaded` is the session as it was read after its claim, with TAIL events.
+    """
+    now_us = lease.claimed_us  # by the store's clock
+    if loaded is None or not session.writer.take(loaded):
+        await session.writer.load(tail=TAIL)
+    if "resumes" in session.head.facts:  # it was suspended for idleness, and input waits
+        await session.writer.rouse()
+    facts = session.head.facts
+    if session.head.phase != "active":
+        return session.head.phase
+    if runs.is_dead(facts):
+        return "dead_letter"
+    overdue = requests.overdue(facts, now_us)
+    if runs.is_paused(facts) and not overdue:
+        return "requires_action"
+    if runs.is_short(facts):
+        return "budget_reached"
+    pending = await _pending(session)
+    return await _opened(session, lease, pending, overdue)
+
+
+async def _opened(
+    session: Session[Any],
+    lease: Lease,
+    pending: tuple[Event, ...],
+    overdue: dict[str, bool],
+) -> WakeStart | str:
+    facts = session.head.facts
+    turn, new_id = runs.turn_in(facts), session.writer.journal.new_id
+    control = tuple([event.seq for event in pending if event.type in CONTROL])
+    settling: list[Draft] = []
+    records, died = TurnRecords(), False
+    if turn is not None:
+        settling, records = await _settle(session, turn, lease)
+        died = any([d.type == runs.ERROR and d.data["counts"] for d in settling])
+    redirect = None if turn is not None else await _event(session, pending, runs.redirect_in(facts))
+    if runs.is_interrupted(facts):
+        redirect = await interrupted_by(session, pending)
+        gone = _interrupted_inputs(facts, turn, pending)
+        settling += _interrupted(facts, turn, records, {*gone, *control}, redirect)
+        pending = tuple([e for e in pending if e.seq not in gone and e.type not in CONTROL])
+        turn, records, died = None, TurnRecords(), False
+        control = tuple([seq for seq in control if redirect is not None and seq > redirect.seq])
+        control = control if redirect is None else (redirect.seq, *control)
+        settling[:0] = await interrupt_all(session, None)
+    if turn is not None:
+        opening = await _going_on(session, turn, records, pending)
+        opening.fails = runs.run_in(facts).get("fails", 0) + died
+        for id, allow in overdue.items():
+            settling.append(answer := _by_default(id, allow=allow))
+            records.answers[id] = answer.data
+        opening.by_default = bool(overdue)
+    else:
+        texts = session.writer.known.texts
+        opening = _new(new_id(), pending, facts, lease, records, texts, redirect)
+        if not opening.has_turn and not settling and not control:
+            return "nothing_pending"
+    opening.control, opening.drafts, opening.died = control, settling, died
+    opening.why = _why(facts, opening, overdue=bool(overdue), crashed=bool(settling))
+    fence = runs.run_in(facts).get("fence", 0)
+    opening.is_eager = bool(settling) or lease.fence > fence + 1
+    return opening
+
+
+def _why(facts: Facts, opening: WakeStart, *, overdue: bool, crashed: bool) -> runs.Why:
+    """What made it due: the first of the reasons, in the order in which they count."""
+    run, turn = runs.run_in(facts), runs.turn_in(facts)
+    if runs.is_interrupted(facts) or runs.redirect_in(facts) is not None:
+        return "interrupt"
+    if run.get("requeued"):
+        return "requeue"
+    if turn is None:
+        types = {event.type for event in opening.inputs}
+        return ("child" if types == {CHILD_ENDED} else "input") if types else "timer"
+    if overdue:
+        return "deadline"
+    if crashed:
+        return "died"
+    if run.get("stop") in ("rescheduling", "budget_reached"):
+        return "retry"
+    ended = [event for event in opening.records.ended.values() if event.processed == 0]
+    return "answer" if opening.control else "child" if ended else "asked"
+
+
+def _new(
+    turn_id: str,
+    pending: tuple[Event, ...],
+    facts: Facts,
+    lease: Lease,
+    records: TurnRecords,
+    texts: Texts,
+    redirect: Event | None,
+) -> WakeStart:
+    """A turn that begins: it fixes what it is about. One that an interrupt begins is about its
+    note: inputs and timers wait for the next."""
+    if redirect is not None:
+        return WakeStart(turn_id, 1, records=records, redirect=redirect)
+    inputs = tuple([e for e in pending if e.type not in CONTROL])[:TURN_INPUTS_MAX]
+    timers: tuple[str, ...] = ()
+    if "timers" in facts:
+        timers = tuple([name for name, _ in due_for(facts, lease.claimed_us).timers])
+    revisits = revisits_of(facts, timers, texts) if timers else ()
+    has_turn = bool(inputs or timers)
+    how: Any = {"revisits": revisits, "timers": timers, "has_turn": has_turn}
+    return WakeStart(turn_id, 1, inputs=inputs, records=records, **how)
+
+
+async def _going_on(
+    session: Session[Any], turn: FrozenDict, records: TurnRecords, pending: tuple[Event, ...]
+) -> WakeStart:
+    """A turn that was begun: the same inputs, and what it has recorded."""
+    by_seq = {event.seq: event for event in pending}
+    inputs = []
+    for seq in turn["inputs"]:
+        # Somebody may have marked it as processed: it is the turn's all the same.
+        found = by_seq.get(seq) or await _event(session, (), seq)
+        assert found is not None, "a turn's inputs are in its log"
+        inputs.append(found)
+    timers = tuple(turn["timers"])
+    revisits = revisits_of(session.head.facts, timers, session.writer.known.texts)
+    redirect = await _event(session, pending, turn.get("redirect"))
+    how: Any = {"revisits": revisits, "timers": timers, "records": records, "redirect": redirect}
+    return WakeStart(turn["id"], turn["attempt"] + 1, inputs=tuple(inputs), **how)
+
+
+async def _settle(
+    session: Session[Any], turn: FrozenDict, lease: Lease
+) -> tuple[list[Draft], TurnRecords]:
+    """What has to be recorded of a run that died, and the records of its turn."""
+    events = await events_since(session, turn["from"])
+    check_readable(session.key, events)
+    records = TurnRecords(events)
+    if turn["span"] is None:
+        return [], records
+    drafts = records.unknown_effects(turn["id"], DIED)
+    for _, record in records.dangling():
+        record.state = "unknown"
+    drafts += records.cut_reservations(session.head.facts)
+    got_on = any([e.wake_id == turn["span"] and e.type in _PROGRESS for e in events])
+    drafts.append(runs.failed("turn.died", DIED, turn["attempt"], counts=not got_on))
+    end = runs.wake_completed(turn["span"], turn["id"], "error", fence=lease.fence - 1, error=DIED)
+    return [*drafts, end], records
+
+
+def _interrupted_inputs(
+    facts: Facts, turn: FrozenDict | None, pending: tuple[Event, ...]
+) -> set[int]:
+    """The inputs that an interrupt ends: those of the turn; of a child whose parent was
+    interrupted, all that came before."""
+    waiting = {event.seq for event in pending}
+    if facts.get("delegation", EMPTY).get("quiet"):
+        return {seq for seq in waiting if seq < runs.run_in(facts)["interrupt"]}
+    return set() if turn is None else waiting & set(turn["inputs"])
+
+
+def _interrupted(
+    facts: Facts,
+    turn: FrozenDict | None,
+    records: TurnRecords,
+    done: set[int],
+    redirect: Event | None,
+) -> list[Draft]:
+    """The end of a turn that was interrupted while nobody ran it."""
+    drafts = records.unanswered("interrupted") if turn is not None else []
+    if turn is not None and turn["timers"]:
+        drafts.append(timers_taken(turn["timers"]))
+    done = {*done, runs.run_in(facts)["interrupt"]}
+    if redirect is None:
+        return [*drafts, runs.status_idle("interrupted", processed=done)]
+    done = {seq for seq in done if seq < redirect.seq}
+    idle = runs.status_idle("interrupted", processed=done, redirect=redirect.seq)
+    return [*drafts, idle]
+
+
+async def interrupted_by(session: Session[Any], pending: tuple[Event, ...]) -> Event | None:
+    """The interrupt that was not dealt with, if its note begins a turn."""
+    event = await _event(session, pending, runs.run_in(session.head.facts).get("interrupt"))
+    return event if event is not None and runs.redirects(event.data) else None
+
+
+async def _event(
+    session: Session[Any], pending: tuple[Event, ...], seq: int | None
+) -> Event | None:
+    """The event with this seq, which mostly is a pending one."""
+    if seq is None:
+        return None
+    for event in pending:
+        if event.seq == seq:
+            return event
+    (found,) = await session.read(after=seq - 1, limit=1)
+    return found
+
+
+def _by_default(id: str, *, allow: bool) -> Draft:
+    """The answer of a deadline. If somebody was faster, its commit is refused: RequestAnswered."""
+    data = {"request_id": id, "allow": allow, "note": "the deadline passed"}
+    return Draft(type=requests.CONFIRMATION, data=data, id=f"{id}/default", actor="system:runtime")
+
+
+async def _pending(session: Session[Any]) -> tuple[Event, ...]:
+    """The inputs that are not processed: from the tail, if it has them all."""
+    known = session.head.pending
+    if not known:
+        return ()
+    found = tuple([event for event in session.events if event.processed == 0])
+    return found if len(found) == known else await session.pending(limit=PAGE_MAX)
+
+
+_CLOSE_TRIES: Final = 8
+
+
+class WakeEnd(msgspec.Struct):
+    """How a wake ends."""
+
+    stop_reason: runs.StopReason
+    result: runs.SpanResult
+    error: str | None = None
+    blocked_on: tuple[str, ...] = ()
+    drafts: list[Draft] = msgspec.field(default_factory=list)  # of the harness, and errors
+    summary: str | None = None
+    needs: dict[str, int] | None = None  # so much of the budget, to go on
+    redirect: int | None = None  # the interrupt that begins the next turn
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the turn is over, and not only this wake."""
+        waits = self.stop_reason in ("requires_action", "rescheduling", "retries_exhausted")
+        return not waits and self.needs is None
+
+
+async def close_wake(log: TurnLog, opening: WakeStart, how: WakeEnd, lease: Lease) -> None:
+    """Record the end of a wake and of its lease. Raises SessionFenced if the lease is lost."""
+    session, is_over = log.session, how.is_over
+    done: Iterable[int] = _done(opening) if is_over else ()
+    ending = ChildEnd.of(session, how.stop_reason, how.summary) if is_over else None
+    left = _left_open(log, opening, how) if _may_leave(log, opening) else []
+    for again in reversed(range(_CLOSE_TRIES)):
+        drafts = log.closing(*_drafts(log, opening, how, left, done, lease))
+        try:
+            await commit_last(log, drafts, ending, lease)
+            return
+        except NotPending:  # somebody else marked one of them
+            if not again:
+                raise
+            waiting = {event.seq for event in await session.pending(limit=PAGE_MAX)}
+            done = [seq for seq in done if seq in waiting]
+        except SessionConflict:
+            if not again:
+                raise
+            await session.refresh()
+
+
+def _done(opening: WakeStart) -> list[int]:
+    """The seqs that the turn has dealt with."""
+    records, inputs = opening.records, [event.seq for event in opening.inputs]
+    ended = [event.seq for event in records.ended.values() if event.processed == 0]
+    return sorted({*inputs, *opening.control, *ended})
+
+
+def _drafts(
+    log: TurnLog,
+    opening: WakeStart,
+    how: WakeEnd,
+    left: Iterable[Draft],
+    done: Iterable[int],
+    lease: Lease,
+) -> list[Draft]:
+    drafts = [*left, *how.drafts]
+    if how.is_over and opening.timers:
+        drafts.insert(0, timers_taken(opening.timers))
+    drafts.append(
+        runs.wake_completed(
+            log.wake_id, log.turn_id, how.result, fence=lease.fence, error=how.error
+        )
+    )
+    was = "running" if log.is_begun else runs.waiting_status(log.session.head.facts)
+    now: runs.Status = "rescheduling" if how.stop_reason == "rescheduling" else "idle"
+    if was != now:
+        drafts.append(runs.status_changed(was, now, how.stop_reason))
+    named: Any = {"blocked_on": how.blocked_on, "summary": how.summary, "needs": how.needs}
+    named["redirect"] = how.redirect
+    return [*drafts, runs.status_idle(how.stop_reason, processed=done, **named)]
+
+
+def _may_leave(log: TurnLog, opening: WakeStart) -> bool:
+    """Whether the run has begun anything that has an end of its own. Most have not."""
+    records = opening.records
+    return bool(records.effects or records.asked or "budget" in log.session.head.facts)
+
+
+def _left_open(log: TurnLog, opening: WakeStart, how: WakeEnd) -> list[Draft]:
+    """An outcome for whatever the run has left open, unless it waits for an answer."""
+    if how.stop_reason == "requires_action":
+        return []
+    why = how.error or "the turn ended"
+    if how.is_over:
+        why = "interrupted" if how.stop_reason == "interrupted" else "the turn ended"
+    drafts = opening.records.unknown_effects(opening.turn_id, why)
+    if how.is_over:
+        drafts += opening.records.unanswered(why)
+    return [*drafts, *opening.records.cut_reservations(log.session.head.facts)]

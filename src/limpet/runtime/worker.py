@@ -18,17 +18,18 @@ import msgspec
 from limpet.errors import InvalidInput, LimpetError, StoreError
 from limpet.model import Key, Lease, described
 from limpet.runtime.wake import (
+    LISTEN_AFTER_SECONDS,
+    DelayedCalls,
     Wake,
-    listen_later,
+    harness_options,
     load_all,
-    manner_of,
     worker_name,
 )
 from limpet.session.arguments import check_lease_seconds, check_sessions
 from limpet.session.limpet import Limpet, journal_of
 from limpet.session.logs import SESSION
 from limpet.session.runs.setup import Permission
-from limpet.session.runs.waking import RETRIES, OnMismatch, Woken
+from limpet.session.runs.waking import RETRIES, OnMismatch, WakeOptions, Woken
 from limpet.store.clock import steady_ns
 
 POLL_SECONDS: Final = 0.5  # how long nothing is due before it is asked for again
@@ -41,13 +42,13 @@ _GATHER_SECONDS: Final = 0.002  # much is recorded at once: one claim for all of
 _LEASED_MAX: Final = 2
 # While more is due than it may run, a worker claims again when this part of it is free, or after
 # this time: a claim is a transaction, and one for many sessions costs hardly more than for one.
-_ROOM: Final = 0.5
-_ROOM_SECONDS: Final = 0.05
+_CAPACITY: Final = 0.5
+_CAPACITY_SECONDS: Final = 0.05
 _FAILED: Final = frozenset(("rescheduling", "failed", "budget_reached", "retries_exhausted"))
 
 
 class Rates(msgspec.Struct):
-    """What a worker has done so far."""
+    """Counts of what a worker has done so far."""
 
     claimed: int = 0
     turns: int = 0
@@ -60,7 +61,7 @@ class Rates(msgspec.Struct):
 
 
 class Worker:
-    """Runs the turns of an app's sessions. `await worker.run()` until it is told to stop."""
+    """Runs the turns of an app's sessions: `await worker.run()`, until `stop` or a signal."""
 
     def __init__(
         self,
@@ -95,15 +96,21 @@ class Worker:
         self._idle_exit, self._max_turns = idle_exit, max_turns
         self._poll, self._grace = poll_seconds, grace_seconds
         self._progress, self._failure = progress, failure
-        how: dict[str, Any] = {"retries": retries, "on_mismatch": on_mismatch, "agent": agent}
-        how |= {"state_type": state_type, "migrations": migrations}
-        self._manner = manner_of(harness, permissions=permissions, **how)
+        options = WakeOptions(
+            retries=retries,
+            on_mismatch=on_mismatch,
+            permissions={} if permissions is None else permissions,
+            agent=agent,
+            state_type=state_type,
+            migrations=migrations,
+        )
+        self._options = harness_options(harness, options)
         self.name = worker_name("worker")
         self.rates = Rates()
         self._wakes: dict[asyncio.Task[Woken], Wake] = {}
         self._driving: set[Wake] = set()  # those whose harness has not ended
         self._recording: set[Wake] = set()  # those whose end was not recorded at the last renewal
-        self._later = listen_later()
+        self._listeners = DelayedCalls(LISTEN_AFTER_SECONDS)
         self._bell = asyncio.Event()  # something may be due
         self._freed = asyncio.Event()  # a harness has ended
         self._stopping = False
@@ -124,7 +131,7 @@ class Worker:
                 await self._loop()
             finally:
                 await self._end()
-                self._later.close()
+                self._listeners.close()
                 beating.cancel()
                 await asyncio.wait([beating])
                 self.rates.seconds = time.monotonic() - began
@@ -174,8 +181,14 @@ class Worker:
         return len(leases)
 
     def _wake(self, lease: Lease, since_ns: int) -> Wake:
-        how: Any = {"since_ns": since_ns, "later": self._later, "driven": self._driven}
-        return Wake(self._lp, lease, self._manner, **how)
+        return Wake(
+            self._lp,
+            lease,
+            self._options,
+            since_ns=since_ns,
+            listeners=self._listeners,
+            on_harness_end=self._harness_ended,
+        )
 
     def _start(self, wakes: Iterable[Wake]) -> None:
         loop = asyncio.get_running_loop()
@@ -188,7 +201,7 @@ class Worker:
 
     @property
     def _free(self) -> int:
-        """How many sessions more it may lease now."""
+        """The number of sessions that it may lease now."""
         leased = self._concurrency * _LEASED_MAX - len(self._wakes)
         return min(self._concurrency - len(self._driving), leased)
 
@@ -197,27 +210,27 @@ class Worker:
             async with asyncio.timeout(self._poll):
                 await (self._freed if self._backlog else self._bell).wait()
         if self._backlog:
-            await self._room()
+            await self._wait_for_capacity()
         else:
             await asyncio.sleep(_GATHER_SECONDS)
 
-    async def _room(self) -> None:
+    async def _wait_for_capacity(self) -> None:
         """Wait until much of it is free, but not for long: turns may take minutes."""
-        least = int(self._concurrency * _ROOM)
+        least = int(self._concurrency * _CAPACITY)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_ROOM_SECONDS):
+            async with asyncio.timeout(_CAPACITY_SECONDS):
                 while self._free < least and not self._stopping:
                     self._freed.clear()
                     await self._freed.wait()
 
-    def _driven(self, wake: Wake) -> None:
+    def _harness_ended(self, wake: Wake) -> None:
         """Its harness has ended: another may run while the end is recorded."""
         self._driving.discard(wake)
         self._freed.set()
 
     def _ended(self, task: asyncio.Task[Woken]) -> None:
         wake = self._wakes.pop(task)
-        self._driven(wake)
+        self._harness_ended(wake)
         self._bell.set()
         if task.cancelled():
             return
@@ -260,7 +273,7 @@ class Worker:
                 if lease is None:
                     wake.stop(lost=True)
                 else:
-                    wake.hold.renewed(since_ns)
+                    wake.lease_guard.renewed(since_ns)
 
     def _to_renew(self) -> list[Wake]:
         """Those whose harness runs, and those whose end takes long to record. Any other gives its

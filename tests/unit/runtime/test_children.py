@@ -12,7 +12,7 @@ import pytest
 import limpet
 from limpet.model.facts.running import budgets
 from limpet.model.limits import DELEGATION_DEPTH_MAX
-from limpet.runtime.wake import Wake, manner_of
+from limpet.runtime.wake import Wake, harness_options
 from tests.support.agents import World, a_world
 
 
@@ -37,7 +37,7 @@ async def asks_a_child(turn: limpet.Turn) -> None:
 async def work_children(world: World, harness: Any = research, app: str = "research") -> None:
     while leases := await world.lp.work.claim("c", app=app, lease_seconds=30):
         for lease in leases:
-            await Wake(world.lp, lease, manner_of(harness)).run()
+            await Wake(world.lp, lease, harness_options(harness)).run()
     await world.session.refresh()
 
 

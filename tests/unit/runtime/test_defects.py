@@ -385,7 +385,7 @@ async def test_29_30_a_turn_reads_what_it_needs_and_not_the_log(
     (lease,) = await world.lp.work.claim("w", app="support")
     # However slow the machine is, the turn does not listen for interrupts.
     monkeypatch.setattr(wake, "LISTEN_AFTER_SECONDS", 3_600.0)
-    await wake.Wake(world.lp, lease, wake.manner_of(echo)).run()
+    await wake.Wake(world.lp, lease, wake.harness_options(echo)).run()
     assert reads == ["load"]
 
 

@@ -455,7 +455,7 @@ async def test_a_log_that_names_an_effect_which_did_not_fail_does_not_lock_its_s
         await turn.effect("pay", lambda: paid.append("paid"))
         if turn.attempt == 1:
             fact = runs.failed("effect.failed", "of another session", 1, effects=[named])
-            await turn.log.write(fact)
+            await turn.run.log.write(fact)
             raise RuntimeError("closed")
         await turn.say("done")
 

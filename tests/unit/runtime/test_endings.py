@@ -14,7 +14,7 @@ import limpet
 from limpet.model.facts.running import endings
 from limpet.model.limits import DELEGATION_DEPTH_MAX, EVENT_BYTES_MAX
 from limpet.runtime import effects
-from limpet.runtime.wake import Wake, manner_of
+from limpet.runtime.wake import Wake, harness_options
 from tests.support.agents import APP, World, a_world
 
 
@@ -399,7 +399,7 @@ async def test_a_termination_stops_a_running_harness_and_closes_its_span(world: 
 
     session = await world.begin("hi")
     (lease,) = await world.lp.work.claim("w", app=APP)
-    waking = asyncio.ensure_future(Wake(world.lp, lease, manner_of(harness)).run())
+    waking = asyncio.ensure_future(Wake(world.lp, lease, harness_options(harness)).run())
     await began.wait()
     await session.terminate()
     async with asyncio.timeout(60):
@@ -495,7 +495,7 @@ async def waits(turn: limpet.Turn) -> None:
 async def work(world: World, app: str, harness: Any) -> list[limpet.Woken]:
     done = []
     while leases := await world.lp.work.claim("x", app=app, lease_seconds=30):
-        done += [await Wake(world.lp, lease, manner_of(harness)).run() for lease in leases]
+        done += [await Wake(world.lp, lease, harness_options(harness)).run() for lease in leases]
     await world.session.refresh()
     return done
 
@@ -680,7 +680,7 @@ async def test_a_worker_whose_lease_is_lost_undoes_nothing_that_another_has_undo
 
     monkeypatch.setattr(world.store, "commit", slow)
     (lease,) = await world.lp.work.claim("slow", lease_seconds=30, app="support")
-    first = asyncio.ensure_future(Wake(world.lp, lease, manner_of(pays)).run())
+    first = asyncio.ensure_future(Wake(world.lp, lease, harness_options(pays)).run())
     async with asyncio.timeout(60):
         await stands.wait()
         world.later()

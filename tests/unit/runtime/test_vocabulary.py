@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.runtime.wake import Wake, manner_of
+from limpet.runtime.wake import Wake, harness_options
 from tests.support.agents import World, a_world
 
 # Each type, and the members that its data has whatever happened; others may be there too.
@@ -80,7 +80,7 @@ async def everything(world: World) -> list[limpet.Event]:
     world.later(10)
     await world.work(harness)
     (lease,) = await world.lp.work.claim("w", app="research")
-    await Wake(world.lp, lease, manner_of(works)).run()
+    await Wake(world.lp, lease, harness_options(works)).run()
     world.later(1)
     await world.work(harness)
     await session.confirm(session.blocked_on[0].id, allow=True, note="fine", actor="user:ada")

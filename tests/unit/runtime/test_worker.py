@@ -14,7 +14,7 @@ import pytest
 
 import limpet
 from limpet.runtime import wake
-from limpet.runtime.later import Later
+from limpet.runtime.wake import DelayedCalls
 from limpet.runtime.worker import Rates
 from tests.support.agents import World, a_world
 
@@ -180,8 +180,8 @@ async def test_a_run_that_was_short_does_not_listen_afterwards(world: World) -> 
     """There may be thousands a second."""
     await world.begin("hi")
     (lease,) = await world.lp.work.claim("w", app="support")
-    later = Later(3_600)
-    await wake.Wake(world.lp, lease, wake.manner_of(echo), later=later).run()
+    later = DelayedCalls(3_600)
+    await wake.Wake(world.lp, lease, wake.harness_options(echo), listeners=later).run()
     assert not later._calls
     later.close()
 

@@ -212,7 +212,7 @@ def failed(
     *,
     retry_us: int | None = None,
     counts: bool = True,
-    effects: Iterable[str] = (),
+    effects: Iterable[Iterable[Any]] = (),
 ) -> Fact:
     """A run failed. With a time, it is tried again then.
 

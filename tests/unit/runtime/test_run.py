@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import limpet
-from limpet.runtime.driving import Driver
+from limpet.runtime.run import Driver
 from tests.support.agents import World, a_world
 
 

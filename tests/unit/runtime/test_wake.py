@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from limpet.runtime.later import Later
+from limpet.runtime.wake import DelayedCalls
 
 
 class Timer:
@@ -44,7 +44,7 @@ async def timer(monkeypatch: pytest.MonkeyPatch) -> Timer:
 
 async def test_each_call_comes_when_its_delay_is_over(timer: Timer) -> None:
     """One timer is set, for the first; then for the first that is left."""
-    later, called = Later(10), list[str]()
+    later, called = DelayedCalls(10), list[str]()
     first, second = (lambda: called.append("first")), (lambda: called.append("second"))
     later.add(first)
     timer.now = 104.0
@@ -58,7 +58,7 @@ async def test_each_call_comes_when_its_delay_is_over(timer: Timer) -> None:
 
 async def test_a_call_that_is_taken_back_does_not_come(timer: Timer) -> None:
     """Also if it was the only one; the next one sets a timer again."""
-    later, called = Later(10), list[str]()
+    later, called = DelayedCalls(10), list[str]()
 
     def call() -> None:
         called.append("called")
@@ -75,7 +75,7 @@ async def test_a_call_that_is_taken_back_does_not_come(timer: Timer) -> None:
 
 async def test_nothing_comes_after_the_end(timer: Timer) -> None:
     """Its timer is cancelled."""
-    later = Later(10)
+    later = DelayedCalls(10)
     later.close()
     later.add(lambda: None)
     later.close()
@@ -84,7 +84,7 @@ async def test_nothing_comes_after_the_end(timer: Timer) -> None:
 
 async def test_calls_can_be_added_after_it_was_closed() -> None:
     """A worker that ran until nothing was due may run again, and must hear of interrupts."""
-    later, called = Later(0), asyncio.Event()
+    later, called = DelayedCalls(0), asyncio.Event()
     later.add(called.clear)
     later.close()
     later.add(called.set)

@@ -1,0 +1,397 @@
+"""A run of a harness: the task that can be stopped, the lease it acts under, what it waits for.
+
+A `Driver` runs the harness's coroutine. Whoever stops it says why: a pause, a lost lease and the
+end of the worker cancel it; an interrupt is raised in it as Interrupted, at its next await. A
+`LeaseGuard` says whether the lease is surely held at this moment. `Pauses` says when every call of
+the turn waits for the outside. A `TurnRun` is all of it together with the turn's log and records,
+for the calls that a turn makes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import functools
+import inspect
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, Literal, NoReturn, TypeAlias
+
+from limpet.errors import Interrupted, InvalidInput, StoreError, TurnMismatch, TurnMisused
+from limpet.model import Lease, described
+from limpet.runtime.turn_log import TurnLog, TurnRecords
+from limpet.session.limpet import Limpet
+from limpet.session.logs import SESSION
+from limpet.session.runs.setup import Permission
+from limpet.session.session import Session
+from limpet.store.clock import steady_ns
+
+Stopped: TypeAlias = Literal["paused", "interrupted", "lost", "stopped", "mismatch", "ended"]
+GRACE_SECONDS: Final = 10.0  # for a harness that was stopped to come to its end
+_RENEW_TRIES: Final = 4
+_RENEW_PAUSE_SECONDS: Final = 0.05
+# How often the event loop goes round before a turn counts as blocked: a call that has just ended
+# is given the time to make the next one.
+_ROUNDS: Final = 8
+# Whose step, stream or effect runs this code, and its name.
+_inside: ContextVar[tuple[Pauses, str] | None] = ContextVar("limpet_call", default=None)
+
+
+def harness_of(given: Any) -> Callable[[Any], Awaitable[Any]]:
+    """Return the function that runs a turn. Raises InvalidInput."""
+    run = getattr(given, "run", given)
+    if not callable(run) or inspect.isclass(given):
+        raise InvalidInput(
+            f"{described(given)} is not a harness. Pass an async function of a turn, or an object "
+            "with an async run(turn)."
+        )
+    if _is_surely_plain(run):
+        raise InvalidInput(
+            f"the harness {described(given)} is not async. Define it with `async def`."
+        )
+    function: Callable[[Any], Awaitable[Any]] = run
+    return function
+
+
+class Driver:
+    """One run of a harness."""
+
+    def __init__(self, key: object) -> None:
+        self._key = key
+        self._task: asyncio.Task[Any] | None = None
+        self._running: Awaitable[Any] | None = None
+        self._over: asyncio.Future[None] | None = None  # for whoever waits for the end
+        self._gave_up = False  # a run that was stopped takes too long
+        self._is_over = False  # the harness returned or raised
+        self.stopped: Stopped | None = None
+        self.note: str | None = None
+
+    def stop(self, why: Stopped, note: str | None = None) -> None:
+        """End the run. The first reason counts, but for a lost lease, after which nothing does."""
+        if self.stopped is None or why == "lost":
+            self.stopped, self.note = why, note
+            if self._task is not None:
+                self._cancel(self._task)
+
+    def check(self) -> None:
+        """Raise if the run has been stopped: what it does now would come too late."""
+        if self.stopped == "interrupted":
+            raise Interrupted(self._key, self.note)
+        if self.stopped is not None:
+            raise asyncio.CancelledError(self.stopped)
+        if self._is_over:
+            raise TurnMisused("the turn is over. In the harness, await everything that it starts.")
+
+    async def run(self, harness: Callable[[Any], Awaitable[Any]], turn: Any) -> Exception | None:
+        """Run it to its end, or until it is stopped; the error it raised, if any."""
+        try:
+            running = harness(turn)
+        except Exception as mistake:  # it takes no turn, or is not async and raised
+            return mistake
+        if not inspect.isawaitable(running):
+            return TurnMisused("a harness is an async function. Define it with `async def`.")
+        self._running = running
+        task = self._task = asyncio.get_running_loop().create_task(self._main(running))
+        task.add_done_callback(self._never_began)
+        if self.stopped is not None:
+            self._cancel(task)
+        try:
+            await self._ended(task)
+        except asyncio.CancelledError:  # whoever runs the wake is cancelled: so is the harness
+            self.stop("stopped")
+            await self._ended(task)
+            raise
+        self._is_over = True
+        if not task.done() or task.cancelled():
+            if self.stopped is None:
+                return TurnMisused("the harness cancelled itself. Let it return or raise.")
+            return None
+        error = task.exception()
+        if error is None or isinstance(error, Exception):
+            return error
+        raise error
+
+    async def _ended(self, task: asyncio.Task[Any]) -> None:
+        """Wait for the end; of one that was stopped, not for long."""
+        if not task.done() and not self._gave_up:
+            self._over = asyncio.get_running_loop().create_future()
+            await self._over
+        if not task.done():
+            SESSION.warning("harness does not end: session=%s why=%s", self._key, self.stopped)
+
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        task.cancel()
+        timer = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._give_up)
+        task.add_done_callback(lambda _: timer.cancel())
+
+    def _give_up(self) -> None:
+        self._gave_up = True
+        self._end()
+
+    def _never_began(self, task: asyncio.Task[Any]) -> None:
+        """It was cancelled before its first step, so nothing of it has run."""
+        _let_go(self._running)
+        self._end()
+
+    def _end(self) -> None:
+        """Wake whoever waits."""
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    async def _main(self, running: Awaitable[Any]) -> Any:
+        # From here on it wakes who waits by itself: a callback would take a turn of the loop more.
+        if (task := asyncio.current_task()) is not None:
+            task.remove_done_callback(self._never_began)
+        try:
+            result = await self._driven(running)
+        except GeneratorExit:  # the loop is gone, and so is whoever waited
+            raise
+        except BaseException:
+            self._end()
+            raise
+        self._end()
+        return result
+
+    @types.coroutine
+    def _driven(self, running: Awaitable[Any]) -> Generator[Any, Any, Any]:
+        """The harness, with a cancellation by an interrupt turned into Interrupted."""
+        steps = running.__await__()
+        thrown: BaseException | None = None
+        try:
+            while True:
+                try:
+                    waits_for = next(steps) if thrown is None else steps.throw(thrown)
+                except StopIteration as end:
+                    return end.value
+                thrown = None
+                try:
+                    yield waits_for
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # what it waits for failed: the harness may catch it
+                    cancelled = isinstance(error, asyncio.CancelledError)
+                    interrupted = cancelled and self.stopped == "interrupted"
+                    thrown = Interrupted(self._key, self.note) if interrupted else error
+        finally:
+            close = getattr(steps, "close", None)
+            if close is not None:
+                close()
+
+
+class LeaseGuard:
+    """The lease of one wake, as its process knows it.
+
+    A process may stand still for longer than its lease lasts: it was stopped, the machine slept, or
+    a harness kept the event loop busy. Nothing in its memory says so when it goes on. So before it
+    acts on the world it looks at a clock that runs on meanwhile, and where that says that the lease
+    may be over, it asks the store. Only the store's clock decides; this one says when to ask.
+
+    `since_ns` is this process's steady clock before the lease was requested, so that it is over
+    here before it is over at the store.
+    """
+
+    def __init__(self, lp: Limpet, lease: Lease, since_ns: int) -> None:
+        self._lp, self._lease = lp, lease
+        self._until_ns = 0
+        self.renewed(since_ns)
+
+    def renewed(self, since_ns: int) -> None:
+        """The store has renewed the lease, and was asked to at this time of `steady_ns`."""
+        self._until_ns = max(self._until_ns, since_ns + round(self._lease.lease_seconds * 1e9))
+
+    async def check(self, driver: Driver, *, ask: bool = False) -> None:
+        """Return only while the run goes on and its lease is held; else stop it and raise.
+
+        The store is asked, which renews the lease, if the lease may be over by this process's
+        clock, and in any case with `ask`. Raises StoreError if it gives no answer.
+        """
+        driver.check()
+        while ask or steady_ns() >= self._until_ns:  # again: it may have stood still meanwhile
+            ask = False
+            if not await self._renew():
+                driver.stop("lost")
+            driver.check()
+
+    async def _renew(self) -> bool:
+        for left in reversed(range(_RENEW_TRIES)):
+            since_ns = steady_ns()
+            try:
+                (lease,) = await self._lp.work.renew([self._lease])
+            except StoreError as error:
+                if not error.retryable or not left:
+                    raise
+            else:
+                if lease is not None:
+                    self.renewed(since_ns)
+                return lease is not None
+            await asyncio.sleep(_RENEW_PAUSE_SECONDS)
+        raise AssertionError("the last try returns or raises")
+
+
+class Pauses:
+    """Which calls of a turn are working, and which are blocked, on what.
+
+    A call that needs an answer blocks. As soon as every call of the turn is blocked, the run is
+    over: what the others did in the meantime is recorded, and all requests are made at once.
+    """
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._working = 0
+        self._changes = 0
+        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self.blocked_on: dict[str, None] = {}
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Count a call as working."""
+        self._working += 1
+        self._changes += 1
+        try:
+            yield
+        finally:
+            self._working -= 1
+            self._stop_if_blocked()
+
+    @asynccontextmanager
+    async def one_by_one(self, key: tuple[str, str]) -> AsyncIterator[None]:
+        """Within a call: those under one key come in the order they were made.
+
+        Whoever waits for its turn is not at work: if the call before it blocks, so does the run.
+        """
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        self._working -= 1
+        self._stop_if_blocked()
+        try:
+            await lock.acquire()
+        finally:
+            self._working += 1
+            self._changes += 1
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def inside(self, what: str) -> Iterator[None]:
+        """Mark what runs here as the function of this call."""
+        token = _inside.set((self, what))
+        try:
+            yield
+        finally:
+            _inside.reset(token)
+
+    def check_outside(self, verb: str) -> None:
+        """Raise TurnMisused inside a call: it would never pause, and once it has a record, another
+        run would not come by what was done inside."""
+        call = _inside.get()
+        if call is not None and call[0] is self:
+            raise TurnMisused(
+                f"turn.{verb} was called inside {call[1]}. Call it in the harness itself, and "
+                "pass what it returns."
+            )
+
+    async def block(self, id: str) -> NoReturn:
+        """Wait for this, within a call. Ends by the end of the run only."""
+        self.blocked_on[id] = None
+        self._working -= 1
+        self._stop_if_blocked()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._working += 1
+        raise AssertionError("nobody sets the result")
+
+    def _stop_if_blocked(self, rounds: int = _ROUNDS, changes: int | None = None) -> None:
+        if self._working or not self.blocked_on or changes not in (None, self._changes):
+            return
+        if not rounds:
+            self._stop()
+            return
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._stop_if_blocked, rounds - 1, self._changes)
+
+
+class TurnRun:
+    """One run of a turn, as its calls see it: what they record with, and what stops them."""
+
+    def __init__(
+        self,
+        log: TurnLog,
+        records: TurnRecords,
+        driver: Driver,
+        lease_guard: LeaseGuard,
+        *,
+        attempt: int,
+        accepts: bool,
+        permissions: Mapping[str, Permission],
+        worker_permissions: Mapping[str, Permission],
+    ) -> None:
+        self.log, self.records, self.driver, self.lease_guard = log, records, driver, lease_guard
+        self.pauses = Pauses(lambda: driver.stop("paused"))
+        self.id, self.wake_id, self.attempt = log.turn_id, log.wake_id, attempt
+        self.session: Session[Any] = log.session
+        self.accepts = accepts  # goes on although it takes another way than before
+        self.permissions = permissions  # by tool, apart from what is bound
+        self.worker_permissions = worker_permissions  # children keep to them, whoever runs them
+
+    @property
+    def now_us(self) -> int:
+        return self.session.writer.journal.now_us()
+
+    def working(self, outside: str | None = None) -> AbstractContextManager[None]:
+        """Begin a call of the turn. Raises if the run was stopped, and TurnMisused for a verb that
+        must be called `outside` of other calls."""
+        self.driver.check()
+        if outside is not None:
+            self.pauses.check_outside(outside)
+        return self.pauses.working()
+
+    def check_same(
+        self,
+        what: str,
+        name: str,
+        occurrence: int,
+        hashes: tuple[str, str],
+        values: tuple[Any, Any],
+    ) -> None:
+        """Raise TurnMismatch if a call has other arguments than its record, unless that is
+        accepted. Of hashes and values, the record's come first."""
+        recorded, now = hashes
+        if recorded != now and not self.accepts:
+            why = f"was recorded with other arguments (hash {recorded[:8]}, now {now[:8]})"
+            raise TurnMismatch(what, name, occurrence, why, *values)
+
+
+def _let_go(running: Awaitable[Any] | None) -> None:
+    """Of a harness that was stopped before its first step, nobody else does."""
+    close = getattr(running, "close", None)
+    if close is not None:
+        close()
+
+
+def _is_surely_plain(run: Any) -> bool:
+    """Whether no call of it can give something to await: it is a generator, or only ever returns
+    constants. What returns the result of a call is left alone, as the function of a decorator."""
+    while isinstance(run, functools.partial):
+        run = run.func
+    if not inspect.isroutine(run):
+        run = getattr(run, "__call__", None)  # noqa: B004  # that of an object, for its code
+    code = getattr(run, "__code__", None)
+    if not isinstance(code, types.CodeType):
+        return False
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE):
+        return False
+    return bool(code.co_flags & inspect.CO_GENERATOR) or _returns_constants(code)
+
+
+def _returns_constants(code: types.CodeType) -> bool:
+    """Whether every return is of a constant, such as the None at the end of a function."""
+    before = ""
+    for step in dis.get_instructions(code):
+        if step.opname == "RETURN_VALUE" and (before != "LOAD_CONST" or step.is_jump_target):
+            return False  # what it jumps there with may be anything
+        before = step.opname
+    return True

@@ -1,0 +1,443 @@
+"""The log of a turn: what its run records, and what earlier runs of it have recorded.
+
+A `TurnLog` writes under the wake's lease, with its ids. The beginning of a wake is recorded with
+the first thing that it records, so that an empty turn takes one commit; nothing of a turn is ever
+in the log before its beginning is. `TurnRecords` are found by kind, name and occurrence: a call of
+the turn looks there first, and what it finds is returned instead of done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import structs
+
+from limpet.errors import (
+    EffectFailed,
+    InvalidInput,
+    InvalidValue,
+    SessionCorrupt,
+    SessionFenced,
+    StoreError,
+)
+from limpet.model import (
+    CHILD_ENDED,
+    NAME_CHARS_MAX,
+    PAGE_MAX,
+    PROCESSED,
+    Commit,
+    Draft,
+    Event,
+    Fact,
+    Facts,
+    Key,
+    Lease,
+    Prepared,
+    canonical,
+    settle,
+    unfit,
+)
+from limpet.model.facts.running import (
+    ANSWERS,
+    CHILD_CREATED,
+    CUSTOM_TOOL_USE,
+    ERROR,
+    INTENDED,
+    OUTCOMES,
+    RESERVED,
+    SETTLED,
+    STEP,
+    TOOL_RESULT,
+    TOOL_USE,
+    effect_unknown,
+    reservations,
+    settled,
+    span_completed,
+)
+from limpet.model.facts.running.runs import (
+    SPAN_COMPLETED,
+    SPAN_STARTED,
+    STATUS_CHANGED,
+    STATUS_IDLE,
+)
+from limpet.session.life.rousing import is_roused
+from limpet.session.logs import lease_lost
+from limpet.session.session import Session
+
+EffectState: TypeAlias = Literal["intended", "succeeded", "failed", "unknown"]
+DIED: Final = "the worker stopped before the end of the run"
+_DIGITS: Final = 32
+_CAUSES_MAX: Final = 64  # of an error, looked through
+_EFFECTS: Final = "effect."  # their events, and those of compensations
+_CALLS: Final = frozenset(
+    (STEP, TOOL_USE, CUSTOM_TOOL_USE, *ANSWERS, CHILD_CREATED, CHILD_ENDED, ERROR)
+)
+_TRIES: Final = 4
+_PAUSE_SECONDS: Final = 0.05
+# What every turn records, however little it does: made of plain values by their constructors.
+_PLAIN: Final = frozenset((SPAN_STARTED, SPAN_COMPLETED, STATUS_CHANGED, STATUS_IDLE, PROCESSED))
+
+
+class TurnLog:
+    """Records for one wake. Facts are the worker's, everything else is the agent's."""
+
+    def __init__(
+        self, session: Session[Any], *, turn_id: str, wake_id: str, agent: str, worker: str
+    ) -> None:
+        self.session, self.turn_id, self.wake_id = session, turn_id, wake_id
+        self._agent, self._worker = agent, worker
+        self._first: list[Draft] = []  # the beginning of the wake, until it is recorded
+        self._queued: dict[str, Draft] = {}
+        self._beginning = asyncio.Lock()
+        self.on_commit: Callable[[], None] | None = None  # called when something was recorded
+
+    def begin(self, *drafts: Draft) -> None:
+        """Record these before everything else."""
+        self._first += drafts
+
+    @property
+    def is_begun(self) -> bool:
+        """True if the log has the beginning of this wake."""
+        return not self._first
+
+    def queue(self, draft: Draft) -> None:
+        """Record it with whatever comes next; it has an id, so that it is recorded once."""
+        assert draft.id is not None
+        self._queued[draft.id] = draft
+
+    async def write(self, *drafts: Draft, beside: tuple[Commit, ...] = ()) -> tuple[Event, ...]:
+        """Record the drafts, durably, or nothing; a lost answer is asked for again.
+
+        `beside` are commits of other sessions that are recorded with it, all or nothing.
+        """
+        if self._first:
+            async with self._beginning:
+                if self._first:
+                    events = await self._begin_with(drafts, beside)
+                    return events[len(events) - len(drafts) :]
+        events = await self._commit([], drafts, beside)
+        return events[len(events) - len(drafts) :]
+
+    async def flush(self) -> tuple[Event, ...]:
+        """Record the beginning now."""
+        async with self._beginning:
+            return await self._begin_with((), ())
+
+    def closing(self, *drafts: Draft) -> tuple[Prepared, ...]:
+        """All that is left to record, and these: for the commit that ends the wake.
+
+        If that is its only one, nobody has seen it running: a change to that is not recorded.
+        """
+        first = [draft for draft in self._first if draft.type != STATUS_CHANGED]
+        return tuple([self.prepare(d) for d in (*first, *self._queued.values(), *drafts)])
+
+    async def close(self, drafts: tuple[Prepared, ...], lease: Lease) -> None:
+        """Record the end of the wake and of its lease. Raises SessionFenced if that is lost.
+
+        Nobody looks at the session through this object again, so it does not learn what was left.
+        """
+        writer = self.session.writer
+        known = writer.known
+        last = Commit(
+            known.key,
+            drafts,
+            None,
+            lease.fence,
+            classless=writer.classless,
+            uid=known.uid,
+            release=lease,
+        )
+        try:
+            (left,) = await writer.journal.commit((last,))
+        except SessionFenced as error:
+            lease_lost(error, lease, "commit")
+            raise
+        if is_roused(left.head):
+            await writer.rouse()
+
+    def prepare(self, draft: Draft) -> Prepared:
+        """A draft as this wake records it."""
+        journal = self.session.writer.journal
+        if draft.wake_id is None or draft.invocation_id is None:
+            wake_id, turn_id = draft.wake_id or self.wake_id, draft.invocation_id or self.turn_id
+            draft = structs.replace(draft, wake_id=wake_id, invocation_id=turn_id)
+        if not isinstance(draft, Fact):
+            return journal.prepare(draft, self._agent)
+        if draft.type in _PLAIN:
+            return journal.prepare_plain(draft, self._worker)
+        return journal.prepare(draft, self._worker)
+
+    async def _begin_with(
+        self, drafts: tuple[Draft, ...], beside: tuple[Commit, ...]
+    ) -> tuple[Event, ...]:
+        # They keep their ids: if the answer is lost for good, the next write finds them recorded.
+        self._first = self._named(self._first)
+        events = await self._commit(self._first, drafts, beside)
+        self._first = []
+        return events
+
+    async def _commit(
+        self, first: list[Draft], drafts: tuple[Draft, ...], beside: tuple[Commit, ...]
+    ) -> tuple[Event, ...]:
+        queued = dict(self._queued)
+        named = self._named([*first, *queued.values(), *drafts])
+        events = await self._send(tuple([self.prepare(draft) for draft in named]), beside)
+        for id in queued:
+            self._queued.pop(id, None)
+        if self.on_commit is not None:
+            self.on_commit()
+        return events
+
+    def _named(self, drafts: list[Draft]) -> list[Draft]:
+        """The drafts with ids, so that a lost answer can be asked for again."""
+        new_id = self.session.writer.journal.new_id
+        return [d if d.id is not None else structs.replace(d, id=new_id()) for d in drafts]
+
+    async def _send(
+        self, prepared: tuple[Prepared, ...], beside: tuple[Commit, ...]
+    ) -> tuple[Event, ...]:
+        for left in reversed(range(_TRIES)):
+            try:
+                if beside:
+                    return await self._commit_all(prepared, beside)
+                return await self.session.writer.commit(prepared)
+            except StoreError as error:  # its ids are given: what was recorded is found again
+                if not error.retryable or not left:
+                    raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+        raise AssertionError("the last try returns or raises")
+
+    async def _commit_all(
+        self, prepared: tuple[Prepared, ...], beside: tuple[Commit, ...]
+    ) -> tuple[Event, ...]:
+        writer = self.session.writer
+        known, lease = writer.known, writer.lease
+        fence = None if lease is None else lease.fence
+        mine = Commit(known.key, prepared, None, fence, uid=known.uid)
+        committed, *_ = await writer.journal.commit((mine, *beside))
+        known.absorb(committed, prepared)
+        return committed.events
+
+
+class EffectRecord(msgspec.Struct):
+    """The state of one effect."""
+
+    key: str
+    args_hash: str
+    state: EffectState = "intended"
+    tries: int = 0
+    result: Any = None
+    error: str = ""
+    span: str = ""
+    wake: str = ""
+    args: Any = None  # of the last try; None: the log does not have them
+
+
+class TurnRecords:
+    """The records of one turn, and which of its effects this run has reached."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.steps: dict[tuple[str, int], Event] = {}
+        self.effects: dict[tuple[str, int], EffectRecord] = {}
+        self.events: dict[str, Event] = {}  # what the harness recorded under an id of the turn
+        self.asked: dict[str, Event] = {}
+        self.newest: dict[str, str] = {}  # of a request, the one that stands for it by now
+        self.outcomes: set[str] = set()  # requests whose outcome is about to be recorded
+        self.answers: dict[str, Mapping[str, Any]] = {}  # their data
+        self.children: dict[tuple[str, int], Event] = {}
+        self.ended: dict[str, Event] = {}
+        self.reserved: dict[str, Literal["open", "settled", "cut"]] = {}  # blocks and calls, by id
+        self._counts: dict[tuple[str, str], int] = {}
+        self._reached: set[tuple[str, int]] = set()
+        self._raised: list[EffectFailed] = []
+        for event in events:
+            self.add(event)
+
+    def occurrence(self, kind: str, name: str) -> int:
+        """The number of this call among those of its kind and name in this run, from 1.
+
+        Raises InvalidInput for what cannot be a name.
+        """
+        if why := unfit(name, NAME_CHARS_MAX):
+            raise InvalidInput(f"turn.{kind} takes a name first, and it {why}.")
+        number = self._counts[kind, name] = self._counts.get((kind, name), 0) + 1
+        return number
+
+    def reach(self, name: str, occurrence: int) -> EffectRecord | None:
+        """The record of an effect, which this run has reached."""
+        self._reached.add((name, occurrence))
+        return self.effects.get((name, occurrence))
+
+    def not_reached(self) -> tuple[str, int] | None:
+        """A recorded effect that this run has passed by."""
+        left = [of for of in self.effects if of not in self._reached]
+        return left[0] if left else None
+
+    def failure(self, name: str, occurrence: int, error: str) -> EffectFailed:
+        """The error of an effect of this turn, to be raised in the harness."""
+        self._raised.append(EffectFailed(name, occurrence, error))
+        return self._raised[-1]
+
+    def raised(self, error: BaseException) -> list[tuple[str, int]]:
+        """The failed effects of this turn that an error comes from. Another session's effect, or
+        one that a harness made up, may have the same name and is not among them."""
+        found: dict[tuple[str, int], None] = {}
+        left, seen = [error], set[int]()
+        while left and len(seen) < _CAUSES_MAX:
+            each = left.pop()
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
+            if isinstance(each, EffectFailed) and any(each is own for own in self._raised):
+                found[each.name, each.occurrence] = None
+            if isinstance(each, BaseExceptionGroup):
+                left += each.exceptions
+            cause = each.__cause__ or each.__context__
+            left += [] if cause is None else [cause]
+        return list(found)
+
+    def dangling(self) -> list[tuple[tuple[str, int], EffectRecord]]:
+        """Effects that were begun and have no outcome."""
+        return [(of, record) for of, record in self.effects.items() if record.state == "intended"]
+
+    def unknown_effects(self, turn_id: str, why: str) -> list[Draft]:
+        """An outcome for each effect that was begun and has none."""
+        drafts: list[Draft] = []
+        for (name, occurrence), record in self.dangling():
+            id = identity(turn_id, "effect.dangling", name, occurrence, record.tries)
+            of = (name, occurrence, record.args_hash, record.key)
+            unknown = effect_unknown(id, *of, why)
+            end = span_completed(record.span, "tool", name, "error", parent=record.wake, error=why)
+            # They belong to the wake that began it, so that its trace is whole.
+            drafts += [
+                structs.replace(each, wake_id=record.wake or None) for each in (unknown, end)
+            ]
+        return drafts
+
+    def unanswered(self, why: str) -> list[Draft]:
+        """An outcome for each tool call that has none: the conversation stays valid."""
+        drafts = []
+        for id in self.asked:
+            result = f"{id}/result"
+            if result not in self.events and id not in self.outcomes:
+                data = {"request_id": id, "output": why, "is_error": True}
+                drafts.append(Draft(type=TOOL_RESULT, data=data, id=result))
+        return drafts
+
+    def cut_reservations(self, facts: Facts) -> list[Draft]:
+        """An end for each reservation of a run that was cut off: all of it counts as used."""
+        held = reservations(facts)
+        self.reserved |= dict.fromkeys(held, "cut")
+        return [settled(id, of, cut=True) for id, of in held.items()]
+
+    @property
+    def accepted(self) -> bool | None:
+        """True if a person decided that the turn goes on although it takes another way; False if
+        they decided against it; None if nobody has."""
+        if not self.asked:
+            return None
+        asked = [id for id, event in self.asked.items() if event.data["awaits"] == "mismatch"]
+        said = [self.answers[id].get("allow") is True for id in asked if id in self.answers]
+        return said[-1] if said else None
+
+    def add(self, event: Event) -> None:
+        """Take note of an event of the turn."""
+        data, type = event.data, event.type
+        if data is None:
+            return
+        if type == STEP:
+            self.steps[data["name"], data["occurrence"]] = event
+        elif type == INTENDED or type in OUTCOMES:
+            self._add_effect(event)
+        elif type in (TOOL_USE, CUSTOM_TOOL_USE) and "awaits" in data:
+            self.asked[data["request_id"]] = event
+            if (old := data.get("replaces")) is not None:
+                first = next((f for f, last in self.newest.items() if last == old), old)
+                self.newest[first] = data["request_id"]
+        elif type in ANSWERS:
+            self.answers.setdefault(str(data.get("request_id")), data)
+        elif type == CHILD_CREATED:
+            self.children[data["name"], data["occurrence"]] = event
+        elif type == CHILD_ENDED:
+            self.ended[data["child"]] = event
+        elif type == RESERVED:
+            self.reserved[data["reservation"]] = "open"
+        elif type == SETTLED:
+            self.reserved[data["reservation"]] = "cut" if "cut" in data else "settled"
+        elif type == ERROR:
+            for name, occurrence in data.get("effects", ()):
+                record = self.effects.get((name, occurrence))
+                if record is not None and record.state == "failed":
+                    record.error = ""  # to be tried again
+        else:
+            self.events[event.id] = event
+
+    def _add_effect(self, event: Event) -> None:
+        data, of = event.data, (event.data["name"], event.data["occurrence"])
+        record = self.effects.get(of)
+        if record is None:
+            record = self.effects[of] = EffectRecord(data["key"], data["args_hash"])
+        if event.type == INTENDED:
+            record.tries, record.state = data["tries"], "intended"
+            record.args_hash, record.args = data["args_hash"], data.get("args")
+            record.span, record.wake = data["span_id"], event.wake_id or ""
+            return
+        record.state = OUTCOMES[event.type]  # type: ignore[assignment]  # one of its states
+        record.result, record.error = data.get("result"), data.get("error", "")
+
+
+def identity(*parts: object) -> str:
+    """A short id that is the same whenever the same call of the same turn is made."""
+    return sha256(canonical([str(part) for part in parts])).hexdigest()[:_DIGITS]
+
+
+def args_hash(*args: Any) -> str:
+    """The hash of a call's arguments. Of one that cannot be stored, its type counts."""
+    return sha256(canonical([plain(arg) for arg in args])).hexdigest()
+
+
+def check_readable(key: Key, events: Iterable[Event]) -> None:
+    """Raise SessionCorrupt if the record of a call cannot be read, perhaps only for now: what it
+    says was done would be done again."""
+    for event in events:
+        if event.data is None and (event.type in _CALLS or event.type.startswith(_EFFECTS)):
+            raise SessionCorrupt(key, f"event {event.seq} ({event.type}) cannot be read")
+
+
+def plain(value: Any) -> Any:
+    """A value that can be stored, with the names of types where it cannot."""
+    try:
+        return settle(value, "an argument")
+    except InvalidInput:
+        pass
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return {"$type": f"{type(value).__module__}.{type(value).__qualname__}"}
+
+
+@contextmanager
+def result_of(what: str) -> Iterator[None]:
+    """Name what returned a value that cannot be recorded: its caller knows no `data`."""
+    try:
+        yield
+    except InvalidValue as error:
+        where = error.where.replace("data['result']", f"the result of {what}", 1)
+        raise InvalidValue(where, error.reason) from error
+
+
+async def events_since(session: Session[Any], seq: int) -> list[Event]:
+    """Read the log of a turn, from its beginning."""
+    events = session.events
+    if events and events[0].seq <= seq + 1:
+        return [event for event in events if event.seq > seq]
+    read: list[Event] = []
+    while page := await session.read(after=read[-1].seq if read else seq, limit=PAGE_MAX):
+        read += page
+    return read
