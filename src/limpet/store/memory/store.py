@@ -7,9 +7,10 @@ driven beside it and compared. It favours the obvious over the fast.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
+from typing import TypeAlias
 
 from msgspec import structs
 
@@ -29,8 +30,10 @@ from limpet.model import (
     Event,
     Fold,
     FrozenDict,
+    Head,
     Key,
     LastCheckpoint,
+    ScopeKey,
     ScopeValue,
     buried,
     canonical,
@@ -38,6 +41,7 @@ from limpet.model import (
     is_reserved,
     last_checkpoint,
     owner_of,
+    scope_of,
 )
 from limpet.model.facts.archive import is_stub
 from limpet.store.blobs import Blobs
@@ -45,14 +49,12 @@ from limpet.store.clock import Clock
 from limpet.store.coding import Sealer, scope_owner
 from limpet.store.live import MemoryChannel
 from limpet.store.marks import Marks
-from limpet.store.memory import listing
 from limpet.store.memory.blobs import MemoryBlobs
 from limpet.store.memory.leases import Leasing
 from limpet.store.memory.log import MemoryLog
 from limpet.store.memory.marks import MemoryMarks
-from limpet.store.memory.naming import Naming
 from limpet.store.memory.tables import key_hash
-from limpet.store.paging import PageBytes, bare, newest, newest_since, page, wanted
+from limpet.store.paging import PageBytes, bare, newest, newest_since, page, walk, wanted
 from limpet.store.paging import cursor as cursors
 from limpet.store.planning.plan import Plan
 from limpet.store.protocol import (
@@ -69,6 +71,7 @@ from limpet.store.protocol import (
     Forks,
     KeyOwner,
     Loaded,
+    NameSince,
     Owner,
     Page,
     Progress,
@@ -82,8 +85,11 @@ from limpet.store.protocol import (
 from limpet.store.scopes import Scopes
 from limpet.store.verify import verify_session
 
+_Row: TypeAlias = tuple[int, Head]  # the number of its row
+_Place: TypeAlias = tuple[int, int, Head]  # time and row by which it is ordered
 
-class MemoryStore(Leasing, Naming):
+
+class MemoryStore(Leasing):
     """Everything happens between two awaits, so every call is atomic.
 
     There are no bytes to seal. A seal is for the files outside: its keys are forgotten as in every
@@ -209,6 +215,45 @@ class MemoryStore(Leasing, Naming):
         self._check_open()
         return {of[2]: v[-1] for of, v in self._scopes.items() if of[:2] == (app, user)}
 
+    async def naming(
+        self, key: Key, name: str, *, before: int, after: int, limit: int
+    ) -> tuple[Event, ...]:
+        kept = self._present(key)
+        seqs = range(min(before - 1, kept.fold.head.version), after, -1)
+        found = (seq for seq in seqs if _names(kept, seq, name))
+        return page(kept.sized(seq) for seq in islice(found, limit))
+
+    async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
+        kept, last = self._present(key), self._last_us()
+        found = {name: self._since(kept, key, seq, name, last) for name in names}
+        return {name: since for name, since in found.items() if since is not None}
+
+    def _last_us(self) -> dict[str, int | None]:
+        """When the sessions whose logs are gone were last written to, by uid; None: they are not
+        gone. Of one that was erased nobody knows."""
+        ended = [log.fold.head for logs in self._deleted.values() for log in logs]
+        found: dict[str, int | None] = {head.uid: head.updated_us for head in ended}
+        return found | {log.fold.head.uid: None for log in self._kept.values()}
+
+    def _since(
+        self, kept: MemoryLog, key: Key, seq: int, name: str, last: Mapping[str, int | None]
+    ) -> NameSince | None:
+        of: ScopeKey = (key.app, "" if scope_of(name) == "app" else key.user, name)
+        values, at_us = self._scopes.get(of, []), kept.event(seq).at_us
+        first, others = 0, False
+        for version, (uid, by, when_us) in reversed([*enumerate(self._made_by.get(of, []), 1)]):
+            if uid == kept.fold.head.uid:
+                if by <= seq:
+                    break
+                first = version
+            elif uid in last and (last[uid] or when_us) < at_us:
+                break
+            else:
+                others = True
+        if not first:
+            return None
+        return NameSince(values[first - 2] if first > 1 else None, len(values), others)
+
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False
     ) -> Page:
@@ -218,7 +263,7 @@ class MemoryStore(Leasing, Naming):
         if query.deleted:
             logs = [log for logs in self._deleted.values() for log in logs]
         rows = [(log.row, log.fold.head) for log in logs]
-        heads, more = listing.page(rows, query, cursor, limit)
+        heads, more = _page_of_heads(rows, query, cursor, limit)
         shown = {head.key: self._values(head.key) for head in heads} if states else {}
         return Page(heads, more, shown)
 
@@ -452,3 +497,68 @@ class MemoryStore(Leasing, Naming):
 
 def _user_hash(app: str, user: str) -> bytes:
     return sha256(canonical(["user", app, user])).digest()
+
+
+def _names(kept: MemoryLog, seq: int, name: str) -> bool:
+    return any([op.path[0] == name for op in kept.event(seq).ops])
+
+
+# --- pages of heads: everything is sorted, then cut -----------------------------------------------
+
+
+def _page_of_heads(
+    rows: Iterable[_Row], query: Query, cursor: str | None, limit: int
+) -> tuple[tuple[Head, ...], str | None]:
+    """The heads of one page, and where the next begins."""
+    by_key = query.order == "key" or query.deleted
+    found = _by_key(rows, query, cursor) if by_key else _by_time(rows, query, cursor)
+    met, last = walk(found, lambda place: _passes(place[2], query), limit)
+    heads = tuple([head for _, _, head in met])
+    if last is None:
+        return heads, None
+    more = cursors.write_key(query, last[2].key, last[1]) if by_key else None
+    return heads, more or cursors.write(query, *last[:2])
+
+
+def _by_time(rows: Iterable[_Row], query: Query, cursor: str | None) -> list[_Place]:
+    """The range of the order's index that a page begins in."""
+    found = sorted((_mark(head, query), row, head) for row, head in rows if _ranges(head, query))
+    if query.reverse:
+        found.reverse()
+    if cursor is not None:
+        at = cursors.read(cursor, query)
+        found = [f for f in found if (f[:2] < at if query.reverse else f[:2] > at)]
+    return found
+
+
+def _by_key(rows: Iterable[_Row], query: Query, cursor: str | None) -> list[_Place]:
+    """In the order of their keys; those deleted under one key in the order of their rows."""
+    owned = [(head.key, row, head) for row, head in rows if _owned(head, query)]
+    found = sorted(owned, reverse=query.reverse, key=lambda place: place[:2])
+    if cursor is not None:
+        at: tuple[Key, int] = cursors.read_key(cursor, query)
+        found = [f for f in found if (f[:2] < at if query.reverse else f[:2] > at)]
+    return [(0, row, head) for _, row, head in found]
+
+
+def _owned(head: Head, query: Query) -> bool:
+    key = head.key
+    if query.app is None and is_reserved(key.app) and not query.reserved:
+        return False
+    owned = query.app in (None, key.app) and query.user in (None, key.user)
+    return owned and key.id.startswith(query.prefix)
+
+
+def _ranges(head: Head, query: Query) -> bool:
+    """Whether the range that is read has it. What else is asked for is looked at on the way."""
+    own_us = query.updated_after_us if query.order == "updated" else query.created_after_us
+    labeled = query.labels.items() <= head.indexed_labels.items()
+    return _owned(head, query) and labeled and (own_us is None or _mark(head, query) > own_us)
+
+
+def _passes(head: Head, query: Query) -> bool:
+    return cursors.passes(query, head.created_us, head.updated_us, head.schema_version)
+
+
+def _mark(head: Head, query: Query) -> int:
+    return head.updated_us if query.order == "updated" else head.created_us
