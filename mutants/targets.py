@@ -52,7 +52,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_work.py",
         "tests/contract/test_stores.py",
     ),
-    "limpet.store.planning.plan": (
+    "limpet.store.plan": (
         f"{_STORE}/test_plan_shared.py",
         "tests/contract/test_stores.py",
         f"{_STORE}/test_plan.py",
@@ -215,7 +215,7 @@ _ON_MEMORY: Final = frozenset(
         "limpet.runtime.managed_tools",
         "limpet.session.life.tools",
         "limpet.store.memory.leases",
-        "limpet.store.planning.plan",
+        "limpet.store.plan",
         "limpet.model.facts.running.requests",
         "limpet.runtime.requests",
         "limpet.runtime.wake",

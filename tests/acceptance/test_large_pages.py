@@ -9,7 +9,7 @@ import pytest
 
 from limpet import Limpet
 from limpet.model.limits import READ_PAGE_BYTES_MAX
-from limpet.store.paging import pages
+from limpet.store import pages
 
 TEXT = "x" * (5 * 2**20)
 LARGE = READ_PAGE_BYTES_MAX // len(TEXT) + 2

@@ -10,7 +10,7 @@ import pytest
 from limpet import Limpet, Session
 from limpet.errors import InvalidCursor, InvalidQuery
 from limpet.model.limits import QUERY_LABELS_MAX, QUERY_TYPES_MAX
-from limpet.store.paging import cursor as cursors
+from limpet.store import cursor as cursors
 from limpet.store.protocol import Query
 
 Ask = Callable[[Limpet, Session], Awaitable[Any]]

@@ -15,8 +15,8 @@ import typer
 import limpet
 from limpet.errors import InvalidInput, InvalidURL, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import PAGE_MAX
+from limpet.store.cursor import check_app
 from limpet.store.open import look_at, refuse_missing, sqlite_path
-from limpet.store.paging.cursor import check_app
 
 T = TypeVar("T")
 

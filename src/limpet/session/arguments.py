@@ -42,7 +42,7 @@ from limpet.model import (
     unfit,
 )
 from limpet.model.facts.documents import FAMILY
-from limpet.store.paging.cursor import check_app
+from limpet.store.cursor import check_app
 from limpet.store.protocol import Progress
 
 if TYPE_CHECKING:

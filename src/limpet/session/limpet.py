@@ -65,10 +65,10 @@ from limpet.session.runs.setup import Permission, Permissions, Vaults
 from limpet.session.runs.waking import RETRIES, Harness, OnMismatch, WakeOptions, Woken
 from limpet.session.session import Session
 from limpet.session.work import StoreWork
+from limpet.store import cursor as cursors
 from limpet.store.answers import Checked
+from limpet.store.cursor import check_app, check_position
 from limpet.store.open import open_store
-from limpet.store.paging import cursor as cursors
-from limpet.store.paging.cursor import check_app, check_position
 from limpet.store.protocol import (
     Erasure,
     Erasures,

@@ -17,8 +17,8 @@ from limpet.session.arguments import (
     pydantic_needed,
 )
 from limpet.session.metrics import Hook
+from limpet.store.cursor import check_app
 from limpet.store.open import refuse_uncopied
-from limpet.store.paging.cursor import check_app
 from limpet.store.protocol import (
     Backups,
     Diagnosis,

@@ -24,8 +24,8 @@ from limpet.model import (
     processed_by,
 )
 from limpet.model.lease import with_lease
-from limpet.store.planning.scope_limits import Sizes
 from limpet.store.protocol import Owner
+from limpet.store.scope_limits import Sizes
 
 SESSIONS_MAX: Final = 4_096
 SCOPES_MAX: Final = 4_096

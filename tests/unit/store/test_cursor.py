@@ -11,7 +11,7 @@ import pytest
 
 from limpet.errors import InvalidCursor, InvalidQuery
 from limpet.model.values import FrozenDict
-from limpet.store.paging import cursor
+from limpet.store import cursor
 from limpet.store.protocol import Query
 
 QUERIES = [

@@ -13,7 +13,7 @@ import limpet
 from limpet.model import SALT_BYTES, Commit
 from limpet.model.fold import is_run
 from limpet.store.memory import MemoryStore
-from limpet.store.planning.plan import Plan
+from limpet.store.plan import Plan
 from limpet.testing.commits import addition, create, draft, key
 
 

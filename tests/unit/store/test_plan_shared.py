@@ -14,7 +14,7 @@ from limpet.model.facts.inputs import processed
 from limpet.model.fold import Fold
 from limpet.model.keys import Key
 from limpet.store.memory import MemoryStore
-from limpet.store.planning.plan import Plan
+from limpet.store.plan import Plan
 from limpet.testing.commits import add, addition, create, creation, draft, key, ready
 from limpet.testing.histories import adoption, fork, recorded
 

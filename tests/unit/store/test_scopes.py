@@ -14,9 +14,9 @@ from limpet import Key, Limpet, State
 from limpet.errors import ScopeFull
 from limpet.model.fold import ScopeValue
 from limpet.model.limits import SCOPE_NAMES_EVER_MAX, SCOPE_NAMES_MAX
-from limpet.store.planning.scope_limits import DELETED, ScopeLimits
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Place, Store, scope_fields
+from limpet.store.scope_limits import DELETED, ScopeLimits
 from limpet.store.scopes import Scopes, UnreadScope
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.commits import add, create, draft, key, load
@@ -116,7 +116,7 @@ class Laws:
         """Of a store from before the bound: all is there, and room comes by deleting."""
         await create(store, ADA)
         with monkeypatch.context() as patch:
-            for module in ("planning.scope_limits", "postgres.writing.names"):
+            for module in ("scope_limits", "postgres.writing.names"):
                 patch.setattr(f"limpet.store.{module}.SCOPE_NAMES_MAX", 2_000)
             for first in (0, 520):
                 numbers = range(first, first + 520)

@@ -20,7 +20,7 @@ from limpet.model import PARTIALS_WAITING_MAX, Event, Key
 from limpet.session.following.feed_reader import FeedReader
 from limpet.session.following.live import LiveEnd
 from limpet.session.following.topic import UNKNOWN, Follower, Topic
-from limpet.store.paging import wanted
+from limpet.store.pages import wanted
 from limpet.store.protocol import Committed, Store
 
 _PAGE: Final = 100

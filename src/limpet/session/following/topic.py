@@ -11,7 +11,7 @@ from collections import deque
 from typing import Final
 
 from limpet.model import FINALS_REMEMBERED, PARTIALS_WAITING_MAX, Event, Key
-from limpet.store.paging import wanted
+from limpet.store.pages import wanted
 
 # A version that is not known yet: later than any, until the log was read to its end.
 UNKNOWN: Final = 2**62

@@ -44,6 +44,7 @@ from limpet.model import (
     scope_of,
 )
 from limpet.model.facts.archive import is_stub
+from limpet.store import cursor as cursors
 from limpet.store.blobs import Blobs
 from limpet.store.clock import Clock
 from limpet.store.coding import Sealer, scope_owner
@@ -54,9 +55,8 @@ from limpet.store.memory.leases import Leasing
 from limpet.store.memory.log import MemoryLog
 from limpet.store.memory.marks import MemoryMarks
 from limpet.store.memory.tables import key_hash
-from limpet.store.paging import PageBytes, bare, newest, newest_since, page, walk, wanted
-from limpet.store.paging import cursor as cursors
-from limpet.store.planning.plan import Plan
+from limpet.store.pages import PageBytes, bare, newest, newest_since, page, walk, wanted
+from limpet.store.plan import Plan
 from limpet.store.protocol import (
     ChainedEvent,
     Check,

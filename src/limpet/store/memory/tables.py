@@ -20,13 +20,13 @@ from limpet.model.facts.archive import is_stub
 from limpet.store.clock import Clock
 from limpet.store.live import MemoryChannel
 from limpet.store.memory.log import MemoryLog
-from limpet.store.planning.scope_limits import DELETED, Sizes
 from limpet.store.protocol import Erasure
+from limpet.store.scope_limits import DELETED, Sizes
 from limpet.store.scopes import Scopes
 
 
 class MemoryTables:
-    """Dicts. Implements what `limpet.store.planning.plan.View` asks for."""
+    """Dicts. Implements what `limpet.store.plan.View` asks for."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()

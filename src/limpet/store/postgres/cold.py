@@ -15,7 +15,7 @@ from limpet.model import Event
 from limpet.store import cold
 from limpet.store.coding import Codec, Damaged
 from limpet.store.cold import Cold
-from limpet.store.paging import PageBytes, wanted, within
+from limpet.store.pages import PageBytes, wanted, within
 from limpet.store.postgres import rows
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL

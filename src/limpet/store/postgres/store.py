@@ -32,7 +32,7 @@ from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.coding import Codec
 from limpet.store.leases import Place
 from limpet.store.marks import Marks
-from limpet.store.paging import bare, newest, newest_since, page
+from limpet.store.pages import bare, newest, newest_since, page
 from limpet.store.postgres import cold, compaction, doctor, erasure, rows, verify
 from limpet.store.postgres.blobs import PostgresBlobs
 from limpet.store.postgres.failures import FAILURES, translate

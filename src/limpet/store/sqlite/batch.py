@@ -25,8 +25,8 @@ from limpet.model import (
 )
 from limpet.store.cache import Cache, CachedScope, CachedSession
 from limpet.store.coding import bodies
-from limpet.store.planning.plan import Plan
-from limpet.store.planning.scope_limits import Sizes
+from limpet.store.plan import Plan
+from limpet.store.scope_limits import Sizes
 from limpet.store.scopes import Scopes
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import SQLiteReader
@@ -89,7 +89,7 @@ class SQLiteBatch:
             touched.append((key, live))
         for scope_key, scope in self._scopes.items():
             self._cache.keep_scope(scope_key, scope)
-        for owner, sizes in self.plan.room.planned.items():
+        for owner, sizes in self.plan.scope_limits.planned.items():
             self._cache.add_names(owner, sizes)
         return touched
 

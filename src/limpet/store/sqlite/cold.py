@@ -17,7 +17,7 @@ from limpet.model import Event
 from limpet.store import cold
 from limpet.store.coding import Codec, Damaged
 from limpet.store.cold import Cold, SegmentDamaged
-from limpet.store.paging import wanted
+from limpet.store.pages import wanted
 from limpet.store.protocol import ChainedEvent
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL

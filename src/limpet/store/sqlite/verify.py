@@ -15,7 +15,7 @@ from limpet.model import INT_MAX, Base, Fold, Head, Key, scope_of
 from limpet.store.coding import Awaited, Codec, Damaged, tomb_crc
 from limpet.store.cold import SegmentDamaged, mark
 from limpet.store.ledger import compare
-from limpet.store.paging import PageBytes, bare, within
+from limpet.store.pages import PageBytes, bare, within
 from limpet.store.protocol import ChainedEvent, Erasure, Finding, Progress, Report
 from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.file.schema import SCHEMA, migrate

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from limpet.errors import PositionUnknown
 from limpet.model import READ_PAGE_BYTES_MAX, Key
+from limpet.store import cursor as cursors
 from limpet.store.coding import SEALED, Codec
-from limpet.store.paging import cursor as cursors
-from limpet.store.paging import page
+from limpet.store.pages import page
 from limpet.store.postgres import rows
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL

@@ -21,8 +21,8 @@ from limpet.model import (
     ScopeValue,
     limits,
 )
+from limpet.store import cursor as cursors
 from limpet.store.coding import SEALED, scope_owner
-from limpet.store.paging import cursor as cursors
 from limpet.store.postgres import rows
 from limpet.store.postgres.reading.reader import PostgresReader, replayed
 from limpet.store.postgres.server.settings import Connection

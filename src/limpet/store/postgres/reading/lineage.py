@@ -25,7 +25,7 @@ from limpet.model import (
     scope_of,
 )
 from limpet.store.coding import Damaged
-from limpet.store.paging import PageBytes, within
+from limpet.store.pages import PageBytes, within
 from limpet.store.postgres import cold as segments
 from limpet.store.postgres import rows
 from limpet.store.postgres.reading.reader import LAST, PostgresReader, begun, replayed

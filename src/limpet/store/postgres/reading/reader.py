@@ -37,12 +37,12 @@ from limpet.model import (
 from limpet.store.cache import CachedSession
 from limpet.store.checking import changed, checked
 from limpet.store.coding import SEALED, Codec, Damaged, Unready, bodies, key_hash, scope_owner
-from limpet.store.paging import bare
-from limpet.store.planning.scope_limits import DELETED
+from limpet.store.pages import bare
 from limpet.store.postgres import cold, rows
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure
+from limpet.store.scope_limits import DELETED
 from limpet.store.scopes import Scopes, UnreadScope
 
 LAST: Final = 2**62  # beyond every seq

@@ -44,7 +44,7 @@ from limpet.store.coding import (
     scope_body,
     scope_place,
 )
-from limpet.store.planning.plan import Plan
+from limpet.store.plan import Plan
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.writing.columns import BatchTables
@@ -458,7 +458,7 @@ class BatchNames:
         """How many names each owner may have before those of this batch are added."""
         for owner, added in self._added.items():
             place, first = self._places[*owner, ""], len(self._first.get(owner, ()))
-            live, ever = self._plan.room.live(owner), self._view.names(*owner) or ()
+            live, ever = self._plan.scope_limits.live(owner), self._view.names(*owner) or ()
             most = max(SCOPE_NAMES_MAX - len(added), live)
             past = max(SCOPE_NAMES_EVER_MAX - first, len(ever))
             self._tables["n"].rows[place - 1] = (*owner, "", most, "", past)

@@ -33,7 +33,7 @@ from limpet.store import logs
 from limpet.store.cache import Cache, CachedSession
 from limpet.store.coding import Codec, Unready, bodies
 from limpet.store.logs import POSTGRES
-from limpet.store.planning.plan import Plan
+from limpet.store.plan import Plan
 from limpet.store.postgres.failures import BROKEN, translate
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server import settings

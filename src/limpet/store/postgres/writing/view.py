@@ -23,12 +23,12 @@ from limpet.model import (
     processed_by,
 )
 from limpet.store.cache import Cache, CachedScope, CachedSession
-from limpet.store.planning.scope_limits import Sizes
 from limpet.store.postgres.reading.lineage import link_at
 from limpet.store.postgres.reading.reader import LoadRequest, PostgresReader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.writing.jobs import PostgresJob, keys_of
+from limpet.store.scope_limits import Sizes
 from limpet.store.scopes import Scopes
 
 _LOADED_MAX: Final = 32  # sessions in one round trip

@@ -16,8 +16,8 @@ import apsw
 from limpet.errors import PositionUnknown
 from limpet.model import Key
 from limpet.store.coding import Unready
-from limpet.store.paging import PageBytes, bare, within
-from limpet.store.paging.cursor import read_position, write_position
+from limpet.store.cursor import read_position, write_position
+from limpet.store.pages import PageBytes, bare, within
 from limpet.store.protocol import FeedEntry, Touched
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import SQLiteReader, stored_key

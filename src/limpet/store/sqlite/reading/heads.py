@@ -15,9 +15,9 @@ import apsw
 import msgspec
 
 from limpet.model import Fold, FrozenDict, Head, Key, ScopeValue, blank, limits, replay_any
+from limpet.store import cursor as cursors
 from limpet.store.coding import Unready
-from limpet.store.paging import cursor as cursors
-from limpet.store.paging import walk
+from limpet.store.pages import walk
 from limpet.store.protocol import Page, Query, scope_fields
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import SQLiteReader

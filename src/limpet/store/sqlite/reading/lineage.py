@@ -27,7 +27,7 @@ from limpet.model import (
 )
 from limpet.store.coding import COMPRESSED, Damaged
 from limpet.store.coding.codec import ADOPTED
-from limpet.store.paging import PageBytes, bare, within
+from limpet.store.pages import PageBytes, bare, within
 from limpet.store.protocol import ChainedEvent, NameSince
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import SQLiteReader

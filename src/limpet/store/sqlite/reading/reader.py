@@ -57,9 +57,9 @@ from limpet.store.coding import (
     snapshot_from,
     snapshot_place,
 )
-from limpet.store.paging import PageBytes, bare, newest, within
-from limpet.store.planning.scope_limits import DELETED
+from limpet.store.pages import PageBytes, bare, newest, within
 from limpet.store.protocol import Erasure, Owner
+from limpet.store.scope_limits import DELETED
 from limpet.store.scopes import Scopes, UnreadScope
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.cold import ColdReader

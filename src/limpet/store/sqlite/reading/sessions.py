@@ -20,7 +20,7 @@ from limpet.errors import (
 from limpet.model import NO_CHECKPOINT, Base, Event, Fold, Head, Key, LastCheckpoint
 from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX, CachedSession
 from limpet.store.coding import Damaged
-from limpet.store.paging import PageBytes, newest_since
+from limpet.store.pages import PageBytes, newest_since
 from limpet.store.protocol import ChainedEvent, Loaded, Owner, Page, Query
 from limpet.store.scopes import Scopes
 from limpet.store.sqlite.reading.reader import SQLiteReader

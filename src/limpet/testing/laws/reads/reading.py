@@ -9,7 +9,7 @@ import pytest
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import Event, Fold, FrozenDict, blank, replay_all
 from limpet.model.values import FrozenList
-from limpet.store.paging import wanted
+from limpet.store.pages import wanted
 from limpet.store.protocol import Store
 from limpet.testing.commits import ALL, add, create, draft, key, load, log, picture
 

@@ -9,7 +9,7 @@ import pytest
 from limpet.errors import InvalidQuery
 from limpet.model.limits import PAGE_MAX
 from limpet.session.arguments import check_limit, check_tail, check_types
-from limpet.store.paging.select import wanted
+from limpet.store.pages import wanted
 
 
 @pytest.mark.parametrize(

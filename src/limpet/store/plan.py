@@ -52,8 +52,8 @@ from limpet.model import (
 )
 from limpet.model.adopt import check_followed, check_origin, folded, linked, runs, whole
 from limpet.model.lease import admits, is_of, left_until, released
-from limpet.store.planning.scope_limits import ScopeLimits, Sizes
 from limpet.store.protocol import Committed
+from limpet.store.scope_limits import ScopeLimits, Sizes
 from limpet.store.scopes import Scopes
 
 
@@ -118,7 +118,7 @@ class Plan:
         "folds",
         "pins",
         "records",
-        "room",
+        "scope_limits",
         "scopes",
         "writes",
     )
@@ -145,7 +145,7 @@ class Plan:
         self.writes: list[tuple[Key, ScopeWrite]] = []
         self.bases: dict[Key, Base] = {}  # of sessions that this plan creates
         self.pins: list[tuple[Key, int, Fold]] = []  # states to keep, and the number of each
-        self.room = ScopeLimits(view)
+        self.scope_limits = ScopeLimits(view)
 
     def add(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Plan one caller's commits, all or none: a refusal raises and takes everything back."""
@@ -153,10 +153,10 @@ class Plan:
             return (answer,)
         records, writes, pins = len(self.records), len(self.writes), len(self.pins)
         self._undo.clear()
-        self.room.begin()
+        self.scope_limits.begin()
         try:
             answers = tuple([self._add(commit) for commit in commits])
-            self.room.settle()
+            self.scope_limits.settle()
             return answers
         except BaseException:
             for key, rec in self.records[records:]:
@@ -421,7 +421,7 @@ class Plan:
                 before = self._scope(scope_key)
                 value = scope_next(scope_key, before, op)
                 whole = b"" if value.deleted else encode(value.value)
-                self.room.put(scope_key, before, value, len(whole))
+                self.scope_limits.put(scope_key, before, value, len(whole))
                 self._put(self.scopes, scope_key, value)
                 scopes[scope_key[2]] = value
                 self.writes.append((key, ScopeWrite(scope_key, value, op, rec.event.seq, whole)))

@@ -1,1 +1,0 @@
-"""Planning: what commits will write, decided alike for every store."""
