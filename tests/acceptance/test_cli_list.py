@@ -57,10 +57,11 @@ def test_a_listing_is_filtered_and_brings_states(here: Path) -> None:
 def test_people_see_a_line_for_each_session_and_whether_there_are_more(here: Path) -> None:
     """Its key, version, phase, time and labels; a table on a terminal."""
     lines = run(here, "list", "a.db", "--limit", "1").stdout.splitlines()
-    assert lines[0].startswith("support  ada  s2  1  active  20")
-    assert lines[0].endswith("Z  plan=gold")
-    assert lines[1].startswith("and more; ")
-    assert "bob  gone  1  deleted  20" in run(here, "list", "a.db", "--deleted").stdout
+    assert lines[0].split() == ["session", "version", "phase", "updated", "labels"]
+    assert lines[1].startswith("support/ada/s2        1  active  20")
+    assert lines[1].endswith("Z  plan=gold")
+    assert lines[2].startswith("and more; ")
+    assert "billing/bob/gone        1  deleted  20" in run(here, "list", "a.db", "--deleted").stdout
     code, shown = run_terminal(here, "list", "a.db", "--limit", "2")
     assert code == 0
     assert "plan=gold" in shown

@@ -134,12 +134,16 @@ def test_erase_asks_unless_told_not_to(here: Path) -> None:
 def test_erase_user_forgets_a_user(here: Path) -> None:
     """With a certificate; the others keep what they have."""
     user = ("--app", "support", "--user", "ada")
-    assert run(here, "erase-user", "support.db", *user).returncode == 2
+    refused = run(here, "erase-user", "support.db", *user)
+    assert (refused.returncode, refused.stderr.splitlines()[1]) == (
+        2,
+        "  This terminal cannot prompt. Pass --yes to erase user ada of app support.",
+    )
     code, told = answer(here, "erase-user", "support.db", *user, "--yes")
     assert (code, told["sessions"], told["names"], told["forks"]) == (0, 1, 1, [])
     assert len(told["certificate"]["link"]) == 64
     done = run(here, "erase-user", "support.db", *user, "-y")
-    assert done.stdout == "ok: the user ada of support erased: 0 sessions, 0 user: names.\n"
+    assert done.stdout == "ok: user ada of app support erased: 0 sessions, 0 user: names.\n"
     assert sessions(here, "support.db") == {B}
     assert run(here, "erase-user", "missing.db", *user, "--yes").returncode == 4
 

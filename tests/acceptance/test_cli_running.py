@@ -82,7 +82,7 @@ def test_a_setup_that_cannot_be_called_is_named(here: Path) -> None:
     work = ("work", "support.db", "--harness", "shop_agent:support", "--stop-when-idle")
     done = run(here, *work, "--setup", "settings:SETTINGS")
     assert done.returncode == 2
-    assert "--setup 'settings:SETTINGS' is int 5. Name a function." in done.stderr
+    assert "--setup 'settings:SETTINGS' is not a function. Name a function." in done.stderr
 
 
 WAKE = ("wake", "support.db", "--harness", "shop_agent:support")
@@ -158,12 +158,12 @@ def test_one_session_tells_its_status_and_why_its_last_turn_ended(here: Path) ->
 def test_what_cannot_be_created_sent_or_woken_is_named(here: Path) -> None:
     """A taken id, a state that is not an object, a session that is not there, a turn that fails."""
     made = ("create", "support.db", *NAMED)
-    assert "another --id" in run(here, *made).stderr
+    assert "Pass another id" in run(here, *made).stderr
     assert "--state takes a JSON object" in run(here, *made, "--state", "5").stderr
     nobody = (*NAMED[:-1], "nobody")
     for command in (("send", "support.db", "hi"), WAKE):
         done = run(here, *command, *nobody)
-        assert (done.returncode, "Check --app, --user and --id" in done.stderr) == (3, True)
+        assert (done.returncode, "limpet list STORE shows the sessions" in done.stderr) == (3, True)
     (here / "failing_agent.py").write_text(FAILING)
     wake = ("wake", "support.db", "--harness", "failing_agent:support", *NAMED)
     done = run(here, *wake)
@@ -260,7 +260,7 @@ def test_what_needs_a_person_is_shown_and_answered(here: Path) -> None:
     (here / "asking_agent.py").write_text(ASKING)
     work = ("work", "support.db", "--harness", "asking_agent:support", "--stop-when-idle")
     run(here, *work, "--retries", "0")
-    counts, *lines = run(here, "status", "support.db").stdout.splitlines()
+    counts, _, *lines = run(here, "status", "support.db").stdout.splitlines()
     assert counts == "3 sessions: 3 with pending input, 0 due, 0 leased, 2 blocked, 1 dead."
     assert [line.split()[:2] for line in lines] == [
         ["blocked", "support/ada/c0"],
@@ -303,11 +303,13 @@ def test_trace_prints_a_tree_with_times(here: Path) -> None:
     assert [span["kind"] for span in told["spans"]] == ["wake", "tool"]
     (woken,) = [line for line in done.stdout.splitlines() if "woken by" in line]
     assert re.fullmatch(
-        r"├── woken by input \(input 2\), claimed \S+Z by worker-\S+, fence 1, attempt 1, "
+        r"  woken by input \(input 2\), claimed \S+Z by worker-\S+, fence 1, attempt 1, "
         r"began after \S+ ms",
         woken,
     )
     assert told["activation"]["why"] == "input"
     listed = run(here, "trace", "support.db", *NAMED, "--list")
-    assert listed.stdout.startswith(f"{told['wake_id']}  success")
+    header, line = listed.stdout.splitlines()
+    assert header.split() == ["wake", "result", "why"]
+    assert line.startswith(f"{told['wake_id']}  success  woken by input")
     assert run(here, "trace", "support.db", *NAMED, "--wake", "x").returncode == 2

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from limpet import Change, Diff, Kind, diff
-from limpet.cli.diff_table import diff_table
+from limpet.cli.render import diff_table
 from limpet.errors import DiffMismatch, IntegrityViolation, InvalidDiff, InvalidOp, InvalidValue
 from limpet.model import ops
 from limpet.model.canonical import canonical, same

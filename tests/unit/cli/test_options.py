@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.cli.asked import store_url
+from limpet.cli.options import store_url
 from limpet.errors import InvalidURL
 from limpet.store.open import sqlite_path
 

@@ -1,0 +1,336 @@
+"""The commands that act on sessions: create, send, confirm, answer, requeue; and those that run
+agents: work and wake."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+import limpet
+from limpet.cli.command import (
+    ACT,
+    Actor,
+    Creating,
+    Display,
+    NewSession,
+    SessionKey,
+    Unopened,
+    Writing,
+    command,
+)
+from limpet.cli.options import (
+    App,
+    Labels,
+    imported_function,
+    imported_object,
+    json_object,
+    json_or_text,
+    label_values,
+)
+from limpet.cli.output import Output, one_line, output, users_code
+from limpet.cli.render import CommandResult, TextLine
+from limpet.errors import InvalidInput, SessionExists
+from limpet.runtime.worker import Rates
+from limpet.session.wire import event_form, head_form
+
+_RequestId = Annotated[
+    str | None,
+    typer.Argument(metavar="REQUEST", help="Its id, if the session waits for several."),
+]
+_Harness = Annotated[
+    str, typer.Option("--harness", metavar="MODULE:NAME", help="The harness to run.")
+]
+_Retries = Annotated[int, typer.Option(help="Before a turn becomes a dead letter.")]
+_Setup = Annotated[
+    str | None,
+    typer.Option(
+        "--setup",
+        metavar="MODULE:NAME",
+        help="A function of the open store, called first, to declare policies.",
+    ),
+]
+_SHOW_SECONDS: Final = 1.0
+_MESSAGES_MAX: Final = 100
+_CLEAR_LINE: Final = "\r\x1b[K"
+_OURS: Final = Path(limpet.__file__).parent
+
+
+@command(ACT)
+async def create(
+    lp: Creating,
+    new: NewSession,
+    actor: Actor,
+    *,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="JSON", help="The state it begins with.")
+    ] = None,
+    labels: Labels = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="NAME", help="The agent it is set up with.")
+    ] = None,
+    environment: Annotated[
+        str | None, typer.Option("--environment", metavar="NAME", help="Its environment.")
+    ] = None,
+) -> CommandResult:
+    """Create a session, and the store if there is none yet."""
+    try:
+        session = await lp.create(
+            new.app,
+            new.user,
+            new.id,
+            state=json_object("--state", state),
+            labels=label_values(labels),
+            agent=agent,
+            environment=environment,
+            actor=actor,
+        )
+    except SessionExists as error:
+        raise SessionExists(error.key, "Pass another id, or none") from error
+    line = TextLine(f"ok: created {session.key}", "ok")
+    return CommandResult(head_form(session.head), [line])
+
+
+@command(ACT)
+async def send(
+    lp: Writing,
+    key: SessionKey,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the user says.")],
+    actor: Actor,
+) -> CommandResult:
+    """Send a session a message of its user, for a worker to answer."""
+    event = await lp.session(key).append("user.message", {"text": text}, actor=actor)
+    line = TextLine(f"ok: event {event.seq} of {key}", "ok")
+    return CommandResult({"event": event_form(event)}, [line])
+
+
+@command(ACT)
+def work(
+    store: Unopened,
+    screen: Display,
+    *,
+    harness: _Harness,
+    app_name: App = None,
+    concurrency: Annotated[int, typer.Option(help="Sessions that run at the same time.")] = 64,
+    lease_seconds: Annotated[float, typer.Option(help="How long a dead worker holds them.")] = 30,
+    stop_when_idle: Annotated[
+        bool, typer.Option("--stop-when-idle", help="Exit when nothing is due.")
+    ] = False,
+    max_turns: Annotated[int | None, typer.Option(help="Exit after so many.")] = None,
+    retries: _Retries = 5,
+    setup: _Setup = None,
+) -> None:
+    """Run the turns of agents until stopped.
+
+    Run as many of these as you like, on as many machines as share the store. SIGTERM lets turns
+    finish, or gives them back. Shows rates on a terminal, JSON lines otherwise; the error of a turn
+    that failed goes to stderr.
+    """
+    rates_shown = RateLine(as_json=screen.as_json or not sys.stdout.isatty())
+
+    async def run() -> Rates:
+        async with store.opened() as lp:
+            await _set_up(lp, declare)
+            worker = limpet.Worker(
+                lp,
+                to_run,
+                app=app_name,
+                concurrency=concurrency,
+                lease_seconds=lease_seconds,
+                idle_exit=stop_when_idle,
+                max_turns=max_turns,
+                retries=retries,
+                progress=rates_shown,
+                failure=rates_shown.failed,
+            )
+            return await worker.run()
+
+    with users_code():
+        to_run, declare = _imported(harness, setup)
+        rates = asyncio.run(run())
+    rates_shown.last(rates)
+
+
+@command(ACT)
+def wake(
+    store: Unopened,
+    key: SessionKey,
+    screen: Display,
+    *,
+    harness: _Harness,
+    retries: _Retries = 5,
+    setup: _Setup = None,
+) -> CommandResult:
+    """Run one turn of one session, and print its answer.
+
+    Runs nothing if the session has nothing to do. Exits with 1 if the turn failed.
+    """
+
+    async def run() -> tuple[limpet.Woken, list[dict[str, Any]]]:
+        async with store.opened() as lp:
+            await _set_up(lp, declare)
+            woken: limpet.Woken = await lp.wake(key, to_run, retries=retries)
+            return woken, await _messages(lp, key, woken) if woken.ran else []
+
+    with users_code():
+        to_run, declare = _imported(harness, setup)
+        woken, said = asyncio.run(run())
+    failed = None if woken.error is None else f"{type(woken.error).__name__}: {woken.error}"
+    form = {"ran": woken.ran, "reason": woken.reason, "wake_id": woken.wake_id}
+    lines = [TextLine(line, "ok") for data in said for line in _text_of(data).split("\n")]
+    lines.append(TextLine(f"{key} {'ran' if woken.ran else 'did not run'}: {woken.reason}", "ok"))
+    if woken.error is not None and not screen.as_json:
+        _show_failure(output(stderr=True), key, woken.error)
+    return CommandResult({**form, "error": failed, "said": said}, lines, failed is None)
+
+
+@command(ACT)
+async def confirm(
+    lp: Writing,
+    key: SessionKey,
+    actor: Actor,
+    request: _RequestId = None,
+    *,
+    allow: Annotated[
+        bool | None, typer.Option("--allow/--deny", help="Allow it, or deny it.")
+    ] = None,
+    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why.")] = None,
+) -> CommandResult:
+    """Allow or deny what a session waits for."""
+    session: limpet.Session[Any] = lp.session(key)
+    await session.refresh()
+    if allow is None:
+        raise InvalidInput("choose --allow or --deny. Pass one of the two.")
+    wanted = open_request(session, request)
+    return _answered(key, await session.confirm(wanted, allow=allow, note=note, actor=actor))
+
+
+@command(ACT)
+async def answer(
+    lp: Writing,
+    key: SessionKey,
+    actor: Actor,
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="JSON, or a text.")],
+    request: _RequestId = None,
+) -> CommandResult:
+    """Give the output that a session waits for."""
+    session: limpet.Session[Any] = lp.session(key)
+    await session.refresh()
+    wanted = open_request(session, request)
+    return _answered(key, await session.answer(wanted, json_or_text(output), actor=actor))
+
+
+@command(ACT)
+async def requeue(lp: Writing, key: SessionKey, actor: Actor) -> CommandResult:
+    """Try a dead letter again, with all its attempts."""
+    return _answered(key, await lp.work.requeue(key, actor=actor))
+
+
+def open_request(session: limpet.Session[Any], request: str | None) -> str:
+    """The id of the request: the one that is named, or the only one. Raises InvalidInput."""
+    waiting = [f"{each.kind} {each.name} ({each.id})" for each in session.blocked_on]
+    if request is not None:
+        return request
+    if len(waiting) == 1:
+        return session.blocked_on[0].id
+    if not waiting:
+        raise InvalidInput(f"session {session.key} waits for no answer. See limpet status.")
+    raise InvalidInput(
+        f"session {session.key} waits for several answers: {', '.join(waiting)}. Pass the id of "
+        "one of them."
+    )
+
+
+class RateLine:
+    """The rates of a worker: a line that is rewritten, or JSON lines."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._json, self._at, self._began = as_json, 0.0, time.monotonic()
+        self._out, self._err = output(), output(stderr=True)
+
+    def __call__(self, rates: Rates) -> None:
+        now = time.monotonic()
+        if now - self._at >= _SHOW_SECONDS:
+            self._at = now
+            self._write(rates, now - self._began)
+
+    def failed(self, key: limpet.Key, error: BaseException) -> None:
+        """Why a turn failed, with the lines of the harness that led there."""
+        if not self._json and self._err.isatty():
+            self._err.control(_CLEAR_LINE)
+        _show_failure(self._err, key, error)
+
+    def last(self, rates: Rates) -> None:
+        """Show the sums."""
+        self._write(rates, rates.seconds)
+        if not self._json:
+            self._out.write("\n")
+
+    def _write(self, rates: Rates, seconds: float) -> None:
+        if self._json:
+            form = {**msgspec.structs.asdict(rates), "seconds": round(seconds, 3)}
+            self._out.write(msgspec.json.encode(form).decode() + "\n")
+        else:
+            per_second = rates.turns / seconds if seconds else 0.0
+            counts = f"{rates.turns:,} turns, {per_second:,.1f}/s, {rates.running} running"
+            more = f", {rates.paused} paused, {rates.failed} failed, {rates.dead} dead"
+            self._out.control(f"{_CLEAR_LINE}{counts}{more}")
+        self._out.flush()
+
+
+# --- private ------------------------------------------------------------------------------------
+
+
+def _answered(key: limpet.Key, event: limpet.Event) -> CommandResult:
+    line = TextLine(f"ok: event {event.seq} of {key}. A worker goes on with it.", "ok")
+    return CommandResult({"event": event_form(event)}, [line])
+
+
+def _imported(harness: str, setup: str | None) -> tuple[Any, Any]:
+    """Before there is an event loop: what is imported may run one of its own."""
+    to_run = imported_object("--harness", harness)
+    return to_run, None if setup is None else imported_function("--setup", setup)
+
+
+async def _set_up(lp: limpet.Limpet, declare: Any) -> None:
+    if declare is not None and inspect.isawaitable(made := declare(lp)):
+        await made
+
+
+async def _messages(
+    lp: limpet.Limpet, key: limpet.Key, woken: limpet.Woken
+) -> list[dict[str, Any]]:
+    """The data of the messages of one wake, the oldest first."""
+    events = await lp.session(key).read(types=["agent.message"], limit=_MESSAGES_MAX, reverse=True)
+    return [dict(e.data) for e in reversed(events) if e.wake_id == woken.wake_id and e.data]
+
+
+def _text_of(data: dict[str, Any]) -> str:
+    text = data.get("text")
+    return text if isinstance(text, str) else msgspec.json.encode(data).decode()
+
+
+def _show_failure(err: Output, key: limpet.Key, error: BaseException) -> None:
+    lines = "".join(traceback.format_exception(type(error), error, harness_lines(error)))
+    err.write(f"limpet: a turn of {one_line(str(key))} failed\n{lines}")
+    err.flush()
+
+
+def harness_lines(error: BaseException) -> TracebackType | None:
+    """The traceback from the first line that is not ours; all of it if every line is."""
+    lines = error.__traceback__
+    while lines is not None and _is_ours(lines):
+        lines = lines.tb_next
+    return lines or error.__traceback__
+
+
+def _is_ours(lines: TracebackType) -> bool:
+    return Path(lines.tb_frame.f_code.co_filename).is_relative_to(_OURS)

@@ -1,0 +1,367 @@
+"""The commands that look at sessions: status, list, log, show, state, trace, children, phases.
+
+All are read-only, and safe to run while other processes write.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+import limpet
+from limpet.cli.backlog import Backlog, Readiness, backlog_of, needs, readiness
+from limpet.cli.command import LOOK, Filter, Reading, SessionKey, SessionToRead, command
+from limpet.cli.history import changes_form, event_data
+from limpet.cli.options import App, At, label_values, refuse_unknown
+from limpet.cli.render import (
+    Cell,
+    CommandResult,
+    DiffBlock,
+    Grid,
+    JsonBlock,
+    Part,
+    Severity,
+    TextLine,
+    TreeNode,
+    age,
+    instant,
+    instant_cell,
+    moment,
+    moment_cell,
+    timed,
+)
+from limpet.errors import InvalidInput
+from limpet.model import NO_TEXTS, PAGE_MAX, Head, Texts, is_reserved, runnable_us, to_time, to_us
+from limpet.model.facts.phases import PHASES
+from limpet.session.wire import event_form, head_form, key_form, page_form
+from limpet.store.answers import plural
+from limpet.store.protocol import Order
+
+_MORE = "and more; use --limit to show more, or --cursor with the cursor of --json."
+_WAKES_SHOWN = 20
+
+
+@command(LOOK)
+async def status(
+    lp: Reading,
+    chosen: Filter,
+    *,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=0, max=10_000, help="Show at most N.")
+    ] = 50,
+) -> CommandResult:
+    """Show which sessions wait, for what, and which are leased.
+
+    Counts all sessions and lists those that are leased, due, blocked, dead or held back, the most
+    urgent first; or shows one session, and why its last turn ended. Read-only.
+    """
+    if chosen.key is not None:
+        return await _status_of_one(lp, chosen.key)
+    if chosen.app is not None:
+        await refuse_unknown(lp, chosen.app)
+    return _status_of_all(await backlog_of(lp, chosen.app, now=lp.now(), limit=limit))
+
+
+@command(LOOK, "list")
+async def list_(
+    lp: Reading,
+    *,
+    app_name: App = None,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="NAME", help="Only of this user of the app.")
+    ] = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="NAME=VALUE", help="Only with this label; with --app."),
+    ] = None,
+    order: Annotated[
+        Order, typer.Option("--order", help="created, or with --app also updated or key.")
+    ] = "created",
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="What is left of deleted sessions.")
+    ] = False,
+    state: Annotated[bool, typer.Option("--state", help="In JSON, with their states.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=1_000, help="Show at most N.")
+    ] = 50,
+    cursor: Annotated[
+        str | None,
+        typer.Option("--cursor", metavar="TEXT", help="The cursor of a page in JSON."),
+    ] = None,
+) -> CommandResult:
+    """List sessions, the newest first."""
+    if app_name is not None and not is_reserved(app_name):
+        await refuse_unknown(lp, app_name, deleted=deleted)
+    page = await lp.list(
+        app=app_name,
+        user=user,
+        labels=label_values(labels) or None,
+        order=order,
+        deleted=deleted,
+        state=state,
+        limit=limit,
+        cursor=cursor,
+    )
+    columns = ("session", "version", "phase", "updated")
+    grid = Grid(columns, [*map(_listed, page.items)], "labels", "no sessions.", right=("version",))
+    more = [] if page.cursor is None else [TextLine(_MORE, "skipped")]
+    return CommandResult(page_form(page), [grid, *more])
+
+
+@command(LOOK)
+async def log(
+    s: SessionToRead,
+    *,
+    types: Annotated[
+        list[str] | None, typer.Option("--type", metavar="TYPE", help="Only these, as user.*.")
+    ] = None,
+    before: Annotated[
+        int | None, typer.Option("--before", metavar="SEQ", help="Only older events.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=1_000, help="Show at most N.")
+    ] = 20,
+) -> CommandResult:
+    """Show the events of a session, the newest first."""
+    events = await s.read(before=before, limit=limit, reverse=True, types=types or None)
+    rows = [(str(e.seq), instant_cell(e.at_us), e.actor, e.type, event_data(e)) for e in events]
+    grid = Grid(("seq", "at", "actor", "type"), rows, "data", "no such events.", right=("seq",))
+    return CommandResult({"events": [event_form(event) for event in events]}, [grid])
+
+
+@command(LOOK)
+async def show(
+    s: SessionToRead,
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="The event.")],
+) -> CommandResult:
+    """Show one event, and what it changed."""
+    events = await s.read(after=seq - 1, limit=1)
+    if not events or events[0].seq != seq:
+        raise InvalidInput(f"session {s.key} has no event {seq}. See limpet log.")
+    (event,) = events
+    if seq == 1:
+        changed = limpet.diff({}, await s.history.at(1))
+    else:
+        changed = await s.history.diff(seq - 1, seq)
+    head = [f"event {event.seq}  {event.type}", f"actor  {event.actor}"]
+    head += [f"at     {instant(event.at_us)}", f"id     {event.id}"]
+    data = JsonBlock(event.data) if event.data else event_data(event) or "no data"
+    form = {"event": event_form(event), "diff": changes_form(changed)}
+    return CommandResult(form, [*head, "", data, "", DiffBlock(changed)])
+
+
+@command(LOOK)
+async def state(s: SessionToRead, *, at: At = None) -> CommandResult:
+    """Show the state of a session, now or at a place in its history."""
+    fields = await s.history.at(s.version if at is None else at)
+    return CommandResult({"state": fields}, [JsonBlock(fields)])
+
+
+@command(LOOK)
+async def trace(
+    lp: Reading,
+    key: SessionKey,
+    *,
+    wake: Annotated[
+        str | None,
+        typer.Option("--wake", metavar="ID", help="Which wake, if not the newest."),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--list", help="List the newest wakes: why, when, by whom.")
+    ] = False,
+) -> CommandResult:
+    """Show a wake of a session as a tree, and why it was woken."""
+    session = lp.session(key)
+    await session.refresh()
+    wakes = await session.runs.activations(limit=_WAKES_SHOWN if every else 1)
+    if wake is None and not wakes:
+        raise InvalidInput(f"session {key} has no wakes yet. Run a worker first.")
+    if every:
+        rows = [(woken.wake_id, woken.result or "open", woken_by(woken)) for woken in wakes]
+        form = {"wakes": [msgspec.to_builtins(woken) for woken in wakes]}
+        return CommandResult(form, [Grid(("wake", "result"), rows, "why")])
+    spans = await session.runs.trace(wake or wakes[0].wake_id)
+    return CommandResult(_trace_form(spans), [trace_tree(spans)])
+
+
+@command(LOOK)
+async def children(lp: Reading, key: SessionKey) -> CommandResult:
+    """Show the sessions delegated from one, as a tree."""
+    kin = await lp.session(key).runs.tree()
+    return CommandResult(_kin_form(kin), [_kin_node(kin, root=True)])
+
+
+@command(LOOK)
+async def phases(lp: Reading) -> CommandResult:
+    """Count the sessions of each app by phase."""
+    counts: Counter[tuple[str, str]] = Counter()
+    cursor = None
+    while True:
+        page = await lp.list(reverse=False, limit=PAGE_MAX, cursor=cursor)
+        counts.update([(head.key.app, head.phase) for head in page.items])
+        cursor = page.cursor
+        if cursor is None:
+            break
+    apps = {app: {p: counts[app, p] for p in PHASES} for app in sorted({app for app, _ in counts})}
+    rows = [(app, *[f"{row[p]:,}" if row[p] else "-" for p in PHASES]) for app, row in apps.items()]
+    grid = Grid(("app", *PHASES), rows, empty="no sessions.", right=PHASES)
+    return CommandResult({"apps": apps}, [grid])
+
+
+def woken_by(woken: limpet.Activation) -> str:
+    """Why, when and by whom."""
+    named = {"input": woken.inputs, "timer": woken.timers, "answer": woken.answers}
+    what = [f"{name} {', '.join(map(str, of))}" for name, of in named.items() if of]
+    why = f"woken by {woken.why}" + (f" ({'; '.join(what)})" if what else "")
+    waited = (woken.started_us - woken.claimed_us) / 1_000
+    claimed = f"claimed {moment(woken.claimed_us)} by {woken.worker}"
+    began = f"fence {woken.fence}, attempt {woken.attempt}, began after {waited:,.1f} ms"
+    return f"{why}, {claimed}, {began}"
+
+
+# --- status -------------------------------------------------------------------------------------
+
+
+async def _status_of_one(lp: limpet.Limpet, key: limpet.Key) -> CommandResult:
+    session = await lp.get(key, tail=0, untyped=True)
+    head, texts, now_us = session.head, session.writer.known.texts, to_us(lp.now())
+    form = {"at": _time(now_us), "status": session.status, "stop_reason": session.stop_reason}
+    stopped = "" if session.stop_reason is None else f", stopped: {session.stop_reason}"
+    ready = readiness(head, now_us)
+    waits = "nothing to do"
+    if ready != "idle":
+        when, *more = _waits(head, ready, now_us, texts)
+        waits = f"{ready}: {', '.join([when.text, *more])}"
+    lines: list[Part] = [
+        TextLine(f"{key}: {session.status}{stopped}.", "ok"),
+        f"  {head.phase}, version {head.version:,}, {head.pending:,} pending",
+        f"  {waits}",
+    ]
+    return CommandResult({**form, **_waiting_form(head, now_us, texts)}, lines)
+
+
+def _status_of_all(backlog: Backlog) -> CommandResult:
+    now_us, texts = backlog.now_us, backlog.texts
+    form: dict[str, Any] = {"at": _time(now_us), "sessions": backlog.sessions}
+    form |= {"pending": backlog.pending, "due": backlog.due, "leased": backlog.leased}
+    form |= {"blocked": backlog.blocked, "dead": backlog.dead, "held": backlog.held}
+    form["shown"] = [_waiting_form(h, now_us, texts.get(h.key, NO_TEXTS)) for h in backlog.shown]
+    form["left_off"] = backlog.left_off
+    counts = f"{backlog.pending:,} with pending input, {backlog.due:,} due"
+    counts += f", {backlog.leased:,} leased"
+    rarer = {"blocked": backlog.blocked, "dead": backlog.dead, "held back": backlog.held}
+    counts += "".join([f", {number:,} {word}" for word, number in rarer.items() if number])
+    parts: list[Part] = [TextLine(f"{plural(backlog.sessions, 'session')}: {counts}.", "ok")]
+    if backlog.shown:
+        rows = [_waiting_row(h, now_us, texts.get(h.key, NO_TEXTS)) for h in backlog.shown]
+        columns = ("state", "session", "pending", "when")
+        parts.append(Grid(columns, rows, "why", right=("pending",)))
+    if backlog.left_off:
+        left = f"and {backlog.left_off:,} more; use --limit to show more."
+        parts.append(TextLine(left, "skipped"))
+    return CommandResult(form, parts)
+
+
+def _waiting_row(head: Head, now_us: int, texts: Texts) -> tuple[Cell | str, ...]:
+    ready = readiness(head, now_us)
+    colors: dict[Readiness, Severity] = {"dead": "problem", "due": "warning", "blocked": "warning"}
+    when, *why = _waits(head, ready, now_us, texts)
+    state = Cell(ready, severity=colors.get(ready, "ok"))
+    return state, str(head.key), f"{head.pending:,}", when, "; ".join(why)
+
+
+def _waits(
+    head: Head, ready: Readiness, now_us: int, texts: Texts
+) -> tuple[Cell, *tuple[str, ...]]:
+    """Since when or until when a session waits, and for whom or what."""
+    if ready in ("blocked", "dead"):
+        since = Cell(f"since {timed(head.updated_us, now_us)}", age(head.updated_us, now_us))
+        return (since, *needs(head, ready, texts))
+    at_us = runnable_us(head) or 0
+    at, span = timed(at_us, now_us), age(at_us, now_us)
+    if ready == "leased":
+        worker = f"leased to {head.worker} (fence {head.fence})"
+        return Cell(f"until {at}", f"ends {span}"), worker
+    if ready == "held":
+        return (Cell(f"retried at {at}", f"retry {span}"),)
+    if head.worker is not None:
+        ended = f"the lease of {head.worker} (fence {head.fence}) ended"
+        return Cell(f"since {at}", span), ended
+    return (Cell(f"since {at}", span),)
+
+
+def _waiting_form(head: Head, now_us: int, texts: Texts) -> dict[str, Any]:
+    ready = readiness(head, now_us)
+    return {**head_form(head), "state": ready, "needs": needs(head, ready, texts)}
+
+
+def _time(at_us: int) -> str:
+    return to_time(at_us).isoformat(timespec="seconds")
+
+
+def _listed(head: Head) -> tuple[Cell | str, ...]:
+    labels = ", ".join([f"{name}={value}" for name, value in sorted(head.labels.items())])
+    ended_us = head.deleted_us
+    phase = head.phase if ended_us is None else "deleted"
+    at = moment_cell(head.updated_us if ended_us is None else ended_us)
+    return str(head.key), f"{head.version:,}", phase, at, labels
+
+
+# --- trees --------------------------------------------------------------------------------------
+
+
+def trace_tree(trace: limpet.WakeTrace) -> TreeNode:
+    """The spans of a wake, each under what began it."""
+    root, spans = trace.span.id, {span.id: span for span in trace.spans}
+    below: dict[str, list[tuple[str, str]]] = {id: [] for id in spans}  # span ids, or lines
+    below[root].append(("", woken_by(trace.activation)))
+    for event in trace.events:
+        data = event.data or {}
+        if event.type == "span.started" and event.wake_id != data["span_id"]:
+            parent = spans[data["span_id"]].parent
+            below[parent if parent in spans else root].append((data["span_id"], ""))
+        elif not event.type.startswith("span."):
+            of = data.get("span_id", "")
+            line = f"{_after(event.at_us, trace)}  {event.type}"
+            below[of if of in spans else root].append(("", line))
+
+    def node(id: str) -> TreeNode:
+        children = [node(of) if of else TreeNode(line, "dim") for of, line in below[id]]
+        return TreeNode(_span_line(spans[id], trace), "", tuple(children))
+
+    return node(root)
+
+
+def _span_line(span: limpet.Span, trace: limpet.WakeTrace) -> str:
+    took = "…" if span.took is None else f"{span.took.total_seconds() * 1_000:,.1f} ms"
+    line = f"{span.kind} {span.name}  {_after(span.started_us, trace)}  {took}  "
+    return line + (span.result or "open") + (f"  {span.error}" if span.error else "")
+
+
+def _after(at_us: int, trace: limpet.WakeTrace) -> str:
+    return f"+{(at_us - trace.span.started_us) / 1_000:,.1f} ms"
+
+
+def _trace_form(trace: limpet.WakeTrace) -> dict[str, Any]:
+    form = {"wake_id": trace.wake_id, "turn_id": trace.turn_id, "attempt": trace.attempt}
+    spans = [msgspec.structs.asdict(span) for span in trace.spans]
+    events = [{"seq": e.seq, "type": e.type, "at_us": e.at_us} for e in trace.events]
+    woken = msgspec.structs.asdict(trace.activation)
+    more = {"spans": spans, "events": events, "activation": woken}
+    return {**form, "worker": trace.worker, **more}
+
+
+def _kin_node(kin: limpet.Kin, *, root: bool = False) -> TreeNode:
+    ended = "" if root else f"  {kin.stop_reason or 'at work'}"
+    title = "" if kin.title is None else f"  {kin.title}"
+    line = f"{kin.key}{title}{ended}{'  gone' if kin.gone else ''}"
+    return TreeNode(line, "", tuple(map(_kin_node, kin.children)))
+
+
+def _kin_form(kin: limpet.Kin) -> dict[str, Any]:
+    form = {"session": key_form(kin.key), "title": kin.title, "stop_reason": kin.stop_reason}
+    more = {"summary": kin.summary, "output": kin.output, "gone": kin.gone}
+    return {**form, **more, "children": [_kin_form(each) for each in kin.children]}

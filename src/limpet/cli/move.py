@@ -1,0 +1,207 @@
+"""The commands that carry sessions elsewhere: copy, export, import, mirror, import-adk."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+import limpet
+from limpet.adapters.adk_import import import_adk as import_from_adk
+from limpet.adapters.adk_import import open_source
+from limpet.cli.command import (
+    MOVE,
+    Display,
+    Filter,
+    Reading,
+    SessionKey,
+    StoreArgument,
+    command,
+)
+from limpet.cli.options import NewFile, NewStore, file_path, refuse_unknown, store_url
+from limpet.cli.render import CommandResult, Severity, TextLine, at_the_shell
+from limpet.errors import InvalidInput
+from limpet.model import is_reserved
+from limpet.session.wire import key_form
+from limpet.store.answers import plural, size
+
+_ADK_FILE: Final = re.compile(r"sqlite(\+\w+)?:///(?P<path>[^?]+?)(\.(db|sqlite3?))?(\?.*)?")
+
+
+@command(MOVE)
+async def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The store to copy from.")],
+    target: Annotated[
+        str, typer.Argument(metavar="TO", help="The store to copy to; it is created if need be.")
+    ],
+    chosen: Filter,
+    screen: Display,
+) -> CommandResult:
+    """Copy sessions from one store to another.
+
+    Copies everything, an app, or one session. The source is only read. Safe to interrupt and run
+    again: the next run sends what is missing. Exits with 1 if something could not be copied.
+    """
+    one, two = StoreArgument(store_url(source)), StoreArgument(store_url(target))
+    if one == two:
+        raise InvalidInput("FROM and TO are the same store. Name another one to copy to.")
+    began = time.monotonic()
+    async with one.opened(writes=False) as lp, two.opened(creates=True) as other:
+        if chosen.app is not None and not is_reserved(chosen.app):
+            await refuse_unknown(lp, chosen.app)
+        with screen.progress("copying events") as progress:
+            if chosen.key is not None:
+                copied = await lp.copy(chosen.key, to=other, progress=progress)
+            else:
+                copied = await lp.copy(app=chosen.app, to=other, progress=progress)
+    seconds = time.monotonic() - began
+    lines = _refusals("copied", copied.refused, copied.refusals)
+    for key in copied.cut:
+        cut = f"cut: {key} came without its parent; what is before the fork reads as removed."
+        lines.append(TextLine(cut, "warning"))
+    if copied.left_out:
+        names = ", ".join(copied.left_out)
+        left = f"left out: {names}. Copy the app to bring them along (--app)."
+        lines.append(TextLine(left, "warning"))
+    lines.append(_done(f"{copied.sent} in {seconds:.1f} s", ok=copied.ok))
+    form: dict[str, Any] = {
+        "sessions": copied.sessions,
+        "events": copied.events,
+        "names": copied.names,
+    }
+    form |= {"left_out": list(copied.left_out), "cut": [key_form(key) for key in copied.cut]}
+    form |= _refused_form(copied.refused, copied.refusals)
+    return CommandResult({**form, "seconds": seconds}, lines, copied.ok)
+
+
+@command(MOVE)
+async def export(lp: Reading, key: SessionKey, file: NewFile) -> CommandResult:
+    """Write one session to a file, to be imported elsewhere.
+
+    The file holds the whole log with its bodies in plain text. It appears complete or not at all.
+    """
+    target = file_path(file)
+    await lp.export(key, target)
+    held = target.stat().st_size
+    words = f"{key} exported to {target} ({size(held)}). Its bodies are in plain text"
+    form = {"session": key_form(key), "file": str(target), "bytes": held}
+    return CommandResult(form, [_done(words)])
+
+
+@command(MOVE, "import")
+async def import_(
+    url: NewStore,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What export has written.")],
+) -> CommandResult:
+    """Bring the session in a file into a store.
+
+    The whole file is verified first. Safe to interrupt and run again.
+    """
+    source = file_path(file)
+    async with StoreArgument(store_url(url)).opened(creates=True) as lp:
+        key = await lp.import_(source)
+        version = (await lp.get(key, tail=0)).head.version
+    line = _done(f"{key} imported, at version {version:,}")
+    return CommandResult({"session": key_form(key), "version": version}, [line])
+
+
+@command(MOVE)
+async def mirror(
+    lp: Reading,
+    chosen: Filter,
+    directory: Annotated[
+        str, typer.Argument(metavar="DIR", help="Where to write; made if need be.")
+    ],
+) -> CommandResult:
+    """Write sessions as files that people read.
+
+    Each has a directory with session.json, events.jsonl, wake-queue.jsonl and runtime/. They are
+    only written, in plain text: change the session, and run it again.
+    """
+    target = file_path(directory)
+    if chosen.key is not None:
+        written = await lp.maintenance.mirror(target, chosen.key)
+    else:
+        if chosen.app is not None:
+            await refuse_unknown(lp, chosen.app)
+        written = await lp.maintenance.mirror(target, app=chosen.app)
+    line = _done(f"{written} to {target}. Bodies are in plain text")
+    return CommandResult({"directory": str(target), **msgspec.to_builtins(written)}, [line])
+
+
+@command(MOVE, "import-adk")
+async def import_adk(
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL", help="The database of google-adk, as ADK has it: sqlite:///adk.db."
+        ),
+    ],
+    screen: Display,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="STORE",
+            help="The store to import into; it is created if need be. Default: NAME.limpet.db "
+            "beside NAME.db.",
+        ),
+    ] = None,
+) -> CommandResult:
+    """Bring the sessions of a google-adk database into a store.
+
+    ADK's database is only read. Safe to interrupt and run again: the next run brings what is
+    missing. Exits with 1 if a session could not be imported.
+    """
+    source = store_url(url)
+    store = _beside(source) if target is None else store_url(target)
+    began = time.monotonic()
+    async with open_source(source):  # it is one, or no store is made
+        pass
+    async with limpet.open(store) as lp:
+        with screen.progress("importing events") as progress:
+            done = await import_from_adk(source, lp, progress=progress)
+    seconds = time.monotonic() - began
+    brought = f"{plural(done.sessions, 'new session')}, {plural(done.events, 'event')}"
+    brought += f", {plural(done.names, 'shared name')}"
+    into = f" into {store}" if store.startswith("sqlite:") else ""  # a URL may have a password
+    lines = _refusals("imported", done.refused, done.refusals)
+    lines.append(_done(f"{brought} imported{into} in {seconds:.1f} s", ok=done.ok))
+    form: dict[str, Any] = {"sessions": done.sessions, "events": done.events, "names": done.names}
+    form |= _refused_form(done.refused, done.refusals)
+    return CommandResult({**form, "seconds": seconds}, lines, done.ok)
+
+
+def _done(words: str, *, ok: bool = True) -> TextLine:
+    severity: Severity = "ok" if ok else "problem"
+    return TextLine(f"{'ok' if ok else 'not ok'}: {words}.", severity)
+
+
+def _refusals(verb: str, refused: Any, count: int) -> list[TextLine]:
+    """A line for each session or name that was refused, and how many more were."""
+    lines = [
+        TextLine(f"not {verb}: {each.what}: {at_the_shell(each.code, each.reason)}", "problem")
+        for each in refused
+    ]
+    if count > len(refused):
+        lines.append(TextLine(f"and {count - len(refused):,} more were not {verb}.", "problem"))
+    return lines
+
+
+def _refused_form(refused: Any, count: int) -> dict[str, Any]:
+    form = []
+    for each in refused:
+        key = getattr(each, "key", None)
+        session = {"session": None if key is None else key_form(key)}
+        form.append({"what": each.what, "code": each.code, "reason": each.reason, **session})
+    return {"refused": form, "refusals": count}
+
+
+def _beside(source: str) -> str:
+    """The store for a SQLite file whose owner names none."""
+    named = _ADK_FILE.fullmatch(source)
+    if named is None:
+        raise InvalidInput("name the STORE to import into, such as support.db, after the URL.")
+    return f"sqlite:///{named['path']}.limpet.db"
