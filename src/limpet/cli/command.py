@@ -59,7 +59,7 @@ class StoreArgument(msgspec.Struct, frozen=True):
             yield lp
 
 
-class SessionFilter(msgspec.Struct, frozen=True):
+class SessionChoice(msgspec.Struct, frozen=True):
     """One session, the sessions of one app, or all of them."""
 
     app: str | None = None
@@ -96,7 +96,7 @@ SessionToWrite = Annotated[
     _Supplied(opens="write", names="session", is_session=True, is_actor=True),
 ]
 SessionKey = Annotated[limpet.Key, _Supplied(names="session")]
-Filter = Annotated[SessionFilter, _Supplied(names="filter")]
+Filter = Annotated[SessionChoice, _Supplied(names="filter")]
 NewSession = Annotated[UserName, _Supplied(names="new")]
 User = Annotated[UserName, _Supplied(names="user")]
 Actor = Annotated[str, _Supplied(is_actor=True)]
@@ -379,7 +379,7 @@ def _named(
         key = session_key(session)
         return UserName(key.app, key.user, key.id)
     if names == "filter" and session is None and user is None and id_ is None:
-        return SessionFilter(app_name)
+        return SessionChoice(app_name)
     if session is not None and (app_name, user, id_) != (None, None, None):
         raise InvalidInput("a session is named once: as app/user/id, or by --app, --user and --id.")
     if session is not None:
@@ -388,7 +388,7 @@ def _named(
         raise InvalidInput(_NAMED_TOGETHER)
     else:
         key = limpet.Key(app_name, user, id_)
-    return SessionFilter(key=key) if names == "filter" else key
+    return SessionChoice(key=key) if names == "filter" else key
 
 
 @contextmanager
