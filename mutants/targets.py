@@ -186,13 +186,9 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_resumption.py",
         "tests/acceptance/test_integrity.py",
     ),
-    "limpet.session.life.archiving": (
+    "limpet.session.life.archive": (
         "tests/acceptance/test_archive.py",
         "tests/fault/test_life_steps.py",
-        "tests/acceptance/test_sealed_files.py",
-    ),
-    "limpet.session.life.cold": (
-        "tests/acceptance/test_archive.py",
         "tests/acceptance/test_sealed_files.py",
     ),
     "limpet.session.life.sweep": (

@@ -62,13 +62,12 @@ from limpet.session.history.checkpoint_policy import CheckpointPolicy
 from limpet.session.history.point_in_time import Predicate, When
 from limpet.session.history.retention import CompactReport
 from limpet.session.history.rewind import Rewound
-from limpet.session.life.durations import Durations
 from limpet.session.life.memory import LayerName, Remembered
 from limpet.session.life.policy import Cleanup, Function, Transition
-from limpet.session.life.report import Resumption
-from limpet.session.life.retrieval import Retrieve
+from limpet.session.life.resumption import Resumption, Retrieve
 from limpet.session.life.sweep import Swept
 from limpet.session.life.tools import ToolRegistry
+from limpet.session.life.transitions import Durations
 from limpet.session.metrics import Hook
 from limpet.session.move.mirror import Mirrored
 from limpet.session.move.transfer import Copied
@@ -133,7 +132,7 @@ CLASSES: Final = (
     ("SyncWork", "", [("work", "StoreWork")], "S"),
     ("SyncMaintenance", "", [("maintenance", "StoreMaintenance")], "S"),
     ("SyncPolicies", "", [("policies", "StorePolicies")], "S"),
-    ("SyncWorking", "", [("life/memory", "Working")], "S"),
+    ("SyncWorking", "", [("life/memory", "WorkingMemory")], "S"),
     ("SyncLayer", "", [("life/memory", "Layer")], "S"),
     ("SyncOverlay(SyncLayer)", "", [("life/memory", "Overlay")], "S"),
     ("SyncEpisodes(SyncLayer)", "", [("life/memory", "Episodes")], "S"),

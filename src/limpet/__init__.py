@@ -37,7 +37,6 @@ from limpet.session.app import App
 from limpet.session.conversing.message import Message
 from limpet.session.documents import Document, DocumentPage, Documents
 from limpet.session.history.checkpoint_log import CheckpointRef
-from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Transition
 from limpet.session.limpet import Limpet, bind_runtime
 from limpet.session.runs.waking import Harness, WakeOptions, Woken
@@ -91,11 +90,11 @@ if TYPE_CHECKING:
     from limpet.session.history.checkpoint_policy import CheckpointPolicy
     from limpet.session.history.retention import CompactReport
     from limpet.session.history.rewind import Rewound
-    from limpet.session.life.briefing import Briefing
     from limpet.session.life.memory import Remembered
-    from limpet.session.life.report import Resumption
+    from limpet.session.life.resumption import Briefing, Resumption
     from limpet.session.life.sweep import Swept, Unswept
     from limpet.session.life.tools import Tool, ToolRegistry
+    from limpet.session.life.transitions import Durations
     from limpet.session.metrics import Metric
     from limpet.session.move.mirror import Mirrored
     from limpet.session.move.transfer import Copied, Refused
@@ -299,9 +298,10 @@ _LATER = {
     "Context": "session.conversing.context",
     "Copied": "session.move.transfer",
     "Mirrored": "session.move.mirror",
+    "Durations": "session.life.transitions",
     "Remembered": "session.life.memory",
-    "Briefing": "session.life.briefing",
-    "Resumption": "session.life.report",
+    "Briefing": "session.life.resumption",
+    "Resumption": "session.life.resumption",
     "Swept": "session.life.sweep",
     "Tool": "session.life.tools",
     "ToolRegistry": "session.life.tools",

@@ -20,9 +20,9 @@ from limpet.model import Commit
 from limpet.model.facts.phases import transition
 from limpet.model.keys import ARCHIVE_DISCARDS, ARCHIVE_LOGS, ARCHIVE_STUBS
 from limpet.model.limits import LABELS_MAX
-from limpet.session.life import archiving
-from limpet.session.life import cold as cold_files
-from limpet.session.life.archives import DirectoryArchive
+from limpet.session.life import archive as archiving
+from limpet.session.life import archive as cold_files
+from limpet.session.life.archive_storage import DirectoryArchive
 from limpet.session.move.adopter import Adopter
 from limpet.session.move.bundle import BundleWriter
 from limpet.store.protocol import Query
@@ -926,7 +926,10 @@ async def test_a_full_disk_is_said_by_the_archive_and_leaves_nothing(
     def write(*_: Any) -> None:
         raise full
 
-    for target in ("limpet.session.life.archives.shutil.copyfileobj", f"{BundleWriter.__module__}"):
+    for target in (
+        "limpet.session.life.archive_storage.shutil.copyfileobj",
+        f"{BundleWriter.__module__}",
+    ):
         with monkeypatch.context() as patch:
             if target.endswith("copyfileobj"):
                 patch.setattr(target, write)

@@ -10,7 +10,7 @@ import pytest
 
 import limpet
 from limpet.session.history.checkpoints import store_checkpoints
-from limpet.session.life.archives import open_archive
+from limpet.session.life.archive_storage import open_archive
 from limpet.session.life.s3 import Credentials, signed
 from tests.support.bucket import Bucket, bucket_server
 

@@ -10,7 +10,7 @@ import pytest
 
 import limpet
 from limpet.model import UPDATE_TRIES_MAX
-from limpet.session.life.archives import open_archive
+from limpet.session.life.archive_storage import open_archive
 from limpet.session.runs.delegation import head_of, notify_parent
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import KeyOwner

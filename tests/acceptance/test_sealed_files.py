@@ -13,8 +13,8 @@ import pytest
 
 import limpet
 from limpet.session.history.checkpoints import store_checkpoints
-from limpet.session.life import archiving
-from limpet.session.life.archives import DirectoryArchive
+from limpet.session.life import archive as archiving
+from limpet.session.life.archive_storage import DirectoryArchive
 from limpet.store.coding import files as sealed_files
 from limpet.store.coding import scope_owner
 from limpet.store.coding.files import FileSeal

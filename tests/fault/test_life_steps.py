@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 import limpet
-from limpet.session.life.archives import DirectoryArchive
+from limpet.session.life.archive_storage import DirectoryArchive
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from tests.support.examples import tries

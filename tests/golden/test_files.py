@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import limpet
-from limpet.session.move.arriving import adopt
-from limpet.session.move.files import proved
+from limpet.session.move.import_export import adopt, proved
 from tests.golden.files import BLOB, BUNDLE, KEY, SEALED, STATE, seal
 
 DIGESTS = {

@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import limpet
-from limpet.session.life.archives import DirectoryArchive
+from limpet.session.life.archive_storage import DirectoryArchive
 from limpet.store.memory import MemoryStore
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.postgres.writing.clock import ServerClock

@@ -13,7 +13,8 @@ import sys
 from typing import Any, Final
 
 import limpet
-from limpet.session.move import adopter, files, transfer
+from limpet.session.move import adopter, transfer
+from limpet.session.move import import_export as files
 from limpet.store.sqlite.store import SQLiteStore
 
 PIECE: Final = 3

@@ -42,6 +42,7 @@ from limpet.model import (
     settle,
     unfit,
 )
+from limpet.model.facts.phases import roused_us
 from limpet.model.facts.running import (
     ANSWERS,
     CHILD_CREATED,
@@ -65,7 +66,6 @@ from limpet.model.facts.running.runs import (
     STATUS_CHANGED,
     STATUS_IDLE,
 )
-from limpet.session.life.rousing import is_roused
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
 
@@ -157,7 +157,7 @@ class TurnLog:
         except SessionFenced as error:
             lease_lost(error, lease, "commit")
             raise
-        if is_roused(left.head):
+        if roused_us(left.head.facts) is not None:
             await writer.rouse()
 
     def prepare(self, draft: Draft) -> Prepared:

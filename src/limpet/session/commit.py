@@ -35,12 +35,12 @@ from limpet.model import (
 )
 from limpet.model import ops as op
 from limpet.model.facts import Phase, Timeouts, drafted
+from limpet.model.facts.phases import roused_us
 from limpet.session.arguments import check_actor, check_expect, check_fact, check_lease
 from limpet.session.creation import Creation, creation
 from limpet.session.documents import Document, Documents, Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import changes_fields, own_ops
-from limpet.session.life.rousing import is_roused
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
 from limpet.store.protocol import Committed
@@ -365,8 +365,8 @@ class CommitBuilder:
                 learn(answer, tuple(mine))  # type: ignore[arg-type]  # all are its own
         self.events = tuple(events[place] for place in range(len(self._drafts)))
         for answer in answers[: len(by_key)]:
-            if is_roused(answer.head):
-                from limpet.session.life.mover import resume_on_input
+            if roused_us(answer.head.facts) is not None:
+                from limpet.session.life.transitions import resume_on_input
 
                 await resume_on_input(Session(self._journal, answer.head.key, untyped=True))
 

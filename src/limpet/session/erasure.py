@@ -29,7 +29,7 @@ from limpet.store.protocol import (
 
 async def delete_session(journal: Journal, key: Key) -> bool:
     """Delete the session's log: see `Limpet.delete`."""
-    from limpet.session.life.archiving import end_session
+    from limpet.session.life.archive import end_session
     from limpet.session.life.memory import forget_memory
 
     await notify_parent(journal, key)
@@ -43,7 +43,7 @@ async def delete_session(journal: Journal, key: Key) -> bool:
 
 async def erase_session(journal: Journal, key: Key, forks: Forks) -> Erasure | None:
     """Erase the session: see `Limpet.erase`."""
-    from limpet.session.life import archiving
+    from limpet.session.life import archive as archiving
     from limpet.session.life.memory import forget_memory
 
     store, hub = journal.store, journal.hub
@@ -70,7 +70,7 @@ async def erase_session(journal: Journal, key: Key, forks: Forks) -> Erasure | N
 async def erase_user(journal: Journal, app: str, user: str) -> Erasures:
     """Erase everything of a user of an app: see `Limpet.erase_user`."""
     from limpet.session.history.checkpoints import store_checkpoints
-    from limpet.session.life import archiving
+    from limpet.session.life import archive as archiving
 
     of = key_of(Key(app, user, "any"))  # refuses what could not be one
     store, hub = journal.store, journal.hub

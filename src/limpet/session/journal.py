@@ -81,7 +81,7 @@ class Journal:
         self.metrics = Metrics()
         self.queue = Queue(self.commit)  # what append_soon has queued: see `queueing`
         self._contended: dict[str, asyncio.Lock] = {}
-        self.archive: Any = None  # an Archive, if one is open: see `life.archives`
+        self.archive: Any = None  # an Archive, if one is open: see `life.archive_storage`
         self.lifecycles: dict[str, Lifecycle] = {}  # by app
         self.apart_from: Journal | None = None  # where a log that is read apart has its documents
         self.keeping = keep(self)

@@ -87,9 +87,8 @@ if TYPE_CHECKING:
     from limpet.model.envelope.record import Envelope
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
-    from limpet.session.life.archives import Archive
-    from limpet.session.life.report import Resumption
-    from limpet.session.life.retrieval import Retrieve
+    from limpet.session.life.archive_storage import Archive
+    from limpet.session.life.resumption import Resumption, Retrieve
     from limpet.session.life.tools import ToolRegistry
     from limpet.session.move.adopter import Adopter
     from limpet.session.move.transfer import Copied
@@ -808,9 +807,9 @@ class Limpet:
         CheckpointIntegrity, InsufficientTokenBudget, RequiredToolUnavailable,
         ToolAuthorizationFailed, SessionIntegrity: it stays suspended then.
         """
-        from limpet.session.life.resumption import Resuming, Settings
+        from limpet.session.life.resumption import ResumptionRun, ResumptionSettings
 
-        settings = Settings(
+        settings = ResumptionSettings(
             tools=tools,
             retrieve=retrieve,
             memory=memory,
@@ -829,7 +828,7 @@ class Limpet:
         session: Session[Any] = Session(
             self._journal, key_of(key, user, id), actor=actor, typed=typed
         )
-        return session, await Resuming(session, settings, actor).run()
+        return session, await ResumptionRun(session, settings, actor).run()
 
     async def unarchive(
         self,
@@ -845,10 +844,10 @@ class Limpet:
         Its file is proved first, and removed from the archive at the end. Interrupted, it goes on
         when called again. Raises InvalidTransition if it is not archived, ArchiveFailed.
         """
-        from limpet.session.life.archiving import unarchive_session
-        from limpet.session.life.mover import NOBODY
+        from limpet.session.life.archive import unarchive_session
+        from limpet.session.life.transitions import LIFECYCLE_ACTOR
 
-        acting = check_actor(actor) or NOBODY
+        acting = check_actor(actor) or LIFECYCLE_ACTOR
         session: Session[Any] = Session(self._journal, key_of(key, user, id), untyped=True)
         done = await unarchive_session(session, acting)
         return replace(done, side_effects=rule(ARCHIVED, "unarchive").effects)
@@ -869,7 +868,7 @@ class Limpet:
         stay behind. Of a fork it has the state that it began on, not the log of its parent. Raises
         BundleRefused, and SessionCorrupt if an event cannot be read.
         """
-        from limpet.session.move.files import check_path, export_session
+        from limpet.session.move.import_export import check_path, export_session
 
         named, target = key_and((key, *then), path, "a path")
         await export_session(self._journal, named, check_path(target), memory=True)
@@ -882,7 +881,7 @@ class Limpet:
         interrupted. Raises SessionConflict if the store has another log under the key,
         SessionDeleted or SessionErased if it was ended there. It writes no app: or user: name.
         """
-        from limpet.session.move.files import check_path, import_session
+        from limpet.session.move.import_export import check_path, import_session
 
         return await import_session(self._journal, check_path(path))
 
@@ -1029,7 +1028,7 @@ def bind_runtime(run_turn: RunTurn) -> None:
 
 async def _open_archived(session: Session[Any], tail: int, *, archived: bool) -> Session[Any]:
     """An archived session as its file has it, to be read. Raises SessionArchived unless asked."""
-    from limpet.session.life.archiving import read_archived
+    from limpet.session.life.archive import read_archived
 
     if not archived:
         raise SessionArchived(session.key)
@@ -1056,6 +1055,6 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
 def _open_archive(archive: str | Archive | None) -> Archive | None:
     if not isinstance(archive, str):
         return archive
-    from limpet.session.life.archives import open_archive  # most stores have none
+    from limpet.session.life.archive_storage import open_archive  # most stores have none
 
     return open_archive(archive)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.errors import BackupRefused, InvalidInput
-from limpet.model import described
+from limpet.model import PAGE_MAX, described
+from limpet.model.facts.timeouts import USUAL, unusual
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
@@ -21,10 +23,13 @@ from limpet.store.cursor import check_app
 from limpet.store.open import refuse_uncopied
 from limpet.store.protocol import (
     Backups,
+    Check,
     Diagnosis,
     Examined,
     Progress,
+    Query,
     Report,
+    Store,
 )
 
 if TYPE_CHECKING:
@@ -59,8 +64,6 @@ class StoreMaintenance:
 
     async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
         """Verify everything, and look at how the store is kept; each finding says what to do."""
-        from limpet.session.life.earlier import earlier_documents
-        from limpet.session.life.usual import unusual_timeouts
         from limpet.store.doctor import read_checks
 
         store = self._journal.store
@@ -143,7 +146,7 @@ class StoreMaintenance:
 
         Files are replaced, each at once, and never read back. Bodies are in plain text.
         """
-        from limpet.session.move.files import check_path
+        from limpet.session.move.import_export import check_path
         from limpet.session.move.mirror import mirror
 
         if key is not None and app is not None:
@@ -156,3 +159,58 @@ class StoreMaintenance:
         if not callable(hook):
             raise InvalidInput("on_metric takes a function of a limpet.Metric.")
         self._journal.metrics.add(hook)
+
+
+async def unusual_timeouts(store: Store) -> tuple[Check, ...]:
+    """A warning for each timeout that sessions have and that is unusually short or long."""
+    counts: Counter[str] = Counter()
+    cursor: str | None = None
+    while True:
+        page = await store.heads(Query(reverse=False), cursor=cursor, limit=PAGE_MAX)
+        for head in page.items:
+            if "timeouts" in head.facts:
+                counts.update(unusual(head.facts))
+        cursor = page.cursor
+        if cursor is None:
+            return tuple([_check(name, counts[name]) for name in USUAL if counts[name]])
+
+
+def _check(name: str, count: int) -> Check:
+    least, most = USUAL[name]
+    found = f"{count:,} sessions are outside of the usual {least} to {most}"
+    advice = "Look whether that is meant; set others with s.lifecycle.set_timeouts."
+    return Check(f"timeout {name}", found, "warning", advice)
+
+
+_POLICIES: Final = ("checkpointing", "retention", "learnings", "curated", "gates")
+_MEMORY: Final = ("session/", "episodic/", "own/", "promoted/", "semantic/", "procedural/")
+_ADVICE: Final = (
+    "If a build before 0.1.0 has put them there, say policies and gates again "
+    "(lp.policies.checkpointing, lp.policies.retention, lp.policies.gates), and put what "
+    "sessions remember again: "
+    "lp.documents('memory', owner=(app, user)).list() shows it, s.memory.session.put keeps it. "
+    "Then delete the old documents."
+)
+
+
+async def earlier_documents(store: Store) -> tuple[Check, ...]:
+    """A warning if there are documents where Limpet does not read its own any more."""
+    found = [name for name in _POLICIES if await _has(store, name)]
+    if await _has_memory(store):
+        found.append("memory")
+    if not found:
+        return ()
+    text = f"documents in {', '.join(sorted(found))} are not read by Limpet itself"
+    return (Check("collections", text, "warning", _ADVICE),)
+
+
+async def _has(store: Store, collection: str) -> bool:
+    query = Query(app=f"${collection}", order="key", reverse=False)
+    return bool((await store.heads(query, cursor=None, limit=1)).items)
+
+
+async def _has_memory(store: Store) -> bool:
+    """Whether the first of them have the names that Limpet gave to what sessions remember."""
+    query = Query(app="$memory", order="key", reverse=False)
+    page = await store.heads(query, cursor=None, limit=100)
+    return any([head.key.id.startswith(_MEMORY) for head in page.items])

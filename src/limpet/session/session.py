@@ -759,7 +759,7 @@ class Session(Generic[S]):
 
     async def activate(self, *, actor: str | None = None) -> Transition:
         """Begin the work: from init, or from resumed. Raises InvalidTransition, GuardFailed."""
-        from limpet.session.life.mover import load_to_move
+        from limpet.session.life.transitions import load_to_move
 
         await load_to_move(self.writer, "activate")
         event: PhaseEvent = "reactivate" if self.phase == RESUMED else "activate"
@@ -795,7 +795,7 @@ class Session(Generic[S]):
         Interrupted, it is finished by the next call, or the next sweep. Raises InvalidTransition
         once there is nothing to finish, GuardFailed, ArchiveFailed.
         """
-        from limpet.session.life.archiving import archive_session
+        from limpet.session.life.archive import archive_session
 
         return await archive_session(self, acting(self, actor))
 
@@ -842,10 +842,10 @@ class Session(Generic[S]):
         actor: str | None = None,
         more: dict[str, Any] | None = None,
     ) -> tuple[Transition, ...]:
-        from limpet.session.life.mover import Mover
+        from limpet.session.life.transitions import PhaseChange
 
-        how: dict[str, Any] = {"reason": reason, "actor": acting(self, actor), "more": more}
-        return await Mover(self, events, **how).move()
+        change = PhaseChange(self, events, reason=reason, actor=acting(self, actor), more=more)
+        return await change.run()
 
 
 def _check_request(id: str) -> None:

@@ -26,11 +26,11 @@ from limpet.errors import (
 )
 from limpet.model import UPDATE_TRIES_MAX, Commit, Draft, Event, Fact, Head, Lease, Prepared, Reads
 from limpet.model.facts.archive import is_stub
+from limpet.model.facts.phases import roused_us
 from limpet.session.arguments import check_actor
 from limpet.session.documents import Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import Known, changes_fields
-from limpet.session.life.rousing import is_roused
 from limpet.session.logs import SESSION, lease_lost
 from limpet.session.typing.loading import Loading
 
@@ -176,7 +176,11 @@ class Writer:
             return await self._commit_archived(commit)
         known.absorb(committed, drafts)
         head = committed.head
-        if head.facts and is_roused(head) and not self.journal.queue.rouses_later(self):
+        if (
+            head.facts
+            and roused_us(head.facts) is not None
+            and not self.journal.queue.rouses_later(self)
+        ):
             await self.rouse()
         return committed.events
 
@@ -210,7 +214,7 @@ class Writer:
     def settle(self, committed: Committed) -> bool:
         """Learn what a commit of proposed drafts left; whether their input is to resume it."""
         self.known.absorb(committed, ())
-        return bool(committed.head.facts) and is_roused(committed.head)
+        return bool(committed.head.facts) and roused_us(committed.head.facts) is not None
 
     async def rouse(self) -> None:
         """Resume the session, which was suspended until input came."""

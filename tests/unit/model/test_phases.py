@@ -139,7 +139,7 @@ def test_durations_add_up_to_the_life() -> None:
         1,
     ):
         head = advanced(head, transition(phase, event), second * second * SECOND)  # type: ignore[arg-type]
-    from limpet.session.life.durations import durations
+    from limpet.session.life.transitions import durations
 
     spent = durations(head, 1_000 * SECOND)
     assert (spent.init, spent.active, spent.suspended, spent.resumed) == (1, 3 + 9, 5, 7)

@@ -57,7 +57,7 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
             if isinstance(types, str) or not all([isinstance(t, str) for t in types]):
                 raise InvalidInput("events and before take types, as in ('agent.tool_use',).")
         if self.tier != STORE:
-            from limpet.session.life.archives import open_archive  # most policies name none
+            from limpet.session.life.archive_storage import open_archive  # most policies name none
 
             open_archive(str(self.tier))
 

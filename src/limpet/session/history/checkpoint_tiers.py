@@ -27,7 +27,7 @@ from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
 
 if TYPE_CHECKING:
-    from limpet.session.life.archives import Archive
+    from limpet.session.life.archive_storage import Archive
     from limpet.store.coding.files import FileSeal
 
 _BYTES_MAX: Final = 2**30  # of an envelope: a state is bounded by its own limits
@@ -65,7 +65,7 @@ class CheckpointTiers:
         """
         from limpet.model.diff.diff import diff
         from limpet.model.envelope import envelope
-        from limpet.session.life.archives import put_bytes
+        from limpet.session.life.archive_storage import put_bytes
 
         seq, schema_version, fields = state
         if base is None:
@@ -92,7 +92,7 @@ class CheckpointTiers:
         """
         from limpet.model.diff.diff import Diff
         from limpet.model.envelope import envelope
-        from limpet.session.life.archives import fetch_bytes
+        from limpet.session.life.archive_storage import fetch_bytes
 
         key, uid = of
         if not await self._is_ours(key, place.tier, place.file):
@@ -123,7 +123,7 @@ class CheckpointTiers:
     async def forget(self, app: str, user: str, *ids: str) -> None:
         """Remove all files of sessions, or without ids of a user, in every tier that the policy of
         the app ever named. Raises ArchiveFailed."""
-        from limpet.session.life.archives import folder_of
+        from limpet.session.life.archive_storage import folder_of
 
         for tier in await self._ever(app):
             folders = [_folder(Key(app, user, id)) for id in ids] or [folder_of(app, user)]
@@ -159,7 +159,7 @@ class CheckpointTiers:
         return file_seal(self._journal.store, "checkpoint", uid, file)
 
     def _archive(self, tier: str) -> Archive:
-        from limpet.session.life.archives import open_archive
+        from limpet.session.life.archive_storage import open_archive
 
         found = self._open.get(tier)
         if found is None:
@@ -171,7 +171,7 @@ class CheckpointTiers:
 
 def _folder(key: Key) -> str:
     """Where the files of one session are. The name says nothing about the user."""
-    from limpet.session.life.archives import folder_of
+    from limpet.session.life.archive_storage import folder_of
 
     own = sha256(canonical(["checkpoints", key.id])).hexdigest()[:32]
     return f"{folder_of(key.app, key.user)}/{own}"

@@ -20,13 +20,13 @@ from limpet.model.facts import (
 from limpet.model.facts.timeouts import renewed
 from limpet.session.arguments import check_actor, check_lease_seconds, timer_at
 from limpet.session.handle import Handle
-from limpet.session.life.durations import Durations, durations
 from limpet.session.life.policy import refusal
 
 if TYPE_CHECKING:
     from limpet.model import Head, Lease
     from limpet.session.life.memory import Memory
     from limpet.session.life.tools import ToolRegistry
+    from limpet.session.life.transitions import Durations
 
 
 class SessionLifecycle:
@@ -76,6 +76,8 @@ class SessionLifecycle:
     @property
     def durations(self) -> Durations:
         """Seconds in each phase, up to now or to its end, the active ratio, and suspensions."""
+        from limpet.session.life.transitions import durations
+
         return durations(self._session.writer.known.head, self._session.writer.journal.now_us())
 
     @property
@@ -163,9 +165,9 @@ class SessionTools:
 
 def acting(session: Handle, actor: str | None) -> str:
     """Return who acts: the one named, the one bound, or nobody in particular."""
-    from limpet.session.life.mover import NOBODY
+    from limpet.session.life.transitions import LIFECYCLE_ACTOR
 
-    return check_actor(actor) or session.actor or NOBODY
+    return check_actor(actor) or session.actor or LIFECYCLE_ACTOR
 
 
 class Internals:
@@ -185,14 +187,14 @@ class Internals:
 
     async def stub(self) -> Head | None:
         """What stands in the store for this session while its log is in the archive."""
-        from limpet.session.life.archiving import stub_of
+        from limpet.session.life.archive import stub_of
 
         writer = self._session.writer
         return await stub_of(writer.journal, self._session.key, writer.known.uid)
 
     async def rouse(self) -> None:
         """Input came that ends its suspension: resume it, by an object of its own."""
-        from limpet.session.life.mover import resume_on_input
+        from limpet.session.life.transitions import resume_on_input
 
         session = self._session
         other = type(session)(session.writer.journal, session.key, untyped=True)  # type: ignore[call-arg]  # a Session

@@ -77,12 +77,12 @@ class Memory(Buffers):
 
     def __init__(self, session: Handle) -> None:
         journal = session.writer.journal.documents
-        self._session, self._working = session, Working()
+        self._session, self._working = session, WorkingMemory()
         self._own = Internal(journal, COLLECTION, owner=(session.app, session.user))
         self._interval = CheckpointInterval(journal, session.key)
 
     @property
-    def working(self) -> Working:
+    def working(self) -> WorkingMemory:
         """Of this object alone, for as long as the session is active."""
         return self._working
 
@@ -117,14 +117,14 @@ class Memory(Buffers):
     def _by_head(self, made: Callable[[Head | None], Layer]) -> Layer:
         """A layer whose place the head decides: whom the session works for, or on what."""
         head = self._session.writer.known.maybe_head
-        return Unread(self._session, made) if head is None else made(head)
+        return UnreadLayer(self._session, made) if head is None else made(head)
 
-    def layer(self, name: LayerName) -> Working | Layer:
-        found: Working | Layer = getattr(self, name)
+    def layer(self, name: LayerName) -> WorkingMemory | Layer:
+        found: WorkingMemory | Layer = getattr(self, name)
         return found
 
 
-class Working:
+class WorkingMemory:
     """Memory of the live object: gone with it, and when the session is suspended."""
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ class Layer:
         return Remembered(name, document.value, document.version)
 
 
-class Unread(Layer):
+class UnreadLayer(Layer):
     """A layer of a session of which this object has read nothing: each verb reads its head first,
     or a child would write to what it may only read."""
 

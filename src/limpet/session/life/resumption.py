@@ -7,10 +7,13 @@ state that it will be; the same commit rewinds to it.
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import sha256
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -18,28 +21,29 @@ from limpet.errors import (
     CheckpointIntegrity,
     InsufficientTokenBudget,
     InvalidInput,
+    LimpetError,
+    MigrationError,
     NoCheckpoint,
     NoFullCheckpoint,
     SessionCorrupt,
     SessionIntegrity,
 )
-from limpet.model import PAGE_MAX, Fact, checksum, described
+from limpet.model import EMPTY, PAGE_MAX, Fact, Head, Key, canonical, checksum, described
 from limpet.model.facts import RESUMED, PhaseEvent, degraded_in, tools_in
 from limpet.model.facts.phases import rule
 from limpet.model.facts.running.budgets import remaining, spent
 from limpet.model.facts.view import Facts
-from limpet.session.documents import Put, commit_puts
+from limpet.session.documents import Internal, Put, commit_puts
+from limpet.session.handle import Handle
 from limpet.session.history.checkpoint_log import Checkpoint
 from limpet.session.history.checkpoints import TrustedCheckpoint, trusted, unread_states, verified
 from limpet.session.history.point_in_time import fields_of, head_now
 from limpet.session.history.rewind import rewind
-from limpet.session.life.briefing import ENTRIES_MAX, Briefing
-from limpet.session.life.integrity import Restored, failures
+from limpet.session.journal import Journal
 from limpet.session.life.memory import LAYERS, Remembered, summary
-from limpet.session.life.mover import Mover, load_to_move
-from limpet.session.life.report import Resumption, Step, StepName
-from limpet.session.life.retrieval import Evidence, Retrieval, Retrieve
+from limpet.session.life.policy import Function, call_function, refusal
 from limpet.session.life.tools import Bound, ToolRegistry, bind, wanted_in
+from limpet.session.life.transitions import PhaseChange, load_to_move
 from limpet.session.logs import SESSION
 from limpet.store.answers import plural
 
@@ -56,7 +60,7 @@ CHECKS: Final = 6
 ACTOR: Final = "system:lifecycle"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ResumptionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a resumption is asked to do."""
 
     tools: ToolRegistry | None = None
@@ -74,13 +78,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     role: Role | None = None
 
 
-class Resuming:
+class ResumptionRun:
     """One resumption under way."""
 
-    def __init__(self, session: Session[Any], settings: Settings, actor: str | None) -> None:
+    def __init__(
+        self, session: Session[Any], settings: ResumptionSettings, actor: str | None
+    ) -> None:
         self._session, self._of = session, settings
         self._actor = actor or session.actor or ACTOR
-        self._steps: list[Step] = []
+        self._steps: list[ResumptionStep] = []
         self._warnings: list[str] = []
         self._checkpoint: Checkpoint | None = None
         self._evidence: dict[str, Evidence] = {}
@@ -111,7 +117,7 @@ class Resuming:
     async def _step(self, name: StepName, phase: Callable[[], Any]) -> None:
         began = time.perf_counter()
         found = await phase()
-        self._steps.append(Step(name, time.perf_counter() - began, found))
+        self._steps.append(ResumptionStep(name, time.perf_counter() - began, found))
 
     # --- 1: the state --------------------------------------------------------------------------
 
@@ -178,9 +184,14 @@ class Resuming:
     async def _rehydrate(self) -> str:
         session, of = self._session, self._of
         queries = session.writer.known.fields.get(QUERIES, ()) if of.queries is None else of.queries
-        how = {"fresh_seconds": of.fresh_seconds, "deadline_seconds": of.deadline_seconds}
-        how["cache_seconds"] = of.cache_seconds
-        retrieval = Retrieval(session.writer.journal, session.key, of.retrieve, **how)
+        retrieval = Retrieval(
+            session.writer.journal,
+            session.key,
+            of.retrieve,
+            fresh_seconds=of.fresh_seconds,
+            deadline_seconds=of.deadline_seconds,
+            cache_seconds=of.cache_seconds,
+        )
         self._evidence = await retrieval.all(list(queries))
         self._warnings += retrieval.warnings
         self._tokens = tokens_left(session.head.facts, of.tokens)
@@ -237,7 +248,7 @@ class Resuming:
         """On the newest head: others may have written since the first phase."""
         session, of = self._session, self._of
         head = await head_now(session.writer)
-        restored = Restored(
+        restored = ToVerify(
             tools=self._bound.tools,
             tokens=tokens_left(head.facts, of.tokens),
             tokens_min=of.tokens_min,
@@ -280,14 +291,17 @@ class Resuming:
         fact = () if bound.is_in(session.head.facts) else (bound.fact,)
         back = None if self._back is None else (self._back.fold, self._back.data)
         if events:
-            how: dict[str, Any] = {
-                "actor": self._actor,
-                "more": report.figures,
-                "between": fact,
-                "rewinds": back,
-            }
-            how |= {"damaged": back is not None, "verified": True, "puts": self._puts}
-            await Mover(session, events, **how).move()
+            await PhaseChange(
+                session,
+                events,
+                actor=self._actor,
+                more=report.figures,
+                between=fact,
+                rewinds=back,
+                damaged=back is not None,
+                verified=True,
+                puts=self._puts,
+            ).run()
         else:  # it is resumed already, and shall stay so
             await self._record_in_place(fact)
 
@@ -295,8 +309,7 @@ class Resuming:
         """What has changed, where there is no transition to record it with."""
         writer, back = self._session.writer, self._back
         if back is not None:
-            how: dict[str, Any] = {"actor": self._actor, "data": back.data, "damaged": True}
-            await rewind(writer, back.fold, **how)
+            await rewind(writer, back.fold, actor=self._actor, data=back.data, damaged=True)
             if self._puts:
                 await commit_puts(writer.journal, (), self._puts)
         if facts:
@@ -319,3 +332,286 @@ async def role_of(role: Role | None, session: Session[Any]) -> str | None:
 def tokens_left(facts: Facts, tokens: int | None) -> int | None:
     """What is left of so many tokens, or else of the session's own budget; None: no limit."""
     return remaining(facts)[1] if tokens is None else tokens - spent(facts).tokens
+
+
+class ToVerify(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resumption has found so far."""
+
+    tools: Mapping[str, Any]
+    tokens: int | None
+    tokens_min: int
+    checksum: str | None = None  # what the state has to have; None: as the log gives it
+    plan: Function | None = None
+
+
+async def failures(session: Handle, head: Head, restored: ToVerify) -> tuple[str, ...]:
+    """Why the session must not go on; each begins with the name of its check."""
+    found = (
+        _checksum(session, restored.checksum),
+        _schema(session, head),
+        _tools(head, restored.tools),
+        _budget(restored),
+        await _plan(session, restored.plan),
+        await _children(session, head),
+    )
+    return tuple([reason for reason in found if reason is not None])
+
+
+def _checksum(session: Handle, wanted: str | None) -> str | None:
+    known = session.writer.known
+    if known.damaged:
+        return f"checksum: event {known.damaged[0]} cannot be read"
+    if wanted is not None and checksum(known.fields).hex() != wanted:
+        return "checksum: its state is not the one of the checkpoint"
+    return None
+
+
+def _schema(session: Handle, head: Head) -> str | None:
+    """Its state has the version that this code is for, or one that it reads as its own."""
+    typed, version = session.writer.typed, head.schema_version
+    if typed is None or version is None:
+        return None
+    try:
+        needs = bool(typed.way(version))
+    except MigrationError as error:
+        return f"schema: {error.summary}"
+    return f"schema: its state is {version} and needs a migration" if needs else None
+
+
+def _tools(head: Head, bound: Mapping[str, Any]) -> str | None:
+    wanted = tools_in(head.facts).items()
+    required = [name for name, kept in wanted if kept.get("required", True)]
+    lacking = sorted(set(required) - set(bound))
+    return f"tools: {', '.join(lacking)} not bound" if lacking else None
+
+
+def _budget(restored: ToVerify) -> str | None:
+    low = restored.tokens is not None and restored.tokens < restored.tokens_min
+    return f"budget: {restored.tokens} tokens left" if low else None
+
+
+async def _plan(session: Handle, plan: Function | None) -> str | None:
+    reason = None if plan is None else await refusal(plan, session)
+    return None if reason is None else f"plan: {reason}"
+
+
+async def _children(session: Handle, head: Head) -> str | None:
+    """A child that it waits for and that is not there would never end."""
+    children = head.facts.get("children")
+    if not isinstance(children, Mapping):
+        return None
+    keys = [_child_key(head.key, id, child) for id, child in children.items()]
+    found = await session.writer.journal.store.load_many(keys, tail=0)
+    lost = [key.id for key, each in zip(keys, found, strict=True) if each is None]
+    return f"children: {', '.join(lost)} not found" if lost else None
+
+
+def _child_key(parent: Key, id: str, child: Any) -> Key:
+    app = child.get("app", parent.app) if isinstance(child, Mapping) else parent.app
+    return Key(app, parent.user, id)
+
+
+Retrieve: TypeAlias = Callable[[Any], "Any | Awaitable[Any]"]
+COLLECTION: Final = "retrieval"
+_ACTOR: Final = "system:retrieval"
+_AT_ONCE: Final = 8
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """What a query gives: fresh, from the cache, or stale because it could not be retrieved."""
+
+    query: Any
+    value: Any
+    source: str  # retrieved | cached | stale
+
+
+class _Cached(msgspec.Struct, frozen=True):
+    """What is kept of a query, and until when."""
+
+    query: Any
+    value: Any
+    at_us: int
+    until_us: float = math.inf
+
+
+class Retrieval:
+    """The queries of one session."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        key: Key,
+        retrieve: Retrieve | None,
+        *,
+        fresh_seconds: float,
+        deadline_seconds: float,
+        cache_seconds: float,
+    ) -> None:
+        self._journal, self._retrieve = journal, retrieve
+        self._cache = Internal(journal, COLLECTION, owner=(key.app, key.user))
+        self._fresh_us = round(fresh_seconds * 1_000_000)
+        self._cache_us = round(cache_seconds * 1_000_000)
+        self._deadline_seconds = deadline_seconds
+        self.warnings: list[str] = []
+
+    async def all(self, queries: Sequence[Any]) -> dict[str, Evidence]:
+        """The evidence of every query, by its id. What cannot be had is a warning."""
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(query: Any) -> Evidence | None:
+            async with room:
+                return await self._one(query)
+
+        found = await asyncio.gather(*[one(query) for query in queries])
+        return {id_of(e.query): e for e in found if e is not None}
+
+    async def _one(self, query: Any) -> Evidence | None:
+        name = sha256(canonical(query)).hexdigest()
+        cached = await self._cached(name)
+        if cached is not None and self._is_fresh(cached):
+            return Evidence(query, cached.value, "cached")
+        if self._retrieve is not None:
+            try:
+                async with asyncio.timeout(self._deadline_seconds):
+                    value = await call_function(self._retrieve, query)
+                await self._cache.put(name, self._kept(query, value), actor=_ACTOR)
+            except LimpetError:
+                raise
+            except Exception as error:
+                self.warnings.append(f"retrieval failed: {id_of(query)} ({_reason(error)})")
+            else:
+                return Evidence(query, value, "retrieved")
+        if cached is None:
+            self.warnings.append(f"no evidence: {id_of(query)}")
+            return None
+        self.warnings.append(f"stale evidence: {id_of(query)}")
+        return Evidence(query, cached.value, "stale")
+
+    async def _cached(self, name: str) -> _Cached | None:
+        """What is kept of a query; it is removed once its time is over."""
+        found = await self._cache.find(name)
+        read = None if found is None else self._cache.decoded(found, _Cached)
+        if read is not None and self._journal.now_us() >= read.until_us:
+            await self._cache.purge(name)
+            return None
+        return read
+
+    def _is_fresh(self, cached: _Cached) -> bool:
+        return self._journal.now_us() - cached.at_us < self._fresh_us
+
+    def _kept(self, query: Any, value: Any) -> dict[str, Any]:
+        now_us = self._journal.now_us()
+        kept = {"query": query, "value": value, "at_us": now_us}
+        return {**kept, "until_us": now_us + self._cache_us}
+
+
+def id_of(query: Any) -> str:
+    """What a query is called: its own id, or its text."""
+    if isinstance(query, Mapping):
+        return str(
+            query.get("id") or query.get("query") or sha256(canonical(query)).hexdigest()[:12]
+        )
+    return str(query)
+
+
+def _reason(error: Exception) -> str:
+    return "too slow" if isinstance(error, TimeoutError) else type(error).__name__
+
+
+ENTRIES_MAX: Final = 20  # of each layer: the summary of it
+_CHARS_PER_TOKEN: Final = 4
+
+
+class Briefing(msgspec.Struct, frozen=True):
+    """What a resumed session begins with. `str(briefing)` is the text for a system prompt."""
+
+    role: str | None = None
+    state: Mapping[str, Any] = EMPTY
+    evidence: Mapping[str, Evidence] = EMPTY
+    memory: Mapping[str, tuple[Remembered, ...]] = EMPTY  # by layer, in the order of its list
+    tokens: int | None = None  # what the text may take
+
+    def text(self, tokens: int | None = None, count: Callable[[str], int] | None = None) -> str:
+        """The parts in order, as many whole lines as fit; `count` says how many tokens a text has.
+
+        The role is always in it. Then come the state, the evidence and the memory.
+        """
+        most, count = self.tokens if tokens is None else tokens, count or _estimate
+        lines = [] if self.role is None else [self.role]
+        used, left_out = sum(map(count, lines)), 0
+        for line in self._lines():
+            used += count(line)
+            if most is not None and used > most:
+                left_out += 1
+            else:
+                lines.append(line)
+        if left_out:
+            lines.append(f"({left_out} lines were left out: the token budget is used up.)")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _lines(self) -> list[str]:
+        lines = ["State:"] if self.state else []
+        lines += [f"- {name}: {_shown(value)}" for name, value in self.state.items()]
+        lines += ["Evidence:"] if self.evidence else []
+        for each in self.evidence.values():
+            lines.append(f"- {_shown(each.query)}: {_shown(each.value)} ({each.source})")
+        for layer, entries in self.memory.items():
+            lines += [f"Memory, {layer}:"] if entries else []
+            lines += [f"- {entry.name}: {_shown(entry.value)}" for entry in entries]
+        return lines
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _estimate(text: str) -> int:
+    return -(-len(text) // _CHARS_PER_TOKEN)
+
+
+StepName: TypeAlias = Literal["restore", "rehydrate", "rebind", "reconstruct", "verify"]
+
+
+class ResumptionStep(msgspec.Struct, frozen=True):
+    """One phase of the protocol."""
+
+    name: StepName
+    seconds: float
+    found: str
+
+
+class Resumption(msgspec.Struct, frozen=True):
+    """How a session was resumed. `print(report)` shows it."""
+
+    key: Key
+    steps: tuple[ResumptionStep, ...]
+    checkpoint: int
+    version: int
+    tools: tuple[str, ...] = ()
+    degraded: tuple[str, ...] = ()  # optional tools that are not there any more
+    substituted: Mapping[str, str] = EMPTY
+    evidence: Mapping[str, Evidence] = EMPTY
+    tokens_left: int | None = None
+    memory: Mapping[str, int] = EMPTY
+    warnings: tuple[str, ...] = ()
+    fell_back: bool = False  # to an older full checkpoint, or to the file in a tier
+    context: Briefing = Briefing()  # role, state, evidence and memory, for the agent
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What the record of the resumption holds."""
+        figures: dict[str, Any] = {"checkpoint": self.checkpoint, "state_version": self.version}
+        figures |= {"tools_bound": len(self.tools), "tools_degraded": len(self.degraded)}
+        figures["evidence"] = len(self.evidence)
+        if self.tokens_left is not None:
+            figures["tokens_left"] = self.tokens_left
+        return figures
+
+    def __str__(self) -> str:
+        lines = [f"resumed {self.key} from checkpoint {self.checkpoint}, version {self.version}"]
+        lines += [f"  {s.name:<12}{s.seconds * 1_000:>8.1f} ms  {s.found}" for s in self.steps]
+        lines += [f"  warning     {each}" for each in self.warnings]
+        return "\n".join(lines)

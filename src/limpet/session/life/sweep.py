@@ -26,9 +26,9 @@ from limpet.model.facts import ACTIVE, PhaseEvent
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.history.retention import evict
 from limpet.session.journal import Journal
-from limpet.session.life.archiving import archive_session, end_session, finish_all
+from limpet.session.life.archive import archive_session, end_session, finish_all
 from limpet.session.life.memory import forget_memory
-from limpet.session.life.mover import Mover
+from limpet.session.life.transitions import PhaseChange
 from limpet.session.logs import SESSION
 from limpet.store.leases import Deadlines, Leases, Place
 
@@ -180,8 +180,7 @@ class Sweep:
         if why == "idle":
             policy = self._journal.lifecycle(head.key.app)
             more = {"resumes": policy.resume_on_input}
-        how: dict[str, Any] = {"reason": why, "actor": ACTOR, "more": more, "release": lease}
-        await Mover(session, events, **how).move()
+        await PhaseChange(session, events, reason=why, actor=ACTOR, more=more, release=lease).run()
         self._journal.metrics.measured(f"session.{_TRACES[why]}", session=head.key)
         return done
 

@@ -44,9 +44,7 @@ from limpet.model import (
 )
 from limpet.model.adopt import check_base
 from limpet.model.events import TIME_US_MAX, TIME_US_MIN
-from limpet.session.move.checkpoints import Checkpointed
-from limpet.session.move.contents import Chunk
-from limpet.session.move.memory import MemoryEvent
+from limpet.session.move.attachments import BlobChunk, CheckpointEvent, MemoryEvent
 from limpet.store.blobs import Blob
 from limpet.store.coding import Damaged, base_body, base_from
 from limpet.store.protocol import ChainedEvent
@@ -77,7 +75,7 @@ _Hash: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 _Salt: TypeAlias = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2}){1,64}$")]
 
 
-class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
+class _HeaderLine(msgspec.Struct, frozen=True, omit_defaults=True):
     format: str
     version: int
     key: tuple[str, str, str]
@@ -112,7 +110,7 @@ class _MemoryLine(msgspec.Struct, frozen=True):
     event: _EventLine  # of its log
 
 
-class _Part(msgspec.Struct, frozen=True):
+class _BlobLine(msgspec.Struct, frozen=True):
     blob: _Hash  # of the whole
     size: Annotated[int, msgspec.Meta(ge=0, le=BLOB_BYTES_MAX)]
     media_type: Annotated[str, msgspec.Meta(max_length=MEDIA_TYPE_CHARS_MAX)]
@@ -122,19 +120,19 @@ class _Part(msgspec.Struct, frozen=True):
     data: Annotated[bytes, msgspec.Meta(max_length=BLOB_CHUNK_BYTES)]  # base64
 
 
-class _Trailer(msgspec.Struct, frozen=True):
+class _TrailerLine(msgspec.Struct, frozen=True):
     end: bool
     events: _Count
     sha256: _Hash
 
 
-class Source(Protocol):
+class BundleSource(Protocol):
     """Where a bundle is read from: a path, or one that is read through a seal."""
 
     def open(self, mode: Literal["rb"], /) -> IO[bytes]: ...
 
 
-class Opening(msgspec.Struct, frozen=True):
+class BundleHeader(msgspec.Struct, frozen=True):
     """What a bundle says first: whose log it is, and what that begins on."""
 
     key: Key
@@ -143,14 +141,14 @@ class Opening(msgspec.Struct, frozen=True):
     base: Base | None
 
 
-Entry: TypeAlias = ChainedEvent | Chunk | Checkpointed | MemoryEvent
+BundleEntry: TypeAlias = ChainedEvent | BlobChunk | CheckpointEvent | MemoryEvent
 _encode: Final = msgspec.json.Encoder().encode
-_header: Final = msgspec.json.Decoder(_Header).decode
+_header: Final = msgspec.json.Decoder(_HeaderLine).decode
 _line: Final = msgspec.json.Decoder(_EventLine).decode
-_part: Final = msgspec.json.Decoder(_Part).decode
+_part: Final = msgspec.json.Decoder(_BlobLine).decode
 _checkpoint_line: Final = msgspec.json.Decoder(_CheckpointLine).decode
 _memory_line: Final = msgspec.json.Decoder(_MemoryLine).decode
-_trailer: Final = msgspec.json.Decoder(_Trailer).decode
+_trailer: Final = msgspec.json.Decoder(_TrailerLine).decode
 
 
 # What parsing raises for bytes that are not what they should be.
@@ -179,7 +177,7 @@ class BundleWriter:
 
     def begin(self, head: Head, base: Base | None) -> None:
         key, raw = head.key, None if base is None else msgspec.Raw(base_body(base))
-        header = _Header(
+        header = _HeaderLine(
             FORMAT,
             VERSION,
             (key.app, key.user, key.id),
@@ -207,16 +205,18 @@ class BundleWriter:
         for record in records:
             self._write(_encode(_MemoryLine(name, _line_of(record))))
 
-    def add_chunk(self, chunk: Chunk) -> None:
+    def add_chunk(self, chunk: BlobChunk) -> None:
         """Write a part of a blob."""
         blob = chunk.blob
         of = (blob.hash, blob.size, blob.media_type, blob.version, blob.chunks)
-        self._write(_encode(_Part(*of, chunk.number, chunk.data)))
+        self._write(_encode(_BlobLine(*of, chunk.number, chunk.data)))
 
     def finish(self) -> None:
         """Make the file whole and give it its name."""
         assert self._packed is not None
-        self._packed.write(_encode(_Trailer(True, self._events, self._hash.hexdigest())) + b"\n")
+        self._packed.write(
+            _encode(_TrailerLine(True, self._events, self._hash.hexdigest())) + b"\n"
+        )
         self._packed.close()
         if self._blocks is not None:
             self._blocks.finish()
@@ -247,7 +247,7 @@ class BundleWriter:
 class BundleReader:
     """A bundle, read from the beginning. Raises BundleDamaged at the first thing that is wrong."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: BundleSource) -> None:
         self._path = str(source)
         try:
             self._packed = source.open("rb")
@@ -266,10 +266,10 @@ class BundleReader:
         self._file.close()
         self._packed.close()
 
-    def read(self, events_max: int, bytes_max: int) -> list[Entry]:
+    def read(self, events_max: int, bytes_max: int) -> list[BundleEntry]:
         """The next events and parts of blobs, in the order of the file. None are left if the list
         is empty, and the trailer was right then."""
-        found: list[Entry] = []
+        found: list[BundleEntry] = []
         size = 0
         while not self.ended and len(found) < events_max and size < bytes_max:
             line = self._next(EVENT_LINE_BYTES_MAX)
@@ -281,7 +281,7 @@ class BundleReader:
                 found.append(self._chunk(line))
             elif line.startswith(_CHECKPOINT):
                 event = self._parsed(_checkpoint_line, line).checkpoint
-                found.append(Checkpointed(self._record(event)))
+                found.append(CheckpointEvent(self._record(event)))
             elif line.startswith(_MEMORY):
                 of = self._parsed(_memory_line, line)
                 found.append(MemoryEvent(of.memory, self._record(of.event)))
@@ -300,7 +300,7 @@ class BundleReader:
     def damaged(self, reason: str) -> BundleDamaged:
         return BundleDamaged(self._path, reason)
 
-    def _open(self) -> Opening:
+    def _open(self) -> BundleHeader:
         try:
             line = self._next(self._header_max)
         except BaseException:  # what the file is read through may refuse it, too
@@ -320,7 +320,7 @@ class BundleReader:
                 check_base(base)
             if wrong := unfit(header.uid, ID_CHARS_MAX):
                 raise self.damaged(f"the uid of its session {wrong}")
-            opening = Opening(Key(*header.key), header.uid, header.floor, base)
+            opening = BundleHeader(Key(*header.key), header.uid, header.floor, base)
         except StoreError:  # of the file itself, or of its seal
             self.close()
             raise
@@ -333,10 +333,10 @@ class BundleReader:
         self._hash.update(line)
         return opening
 
-    def _chunk(self, line: bytes) -> Chunk:
+    def _chunk(self, line: bytes) -> BlobChunk:
         part = self._parsed(_part, line)
         blob = Blob(part.blob, part.size, part.media_type, part.chunks, part.version)
-        return Chunk(blob, part.number, part.data)
+        return BlobChunk(blob, part.number, part.data)
 
     def _parsed(self, decode: Callable[[bytes], T], line: bytes) -> T:
         try:
@@ -394,7 +394,7 @@ class BundleReader:
             raise BundleRefused(self._path, _unread(error)) from error
 
 
-def _size_of(source: Source) -> int | None:
+def _size_of(source: BundleSource) -> int | None:
     """The bytes of a file; None of one that is read through a seal, which only we can have made."""
     return source.stat().st_size if isinstance(source, Path) else None
 

@@ -112,7 +112,7 @@ async def _write(session: Session[Any], directory: Path) -> int:
 async def _log(session: Session[Any], place: Path) -> int:
     """events.jsonl, a page at a time; how many there are."""
     after, lines, version = session.head.floor, 0, session.version
-    with _Written(place / "events.jsonl") as file:
+    with _AtomicFile(place / "events.jsonl") as file:
         while after < version and (page := await session.read(after=after, limit=PAGE_MAX)):
             some = [event for event in page if event.seq <= version]
             await in_thread(lambda some=some: file.lines(map(event_form, some)))  # type: ignore[misc]  # bound now
@@ -130,11 +130,11 @@ async def _rest(session: Session[Any], place: Path) -> None:
 
     def write() -> None:
         _json(place / "session.json", _summary(session, head))
-        with _Written(place / "wake-queue.jsonl") as file:
+        with _AtomicFile(place / "wake-queue.jsonl") as file:
             file.lines(sorted(timers, key=lambda timer: str(timer["at"])))
         _json(place / "runtime" / "checkpoint.json", newest[0] if newest else None)
         for name, note in notes.items():
-            with _Written(place / "runtime" / _NOTES[name]) as file:
+            with _AtomicFile(place / "runtime" / _NOTES[name]) as file:
                 file.text("" if note is None else _shown(note.value))
 
     await in_thread(write)
@@ -218,20 +218,20 @@ def _name(part: str) -> str:
 
 
 def _json(path: Path, value: Any) -> None:
-    with _Written(path) as file:
+    with _AtomicFile(path) as file:
         file.text(msgspec.json.format(_encode(value)).decode() + "\n")
 
 
 _encode: Final = msgspec.json.Encoder(enc_hook=str).encode
 
 
-class _Written:
+class _AtomicFile:
     """A file that takes its place when it is whole."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._part = path, path.with_name(f"{path.name}.part")
 
-    def __enter__(self) -> _Written:
+    def __enter__(self) -> _AtomicFile:
         with self._checked():
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC

@@ -9,29 +9,34 @@ sends what is missing. One session that cannot be copied does not stop the other
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from limpet.errors import (
     ArchiveFailed,
     InvalidInput,
+    ScopeFull,
     SessionArchived,
+    SessionConflict,
     SessionCorrupt,
     SessionDeleted,
     SessionErased,
     SessionError,
+    SessionExists,
     SessionNotFound,
 )
 from limpet.model import (
     CHECKPOINTS,
+    OPS_PER_EVENT_MAX,
     PAGE_MAX,
     Base,
     Commit,
     Head,
     Key,
     checkpoints_of,
+    encode,
     is_reserved,
     owner_of,
 )
@@ -52,20 +57,24 @@ from limpet.session.move.adopter import (
     records_in,
     refuse_gone,
 )
-from limpet.session.move.checkpoints import (
+from limpet.session.move.attachments import (
     PINS_MAX,
-    Marks,
+    CheckpointMarks,
+    blobs_in,
+    copy_blobs,
+    here_of,
     load_log,
     log_piece,
     log_records,
+    logs_of,
     marks_read,
+    memory_piece,
+    memory_records,
     newest_log,
     pinned,
 )
-from limpet.session.move.contents import blobs_in, copy_blobs
-from limpet.session.move.memory import here_of, logs_of, memory_piece, memory_records
-from limpet.session.move.names import copy_names, missing, owners
 from limpet.store.answers import Committed, Loaded, Owner, Progress, Query, plural
+from limpet.store.protocol import Names
 
 REFUSED_NAMED_MAX: Final = 1_000
 _REFUSALS: Final = (SessionError, InvalidInput)
@@ -296,7 +305,7 @@ class Transfer:
     async def _archived(self, head: Head) -> None:
         """Send the log of an archived session from its file: a stub in the target would name a file
         that belongs to this store, and goes when either of them needs it no more."""
-        from limpet.session.life.archiving import read_archived
+        from limpet.session.life.archive import read_archived
 
         key, kept = head.key, place(head.facts)
         assert kept is not None
@@ -340,11 +349,11 @@ class Transfer:
                 if not self._outbox.stopped(key):
                     await self._contents(key)
 
-    async def _marks(self, head: Head) -> Marks:
+    async def _marks(self, head: Head) -> CheckpointMarks:
         """What the checkpoints of a session say; nothing, if it has none."""
         key = head.key
         if is_reserved(key.app):
-            return Marks()
+            return CheckpointMarks()
         known = key in self._logs
         log = self._logs[key] if known else await load_log(self._journal.store, key)
         return marks_read(log, head.uid)
@@ -503,3 +512,93 @@ class _Outbox:
 
 def _owned(owner: Owner) -> str:
     return f"{owner[0]}/{owner[1]}" if owner[1] else f"the app {owner[0]}"
+
+
+_OWNERS: Final = 100
+_TRIES: Final = 16
+_PART_BYTES: Final = 2**20
+_FASTER: Final = (SessionConflict, SessionExists)
+_UNABLE: Final = (InvalidInput, ScopeFull, SessionDeleted, SessionErased)
+
+
+class MissingNames(msgspec.Struct):
+    """The names of one owner that a target does not have, and those that cannot be copied."""
+
+    values: dict[str, Any]
+    unread: dict[str, str]  # and why
+
+
+async def owners(source: Names, app: str | None) -> AsyncIterator[Owner]:
+    """Everybody who has names, in order."""
+    after: Owner | None = None
+    while page := await source.owners(app, after=after, limit=_OWNERS):
+        for owner in page:
+            yield owner
+        after = page[-1]
+
+
+async def missing(source: Names, target: Adopter, owner: Owner) -> MissingNames:
+    """What an owner has in the source and never had in the target."""
+    has = await source.names_of(*owner)
+    there = await target.names_of(*owner) if has else {}
+    found = MissingNames({}, {})
+    for name in has:
+        scope = has[name]
+        if scope.deleted or name in there:
+            continue
+        if scope.damage is not None:
+            found.unread[name] = scope.damage
+        else:
+            found.values[name] = scope.value
+    return found
+
+
+async def copy_names(source: Names, target: Adopter, owner: Owner) -> tuple[int, dict[str, str]]:
+    """Copy an owner's missing names: how many were set, and why others could not be.
+
+    A value that is too large for one event cannot be copied; nor can a name for which the target
+    has no room, or whose owner was erased there.
+    """
+    unable: dict[str, str] = {}
+    done = 0
+    for _ in range(_TRIES):
+        found = await missing(source, target, owner)
+        waiting = _shared({n: v for n, v in found.values.items() if n not in unable})
+        try:
+            for values in waiting:
+                done += await _write(target, owner, values, unable)
+        except _FASTER:
+            continue  # another writer was first: see what is still missing
+        return done, found.unread | unable
+    raise SessionConflict(f"{owner[0]}/{owner[1]}", "name", 0, "another", "a shared name")
+
+
+async def _write(
+    target: Adopter, owner: Owner, values: Mapping[str, Any], unable: dict[str, str]
+) -> int:
+    """Set these names, or each by itself if together they are refused."""
+    try:
+        await target.write_names(owner, values)
+    except _FASTER:
+        raise
+    except _UNABLE as error:
+        if len(values) == 1:
+            unable |= dict.fromkeys(values, str(error))
+            return 0
+        return sum([await _write(target, owner, {n: v}, unable) for n, v in values.items()])
+    return len(values)
+
+
+def _shared(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The names in parts that fit an event; a value that is larger has one to itself."""
+    part: dict[str, Any] = {}
+    size = 0
+    for name, value in values.items():
+        more = len(encode(value))
+        if part and (size + more > _PART_BYTES or len(part) == OPS_PER_EVENT_MAX):
+            yield part
+            part, size = {}, 0
+        part[name] = value
+        size += more
+    if part:
+        yield part

@@ -17,7 +17,7 @@ from limpet.session.commit import CommitBuilder
 from limpet.session.documents import Documents
 from limpet.session.history.history import SessionHistory
 from limpet.session.life.lifecycle import SessionLifecycle, SessionTools
-from limpet.session.life.memory import Episodes, Layer, Memory, Overlay, Working
+from limpet.session.life.memory import Episodes, Layer, Memory, Overlay, WorkingMemory
 from limpet.session.limpet import Limpet
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.policies import StorePolicies
@@ -84,7 +84,7 @@ class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
     """The policies of apps and agents, without await."""
 
 
-class SyncWorking(Facade[Working], of=Working):
+class SyncWorking(Facade[WorkingMemory], of=WorkingMemory):
     """Working memory, without await."""
 
 

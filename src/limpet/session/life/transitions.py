@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
 from msgspec import structs
 
 from limpet.errors import (
@@ -24,11 +25,12 @@ from limpet.errors import (
     SessionConflict,
     ToolAuthorizationFailed,
 )
-from limpet.model import UPDATE_TRIES_MAX, Fact, Fold, Lease
+from limpet.model import EMPTY, UPDATE_TRIES_MAX, Fact, Fold, Head, Lease
 from limpet.model.facts.phases import (
     ACTIVE,
     ARCHIVED,
     COMPLETED,
+    COUNTED,
     INIT,
     RESUMED,
     SUSPENDED,
@@ -48,24 +50,29 @@ from limpet.session.handle import Handle
 from limpet.session.history.checkpoint_log import CheckpointRequest
 from limpet.session.history.checkpoints import store_checkpoints, verified
 from limpet.session.history.rewind import replacing
-from limpet.session.life.durations import DAY_SECONDS, durations
-from limpet.session.life.ending import Ending
 from limpet.session.life.memory import promotions
-from limpet.session.life.policy import Transition, call_function, function_name, refusal
-from limpet.session.life.rousing import rouse
+from limpet.session.life.policy import (
+    CLEANUP,
+    Function,
+    Lifecycle,
+    Transition,
+    call_function,
+    function_name,
+    refusal,
+)
 from limpet.session.life.tools import binding
 from limpet.session.logs import SESSION
 from limpet.session.runs.runs import status_at
 from limpet.session.writer import Writer
 
-NOBODY: Final = "system:lifecycle"
+LIFECYCLE_ACTOR: Final = "system:lifecycle"
 _TAIL: Final = 20
 _PAUSE_SECONDS_MAX: Final = 0.002
 _ENDS: Final = ("terminate", "expire")
 _LEAVES: Final = ("release_tools", "record_error")  # with whatever an app has declared for its end
 
 
-class Mover:
+class PhaseChange:
     """One transition (or two in one commit) of one session, on its way."""
 
     def __init__(
@@ -98,9 +105,9 @@ class Mover:
         self._damaged, self._verified, self._to, self._puts = damaged, verified, to, puts
         self._bound: Fact | None = None
         self._hooked: set[tuple[Phase, Phase]] = set()
-        self._ending: Ending | None = None
+        self._ending: Cleanups | None = None
 
-    async def move(self) -> tuple[Transition, ...]:
+    async def run(self) -> tuple[Transition, ...]:
         """Decide and record, until no other writer was faster. Raises InvalidTransition,
         GuardFailed, and what a hook before the transition raises: nothing is recorded then."""
         writer = self._session.writer
@@ -134,10 +141,17 @@ class Mover:
             facts.insert(-1, status)
         drafts = tuple([writer.journal.prepare(fact, self._actor) for fact in facts])
         puts = (*self._puts, *await self._promotions(steps[0]))
-        how: dict[str, Any] = {"release": self._release, "puts": puts}
-        if self._rewinds is not None:  # its fields are those of its class, as the log has them
-            how |= {"schema": writer.known.head.schema_version, "classless": False}
-        events = await writer.commit(drafts, version, **how)
+        if self._rewinds is None:
+            events = await writer.commit(drafts, version, release=self._release, puts=puts)
+        else:  # its fields are those of its class, as the log has them
+            events = await writer.commit(
+                drafts,
+                version,
+                schema=writer.known.head.schema_version,
+                classless=False,
+                release=self._release,
+                puts=puts,
+            )
         moved = [event for event, fact in zip(events, facts, strict=True) if fact in moves]
         if self._release is not None:
             writer.lease = None  # it ended with the commit
@@ -167,15 +181,16 @@ class Mover:
         """A completed session's episodes become the user's, in the same commit."""
         if "promote_memory" not in step.side_effects:
             return ()
-        return await promotions(self._session, self._actor or NOBODY)
+        return await promotions(self._session, self._actor or LIFECYCLE_ACTOR)
 
     def _fact(self, step: Transition, *, first: bool) -> Fact:
         more = dict(self._more) if first else {}
         gone: tuple[str, ...] = ()
         if self._ending is not None and _is_cleaned(step):
             more, gone = {**more, **self._ending.data}, self._ending.scrubbed
-        how: dict[str, Any] = {"reason": step.reason, "more": more, "delete": gone}
-        return transition(step.before, step.name, to=step.phase, **how)
+        return transition(
+            step.before, step.name, to=step.phase, reason=step.reason, more=more, delete=gone
+        )
 
     def _status_changed(self, step: Transition) -> Fact | None:
         """A session that ends is terminated from now on, whatever it was doing."""
@@ -251,7 +266,7 @@ class Mover:
                 )
                 raise GuardFailed(step.before, step.name, reason)
         if _is_cleaned(step):
-            self._ending = await Ending.run(self._policy, self._session, step)
+            self._ending = await Cleanups.run(self._policy, self._session, step)
         self._hooked.add(at)
 
     async def _after(self, step: Transition) -> None:
@@ -309,9 +324,21 @@ async def load_to_move(writer: Writer, event: PhaseEvent) -> None:
 
 
 async def resume_on_input(session: Handle) -> None:
-    """Make it active again: it was suspended for the lack of input, and now there is some."""
-    move = Mover(session, ("resume", "reactivate"), reason="input", actor=NOBODY)
-    await rouse(session.key, move.move)
+    """Resume a session that was suspended for idleness, now that input has come.
+
+    The input is recorded first, and waits. If resuming is refused, the session stays suspended; if
+    the process that recorded the input dies before this, the next sweep resumes it.
+    """
+    change = PhaseChange(session, ("resume", "reactivate"), reason="input", actor=LIFECYCLE_ACTOR)
+    try:
+        await change.run()
+    except (InvalidTransition, SessionConflict):
+        pass  # another was faster
+    except LimpetError as error:
+        SESSION.warning("session not resumed by input: session=%s code=%s", session.key, error.code)
+    except Exception as error:
+        what = type(error).__name__
+        SESSION.warning("hook refused resuming: session=%s error=%s", session.key, what)
 
 
 def open_children(facts: Any, step: Transition) -> str | None:
@@ -351,3 +378,109 @@ def _unreadable(session: Handle, step: Transition) -> str | None:
         except SchemaViolation as error:
             return f"its state does not fit its schema ({error})"
     return None
+
+
+DAY_SECONDS: Final = 86_400
+_US: Final = 1_000_000
+
+
+class Durations(msgspec.Struct, frozen=True):
+    """Seconds in each phase. The clock stops at the end of the session."""
+
+    init: float
+    active: float
+    suspended: float
+    resumed: float
+    suspensions: int
+
+    @property
+    def total(self) -> float:
+        return self.init + self.active + self.suspended + self.resumed
+
+    @property
+    def active_ratio(self) -> float:
+        """The part of its life in which it could work: active or resumed. 1 if it just began."""
+        return (self.active + self.resumed) / self.total if self.total else 1.0
+
+    @property
+    def suspension_frequency(self) -> float:
+        """Suspensions in a second of its life. Above a threshold it is worth a look."""
+        return self.suspensions / self.total if self.total else 0.0
+
+    def exceeds(self, suspensions_per_day: float) -> bool:
+        """Whether it was suspended more often than so; once says nothing about how often."""
+        a_day = self.suspension_frequency * DAY_SECONDS
+        return self.suspensions > 1 and a_day > suspensions_per_day
+
+
+def durations(head: Head, now_us: int) -> Durations:
+    """As far as this head knows, at this time."""
+    spent = head.facts.get("durations", EMPTY)
+    phase: str = head.facts.get("phase", ACTIVE)
+    seconds = {name: spent.get(f"{name}_us", 0) for name in COUNTED}
+    if phase in seconds:
+        since_us = spent.get("since_us", head.created_us)
+        seconds[phase] += max(0, now_us - since_us)
+    return Durations(
+        **{name: us / _US for name, us in seconds.items()}, suspensions=spent.get("suspensions", 0)
+    )
+
+
+class Cleanups:
+    """What was done, and what of it belongs into the record."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, Any] = {}
+        self.scrubbed: tuple[str, ...] = ()
+        self.effects: tuple[str, ...] = ()
+
+    @classmethod
+    async def run(cls, policy: Lifecycle, session: Handle, step: Transition) -> Cleanups:
+        """Compensate, if it is terminated; then clean up."""
+        self = cls()
+        done = []
+        for function in () if step.name == "archive" else policy.compensate:
+            done.append(await _guarded(function_name(function), function, policy, session, step))
+        cleaned = []
+        for name in CLEANUP:
+            hook = policy.cleanup.get(name)
+            if hook is not None:
+                report = await _guarded(name, hook, policy, session, step)
+                found = report.pop("result", None)
+                if name == "scrub":
+                    self.scrubbed = _names(session, found)
+                cleaned.append(report)
+        for report in done:
+            report.pop("result", None)
+        if done:
+            self.data["compensated"] = done
+        if cleaned:
+            self.data["cleanup"] = cleaned
+        ran = [*(f"compensate {each['name']}" for each in done)]
+        ran += [f"cleanup {each['name']}" for each in cleaned]
+        self.effects = tuple(ran)
+        return self
+
+
+async def _guarded(
+    name: str, function: Function, policy: Lifecycle, session: Handle, step: Transition
+) -> dict[str, Any]:
+    """Call it, for so long and no longer; how it went."""
+    try:
+        async with asyncio.timeout(policy.cleanup_seconds):
+            result = await call_function(function, session, step)
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        if isinstance(error, TimeoutError):
+            what = f"took longer than {policy.cleanup_seconds:g} seconds"
+        SESSION.warning("step before the end failed: session=%s step=%s", session.key, name)
+        return {"name": name, "error": what}
+    return {"name": name, "result": result}
+
+
+def _names(session: Handle, found: Any) -> tuple[str, ...]:
+    """The session's own fields, among the names that a scrubbing hook returned."""
+    if isinstance(found, str) or not isinstance(found, Iterable):
+        return ()
+    own = session.writer.known.fields
+    return tuple(dict.fromkeys(name for name in found if name in own))

@@ -16,24 +16,33 @@ process that dies leaves such entries behind; the next attempt or sweep removes 
 
 from __future__ import annotations
 
+import errno
+import os
 import random
-from collections.abc import AsyncIterator, Callable, Container, Sequence
-from contextlib import suppress
-from hashlib import sha256
-from typing import Any, Final, Literal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from limpet.errors import (
+    ArchiveDamaged,
     ArchiveFailed,
+    BundleRefused,
+    InvalidInput,
     InvalidKey,
     InvalidTransition,
     SealUnavailable,
     SessionArchived,
     SessionConflict,
+    SessionCorrupt,
     SessionDeleted,
     SessionErased,
     SessionNotFound,
+    StoreFull,
 )
 from limpet.model import (
     EMPTY,
@@ -63,16 +72,17 @@ from limpet.session.documents import WHOLE_STORE, Internal, Put
 from limpet.session.handle import Handle
 from limpet.session.history.checkpoints import StoreCheckpoints
 from limpet.session.journal import Journal
-from limpet.session.life.archives import Archive, folder_of, home_of
-from limpet.session.life.cold import Stored, archive_of, fetched, stored
-from limpet.session.life.mover import NOBODY, Mover
+from limpet.session.life.archive_storage import Archive, folder_of, home_of, name_of
 from limpet.session.life.policy import Transition
+from limpet.session.life.transitions import LIFECYCLE_ACTOR, PhaseChange
 from limpet.session.logs import SESSION
-from limpet.session.move.arriving import adopt
-from limpet.session.move.checkpoints import load_log
+from limpet.session.move.attachments import load_log
+from limpet.session.move.import_export import adopt, export_session, proved
 from limpet.session.runs.delegation import children_elsewhere, head_of
+from limpet.store.coding.files import FileSeal, SealedPath, file_seal, is_sealed
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed, Ending, Exchange, Query, Standing
+from limpet.store.threads import in_thread
 
 # After so long whoever prepared something is taken for dead. Alive, it has to begin again.
 ATTEMPT_US: Final = 24 * 3_600 * 1_000_000
@@ -94,10 +104,12 @@ async def archive_session(
     journal, archive = session.writer.journal, session.writer.journal.archive
     done = Transition(ARCHIVED, ("move_to_archive",), None, ARCHIVED, "archive")
     if await _is_left(session):
-        how: dict[str, Any] = {"reason": reason, "actor": actor, "release": release}
+        puts: tuple[Put, ...] = ()
         if archive is not None:  # with the transition: whoever comes next knows what is left to do
-            how["puts"] = (_wanted(session.writer.known.head, journal, "archive", actor),)
-        (done,) = await Mover(session, ("archive",), **how).move()
+            puts = (_wanted(session.writer.known.head, journal, "archive", actor),)
+        (done,) = await PhaseChange(
+            session, ("archive",), reason=reason, actor=actor, release=release, puts=puts
+        ).run()
     if archive is not None:
         intent = await _intent(journal, session.key)
         await _move_rows(journal, archive, session.key)
@@ -140,13 +152,13 @@ async def _move_rows(journal: Journal, archive: Archive, key: Key) -> None:
 
 
 async def _is_exchanged(
-    journal: Journal, archive: Archive, head: Head, at: Standing, file: Stored
+    journal: Journal, archive: Archive, head: Head, at: Standing, file: ArchiveUpload
 ) -> bool:
     """Put the file into the archive and the stub under the key. False if the session went on."""
     stub = Key(STUBS, WHOLE_STORE, file.name)
     children = await children_elsewhere(journal, head)
     fact = facts.stub(head, file.name, file.size, file.sha256, children)
-    await journal.commit((Commit(stub, (journal.prepare(fact, NOBODY),), 0),))
+    await journal.commit((Commit(stub, (journal.prepare(fact, LIFECYCLE_ACTOR),), 0),))
     late = True  # until the archive has answered, the file may still come
     try:
         await file.put()
@@ -240,7 +252,7 @@ async def _keep_said(journal: Journal, log: Key, stub: Head) -> None:
     if _said(stub, "retention") != _said(head, "retention"):
         new.append(Fact(type=RETENTION_SET, data={"retention": _said(stub, "retention")}))
     if new:
-        drafts = tuple([journal.prepare(fact, NOBODY) for fact in new])
+        drafts = tuple([journal.prepare(fact, LIFECYCLE_ACTOR) for fact in new])
         await journal.commit((Commit(log, drafts, uid=head.uid),))
 
 
@@ -252,7 +264,7 @@ async def _reopen(session: Handle, actor: str) -> Transition:
     """The transition back to the phase that it was archived from. Raises InvalidTransition."""
     await session.writer.load(tail=1)
     before = session.writer.known.head.facts.get("archived_from")
-    (done,) = await Mover(session, ("unarchive",), actor=actor, to=before).move()
+    (done,) = await PhaseChange(session, ("unarchive",), actor=actor, to=before).run()
     return done
 
 
@@ -267,14 +279,14 @@ async def read_archived(journal: Journal, head: Head) -> Journal:
     place = facts.place(head.facts)
     assert place is not None
     async with fetched(journal, place) as file:
-        store = _Reading()
+        store = _ReadOnlyStore()
         apart = _apart(journal, store)
         await adopt(apart, file.path, file.pins)
         store.is_read = True
     return apart
 
 
-class _Reading(MemoryStore):
+class _ReadOnlyStore(MemoryStore):
     """The log of an archived session, to be read: what is written here would be lost."""
 
     is_read = False
@@ -394,7 +406,7 @@ async def finish(session: Handle) -> bool:
     if head is not None and _is_of(head, move.uid):
         if move.to == "store":
             with suppress(InvalidTransition):  # it is back
-                await unarchive_session(session, NOBODY)
+                await unarchive_session(session, LIFECYCLE_ACTOR)
         else:
             await _move_rows(journal, archive_of(journal), key)
     await _settle(journal, key, intent, move.to)
@@ -629,7 +641,7 @@ async def _staged_discard(journal: Journal, name: str, *, late: bool) -> Exchang
     stage = Key(LOGS, WHOLE_STORE, f"{journal.now_us()}-{journal.new_id()}")
     until_us = journal.now_us() + ATTEMPT_US if late else 0
     key = Key(DISCARDS, WHOLE_STORE, name)
-    fact = document_created(key, {"until_us": until_us}, actor=NOBODY)
+    fact = document_created(key, {"until_us": until_us}, actor=LIFECYCLE_ACTOR)
     await journal.commit((Commit(stage, (journal.prepare(fact, None),), 0),))
     return Exchange(key, None, stage)
 
@@ -684,3 +696,128 @@ async def _pages(journal: Journal, query: Query) -> AsyncIterator[Head]:
         cursor = page.cursor
         if cursor is None:
             return
+
+
+_NO_ARCHIVE: Final = (
+    "the session is in an archive and none is open. Open the store with "
+    "limpet.open(url, archive='file:///directory'), or pass --archive to the command."
+)
+
+
+class ArchivedFile(NamedTuple):
+    """The file of a session, proved, and where its full checkpoints stand."""
+
+    path: SealedPath
+    pins: Mapping[int, int]
+
+
+class ArchiveUpload:
+    """The file of a session on its way into an archive, under a name that no other file has."""
+
+    def __init__(
+        self, archive: Archive, made: Path, seal: FileSeal, size: int, sha256: str
+    ) -> None:
+        self._archive, self._made, self._seal = archive, made, seal
+        self.name, self.size, self.sha256 = seal.name, size, sha256
+
+    async def put(self) -> None:
+        """Put it there, read it back and prove it. Raises ArchiveFailed."""
+        await self._archive.put(self.name, self._made)
+        back = self._made.with_name("back")
+        await self._archive.fetch(self.name, back)
+        if await _digest_of(back) != (self.size, self.sha256):
+            url = self._archive.url
+            raise ArchiveFailed(url, "verified", "the file that came back differs")
+        try:
+            await proved(self._seal.at(back))
+        except ArchiveDamaged as error:
+            raise ArchiveFailed(self._archive.url, "verified", error.reason) from error
+
+
+@asynccontextmanager
+async def stored(
+    journal: Journal, archive: Archive, key: Key, at: Standing
+) -> AsyncIterator[ArchiveUpload | None]:
+    """The file of a session that stands there, for as long as the block lasts; None if the session
+    went on. Raises ArchiveFailed, also if there is no space for the file."""
+    name = name_of(key, journal.new_id())
+    seal = file_seal(journal.store, "archive", at.uid, name)
+    await seal.ready()
+    async with _folder(archive, "written") as folder:
+        made = folder / "made"
+        if await _is_exported(journal, archive, key, at, made, seal):
+            yield ArchiveUpload(archive, made, seal, *await _digest_of(made))
+        else:
+            yield None
+
+
+async def _is_exported(
+    journal: Journal, archive: Archive, key: Key, at: Standing, made: Path, seal: FileSeal
+) -> bool:
+    """Write the session to a file. False if it does not stand there any more."""
+    try:
+        head = await export_session(journal, key, made, seal if seal.seals else None)
+    except StoreFull as error:
+        raise ArchiveFailed(archive.url, "written", os.strerror(errno.ENOSPC)) from error
+    except BundleRefused as error:
+        raise ArchiveFailed(archive.url, "written", error.reason) from error
+    except SessionArchived:
+        return False
+    except SessionCorrupt:  # or its rows went while they were read
+        here = await head_of(journal, key)
+        if here is not None and (here.uid, here.version) == at[:2]:
+            raise
+        return False
+    return (head.uid, head.version) == at[:2]
+
+
+@asynccontextmanager
+async def fetched(journal: Journal, place: Any) -> AsyncIterator[ArchivedFile]:
+    """The file of an archived session, for as long as the block lasts, proved. Raises."""
+    archive = archive_of(journal)
+    async with _folder(archive, "read") as folder:
+        path = folder / "session.limpet"
+        await archive.fetch(place["place"], path)
+        seal = file_seal(journal.store, "archive", place["uid"], place["place"])
+        await seal.ready()
+        if not await _is_the_one(path, place):
+            raise ArchiveFailed(archive.url, "read", "the file is not the one that was put there")
+        yield ArchivedFile(seal.at(path), (await proved(seal.at(path))).pins)
+
+
+def archive_of(journal: Journal) -> Archive:
+    """The archive that is open. Raises InvalidInput if none is."""
+    found: Archive | None = journal.archive
+    if found is None:
+        raise InvalidInput(_NO_ARCHIVE)
+    return found
+
+
+async def _is_the_one(path: Path, place: Any) -> bool:
+    """True if this is the file that was put there. A sealed one proves that as it is opened: its
+    blocks are bound to its name, which stands for one log and no other."""
+    if await in_thread(lambda: is_sealed(path)):
+        return True
+    return await _digest_of(path) == (place["bytes"], place["sha256"])
+
+
+async def _digest_of(path: Path) -> tuple[int, str]:
+    """Size and SHA-256 of a file."""
+
+    def read() -> tuple[int, str]:
+        with path.open("rb") as file:
+            return path.stat().st_size, file_digest(file, "sha256").hexdigest()
+
+    return await in_thread(read)
+
+
+@asynccontextmanager
+async def _folder(archive: Archive, doing: str) -> AsyncIterator[Path]:
+    """A temporary folder. What the disk refuses in it is an ArchiveFailed."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
+            yield Path(folder)
+    except TimeoutError:  # not of the disk
+        raise
+    except OSError as error:
+        raise ArchiveFailed(archive.url, doing, error.strerror or str(error)) from error

@@ -9,16 +9,18 @@ when it is restored, never data.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
+from hashlib import sha256
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from limpet.errors import SessionDeleted, SessionNotFound
-from limpet.model import INT_MAX, Base, Commit, FrozenDict, Key
+from limpet.errors import SessionCorrupt, SessionDeleted, SessionNotFound
+from limpet.model import INT_MAX, Base, Commit, FrozenDict, Head, Key
 from limpet.model.events import TIME_US_MAX, TIME_US_MIN
 from limpet.model.facts import checkpoints as facts
 from limpet.model.keys import checkpoints_of
 from limpet.session.journal import Journal
+from limpet.session.life.memory import memory_logs, own_places
 from limpet.session.move.adopter import (
     PIECE_EVENTS,
     Adopter,
@@ -27,18 +29,19 @@ from limpet.session.move.adopter import (
     piece,
     records_in,
 )
+from limpet.store.blobs import Blob, Blobs, KeepsBlobs
 from limpet.store.protocol import ChainedEvent, Loaded, Store
 
 PINS_MAX: Final = 8  # states that one commit pins: each is written whole
 
 
-class Checkpointed(msgspec.Struct, frozen=True):
+class CheckpointEvent(msgspec.Struct, frozen=True):
     """An event of the log of a session's checkpoints."""
 
     record: ChainedEvent
 
 
-class Marks(msgspec.Struct, frozen=True):
+class CheckpointMarks(msgspec.Struct, frozen=True):
     """What the log of a session's checkpoints says of the session's own log."""
 
     sums: Mapping[int, str] = {}  # by seq: the checksum of the state there
@@ -64,7 +67,7 @@ class _Place(msgspec.Struct, frozen=True):
     schema_version: str | None = None
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _CheckpointRow(msgspec.Struct, frozen=True):
     """A checkpoint, as the state of that log has it."""
 
     number: Annotated[int, msgspec.Meta(ge=1, le=INT_MAX)]
@@ -77,12 +80,12 @@ class _Row(msgspec.Struct, frozen=True):
     place: _Place | None = None
 
 
-class _State(msgspec.Struct, frozen=True):
+class _CheckpointLogState(msgspec.Struct, frozen=True):
     """The state of that log."""
 
     of: str
     last: _Count
-    kept: dict[_Number, _Row]
+    kept: dict[_Number, _CheckpointRow]
 
     def __post_init__(self) -> None:
         rows = self.kept.items()
@@ -90,14 +93,14 @@ class _State(msgspec.Struct, frozen=True):
             raise ValueError("a checkpoint has another number than its name")
 
 
-def marks_in(fields: FrozenDict, uid: str, log: Newest) -> Marks:
+def marks_in(fields: FrozenDict, uid: str, log: Newest) -> CheckpointMarks:
     """What the state of such a log says; nothing if it is of another session than `uid`."""
     if fields.get(facts.OF) != uid:
-        return Marks()
-    state = msgspec.convert(fields, _State)
+        return CheckpointMarks()
+    state = msgspec.convert(fields, _CheckpointLogState)
     rows = {int(number): row for number, row in state.kept.items()}
     pins = {row.seq: number for number, row in sorted(rows.items()) if row.full}
-    return Marks({row.seq: row.checksum for row in rows.values()}, pins, log)
+    return CheckpointMarks({row.seq: row.checksum for row in rows.values()}, pins, log)
 
 
 async def load_log(store: Store, key: Key) -> Loaded | None:
@@ -108,10 +111,10 @@ async def load_log(store: Store, key: Key) -> Loaded | None:
         return None
 
 
-def marks_read(found: Loaded | None, uid: str) -> Marks:
+def marks_read(found: Loaded | None, uid: str) -> CheckpointMarks:
     """What a loaded log of checkpoints says."""
     if found is None:
-        return Marks()
+        return CheckpointMarks()
     head = found.head
     return marks_in(found.fields, uid, Newest(head.version, head.link))
 
@@ -168,6 +171,113 @@ def log_piece(key: Key, records: Iterable[ChainedEvent]) -> Commit:
 
 def log_piece_at(log: Key, records: Iterable[ChainedEvent]) -> Commit:
     """The same, where that log is under this key."""
+    made = piece(log, records)
+    origin = made.drafts[0].origin
+    return msgspec.structs.replace(made, reuse=origin is not None and origin.seq == 1)
+
+
+_PAGE: Final = 100
+
+
+class BlobChunk(msgspec.Struct, frozen=True):
+    """A part of a blob, and the blob it is of."""
+
+    blob: Blob
+    number: int
+    data: bytes
+
+    @property
+    def is_last(self) -> bool:
+        return self.number == self.blob.chunks - 1
+
+
+def blobs_in(journal: Journal) -> Blobs | None:
+    """The blobs of a store; None if it keeps none."""
+    store = journal.store
+    return store.blobs if isinstance(store, KeepsBlobs) else None
+
+
+async def blobs_of(source: Blobs, key: Key) -> AsyncIterator[Blob]:
+    """Every own blob of a session."""
+    after = ""
+    while page := await source.page(key, after=after, limit=_PAGE):
+        for blob in page:
+            yield blob
+        after = page[-1].hash
+
+
+async def chunks_of(source: Blobs, key: Key, blob: Blob) -> AsyncIterator[BlobChunk]:
+    """A blob in parts. Raises SessionCorrupt instead of a last part, if it is not what was put."""
+    content = sha256()
+    for number in range(blob.chunks):
+        data = await source.chunk(key, blob.hash, number)
+        if data is None:
+            raise SessionCorrupt(key, f"chunk {number} of blob {blob.hash} is missing")
+        content.update(data)
+        if number == blob.chunks - 1 and content.hexdigest() != blob.hash:
+            raise SessionCorrupt(key, f"blob {blob.hash} has another content than its hash says")
+        yield BlobChunk(blob, number, data)
+
+
+async def copy_blobs(source: Blobs, target: Adopter, key: Key) -> int:
+    """Send the blobs that the target does not have of this session; how many."""
+    sent = 0
+    async for blob in blobs_of(source, key):
+        if await target.has_blob(key, blob.hash):
+            continue
+        upload = ""
+        async for chunk in chunks_of(source, key, blob):
+            upload = await target.put_chunk(key, upload, chunk.blob, chunk.number, chunk.data)
+        sent += 1
+    return sent
+
+
+class MemoryEvent(msgspec.Struct, frozen=True):
+    """An event of the log of a document that a session remembers."""
+
+    name: str
+    record: ChainedEvent
+
+
+def logs_of(journal: Journal, key: Key) -> AsyncIterator[Head]:
+    """The logs of what a session remembers, in the order of a file."""
+    return memory_logs(journal, key, own_places(key.id))
+
+
+async def newest_of(journal: Journal, key: Key) -> dict[str, Newest]:
+    """Where each log of what a session remembers ends here, by name."""
+    return {h.key.id: Newest(h.version, h.link) async for h in logs_of(journal, key)}
+
+
+def is_own(key: Key, name: str) -> bool:
+    """Whether a document belongs to this session alone."""
+    return name.startswith(own_places(key.id))
+
+
+async def memory_records(
+    journal: Journal, log: Head, after: int = 0
+) -> AsyncIterator[tuple[ChainedEvent, ...]]:
+    """The log of one document in pieces, up to where it stood."""
+    source = records_in(journal)
+    while after < log.version:
+        limit = min(PIECE_EVENTS, log.version - after)
+        found = await source.records(log.key, after=after, limit=limit)
+        check_whole(log.key, found, after)
+        yield found
+        after = found[-1].event.seq
+
+
+async def here_of(adopter: Adopter, log: Key) -> Newest:
+    """Where the log of a document ends here. It may have ended with an earlier session under the
+    key: then it begins again."""
+    try:
+        return await adopter.newest(log)
+    except SessionDeleted:
+        return Newest()
+
+
+def memory_piece(log: Key, records: Iterable[ChainedEvent]) -> Commit:
+    """The commit that adopts these events of the log of a document."""
     made = piece(log, records)
     origin = made.drafts[0].origin
     return msgspec.structs.replace(made, reuse=origin is not None and origin.seq == 1)
