@@ -51,7 +51,7 @@ _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 
 
 class _Mark(NamedTuple):
-    """What a session object was read at: which session, and its version."""
+    """The session, and its version, that a session object was read at."""
 
     uid: str
     version: int
@@ -75,7 +75,7 @@ def _private(session: Session) -> dict[str, Any]:
 
 
 class _AppendResult(NamedTuple):
-    """What an append left: the delta that was made, when, and the first record of a repeat."""
+    """The result of an append: its delta, its time, and the first record of a repeat."""
 
     delta: Mapping[str, Any]
     updated: float
@@ -195,7 +195,7 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
         return event
 
     async def flush(self) -> None:
-        """Nothing to do: an event is durable when append_event returns."""
+        """Does nothing: an event is durable when append_event returns."""
 
     async def close(self) -> None:
         """Close what a URL has opened. Closing twice is fine; an open Limpet stays open."""
@@ -252,7 +252,7 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
 
 
 class _Handles:
-    """What lies ready to write with, on the loop of one open Limpet."""
+    """Session handles and locks for writing, on the loop of one open Limpet."""
 
     def __init__(self, lp: Limpet) -> None:
         self._lp = ref(lp)
@@ -292,7 +292,7 @@ def register() -> None:
 
 
 def _made_for(uri: str, **_: Any) -> LimpetSessionService:
-    """What ADK's registry calls. What else it passes is for services of its own."""
+    """Called by ADK's registry. Its other arguments are for services of its own."""
     return LimpetSessionService(uri.removeprefix("limpet+"))
 
 

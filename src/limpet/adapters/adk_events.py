@@ -133,13 +133,13 @@ def text_of(event: Mapping[str, Any]) -> str:
 
 
 def is_whole(event: Event) -> bool:
-    """Whether an event of ours holds an ADK event."""
+    """True if an event of ours holds an ADK event."""
     data = event.data
     return data is not None and (WHOLE in data or AS_BLOB in data)
 
 
 def delta_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an ADK event changes in state."""
+    """The changes that an ADK event makes to state."""
     actions = event.get("actions") or {}
     delta: Mapping[str, Any] = actions.get("state_delta") or {}
     return delta
@@ -333,7 +333,7 @@ async def processed_fact(
 async def restore_initial_state(
     handle: limpet.Session[Any], whole: dict[str, Any], target: str
 ) -> dict[str, Any]:
-    """What a rewind to before the invocation `target` has to leave as it was at creation.
+    """Restore the initial values that a rewind to before the invocation `target` would delete.
 
     ADK computes a rewind from the events it knows. The state that a session was created with is
     not among them, so it would delete that state. Here it is put back into the event's changes.

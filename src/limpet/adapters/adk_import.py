@@ -40,7 +40,7 @@ _BUSY_MS: Final = 10_000
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What an import has brought. Nothing, if the store had everything."""
+    """The counts of an import; all zero if the store had everything."""
 
     sessions: int  # that were sent events, or were created
     events: int  # of ADK
@@ -206,7 +206,7 @@ class AdkKey(NamedTuple):
 
 
 class AdkSession(NamedTuple):
-    """What ADK has stored of a session: its own state, and its events in their JSON form."""
+    """A session in ADK's database: its own state, and its events in their JSON form."""
 
     state: Mapping[str, Any]
     events: list[dict[str, Any]]
@@ -224,7 +224,7 @@ class AdkDatabase(ABC):
 
     @abstractmethod
     def instant(self) -> AbstractAsyncContextManager[None]:
-        """What is read in the block is of one instant."""
+        """Read a consistent snapshot within the block."""
 
     async def check(self) -> None:
         """Raise InvalidURL unless these are tables of ADK that can be read."""
@@ -240,7 +240,7 @@ class AdkDatabase(ABC):
             raise InvalidURL(self.where, reason, "Migrate it with adk migrate session") from None
 
     async def count(self) -> int:
-        """How many events there are."""
+        """The number of events."""
         return int((await self.rows("SELECT count(*) FROM events"))[0][0])
 
     async def shared(self) -> list[tuple[str, str, Mapping[str, Any]]]:

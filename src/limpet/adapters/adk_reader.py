@@ -126,7 +126,7 @@ class AdkEventReader:
             self._bytes -= size
 
     async def _up_to_date(self, session: limpet.Session[Any]) -> _CachedTail:
-        """What is known of a session, with what was recorded since."""
+        """The cached tail of a session, with the events recorded since."""
         head = session.head
         known, _ = self._known.get(session.key, (None, 0))
         since = -1 if known is None or known.uid != head.uid else head.version - known.version
@@ -174,7 +174,7 @@ def _newest(known: _CachedTail, room: int) -> tuple[_CachedTail, int]:
 
 
 def _is_all(known: _CachedTail, after: float | None) -> bool:
-    """Whether nothing older has to be read, however many are wanted."""
+    """True if nothing older has to be read, however many events are wanted."""
     if known.floor == 0:
         return True
     oldest = known.events[0] if known.events else None
@@ -238,7 +238,7 @@ def _event(text: str, id: str, key: Key) -> Event | None:
 
 
 def mold_of(value: Any) -> Callable[[], Any] | None:
-    """What makes copies that share nothing that can be changed; None if nothing in it can.
+    """A function that makes copies sharing nothing mutable; None if nothing in it is mutable.
 
     As copy.deepcopy, for what was decoded from JSON: it holds no object twice, and which parts have
     to be copied is found out once.

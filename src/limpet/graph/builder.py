@@ -573,7 +573,7 @@ def round_trips(steps: Mapping[str, Any], plan: StatePlan[Any]) -> tuple[Compile
 
 
 def _ways(step: Any) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:
-    """What goes into each graph inside a step, and what comes out: inner ← outer, outer ← inner."""
+    """The fields in and out of each graph inside a step: inner ← outer, outer ← inner."""
     if isinstance(step, FanOutStep):
         settings = step.settings
         outward = {settings.target_field: settings.collect_field, **settings.extra_outputs}

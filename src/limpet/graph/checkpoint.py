@@ -60,7 +60,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a fan-out or parallel-branches node has come; slots by index or branch name.
+    """The progress of a fan-out or parallel-branches node; slots by index or branch name.
 
     A slot that is not there has not begun.
     """
@@ -105,7 +105,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fan_out_progress(self) -> Progress | None:
-        """How far the fan-out or parallel-branches node at the cursor has come, if it is at one."""
+        """The progress of the fan-out or parallel-branches node at the cursor; None at another."""
         return self.cursor[-1].progress if self.cursor else None
 
     def to_document(self) -> Document:
@@ -166,7 +166,7 @@ class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which invocations to list: those that match every field that is given.
+    """Selects the invocations that match every field that is given.
 
     With `limit` a listing has at most that many; pass its `cursor` to get the next ones.
     """
@@ -247,7 +247,7 @@ class LeasingCheckpointer(Checkpointer, Protocol):
     async def hold(self, invocation_id: str, /) -> bool:
         """Take the lease on a stored invocation; False if somebody holds it, this object included.
 
-        It is held until `release`. The lease of a process that died ends by itself. A save of an
+        It is held until `release`. The lease of a process that died expires. A save of an
         invocation whose lease this object held and lost is refused, where processes share a store.
         """
         ...
@@ -270,7 +270,7 @@ class JointCheckpointer(Checkpointer, Protocol):
     """A checkpointer that saves a record and a session in one commit, where both live together."""
 
     def joins(self, store: SessionStore, /) -> bool:
-        """Whether sessions of this store can be saved together with records."""
+        """True if sessions of this store can be saved together with records."""
         ...
 
     async def save_with_session(
@@ -306,10 +306,10 @@ class InMemoryCheckpointer:
     """
 
     def __init__(self, *, keep: int | None = None, flush_every: int = 1) -> None:
-        self.flush_every = checked_flush(flush_every)
+        self.flush_every = check_flush_every(flush_every)
         self._kept: dict[str, _StoredDocument] = {}  # the invocation saved last is last
         self._held: set[str] = set()
-        self._keep = keep_of(keep)
+        self._keep = check_keep(keep)
 
     async def save(self, record: CheckpointRecord, /) -> None:
         """Replace the record."""
@@ -407,7 +407,7 @@ class InMemoryCheckpointer:
 
 
 def flush_every_of(checkpointer: Checkpointer) -> int:
-    """How many steps inside the instances of a fan-out this checkpointer saves at a time."""
+    """The number of steps inside a fan-out that this checkpointer saves at a time."""
     found = getattr(checkpointer, "flush_every", 1)
     return found if type(found) is int and found > 0 else 1
 
@@ -418,7 +418,7 @@ def warn_missing(invocation_id: str) -> None:
 
 
 def is_over(invocation_id: str, documents: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether an invocation has completed, or the one that went on in its place has, or is gone."""
+    """True if an invocation, or the one that went on in its place, has completed or is gone."""
     found = documents.get(invocation_id)
     while found is not None and found.get("status") == "resumed":
         found = documents.get(found["resumed_as"])
@@ -426,7 +426,7 @@ def is_over(invocation_id: str, documents: Mapping[str, Mapping[str, Any]]) -> b
 
 
 def matches(item: CheckpointSummary, wanted: CheckpointFilter) -> bool:
-    """Whether a listing with this filter has the item."""
+    """True if a listing with this filter has the item."""
     for name in ("correlation_id", "session_id", "schema_version", "status"):
         asked = getattr(wanted, name)
         if asked is not None and getattr(item, name) != asked:
@@ -479,15 +479,15 @@ def invocation_key(invocation_id: Any) -> str:
     return Key("graph", "invocations", invocation_id).id
 
 
-def keep_of(keep: int | None) -> int | None:
-    """How many completed invocations stay; None for all."""
+def check_keep(keep: int | None) -> int | None:
+    """Check the number of completed invocations to keep; None keeps all."""
     if keep is not None and (type(keep) is not int or keep < 1):
         raise InvalidInput(f"keep is a number of invocations from 1, not {keep!r}.")
     return keep
 
 
-def checked_flush(flush_every: int) -> int:
-    """How many steps inside a fan-out one commit has."""
+def check_flush_every(flush_every: int) -> int:
+    """Check the number of steps inside a fan-out that one commit has."""
     if type(flush_every) is not int or flush_every < 1:
         raise InvalidInput(f"flush_every is a number of steps from 1, not {flush_every!r}.")
     return flush_every

@@ -1,8 +1,8 @@
 """Context: the running invocation, what its code may ask of it, and how a node suspends it.
 
 One context variable holds the graph that is under way. Nodes, middleware and observers read the ids
-of the invocation from it; it is reset when the invocation ends. What is reported about a run, as an
-event, a span or on a log record, is described here, from where the run stands.
+of the invocation from it; it is reset when the invocation ends. All reports about a run, as an
+event, a span or on a log record, are made here, from where the run stands.
 
 `suspend` raises a signal that no `except Exception` catches. It ends the attempt, the graphs around
 it and the invocation, which is saved with its session and returns `Suspended`. A later
@@ -166,7 +166,7 @@ class Scope:
         self.watched = bool(self.observers or run.observers)
 
     def take_rest(self) -> tuple[tuple[Frame, ...], Progress | None] | None:
-        """What a resumed run found inside the node at its cursor; once, for the first attempt."""
+        """Take what a resumed run found inside the node at its cursor; first attempt only."""
         rest, self.rest = self.rest, None
         return rest
 
@@ -251,7 +251,7 @@ def current_node() -> str | None:
 
 
 def current_attempt() -> int:
-    """Which attempt of the node this is, from 0."""
+    """The number of this attempt of the node, from 0."""
     scope = CURRENT.get()
     return 0 if scope is None else scope.attempt
 
@@ -349,7 +349,7 @@ class SuspendSignal(BaseException):
         self.descriptor = SuspensionDescriptor(self.descriptor.signal_id, metadata)
 
     def document(self) -> dict[str, Any]:
-        """What a record keeps of it."""
+        """The suspension as a record stores it."""
         return {
             "descriptor": msgspec.to_builtins(self.descriptor),
             "completed": self.completed,
@@ -399,8 +399,8 @@ def _check(descriptor: Any) -> None:
     exact(descriptor.metadata, "the metadata")
 
 
-async def unwrapped(call: Awaitable[T]) -> T:
-    """What the call gives. A task group in it, of a node or of middleware, hides no suspension."""
+async def unwrap_suspension(call: Awaitable[T]) -> T:
+    """Await the call. A task group in it, of a node or of middleware, hides no suspension."""
     try:
         return await call
     except BaseExceptionGroup as group:

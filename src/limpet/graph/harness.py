@@ -55,7 +55,7 @@ _CORRECTABLE: Final = (
 
 
 class HarnessOutcome(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
-    """What became of a request: completed with a state, suspended, or errored."""
+    """The outcome of a request: completed with a state, suspended, or errored."""
 
     kind: Literal["completed", "suspended", "errored"]
     path: Path
@@ -70,7 +70,7 @@ class HarnessOutcome(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
 
     @property
     def descriptor(self) -> SuspensionDescriptor | None:
-        """What a suspended run waits for."""
+        """The signal that a suspended run waits for."""
         return None if self.suspension is None else self.suspension.descriptor
 
 
@@ -164,7 +164,7 @@ class Harness(Generic[S]):
         )
 
     def bucket_of(self, error: BaseException) -> Bucket:
-        """What to do about an error: end the session, try again later, or ask the user."""
+        """The bucket of an error: end the session, try again later, or ask the user."""
         category = getattr(error, "category", "")
         if category in self._buckets:
             return self._buckets[category]
@@ -202,7 +202,7 @@ def category_of(error: BaseException) -> str:
 
 
 class ChatReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a send.
+    """The outcome of a send.
 
     Completed has `replies`; errored `bucket`, `category` and a `reply` to show; suspended the
     `descriptor` of what it waits for, `pending`, the id of the invocation that waits, and the
@@ -311,7 +311,7 @@ class ChatHarness(Generic[S]):
                 try:
                     return await run()
                 finally:
-                    await _released(self._locks, session_id)
+                    await _release(self._locks, session_id)
             except GraphMisused:
                 raise
             except Exception as error:
@@ -340,7 +340,7 @@ class ChatHarness(Generic[S]):
         )
 
     async def _pending(self, session_id: str) -> ChatReply | None:
-        """What the session waits for, if its newest invocation is suspended."""
+        """A `suspended` reply, if the newest invocation of the session is suspended."""
         checkpointer = self.harness.graph.checkpointer
         if checkpointer is None:
             return None
@@ -364,8 +364,8 @@ def _locks_of(graph: CompiledGraph[Any]) -> SessionLocks:
     return store
 
 
-async def _released(locks: SessionLocks, session_id: str) -> None:
-    """Release the lock. If that fails it ends by itself: the reply counts, not the lock."""
+async def _release(locks: SessionLocks, session_id: str) -> None:
+    """Release the lock. If that fails, it expires: the reply counts, not the lock."""
     try:
         await locks.release_lock(session_id)
     except Exception as error:

@@ -36,7 +36,7 @@ def full_jitter(base: float = 1.0, cap: float = 30.0) -> Callable[[int], float]:
 
 
 def is_transient(error: Exception, state: Any) -> bool:
-    """Whether another attempt may help: yes, unless an error of ours says that it does not."""
+    """True if another attempt may help: unless an error of Limpet says that it does not."""
     while isinstance(error, LimpetError):
         if error.retryable:
             return True
@@ -87,7 +87,7 @@ class RetryMiddleware:
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """How long one call of a node took."""
+    """The duration and outcome of one call of a node."""
 
     node_name: str
     duration_ms: float

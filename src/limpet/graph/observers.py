@@ -33,7 +33,7 @@ SpanKind: TypeAlias = Literal["invocation", "node", "subgraph", "fan_out_instanc
 
 
 class SuspensionDescriptor(msgspec.Struct, frozen=True):
-    """What a suspended invocation waits for. `metadata` is plain JSON data."""
+    """The signal that a suspended invocation waits for. `metadata` is plain JSON data."""
 
     signal_id: str
     metadata: dict[str, Any] = {}
@@ -71,7 +71,7 @@ Observer: TypeAlias = Callable[[NodeEvent], Awaitable[None] | None]
 
 
 class Watcher(NamedTuple):
-    """An observer, and the phases that it is told about."""
+    """An observer, and the phases of which it gets events."""
 
     observer: Observer
     phases: frozenset[str]
@@ -93,7 +93,7 @@ def watcher(observer: Observer, phases: Iterable[Phase] | None = None) -> Watche
 
 
 class GraphSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tracer is told about the part of a run that it traces."""
+    """A part of a run, described for the tracer that traces it."""
 
     kind: SpanKind
     name: str
@@ -118,7 +118,7 @@ class Tracer(Protocol):
 
 
 class Drained(msgspec.Struct, frozen=True):
-    """What a drain found: how many events had not been delivered when it stopped waiting."""
+    """The result of a drain: how many events were undelivered when it stopped waiting."""
 
     undelivered_count: int
     timeout_reached: bool
@@ -146,17 +146,17 @@ class Delivery:
 
     @property
     def waiting(self) -> int:
-        """How many events have not been delivered; one may be under way."""
+        """The number of undelivered events; one may be under way."""
         return self._put - self._done
 
     def caught_up(self) -> tuple[int, asyncio.Future[int]]:
-        """When every event so far is delivered: which count that is, and how many were dropped."""
+        """When every event so far is delivered: its count, and how many were dropped."""
         made = (self._put, asyncio.get_running_loop().create_future())
         self._waiters.append(made)
         return made
 
     def left(self, until: int) -> int:
-        """How many of the first `until` events have not been delivered."""
+        """The number of undelivered events among the first `until`."""
         return max(0, until - self._done)
 
     def drop(self) -> None:
@@ -255,7 +255,7 @@ async def drain_events_for(
 
 
 def _check_outside(tasks: Iterable[asyncio.Task[None] | None]) -> None:
-    """Refuse an observer that waits until it has been told everything itself."""
+    """Refuse an observer that would wait for its own events."""
     if asyncio.current_task() in tasks:
         raise GraphMisused(
             "an observer called drain, and would wait for itself. Call it in a node, or after the "

@@ -56,7 +56,7 @@ class GraphPlan(Generic[S]):
         self.checkpointer, self.migrations = checkpointer, migrations
         self.leasing = checkpointer if isinstance(checkpointer, LeasingCheckpointer) else None
         self.session, self.tracer = session, tracer
-        self.steps_max = checked_steps(steps_max, GraphInvalid)
+        self.steps_max = check_steps_max(steps_max, GraphInvalid)
         self.observers: tuple[Watcher, ...] = ()
         self.deliveries: set[Delivery] = set()
         self.warnings = warnings  # what the compiler found; each was logged, too
@@ -88,8 +88,8 @@ class GraphPlan(Generic[S]):
         return branch
 
 
-def checked_steps(steps_max: int, refusal: type[GraphError]) -> int:
-    """How many nodes of a graph one run may run. Raises `refusal`."""
+def check_steps_max(steps_max: int, refusal: type[GraphError]) -> int:
+    """Check the limit of nodes that one run may run, and return it. Raises `refusal`."""
     if type(steps_max) is not int or steps_max < 1:
         raise refusal(f"steps_max is {described(steps_max)}. Pass a number of nodes from 1.")
     return steps_max

@@ -20,7 +20,7 @@ from limpet.graph.state import StatePlan
 
 @runtime_checkable
 class Projection(Protocol):
-    """Which inner field corresponds to which outer field."""
+    """Maps inner fields to outer fields, in both directions."""
 
     def inward(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
         """Inner field → the outer field whose value it starts with."""
@@ -35,7 +35,7 @@ class FieldNameMatching:
     """The default: nothing goes in, and fields of the same name come out."""
 
     def inward(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
-        """Nothing: a subgraph starts with its defaults."""
+        """Empty: a subgraph starts with its defaults."""
         return {}
 
     def outward(self, inner: Iterable[str], outer: Iterable[str], /) -> Mapping[str, str]:
@@ -109,7 +109,7 @@ class CheckedProjection:
         held = state.__dict__
         values = {name: held[outer] for name, outer in self.inward.items()}
         values.update(more)
-        return self.inner.made(values, "the initial state of the subgraph")
+        return self.inner.validate(values, "the initial state of the subgraph")
 
     def leave(self, final: Any) -> dict[str, Any]:
         """The outer update that a final inner state gives."""

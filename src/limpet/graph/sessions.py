@@ -77,7 +77,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions to list: those that match every field that is given. Times are exclusive.
+    """Selects the sessions that match every field that is given. Times are exclusive.
 
     With `limit` a listing has at most that many; pass its `cursor` to get the next ones.
     """
@@ -90,7 +90,7 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordListing(tuple[T, ...], Generic[T]):
-    """What a store lists: a tuple, and the `cursor` of the next page, or None at the end."""
+    """A page of a listing: a tuple, with the `cursor` of the next page, or None at the end."""
 
     cursor: str | None = None
 
@@ -165,7 +165,7 @@ class InMemorySessionStore:
         """Replace the record. Returns its version."""
         old = self._records.get(session_key(session_id))
         found = 0 if old is None else self._versions[session_id]
-        made = _copied(checked_record(record))
+        made = _copied(check_record(record))
         if expected_version is not None and expected_version != found:
             raise SessionWriteConflict(session_id, expected_version, found)
         now, version = datetime.now(UTC), self._versions.get(session_id, 0) + 1
@@ -237,7 +237,7 @@ def page_of(
     return RecordListing.of(items[start:stop], after)
 
 
-def checked_record(record: Any) -> SessionRecord:
+def check_record(record: Any) -> SessionRecord:
     """The record, if a store can keep one like it. Raises InvalidInput, or what is wrong in it."""
     if not isinstance(record, SessionRecord):
         raise InvalidInput(f"{described(record)} is not a SessionRecord. Pass one.")
@@ -310,7 +310,7 @@ def schema_of(label: str) -> str:
 
 
 class SessionConfig:
-    """How a graph keeps its sessions, compiled."""
+    """The session settings of a graph, compiled."""
 
     def __init__(
         self,
@@ -390,7 +390,7 @@ class Binding:
         self._held = config.stored.load(plain, f"the state of session {self.session_id!r}")
         return True
 
-    def merged(self, initial: Any) -> Any:
+    def start_state(self, initial: Any) -> Any:
         """The state that the run starts with."""
         held, config, plan = self._held, self._config, self._config.plan
         if held is None:
@@ -411,7 +411,7 @@ class Binding:
         if config.session is not None:
             values = {} if self._held is None else dict(self._held.__dict__)
             values |= {name: getattr(state, of) for name, of in config.outward.items()}
-            kept = config.session.made(values, f"the state of session {self.session_id!r}")
+            kept = config.session.validate(values, f"the state of session {self.session_id!r}")
         plain = config.stored.dump(kept)
         return SessionRecord(
             session_id=self.session_id, state=plain, schema_version=config.stored.version
@@ -422,7 +422,7 @@ class Binding:
         async with self._saving:
             await self._save(state, result)
 
-    async def settled(self) -> None:
+    async def wait_saved(self) -> None:
         """Wait until no save is under way, nor waits for another."""
         async with self._saving:
             pass
@@ -441,7 +441,7 @@ class Binding:
             raise
         except Exception as error:
             raise SessionSaveFailed(self.session_id, error_text(error), result) from error
-        self.saved(version)
+        self.note_version(version)
 
     def _check_versions(self) -> None:
         """Without a version a conflict could not be seen: refuse rather than overwrite."""
@@ -455,7 +455,7 @@ class Binding:
 
     @property
     def auto_save(self) -> bool:
-        """Whether the session is saved when the run ends or is suspended."""
+        """True if the session is saved when the run ends or is suspended."""
         return self._config.auto_save
 
     @property
@@ -463,7 +463,7 @@ class Binding:
         """The version that the store must still have; None if the last save wins."""
         return self._version if self._config.conflicts == "raise" else None
 
-    def saved(self, version: object) -> None:
+    def note_version(self, version: object) -> None:
         """Note the version that a save returned."""
         known = isinstance(version, int) and not isinstance(version, bool)
         self._version = version if known else None  # type: ignore[assignment]  # an int, as checked

@@ -111,7 +111,7 @@ class FieldPlan:
         self.follows: Reducer = last_write_wins if rules else self.reducer
 
     def _folding(self, fold: Fold | None, *, check: bool) -> Fold:
-        """How an accepted update changes the field; a rule of the field is checked afterwards."""
+        """The function that folds an accepted update in; rules are checked afterwards."""
         made, reducer, name = fold, self.reducer, self.name
         if made is None:  # a reducer of the user's own: its result is checked as any value is
             replace = self.replace
@@ -210,7 +210,7 @@ class StatePlan(Generic[S]):
         )
         self.custom = bool(made.field_serializers or made.model_serializers)
 
-    def made(self, given: Any, where: str) -> S:
+    def validate(self, given: Any, where: str) -> S:
         """A state from a State or a dict, validated. Raises StateValidationError."""
         if isinstance(given, BaseModel):
             if not isinstance(given, self.of):
@@ -257,7 +257,7 @@ class StatePlan(Generic[S]):
 
     def overlay(self, state: S, values: Mapping[str, Any], where: str) -> S:
         """The state with these values in place of its own, without reducers, validated."""
-        return self.made({**state.__dict__, **values}, where)
+        return self.validate({**state.__dict__, **values}, where)
 
     def fold_in(self, base: S, given: S) -> S:
         """The base with those fields of `given` folded in that its caller set explicitly."""
@@ -282,7 +282,7 @@ class StatePlan(Generic[S]):
             raise StateValidationError(where, (), f"it is not JSON data ({error})") from error
 
     def changes(self, old: S, new: S, update: Mapping[str, Any], path: Path) -> list[PlainOp]:
-        """What an update changed, as operations on the stored form at `path`."""
+        """The operations by which the stored form at `path` follows an update."""
         if old is new:
             return []
         if self.whole or self.custom:

@@ -8,16 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from limpet import Limpet, Seal
 from limpet import open as open_limpet
 from limpet.errors import InvalidInput, StoreClosed
 
+P = ParamSpec("P")
 R = TypeVar("R")
 Self = TypeVar("Self", bound="LoopBound")
+
+
+def on_store_loop(
+    method: Callable[P, Coroutine[Any, Any, R]],
+) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Let a method of a LoopBound run on its store's loop, whichever loop awaits it."""
+
+    @wraps(method)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound: Any = args[0]
+        made: R = await bound._here(method(*args, **kwargs))
+        return made
+
+    return run
 
 
 class LoopBound:
@@ -94,7 +110,7 @@ class LoopBound:
         self._loop = self._thread = None
 
     async def _here(self, work: Coroutine[Any, Any, R]) -> R:
-        """What a coroutine gives, run on the store's loop, for callers on any loop."""
+        """Run a coroutine on the store's loop, for callers on any loop, and return its result."""
         loop = self._home(work)
         if asyncio.get_running_loop() is loop:
             return await work

@@ -26,14 +26,14 @@ _NEWEST: Final = 64  # messages whose every field is compared
 _content: Final = itemgetter("content")
 _NO_SHOT: Final[Mapping[str, Any]] = {"": None}  # equal to the fields of no message
 _UNWRITABLE: Final = (TypeError, ValueError, RecursionError)  # by the next
-# What is not JSON is told apart by its class and its attributes.
+# Values that are not JSON are distinguished by class and attributes.
 _exact: Final = msgspec.json.Encoder(
     enc_hook=lambda of: [type(of).__qualname__, getattr(of, "__dict__", None)]
 ).encode
 
 
 class Growth(NamedTuple):
-    """How a list follows from another: items kept, what is new, items kept at the end.
+    """The difference between two lists: items kept, new items, items kept at the end.
 
     `live` and `shots` are the new items as objects, taken when `data` was: an object may be changed
     by its owner at any time.
@@ -107,11 +107,11 @@ class _Run:
             self.exacts[place] = of, b""  # the bytes of nothing
 
     def is_same(self, place: int, fields: Mapping[str, Any]) -> bool:
-        """Whether these are the fields of the message there, as they were."""
+        """True if these are the fields of the message there, as they were."""
         return fields == self.shots[place] and self._is_exact([(place, fields)])
 
     def _is_exact(self, looked: Iterable[tuple[int, Mapping[str, Any]]]) -> bool:
-        """Whether fields that are equal are the same."""
+        """True if fields that are equal are also of the same types."""
         exacts = self.exacts
         found = [(exacts[place], fields) for place, fields in looked if place in exacts]
         then = b",".join([raw for (_, raw), _ in found])
@@ -121,7 +121,7 @@ class _Run:
             return False
 
     def begins_with(self, messages: Sequence[Any]) -> bool:
-        """Whether these are the first items of the run: the same objects, or others like them."""
+        """True if these are the first items of the run: the same objects, or others like them."""
         if all(map(is_, messages, self.live)):
             return True
         for place, (new, held) in enumerate(zip(messages, self.live, strict=False)):
@@ -133,7 +133,7 @@ class _Run:
         return is_message(message) and self.is_same(place, message.__dict__)
 
     def is_unchanged(self, count: int) -> bool:
-        """Whether the first items of the run are messages and still what they were."""
+        """True if the first items of the run are messages and still what they were."""
         try:
             if list(map(_content, self.fields[:count])) != self.contents[:count]:
                 return False
@@ -195,7 +195,7 @@ class List:
         return value
 
     def compare(self, codec: Values, new: list[Any]) -> Growth:
-        """How `new` follows from this list. Raises InvalidInput if it cannot be stored."""
+        """The growth from this list to `new`. Raises InvalidInput if it cannot be stored."""
         count = self.count
         run = self._run
         if len(new) >= count and run.begins_with(new[:count]) and run.is_unchanged(count):
@@ -210,7 +210,7 @@ class List:
 
 
 def _is_certain(value: Any) -> bool:
-    """Whether what is equal to it is the same."""
+    """True if whatever equals it has its type, too."""
     kind = type(value)
     return kind is str or value is None or (kind in (dict, list) and not value)
 

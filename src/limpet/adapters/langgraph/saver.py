@@ -26,7 +26,7 @@ from langgraph.checkpoint.base import (
 )
 
 from limpet import Event, Key, Limpet, Seal, Session, Trace
-from limpet.adapters.langgraph.event_loop import LoopBound
+from limpet.adapters.langgraph.event_loop import LoopBound, on_store_loop
 from limpet.adapters.langgraph.thread import (
     CHECKPOINT,
     REMOVED,
@@ -169,10 +169,8 @@ class LimpetSaver(SyncSaver):
 
     # --- reading -------------------------------------------------------------------------------
 
+    @on_store_loop
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._here(self._get_tuple(config))
-
-    async def _get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         place = place_in(config)
         opened = self._opened(place.thread)
         async with opened.lock:
@@ -191,7 +189,7 @@ class LimpetSaver(SyncSaver):
     ) -> AsyncIterator[CheckpointTuple]:
         left = limit
         async for thread in self._listed(config):
-            for found in await self._here(self._list_thread(thread, config, filter, before, left)):
+            for found in await self._list_thread(thread, config, filter, before, left):
                 if left is not None:
                     left -= 1
                 yield found
@@ -205,17 +203,19 @@ class LimpetSaver(SyncSaver):
             return
         cursor: str | None = None
         while True:
-            page = await self._here(self._page(cursor))
+            page = await self._page(cursor)
             for head in page.items:
                 yield head.key.id
             if (cursor := page.cursor) is None:
                 return
 
+    @on_store_loop
     async def _page(self, cursor: str | None) -> Any:
         return await self._lp.list(
             app=self.app, user=self.user, order="key", reverse=False, limit=PAGE, cursor=cursor
         )
 
+    @on_store_loop
     async def _list_thread(
         self,
         thread: str,
@@ -237,12 +237,10 @@ class LimpetSaver(SyncSaver):
                     found.append(tuple_of(opened, node))
         return found
 
+    @on_store_loop
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return await self._here(self._history(config, channels))
-
-    async def _history(self, config: RunnableConfig, channels: Sequence[str]) -> Any:
         place = place_in(config)
         opened = self._opened(place.thread)
         async with opened.lock:
@@ -253,16 +251,8 @@ class LimpetSaver(SyncSaver):
 
     # --- writing -------------------------------------------------------------------------------
 
+    @on_store_loop
     async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        return await self._here(self._put(config, checkpoint, metadata, new_versions))
-
-    async def _put(
         self,
         config: RunnableConfig,
         checkpoint: Checkpoint,
@@ -342,17 +332,13 @@ class LimpetSaver(SyncSaver):
             if later is not None:
                 raise SessionConflict(key, "session", place.seen, later)
 
+    @on_store_loop
     async def aput_writes(
         self,
         config: RunnableConfig,
         writes: Sequence[tuple[str, Any]],
         task_id: str,
         task_path: str = "",
-    ) -> None:
-        await self._here(self._put_writes(config, writes, task_id, task_path))
-
-    async def _put_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str, path: str
     ) -> None:
         place = place_in(config)
         if place.id is None:
@@ -364,7 +350,9 @@ class LimpetSaver(SyncSaver):
                 raise SessionDeleted(opened.key, _GO_ON)
             for _ in range(_TRIES_MAX):
                 self._check_writes(opened, place)
-                described = opened.tree.writes(place.ns, place.id, tuple(writes), task, path)
+                described = opened.tree.writes(
+                    place.ns, place.id, tuple(writes), task_id, task_path
+                )
                 if described is None or await self._record_writes(opened, described):
                     return
         raise SessionConflict(opened.key, "session", opened.tree.version, "a later one")
@@ -394,11 +382,9 @@ class LimpetSaver(SyncSaver):
 
     # --- forgetting and copying ----------------------------------------------------------------
 
+    @on_store_loop
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._here(self._delete_thread(str(thread_id)))
-
-    async def _delete_thread(self, thread: str) -> None:
-        opened = self._opened(thread)
+        opened = self._opened(str(thread_id))
         async with opened.lock:
             await self._lp.delete(opened.key)
             opened.forget()
@@ -408,7 +394,7 @@ class LimpetSaver(SyncSaver):
         runs = {str(run) for run in run_ids}
         if runs:
             async for thread in self._listed(None):
-                await self._here(self._hide(thread, lambda tree: of_runs(tree, runs)))
+                await self._hide(thread, lambda tree: of_runs(tree, runs))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         if strategy not in ("keep_latest", "delete"):
@@ -417,8 +403,9 @@ class LimpetSaver(SyncSaver):
             if strategy == "delete":
                 await self.adelete_thread(thread)
             else:
-                await self._here(self._hide(str(thread), all_but_latest))
+                await self._hide(str(thread), all_but_latest)
 
+    @on_store_loop
     async def _hide(self, thread: str, select: Any) -> None:
         """Record which checkpoints are hidden from now on, decided on the newest tree."""
         opened = self._opened(thread)
@@ -436,15 +423,13 @@ class LimpetSaver(SyncSaver):
                 except SessionConflict:
                     continue
 
+    @on_store_loop
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await self._here(self._copy_thread(str(source_thread_id), str(target_thread_id)))
-
-    async def _copy_thread(self, source: str, target: str) -> None:
         """Copy the events of a thread to a new one, all or nothing."""
-        session = await self._lp.find(self._key(source), tail=0)
+        session = await self._lp.find(self._key(str(source_thread_id)), tail=0)
         if session is None:
             return
-        opened = self._opened(target)
+        opened = self._opened(str(target_thread_id))
         drafts: Any = []
         after = 0
         while events := await session.read(after=after, limit=PAGE):
@@ -479,7 +464,7 @@ class LimpetSaver(SyncSaver):
 
 
 class CheckpointPlace(NamedTuple):
-    """What a config says: the thread, the namespace, a checkpoint, and what was seen."""
+    """A config, parsed: the thread, the namespace, a checkpoint, and the log as seen."""
 
     thread: str
     ns: str

@@ -30,7 +30,7 @@ from langgraph.store.base import (
 )
 
 from limpet import Document, Documents, Limpet, Seal
-from limpet.adapters.langgraph.event_loop import LoopBound
+from limpet.adapters.langgraph.event_loop import LoopBound, on_store_loop
 from limpet.errors import DocumentConflict, InvalidInput
 
 Namespace = tuple[str, ...]
@@ -84,13 +84,11 @@ class LimpetStore(LoopBound, BaseStore):  # type: ignore[misc]  # no types where
         return cls(url, collection=collection, ttl=ttl, seal=seal, clock=clock)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        return self._wait(self._batch(list(ops)))
+        return self._wait(self.abatch(list(ops)))
 
+    @on_store_loop
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Reads see what was there before the batch. All puts are one commit, deletions follow."""
-        return await self._here(self._batch(list(ops)))
-
-    async def _batch(self, ops: list[Op]) -> list[Result]:
         results: list[Result] = []
         puts: dict[str, PutOp] = {}
         for op in ops:
@@ -266,7 +264,7 @@ def _whole(namespace: Namespace, key: str) -> str:
 
 
 def _prefixes(namespace: Namespace) -> tuple[str, ...]:
-    """What the names of items in a namespace, and below it, begin with; or may begin with."""
+    """The prefixes of the names of items in a namespace and below it."""
     if not namespace:
         return ("",)
     joined = _joined(namespace)
@@ -275,7 +273,7 @@ def _prefixes(namespace: Namespace) -> tuple[str, ...]:
 
 
 def _joined(namespace: Namespace) -> str:
-    """The labels, each told apart from the next: a batch may hold labels with any character."""
+    """The labels, joined so that they can be split again: a label may have any character."""
     labels = [label.replace("%", "%25").replace(".", "%2E") for label in namespace]
     joined = ".".join([label.replace("/", "%2F") for label in labels])
     return _FIRST.sub(_mark, _UNFIT.sub(_mark, joined))
@@ -321,7 +319,7 @@ def _matches(namespace: Namespace, conditions: Iterable[MatchCondition]) -> bool
 
 
 def _meets(value: Any, wanted: Any) -> bool:
-    """Whether a value has all that a filter names, with the filter's operators."""
+    """True if a value has all that a filter names, with the filter's operators."""
     if not wanted and (wanted is None or isinstance(wanted, dict)):
         return True
     if isinstance(wanted, dict):

@@ -82,7 +82,7 @@ class CheckpointNode:
 
 
 class NodeContent(NamedTuple):
-    """What the node of a checkpoint will hold besides its lists, as it was when it was described:
+    """The content of a checkpoint's node besides its lists, as it was when it was described:
     its own event need not be read for it."""
 
     meta: dict[str, Any]
@@ -154,7 +154,7 @@ class Thread:
         return node is not None and node.hidden
 
     def is_before(self, ns: str, id: str, other: str) -> bool:
-        """Whether one was recorded before the other; by their ids if the other is not here."""
+        """True if one was recorded before the other; by their ids if the other is not here."""
         order = self._nodes.get(ns, {})
         if other not in order:
             return id < other
@@ -279,7 +279,7 @@ class Thread:
         written: Collection[str],
         after: dict[str, Any],
     ) -> dict[str, Growth]:
-        """What is new in the channels; `after` takes what they hold then, but for lists that
+        """Describe what is new in the channels; `after` gets their new content, but for lists that
         change."""
         values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
         whole: dict[str, Any] = {}
@@ -371,7 +371,7 @@ class Thread:
         )
 
     def _input(self, ns: str, id: str) -> Mapping[str, Any]:
-        """What a graph was begun with at this checkpoint, by channel."""
+        """The input that a graph was started with at this checkpoint, by channel."""
         node = self._nodes.get(ns, {}).get(id)
         held = None if node is None else node.values.get(_START)
         return held if isinstance(held, dict) and FORM not in held else {}
@@ -525,7 +525,7 @@ def set_metadata(
 
 
 def _is_other(old: Mapping[str, Any], name: str, new: Any) -> bool:
-    """Whether a name is new, or has another value or type: 1 is not True, also inside."""
+    """True if a name is new, or has another value or type: 1 is not True, also inside."""
     if name not in old:
         return True
     before = old[name]
@@ -589,7 +589,7 @@ def _top(versions: Mapping[str, Any]) -> int:
 def set_changes(
     described: dict[str, Any], name: str, old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> None:
-    """What is new or other, and the names that are gone."""
+    """Describe the names that are new, changed or gone."""
     set_part(
         described, name, {key: value for key, value in new.items() if _is_other(old, key, value)}
     )

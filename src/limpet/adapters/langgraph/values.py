@@ -1,4 +1,4 @@
-"""What a graph holds, as plain data and back. Data only: nothing stored names code to import.
+"""Values of a graph as plain data and back. Data only: nothing stored names code to import.
 
 JSON values are stored as they are; everything else is a dict with a "$" that names its form. The
 forms are the fixed tables of this module and the codecs that the application gives. A type that is
@@ -78,7 +78,7 @@ _MESSAGE_NAMES: Final = {cls: name for name, cls in _MESSAGES.items()}
 
 @dataclasses.dataclass(frozen=True)
 class ValueCodec:
-    """How objects of one class are stored: under `name`, as what `encode` makes of them.
+    """Stores objects of one class under `name`, in the form that `encode` returns.
 
     `encode` returns anything that can be stored; `decode` is given it back. The name is stored
     with every value: do not change it.
@@ -325,7 +325,7 @@ class Values:
 
 
 def is_message(value: Any) -> bool:
-    """Whether this is a message whose fields say everything about it."""
+    """True if this is a message whose fields say everything about it."""
     return type(value) in _MESSAGE_NAMES and not value.__pydantic_extra__
 
 

@@ -152,7 +152,7 @@ def _said(type: str, item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _input(item: Mapping[str, Any]) -> Any:
-    """What a tool is called with. Arguments are the text that a model wrote: not always JSON."""
+    """The input of a tool call. Arguments are the text that a model wrote: not always JSON."""
     given = item.get("arguments", item.get("input", item.get("action", {})))
     if not isinstance(given, str):
         return given

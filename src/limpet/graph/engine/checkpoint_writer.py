@@ -67,7 +67,7 @@ class FrameStack:
 
 
 class LiveProgress:
-    """How far a fan-out or branches node has come; a slot under way is the box of its frames."""
+    """The progress of a fan-out or branches node; a running slot is the stack of its frames."""
 
     __slots__ = ("slots", "stored", "total")
 
@@ -112,7 +112,7 @@ class LiveFrame:
         self.rest: tuple[tuple[Frame, ...], Progress | None] = ((), None)
         stack.frames.append(self)
 
-    def frozen(self) -> Frame:
+    def to_frame(self) -> Frame:
         """The frame as a record has it."""
         progress = self.rest[1]
         if self.progress is not None and self.progress.stored:
@@ -149,7 +149,7 @@ class CheckpointWriter:
 
     @property
     def _takes_ops(self) -> bool:
-        """Whether the next save is of changes. Otherwise operations are not worth computing."""
+        """True if the next save is of changes. Otherwise operations are not worth computing."""
         return self._leasing is not None and not self._whole
 
     # --- entering -------------------------------------------------------------------------------
@@ -208,10 +208,10 @@ class CheckpointWriter:
 
     # --- completing -----------------------------------------------------------------------------
 
-    def completed(
+    def complete_node(
         self, frame: LiveFrame, new: Any, update: Any, target: str | None, position: Position
     ) -> bool:
-        """A node has completed and its edge leads to `target`. Whether that is to be saved now.
+        """A node has completed and its edge leads to `target`. True if that is to be saved now.
 
         The end of a graph inside another is saved with the node that contains it.
         """
@@ -239,7 +239,7 @@ class CheckpointWriter:
             return False
         return not last or self.ending != "with session"
 
-    async def completed_slot(
+    async def complete_slot(
         self, owner: LiveFrame, key: str, slot: ProgressSlot, *, batched: bool = False
     ) -> None:
         """An instance or branch is done."""
@@ -278,18 +278,18 @@ class CheckpointWriter:
             with suppress(CheckpointSaveFailed):  # raised by the save of the first step
                 await self.save()
 
-    async def begun(self) -> None:
+    async def save_start(self) -> None:
         """After a run that failed: where it started, and every step, is saved.
 
         A step whose save was cancelled may not be stored: the node would run twice.
         """
         if not self.revision or self._whole:
             await self.save()
-        await self.settled()
+        await self.wait_saved()
         if self._failed is not None:
             raise self._unsaved(self._failed) from self._failed
 
-    async def settled(self) -> None:
+    async def wait_saved(self) -> None:
         """Wait until no whole save is under way."""
         async with self._lock:
             pass
@@ -304,18 +304,20 @@ class CheckpointWriter:
         self.status = "completed"
         self._ops.append(Set(("status",), "completed"))
 
-    def ended(self) -> CheckpointRecord:
+    def completed_record(self) -> CheckpointRecord:
         """The record of the invocation, completed. The caller saves it, with the session."""
         self.status, self._whole = "completed", True
         self.revision += 1
         return self.whole()
 
-    async def unended(self) -> None:
+    async def save_last_step(self) -> None:
         """Save the last step of an invocation whose session could not be saved."""
         self.status = "running"
         await self.save()
 
-    def suspended(self, document: dict[str, Any], frame: LiveFrame | None) -> CheckpointRecord:
+    def suspended_record(
+        self, document: dict[str, Any], frame: LiveFrame | None
+    ) -> CheckpointRecord:
         """The record of the invocation, suspended in a node of `frame`. The caller saves it.
 
         The frames around that node are kept even if nothing was completed in them: the signal
@@ -328,7 +330,7 @@ class CheckpointWriter:
         self._whole = True
         return self.whole()
 
-    async def unsuspend(self) -> None:
+    async def save_unsuspended(self) -> None:
         """Save the invocation as one that is still running."""
         self.status, self.suspension = "running", None
         await self.save()
@@ -359,7 +361,7 @@ class CheckpointWriter:
     async def save(self, result: Any = None) -> None:
         """Save what has changed, in one commit. Raises CheckpointSaveFailed with the result."""
         if self._saving and self._takes_ops:
-            await self.settled()  # the first, whole save is still under way
+            await self.wait_saved()  # the first, whole save is still under way
         if self._failed is not None:
             raise self._unsaved(self._failed, result) from self._failed
         self.revision += 1
@@ -465,4 +467,4 @@ def _progress(live: LiveProgress) -> Progress:
 def _frames(stack: FrameStack) -> tuple[Frame, ...]:
     """The frames that are part of the record: where nothing was completed, nothing is kept."""
     frames = [frame for frame in stack.frames if frame.stored]
-    return (*[frame.frozen() for frame in frames], *(frames[-1].rest[0] if frames else ()))
+    return (*[frame.to_frame() for frame in frames], *(frames[-1].rest[0] if frames else ()))

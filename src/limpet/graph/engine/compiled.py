@@ -55,7 +55,7 @@ from limpet.graph.observers import (
     drain_events_for,
     watcher,
 )
-from limpet.graph.plan import GraphPlan, checked_steps, mermaid
+from limpet.graph.plan import GraphPlan, check_steps_max, mermaid
 from limpet.graph.sessions import Binding
 from limpet.graph.state import State
 from limpet.model import described
@@ -99,7 +99,7 @@ class CompiledGraph(GraphPlan[S]):
         `steps_max` replaces the step limits that this graph and those inside it were compiled with.
         A run that stopped at its limit can be resumed: each call counts from zero.
         """
-        call = InvokeArguments(
+        arguments = InvokeArguments(
             initial=initial,
             session_id=session_id,
             correlation_id=correlation_id,
@@ -111,7 +111,7 @@ class CompiledGraph(GraphPlan[S]):
             metadata=metadata,
             steps_max=steps_max,
         )
-        return await invoke(self, call, RunReport())
+        return await invoke(self, arguments, RunReport())
 
     # --- watching -------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class InvokeArguments(msgspec.Struct, frozen=True, kw_only=True):
         if self.metadata is not None and not isinstance(self.metadata, Mapping):
             raise GraphMisused(f"metadata is {described(self.metadata)}. Pass a dict.")
         if self.steps_max is not None:
-            checked_steps(self.steps_max, GraphMisused)
+            check_steps_max(self.steps_max, GraphMisused)
 
     @property
     def is_signal(self) -> bool:
@@ -204,7 +204,7 @@ class InvokeArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunReport:
-    """What a caller may want to know of a run beside its result, also if it raised."""
+    """Facts about a run beside its result, for its caller, also if it raised."""
 
     __slots__ = ("entry_state", "found_session", "invocation_id")
 
@@ -214,38 +214,40 @@ class RunReport:
         self.entry_state: Any = None  # None if it was refused before it could start
 
 
-async def invoke(graph: GraphPlan[Any], call: InvokeArguments, ran: RunReport) -> Any:
+async def invoke(graph: GraphPlan[Any], arguments: InvokeArguments, report: RunReport) -> Any:
     """Run the graph; the final state, or `Suspended`."""
-    call.check()
-    watchers = call.watchers()
-    if call.resume_invocation is None:
-        return await _invoke(graph, call, ran, watchers, None, None)
-    hold, signal = ResumeLease(graph.checkpointer, graph.leasing), call.is_signal
+    arguments.check()
+    watchers = arguments.watchers()
+    if arguments.resume_invocation is None:
+        return await _invoke(graph, arguments, report, watchers, None, None)
+    lease, signal = ResumeLease(graph.checkpointer, graph.leasing), arguments.is_signal
     try:
-        record = await hold.resume(call.resume_invocation, signal=signal)
-        check_signal(record, call.signal_id, call.initial, signal=signal)
-        check_session(record, call.session_id, signal=signal)
-        return await _invoke(graph, call, ran, watchers, hold, record)
+        record = await lease.resume(arguments.resume_invocation, signal=signal)
+        check_signal(record, arguments.signal_id, arguments.initial, signal=signal)
+        check_session(record, arguments.session_id, signal=signal)
+        return await _invoke(graph, arguments, report, watchers, lease, record)
     finally:
-        await hold.release()
+        await lease.release()
 
 
 async def _invoke(
     graph: GraphPlan[Any],
-    call: InvokeArguments,
-    ran: RunReport,
+    arguments: InvokeArguments,
+    report: RunReport,
     watchers: tuple[Watcher, ...],
-    hold: ResumeLease | None,
+    lease: ResumeLease | None,
     record: CheckpointRecord | None,
 ) -> Any:
-    run = Invocation(*await _ids(graph, call, record), call.session_id, call.metadata)
-    run.observers, run.tracer, run.steps_max = watchers, graph.tracer, call.steps_max
-    run.deliveries, ran.invocation_id = graph.deliveries, run.invocation_id
+    run = Invocation(
+        *await _ids(graph, arguments, record), arguments.session_id, arguments.metadata
+    )
+    run.observers, run.tracer, run.steps_max = watchers, graph.tracer, arguments.steps_max
+    run.deliveries, report.invocation_id = graph.deliveries, run.invocation_id
     scope = Scope(run, graph)
     token = CURRENT.set(scope)
     try:
         with run.span("invocation", graph.name):  # which sees a suspension as its parts do
-            return await _run(scope, call, ran, hold, record)
+            return await _run(scope, arguments, report, lease, record)
     except SuspendSignal as signal:
         return signal.outcome  # as `_run` saved it
     finally:
@@ -254,7 +256,7 @@ async def _invoke(
 
 
 async def _ids(
-    graph: GraphPlan[Any], call: InvokeArguments, record: CheckpointRecord | None
+    graph: GraphPlan[Any], arguments: InvokeArguments, record: CheckpointRecord | None
 ) -> tuple[str, str]:
     """The ids of the invocation and of its correlation: one id serves as both, if none is given.
 
@@ -262,13 +264,17 @@ async def _ids(
     caller's: that is for invocations that begin. An id of the caller's must be new: its record
     would take the place of another's, which may be paused.
     """
-    correlation_id = call.correlation_id if record is None else record.correlation_id
-    given = call.invocation_id
+    correlation_id = arguments.correlation_id if record is None else record.correlation_id
+    given = arguments.invocation_id
     if record is not None and record.status == "suspended":
         given = record.invocation_id
     elif record is not None and record.status != "completed":
         given = None
-    elif given is not None and given != call.resume_invocation and graph.checkpointer is not None:
+    elif (
+        given is not None
+        and given != arguments.resume_invocation
+        and graph.checkpointer is not None
+    ):
         await check_unused(graph.checkpointer, given)
     id = given or str(uuid4())
     return id, correlation_id or (id if given is None else str(uuid4()))
@@ -276,31 +282,31 @@ async def _ids(
 
 async def _run(
     scope: Scope,
-    call: InvokeArguments,
-    ran: RunReport,
-    hold: ResumeLease | None,
+    arguments: InvokeArguments,
+    report: RunReport,
+    lease: ResumeLease | None,
     record: CheckpointRecord | None,
 ) -> Any:
     run, graph = scope.run, scope.graph
     if graph.session is not None and run.session_id is not None:
         run.binding = Binding(graph.session, run.session_id)
-        ran.found_session = await run.binding.load()
-        if ran.found_session and record is not None:
-            check_no_session(record, signal=call.is_signal)
+        report.found_session = await run.binding.load()
+        if report.found_session and record is not None:
+            check_no_session(record, signal=arguments.is_signal)
     elif run.session_id is not None:
         _warn_once(graph)
-    start = _start(scope, call, record)
-    ran.entry_state = start.state
+    start = _start(scope, arguments, record)
+    report.entry_state = start.state
     if graph.checkpointer is not None:
-        named = run.invocation_id == call.invocation_id
-        await _start_writing(scope, graph.checkpointer, start, hold, record, named=named)
+        named = run.invocation_id == arguments.invocation_id
+        await _start_writing(scope, graph.checkpointer, start, lease, record, named=named)
     try:
         final = await run_graph(scope, start.state, start.node)
     except SuspendSignal as signal:
-        signal.outcome = await suspended(scope, signal)
+        signal.outcome = await save_suspension(scope, signal)
         raise
     except BaseException as error:
-        await leave_record(run, error)
+        await save_start_of(run, error)
         raise
     await finish(run, final)
     return final
@@ -313,23 +319,23 @@ def _warn_once(graph: GraphPlan[Any]) -> None:
         _LOG.warning("session without a store: graph=%s", graph.name)
 
 
-def _start(scope: Scope, call: InvokeArguments, record: CheckpointRecord | None) -> Start:
+def _start(scope: Scope, arguments: InvokeArguments, record: CheckpointRecord | None) -> Start:
     """Where the run starts: at the record, or at the entry with the session and the input."""
     graph, binding = scope.graph, scope.run.binding
     if record is not None:
-        start = start_of(graph, record, call.initial, call.signal_payload)
+        start = start_of(graph, record, arguments.initial, arguments.signal_payload)
         scope.rest = start.inside
         return start
-    initial = {} if call.initial is None else call.initial
-    state = graph.plan.made(initial, "the initial state")
-    return Start(state if binding is None else binding.merged(state), graph.entry)
+    initial = {} if arguments.initial is None else arguments.initial
+    state = graph.plan.validate(initial, "the initial state")
+    return Start(state if binding is None else binding.start_state(state), graph.entry)
 
 
 async def _start_writing(
     scope: Scope,
     checkpointer: Checkpointer,
     start: Start,
-    hold: ResumeLease | None,
+    lease: ResumeLease | None,
     record: CheckpointRecord | None,
     *,
     named: bool,
@@ -353,8 +359,8 @@ async def _start_writing(
         if not await writer.claim(unfinished.revision):
             reason = "it has been resumed already"
             raise SuspensionRecordInvalid(unfinished.invocation_id, reason)
-    elif hold and unfinished is not None and unfinished.invocation_id != run.invocation_id:
-        await hold.pass_on(unfinished, writer, run.invocation_id)
+    elif lease and unfinished is not None and unfinished.invocation_id != run.invocation_id:
+        await lease.pass_on(unfinished, writer, run.invocation_id)
     elif named and graph.leasing is not None:
         goes_on = record is not None and record.invocation_id == run.invocation_id
         if not await writer.claim(record.revision if record and goes_on else 0):
@@ -364,7 +370,7 @@ async def _start_writing(
 
 
 def ending_of(run: Invocation, checkpointer: Checkpointer) -> Ending:
-    """How the last step of this run is saved."""
+    """Return how the last step of this run is saved."""
     binding = run.binding
     if binding is None or not binding.auto_save:
         return "alone"
@@ -372,7 +378,7 @@ def ending_of(run: Invocation, checkpointer: Checkpointer) -> Ending:
     return "with session" if joint else "after session"
 
 
-async def leave_record(run: Invocation, error: BaseException) -> None:
+async def save_start_of(run: Invocation, error: BaseException) -> None:
     """After a run that failed before anything was saved: save where it started.
 
     If that fails too, the run's own error says so: it is the one that the caller has to see.
@@ -380,7 +386,7 @@ async def leave_record(run: Invocation, error: BaseException) -> None:
     if run.writer is None or isinstance(error, CheckpointSaveFailed):
         return
     try:
-        await run.writer.begun()
+        await run.writer.save_start()
     except CheckpointSaveFailed as unsaved:
         error.add_note(f"The run cannot be resumed: {unsaved}")
 
@@ -391,7 +397,7 @@ async def finish(run: Invocation, final: Any) -> None:
     binding, writer = run.binding, run.writer
     if binding is not None and binding.auto_save:
         if writer is not None and writer.ending == "with session":
-            await _together(binding, writer, final)
+            await _save_with_session(binding, writer, final)
             return
         await binding.save(final, result=final)
     if writer is not None:
@@ -402,32 +408,32 @@ async def _close(run: Invocation) -> None:
     """Let nothing that a node left behind save the session after the end, or over it."""
     run.ended = True
     if run.binding is not None:
-        await run.binding.settled()
+        await run.binding.wait_saved()
 
 
-async def _together(binding: Binding, writer: CheckpointWriter, final: Any) -> None:
+async def _save_with_session(binding: Binding, writer: CheckpointWriter, final: Any) -> None:
     """One commit. If it fails, the last step is saved without the session, which is as it was."""
     checkpointer: Any = writer.checkpointer  # a JointCheckpointer, as `ending_of` found
-    await writer.settled()
+    await writer.wait_saved()
     try:
         version = await checkpointer.save_with_session(
-            writer.ended(),
+            writer.completed_record(),
             binding.store,
             binding.record(final),
             expected_version=binding.expected,
         )
     except Exception as error:
         with suppress(Exception):
-            await writer.unended()
+            await writer.save_last_step()
         if isinstance(error, SessionWriteConflict):
             error.result = final
             raise
         reason = error_text(error)
         raise SessionSaveFailed(binding.session_id, reason, final) from error
-    binding.saved(version)
+    binding.note_version(version)
 
 
-async def suspended(scope: Scope, signal: SuspendSignal) -> Suspended:
+async def save_suspension(scope: Scope, signal: SuspendSignal) -> Suspended:
     """Save the suspended record with the session; what the caller gets."""
     run, writer = scope.run, scope.run.writer
     if writer is None or scope.frame is None:
@@ -438,13 +444,13 @@ async def suspended(scope: Scope, signal: SuspendSignal) -> Suspended:
     state = scope.frame.state
     if signal.completed:
         writer.positions.append(signal.position)
-    await writer.settled()
-    record = writer.suspended(signal.document(), signal.frame)
+    await writer.wait_saved()
+    record = writer.suspended_record(signal.document(), signal.frame)
     try:
-        await _keep(run, writer.checkpointer, record, state)
+        await _save_suspended(run, writer.checkpointer, record, state)
     except Exception as error:
         with suppress(Exception):  # what stays is an invocation that can be resumed
-            await writer.unsuspend()
+            await writer.save_unsuspended()
         if isinstance(error, SessionWriteConflict):
             raise
         reason = error_text(error)
@@ -460,7 +466,7 @@ async def suspended(scope: Scope, signal: SuspendSignal) -> Suspended:
     )
 
 
-async def _keep(
+async def _save_suspended(
     run: Invocation, checkpointer: Checkpointer, record: CheckpointRecord, state: Any
 ) -> None:
     """Save a suspended record and its session: in one commit where both live together.
@@ -475,7 +481,7 @@ async def _keep(
         version = await checkpointer.save_with_session(
             record, binding.store, binding.record(state), expected_version=binding.expected
         )
-        binding.saved(version)
+        binding.note_version(version)
     else:
         await checkpointer.save(record)
         await binding.save(state)

@@ -20,7 +20,8 @@ from limpet.errors import (
     SuspensionError,
     error_text,
 )
-from limpet.graph.context import CURRENT, Scope, SuspendSignal, unwrap, unwrapped
+from limpet.graph.checkpoint import Frame
+from limpet.graph.context import CURRENT, Scope, SuspendSignal, unwrap, unwrap_suspension
 from limpet.graph.engine.checkpoint_writer import CheckpointWriter
 from limpet.graph.plan import GraphPlan
 from limpet.graph.projections import CheckedProjection
@@ -45,7 +46,7 @@ END: Final = End()
 
 
 class Edge:
-    """What follows a node: one target, or a function that chooses one."""
+    """The edge that leaves a node: one target, or a function that chooses one."""
 
     __slots__ = ("drawn", "ends", "fn", "names", "source", "target")
 
@@ -140,21 +141,28 @@ class SubgraphStep:
     async def run(self, scope: Scope, state: Any) -> Any:
         """Run the subgraph, or the rest of it; the update that it gives."""
         inner, run = Scope(scope.run, self.graph, scope), scope.run
-        found = scope.take_rest()
-        if found is not None and found[0]:
-            frame = found[0][0]
-            start, node = (
-                self.graph.plan.load(frame.state, f"the state in {self.name!r}"),
-                frame.node,
-            )
-            inner.rest = (found[0][1:], frame.progress)
-        else:
-            start, node = self.projection.enter(state), self.graph.entry
+        rest = scope.take_rest()
+        frames = () if rest is None else rest[0]
+        start, node = start_inside(inner, frames, self.name, lambda: self.projection.enter(state))
         if run.writer is not None and scope.frame is not None:
             inner.frame = run.writer.push(scope.frame, self.graph.plan, start, node, inner.rest)
         with run.span("subgraph", self.name, scope):
             final = await run_graph(inner, start, node)
         return self.projection.leave(final)
+
+
+def start_inside(
+    inner: Scope, frames: tuple[Frame, ...], name: str, fresh: Callable[[], Any]
+) -> tuple[Any, str | None]:
+    """The state and node at which a graph inside the node `name` starts.
+
+    That is where a resumed run stopped, if it had frames there; else the entry, with `fresh()`.
+    """
+    graph = inner.graph
+    if not frames:
+        return fresh(), graph.entry
+    inner.rest = (frames[1:], frames[0].progress)
+    return graph.plan.load(frames[0].state, f"the state in {name!r}"), frames[0].node
 
 
 async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
@@ -205,8 +213,8 @@ async def _advance(scope: Scope, step: GraphStep, state: Any) -> tuple[Any, str 
     attempts = _Attempts(scope, step, state)
     scope.body = False  # until the node itself runs
     try:
-        call = chained(step.middleware, attempts)(state)
-        update = await (unwrapped(call) if step.middleware else call)
+        call = with_middleware(step.middleware, attempts)(state)
+        update = await (unwrap_suspension(call) if step.middleware else call)
     except Exception as error:
         raised = attempts.raised(error)
         attempts.end(error=raised)
@@ -233,10 +241,10 @@ async def _advance(scope: Scope, step: GraphStep, state: Any) -> tuple[Any, str 
 def _completed(
     scope: Scope, writer: CheckpointWriter, new: Any, update: Any, target: str | None
 ) -> bool:
-    """Note the step. Whether it is to be saved now."""
+    """Note the step. True if it is to be saved now."""
     if scope.frame is None:
         return False
-    return writer.completed(scope.frame, new, update, target, scope.position())
+    return writer.complete_node(scope.frame, new, update, target, scope.position())
 
 
 class _Attempts:
@@ -265,9 +273,9 @@ class _Attempts:
         wrapped, scope.body = scope.body, step.fn is not None
         try:
             if tracer is None:
-                return await unwrapped(step.run(scope, state))
+                return await unwrap_suspension(step.run(scope, state))
             with scope.run.span("node", step.name, scope):
-                return await unwrapped(step.run(scope, state))
+                return await unwrap_suspension(step.run(scope, state))
         except SuspendSignal as signal:
             self._open = False
             if self._tells:
@@ -297,7 +305,7 @@ class _Attempts:
 
 
 def attempt_of(middleware: tuple[Middleware, ...], count: int, base: int) -> int:
-    """Which attempt this is, from 0: that of the innermost retry around it.
+    """The number of this attempt, from 0: that of the innermost retry around it.
 
     `count` is how often the middleware has called what it stands around; unless it retries, the
     attempt is that of what is around it, `base`.
@@ -306,7 +314,7 @@ def attempt_of(middleware: tuple[Middleware, ...], count: int, base: int) -> int
     return count if retries else base
 
 
-def chained(middleware: tuple[Middleware, ...], inner: Next) -> Next:
+def with_middleware(middleware: tuple[Middleware, ...], inner: Next) -> Next:
     """The innermost call with its middleware around it, the first one outermost."""
     call = inner
     for layer in reversed(middleware):
@@ -322,16 +330,16 @@ def _layered(layer: Middleware, call: Next) -> Next:
 
 
 def passes(step: GraphStep, error: Exception) -> bool:
-    """Whether an error leaves a node as it is: one of a graph inside it, or of suspending."""
+    """True if an error leaves a node as it is: one of a graph inside it, or of suspending."""
     return isinstance(error, SuspensionError if step.fn is not None else GraphError)
 
 
 def failure(step: GraphStep, error: Exception, state: Any) -> NodeException:
-    """What the error of a node becomes."""
+    """The NodeException that reports an error of a node."""
     return NodeException(error_text(error), node=step.name, recoverable_state=state)
 
 
-async def together(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def run_together(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Run jobs at the same time. The first that fails ends the others, and is raised.
 
     All of them have ended when this returns or raises, also if this task is cancelled.

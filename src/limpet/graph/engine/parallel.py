@@ -24,8 +24,17 @@ from limpet.errors import (
     error_text,
 )
 from limpet.graph.checkpoint import Progress, ProgressSlot
-from limpet.graph.context import CURRENT, Scope, SuspendSignal, unwrapped
-from limpet.graph.engine.loop import Edge, Middleware, attempt_of, chained, run_graph, together
+from limpet.graph.context import CURRENT, Scope, SuspendSignal, unwrap_suspension
+from limpet.graph.engine.loop import (
+    Edge,
+    Middleware,
+    Next,
+    attempt_of,
+    run_graph,
+    run_together,
+    start_inside,
+    with_middleware,
+)
 from limpet.graph.plan import GraphPlan
 from limpet.graph.projections import CheckedProjection
 from limpet.graph.state import Contributions, StatePlan
@@ -96,7 +105,7 @@ class FanOutStep:
         work = _Work(self, scope, state, items, total, self._found(scope, progress))
         concurrency = self._concurrency(state, total)
         try:
-            await together([work.some() for _ in range(min(concurrency, work.left))])
+            await run_together([work.some() for _ in range(min(concurrency, work.left))])
         except FATAL:
             raise
         except Exception as error:
@@ -105,7 +114,7 @@ class FanOutStep:
         return self._update(work.results)
 
     def _found(self, scope: Scope, progress: Progress | None) -> Mapping[str, ProgressSlot]:
-        """What a resumed run found of the instances.
+        """The slots of the instances that a resumed run goes on with.
 
         Those that are to restart are left out, unless the invocation has taken a signal: what it
         brought stands in the state of one of them.
@@ -166,31 +175,21 @@ class FanOutStep:
         inner = Scope(
             run, graph, scope, fan_out_index=at, collecting=settings.error_policy == "collect"
         )
-        if found is not None and found.frames:
-            frame = found.frames[0]
-            start, node = graph.plan.load(frame.state, f"the state in {self.name!r}"), frame.node
-            inner.rest = (found.frames[1:], frame.progress)
-        else:
-            more = {} if settings.item_field is None else {settings.item_field: item}
-            start, node = self.projection.enter(state, **more), graph.entry
-
-        tries, around = 0, inner.base
+        more = {} if settings.item_field is None else {settings.item_field: item}
+        frames = () if found is None else found.frames
+        start, node = start_inside(
+            inner, frames, self.name, lambda: self.projection.enter(state, **more)
+        )
+        attempt = _attempts(scope, inner, str(at), node, settings.instance_middleware, batched=True)
 
         async def once(begin: Any) -> dict[str, Any]:
-            nonlocal tries
-            inner.base = attempt_of(settings.instance_middleware, tries, around)
-            tries += 1
-            if run.writer is not None and scope.frame is not None:  # each attempt begins again
-                inner.frame = run.writer.enter_slot(
-                    scope.frame, str(at), graph.plan, begin, node, inner.rest, batched=True
-                )
-            held = (await run_graph(inner, begin, node)).__dict__
+            held = await attempt(begin)
             return {name: held[name] for name in self._collected}
 
         if not settings.instance_middleware and run.tracer is None:
             return await once(start)
         with run.span("fan_out_instance", self.name, inner):
-            result = await chained(settings.instance_middleware, once)(start)
+            result = await with_middleware(settings.instance_middleware, once)(start)
         if not isinstance(result, Mapping):
             raise TypeError(f"middleware of an instance returned {described(result)}, not a dict")
         return {name: result[name] for name in self._collected if name in result}
@@ -243,14 +242,14 @@ class _Work:
                 slot = result
                 if not isinstance(result, ProgressSlot):
                     slot = ProgressSlot(done=True, result=self._step.stored(result))
-                await writer.completed_slot(frame, str(at), slot, batched=True)
+                await writer.complete_slot(frame, str(at), slot, batched=True)
 
     async def _one(self, at: int) -> Any:
         item = None if self._items is None else self._items[at]
         found = self._found.get(str(at))
         try:
             instance = self._step.instance(self._scope, self._state, item, at, found)
-            return await unwrapped(instance)
+            return await unwrap_suspension(instance)
         except SuspendSignal as signal:
             signal.leave("fan_out_index", at)
             raise
@@ -259,10 +258,10 @@ class _Work:
         except Exception as error:
             if self._step.settings.error_policy == "fail_fast":
                 raise
-            return ProgressSlot(done=True, error={"fan_out_index": at, **described_error(error)})
+            return ProgressSlot(done=True, error={"fan_out_index": at, **error_entry(error)})
 
 
-def described_error(error: BaseException) -> dict[str, Any]:
+def error_entry(error: BaseException) -> dict[str, Any]:
     """An error as an entry of an errors field."""
     cause = error.__cause__ or error
     return {
@@ -318,7 +317,7 @@ class BranchesStep:
         if scope.run.writer is not None and scope.frame is not None:
             scope.run.writer.begin(scope.frame, len(self.branches), progress)
         names = [name for name in self.branches if name not in results]
-        await together([self._branch(scope, state, n, slots.get(n), results) for n in names])
+        await run_together([self._branch(scope, state, n, slots.get(n), results) for n in names])
         parts = [results[name] for name in self.branches if name in results]
         updates = [part for part in parts if not isinstance(part, ProgressSlot)]
         if self.errors_field is not None:
@@ -336,7 +335,7 @@ class BranchesStep:
     ) -> None:
         """Run one branch and keep its update, or its error."""
         try:
-            result: Any = await unwrapped(self._update(scope, state, name, found))
+            result: Any = await unwrap_suspension(self._update(scope, state, name, found))
         except SuspendSignal as signal:
             signal.leave("branch_name", name)
             raise
@@ -348,14 +347,14 @@ class BranchesStep:
                 raise ParallelBranchesBranchFailed(
                     name, reason, node=self.name, recoverable_state=state
                 ) from error
-            result = ProgressSlot(done=True, error={"branch_name": name, **described_error(error)})
+            result = ProgressSlot(done=True, error={"branch_name": name, **error_entry(error)})
         if result is None:  # not to be run this time
             return
         results[name] = result
         writer, frame = scope.run.writer, scope.frame
         if writer is not None and frame is not None:
             slot = result if isinstance(result, ProgressSlot) else self._stored(result)
-            await writer.completed_slot(frame, name, slot)
+            await writer.complete_slot(frame, name, slot)
 
     async def _update(self, scope: Scope, state: Any, name: str, found: ProgressSlot | None) -> Any:
         branch, projection = self.branches[name]
@@ -382,7 +381,7 @@ class BranchesStep:
             inner.body = False
             call = _in_body(inner, call, branch.middleware)
         try:
-            update = await chained(branch.middleware, call)(state)
+            update = await with_middleware(branch.middleware, call)(state)
         finally:
             CURRENT.reset(token)
         self.plan.apply(state, update, self.name)  # refused here, its error is the branch's own
@@ -397,29 +396,10 @@ class BranchesStep:
         state: Any,
         found: ProgressSlot | None,
     ) -> Any:
-        graph, writer = inner.graph, scope.run.writer
-        if found is not None and found.frames:
-            frame = found.frames[0]
-            start, node = graph.plan.load(frame.state, f"the state in {self.name!r}"), frame.node
-            inner.rest = (found.frames[1:], frame.progress)
-        else:
-            start, node = projection.enter(state), graph.entry
-
-        tries, around = 0, inner.base
-
-        async def once(begin: Any) -> Mapping[str, Any]:
-            nonlocal tries
-            inner.base = attempt_of(branch.middleware, tries, around)
-            tries += 1
-            if writer is not None and scope.frame is not None:  # each attempt begins again
-                name = inner.branch_name or ""
-                inner.frame = writer.enter_slot(
-                    scope.frame, name, graph.plan, begin, node, inner.rest
-                )
-            final: Mapping[str, Any] = (await run_graph(inner, begin, node)).__dict__
-            return final
-
-        result = await chained(branch.middleware, once)(start)
+        frames = () if found is None else found.frames
+        start, node = start_inside(inner, frames, self.name, lambda: projection.enter(state))
+        attempt = _attempts(scope, inner, inner.branch_name or "", node, branch.middleware)
+        result = await with_middleware(branch.middleware, attempt)(start)
         if not isinstance(result, Mapping):
             raise TypeError(f"middleware of a branch returned {described(result)}, not a dict")
         return projection.project(result)
@@ -435,6 +415,33 @@ class BranchesStep:
             return slot
         fields = self.plan.fields
         return {name: fields[name].load_update(value) for name, value in slot.result.items()}
+
+
+def _attempts(
+    scope: Scope,
+    inner: Scope,
+    key: str,
+    node: str | None,
+    middleware: tuple[Middleware, ...],
+    *,
+    batched: bool = False,
+) -> Next:
+    """Runs the graph of an instance or branch from `node`. Each call is an attempt from there."""
+    tries, around = 0, inner.base
+
+    async def once(begin: Any) -> Mapping[str, Any]:
+        nonlocal tries
+        inner.base = attempt_of(middleware, tries, around)
+        tries += 1
+        writer, plan = scope.run.writer, inner.graph.plan
+        if writer is not None and scope.frame is not None:
+            inner.frame = writer.enter_slot(
+                scope.frame, key, plan, begin, node, inner.rest, batched=batched
+            )
+        final: Mapping[str, Any] = (await run_graph(inner, begin, node)).__dict__
+        return final
+
+    return once
 
 
 def _in_body(

@@ -80,7 +80,7 @@ class ResumeLease:
             seen, record = record, await load_record(self._all, record.invocation_id, signal=signal)
             if record.revision != seen.revision:  # another had it until now, and has run it
                 if seen.status == "suspended":  # what it waits for now is not what it waited for
-                    raise _taken(record.invocation_id)
+                    raise _already_resumed(record.invocation_id)
                 raise CheckpointInUse(record.invocation_id)
             if record.resumed_as is None:
                 return record
@@ -111,7 +111,7 @@ class ResumeLease:
         await self._leases.release(held)
 
     async def release(self) -> None:
-        """The run is over. A lease that cannot be given back ends by itself."""
+        """Release the lease when the run is over. One that cannot be released expires."""
         if self._leases is not None and self._id is not None:
             held, self._id = self._id, None
             with suppress(Exception):
@@ -127,12 +127,12 @@ class ResumeLease:
         if taken:
             self._id = record.invocation_id
         elif record.status == "suspended":
-            raise _taken(record.invocation_id)
+            raise _already_resumed(record.invocation_id)
         else:
             raise CheckpointInUse(record.invocation_id)
 
 
-def _taken(invocation_id: str) -> SuspensionRecordInvalid:
+def _already_resumed(invocation_id: str) -> SuspensionRecordInvalid:
     return SuspensionRecordInvalid(invocation_id, "it has been resumed already")
 
 
@@ -230,7 +230,7 @@ def start_of(graph: GraphPlan[Any], record: CheckpointRecord, initial: Any, payl
     if record.status == "completed":
         base = _read(graph.plan, frames[0].state, record.invocation_id)
         if initial is not None:
-            base = graph.plan.fold_in(base, graph.plan.made(initial, "the initial state"))
+            base = graph.plan.fold_in(base, graph.plan.validate(initial, "the initial state"))
         return Start(base, graph.entry)
     _check(graph, frames, record.invocation_id)
     if record.status == "suspended":

@@ -26,10 +26,10 @@ from limpet.graph.checkpoint import (
     CheckpointRecord,
     CheckpointSummary,
     Document,
-    checked_flush,
+    check_flush_every,
+    check_keep,
     invocation_key,
     is_over,
-    keep_of,
     matches,
     warn_missing,
 )
@@ -88,7 +88,7 @@ class StoredCheckpoints:
         lease_seconds: float,
         flush_every: int,
     ) -> None:
-        self.flush_every = checked_flush(flush_every)
+        self.flush_every = check_flush_every(flush_every)
         self.documents = RecordDocuments(source, app, user)
         self._leases = HeldLeases(lease_seconds=lease_seconds)
         self._retention = Retention(self.documents, keep)
@@ -114,7 +114,7 @@ class StoredCheckpoints:
         /,
     ) -> None:
         """Apply the operations of one step, in one commit. Overlapping calls keep their order."""
-        session = self.documents.at_hand(invocation_id)
+        session = self.documents.remembered_here(invocation_id)
         status = "running"
         for op in ops:
             if op.path == _STATUS and type(op) is Set:
@@ -188,7 +188,7 @@ class StoredCheckpoints:
     # --- together with a session ---------------------------------------------------------------
 
     def joins(self, store: SessionStore, /) -> TypeGuard[StoredSessions]:
-        """Whether the store keeps its sessions where this keeps its records."""
+        """True if the store keeps its sessions where this keeps its records."""
         if not isinstance(store, StoredSessions):
             return False
         return store.documents.source == self.documents.source
@@ -254,13 +254,13 @@ class StoredCheckpoints:
         of this correlation id or session are looked at.
         """
         asked = CheckpointFilter(correlation_id=correlation_id, session_id=session_id)
-        labels = labels_asked(asked) or {}
+        labels = query_labels(asked) or {}
         newest = await self.documents.newest(_PAGE)
-        heads = [head for head in newest if is_asked(head, labels)][:1]
+        heads = [head for head in newest if has_labels(head, labels)][:1]
         if not heads:
             heads = await self.documents.heads(labels)
             first = await self._first(correlation_id)
-            heads += [first.head] if first is not None and is_asked(first.head, labels) else []
+            heads += [first.head] if first is not None and has_labels(first.head, labels) else []
         for head in sorted(heads, key=lambda head: head.updated_us)[-1:]:
             return await self.load(head.key.id)
         return None
@@ -286,7 +286,7 @@ class StoredCheckpoints:
         cursor = None if cursor == _AFTER_FIRST else cursor
         while True:
             left = _PAGE if limit is None else min(_PAGE, limit - len(found))
-            labels = labels_asked(wanted)
+            labels = query_labels(wanted)
             page = await self.documents.page(labels=labels, limit=left, cursor=cursor, state=True)
             found += [item for item in summaries(page) if matches(item, wanted)]
             cursor = page.cursor
@@ -378,7 +378,7 @@ class PostgresCheckpointer(StoredCheckpoints):
 
 
 def labels_of(record: CheckpointRecord) -> Labels:
-    """What a record is found by.
+    """The labels by which a record is found.
 
     Labels are few, because each costs a run as much as a step. A record that is running or
     completed has no label for its status, and the first run of a correlation is found by its id.
@@ -391,15 +391,15 @@ def labels_of(record: CheckpointRecord) -> Labels:
     }
 
 
-def is_asked(head: Head, asked: Mapping[str, str]) -> bool:
-    """Whether a record has these labels. The first of a correlation has none for it, but its id."""
+def has_labels(head: Head, asked: Mapping[str, str]) -> bool:
+    """True if a record has these labels. The first of a correlation has its id instead of one."""
     labels: Mapping[str, Any] = head.labels
     if CORRELATION not in labels:
         labels = {**labels, CORRELATION: label_text(head.key.id)}
     return asked.items() <= labels.items()
 
 
-def labels_asked(wanted: CheckpointFilter) -> dict[str, str] | None:
+def query_labels(wanted: CheckpointFilter) -> dict[str, str] | None:
     """Labels that every record has which a filter asks for, but the first of a correlation.
 
     `matches` decides about the rest.
@@ -413,7 +413,7 @@ def labels_asked(wanted: CheckpointFilter) -> dict[str, str] | None:
 
 
 def fields_of(record: CheckpointRecord) -> Document:
-    """What is stored of a record: not what its session knows anyway, since every name costs a run.
+    """The stored fields of a record, without those that its session has: every name costs a run.
 
     The id is that of the session's key, the revision its version, and the time that of its last
     event, by the store's clock.
@@ -455,7 +455,7 @@ class Retention:
     """
 
     def __init__(self, documents: RecordDocuments, keep: int | None) -> None:
-        self._documents, self._keep = documents, keep_of(keep)
+        self._documents, self._keep = documents, check_keep(keep)
         self._kept: list[str] | None = None  # the one that was completed first is first
         self._since_read = 0
 

@@ -75,7 +75,7 @@ class VersionMismatch(Exception):
 
 
 class LimpetSource(Protocol):
-    """What gives a store its Limpet."""
+    """Gives a store its open Limpet."""
 
     async def limpet(self) -> Limpet:
         """The open Limpet. Raises StoreError if it cannot be opened."""
@@ -193,7 +193,7 @@ class RecordDocuments:
         """The session that this object wrote or read last under this id, if it still has it."""
         return self._leased.get(id) or self._remembered.get(id)
 
-    def at_hand(self, id: str) -> Handle | None:
+    def remembered_here(self, id: str) -> Handle | None:
         """The same, if its Limpet is the one that is open now."""
         lp = self.source.current()
         return self.remembered(id) if lp is not None and lp is self._lp else None
@@ -356,7 +356,7 @@ class OpenLimpet:
         return self.lp
 
     async def close(self, user: object) -> None:
-        """Nothing to do: the caller closes it."""
+        """Does nothing: the caller closes it."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OpenLimpet) and other.lp is self.lp

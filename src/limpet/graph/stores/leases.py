@@ -71,7 +71,7 @@ class HeldLeases:
             await self.release(next(iter(self._held)))
 
     def _take_out(self, key: Key) -> _HeldLease:
-        """What the caller's task holds of this session; if it took none, the oldest."""
+        """The lease that the caller's task took on this session; if it took none, the oldest."""
         every, task = self._held[key], asyncio.current_task()
         held = next((one for one in every if one.task is task), every[0])
         every.remove(held)

@@ -12,7 +12,7 @@ from limpet.graph.sessions import (
     SessionFilter,
     SessionRecord,
     SessionSummary,
-    checked_record,
+    check_record,
     filter_of,
     label_text,
     schema_label,
@@ -157,7 +157,7 @@ class PostgresSessionStore(StoredSessions):
 
 def document_of(record: SessionRecord) -> tuple[dict[str, Any], dict[str, str | None]]:
     """The fields and labels of a record's document."""
-    checked_record(record)
+    check_record(record)
     return record.state, {SCHEMA: schema_label(record.schema_version)}
 
 
