@@ -39,7 +39,7 @@ from limpet.session.documents import Document, DocumentPage, Documents
 from limpet.session.history.checkpoint_log import CheckpointRef
 from limpet.session.life.policy import Transition
 from limpet.session.limpet import Limpet, bind_runtime
-from limpet.session.runs.waking import Harness, WakeOptions, Woken
+from limpet.session.runs.runs import Harness, WakeOptions, Woken
 from limpet.session.session import Session
 from limpet.store.protocol import (
     Check,

@@ -11,7 +11,7 @@ from typing import Any
 import limpet
 from limpet.model.commit import Commit
 from limpet.runtime.wake import Wake, harness_options
-from limpet.session.runs.waking import WakeOptions
+from limpet.session.runs.runs import WakeOptions
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed
 from limpet.testing.clock import FakeClock

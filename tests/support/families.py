@@ -14,7 +14,7 @@ from typing import Any
 import limpet
 from limpet.model.lease import Lease
 from limpet.runtime.wake import Wake, harness_options
-from limpet.session.runs.waking import WakeOptions
+from limpet.session.runs.runs import WakeOptions
 from tests.support.simulation import APP, LEASE_SECONDS, Simulation
 
 CHILD = "research"

@@ -20,7 +20,7 @@ from limpet.model.commit import Commit
 from limpet.model.lease import Lease
 from limpet.runtime import wake as wakes
 from limpet.runtime.wake import Wake, harness_options
-from limpet.session.runs.waking import WakeOptions
+from limpet.session.runs.runs import WakeOptions
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed
 from limpet.testing.clock import FakeClock

@@ -81,8 +81,8 @@ from limpet.runtime.turn_log import (
 from limpet.session.life.tools import returned
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
+from limpet.session.runs.runs import Harness, WakeOptions, Woken
 from limpet.session.runs.setup import check_permissions, permissions_for
-from limpet.session.runs.waking import Harness, WakeOptions, Woken
 from limpet.session.session import Session
 from limpet.store.clock import steady_ns
 from limpet.store.protocol import Loaded
@@ -92,6 +92,11 @@ BACKOFF_SECONDS_MAX: Final = 300.0
 UNREADABLE_SECONDS: Final = 5.0  # a session of newer code is left to others for so long
 LISTEN_AFTER_SECONDS: Final = 0.25  # a shorter run hears of interrupts when it records something
 _DEFAULT: Final = WakeOptions()
+TAIL: Final = 8  # it mostly has the pending inputs, which then need not be read
+CONTROL: Final = frozenset((runs.INTERRUPT, *ANSWERS))  # they wake a session and are not inputs
+# A run that died after one of these was not in vain: it does not count as failed.
+_PROGRESS: Final = frozenset((STEP, SUCCEEDED, FAILED, "agent.message", TOOL_USE, CUSTOM_TOOL_USE))
+_CLOSE_TRIES: Final = 8
 
 
 class HarnessOptions(WakeOptions, frozen=True, kw_only=True):
@@ -352,7 +357,7 @@ class Wake:
         if self._on_harness_end is not None:
             self._on_harness_end(self)
         if error is None and self._driver.stopped is None and not turn.run.accepts:
-            error = _passed_by(turn)
+            error = _skipped_effect(turn)
         return error
 
     def _check_interrupts(self) -> None:
@@ -516,100 +521,16 @@ async def load_all(wakes: Sequence[Wake]) -> None:
     if len(wakes) > 1:
         store = wakes[0].session.writer.journal.store
         with suppress(LimpetError):
-            found = await store.load_many([wake.lease.key for wake in wakes], tail=TAIL)
-            for wake, loaded in zip(wakes, found, strict=True):
+            sessions = await store.load_many([wake.lease.key for wake in wakes], tail=TAIL)
+            for wake, loaded in zip(wakes, sessions, strict=True):
                 wake._loaded = loaded
 
 
-async def _heartbeat(lp: Limpet, one: Wake) -> None:
-    """Keep the lease of a single wake."""
-    lease = one.lease
-    while True:
-        await asyncio.sleep(lease.lease_seconds / 3)
-        with suppress(LimpetError):
-            since_ns = steady_ns()
-            (renewed,) = await lp.work.renew([lease])
-            if renewed is None:
-                one.stop(lost=True)
-                return
-            one.lease_guard.renewed(since_ns)
-
-
-def _passed_by(turn: Turn) -> TurnMismatch | None:
-    """A recorded effect that this run did not come to."""
-    left = turn.run.records.not_reached()
-    if left is None:
-        return None
-    return TurnMismatch("the effect", *left, "was recorded, and this run ended without it")
-
-
-def _refusal(error: BaseException) -> ToolDenied | EffectUnknown | None:
-    """What a person, or a rule, has decided: the next run of the turn would meet it again."""
-    if isinstance(error, BaseExceptionGroup):  # of a harness that does several things at a time
-        found = [_refusal(each) for each in error.exceptions]
-        return found[0] if all(found) else None
-    if isinstance(error, ToolDenied):
-        return error
-    return error if isinstance(error, EffectUnknown) and not error.tried_later else None
-
-
-def _refused(start: WakeStart, code: str, why: str) -> WakeEnd:
-    """A no is an answer: the turn is over, and its inputs are processed."""
-    failed = runs.failed(code, why, start.attempt, counts=False)
-    return WakeEnd("end_turn", "error", why, drafts=[failed], summary=why)
-
-
-def retry_delay_us(fails: int) -> int:
-    """Doubling from two seconds to five minutes, and up to a quarter more."""
-    seconds = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** (fails - 1))
-    return round(seconds * random.uniform(1, 1.25) * 1_000_000)
-
-
-class DelayedCalls:
-    """Calls that can be taken back."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._calls: dict[Callable[[], None], float] = {}  # and when: in this order
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, call: Callable[[], None]) -> None:
-        """Call it once, that much later."""
-        loop = asyncio.get_running_loop()
-        at = self._calls[call] = loop.time() + self._seconds
-        if self._timer is None:
-            self._timer = loop.call_at(at, self._ring)
-
-    def discard(self, call: Callable[[], None]) -> None:
-        """Do not call it. Fine if it was called."""
-        self._calls.pop(call, None)
-
-    def close(self) -> None:
-        """Call nothing more."""
-        self._calls.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None  # a worker may run again
-
-    def _ring(self) -> None:
-        loop, self._timer = asyncio.get_running_loop(), None
-        now = loop.time()
-        for call in [call for call, at in self._calls.items() if at <= now]:
-            del self._calls[call]
-            call()
-        for at in self._calls.values():
-            self._timer = loop.call_at(at, self._ring)
-            break
-
-
-TAIL: Final = 8  # it mostly has the pending inputs, which then need not be read
-CONTROL: Final = frozenset((runs.INTERRUPT, *ANSWERS))  # they wake a session and are not inputs
-# A run that died after one of these was not in vain: it does not count as failed.
-_PROGRESS: Final = frozenset((STEP, SUCCEEDED, FAILED, "agent.message", TOOL_USE, CUSTOM_TOOL_USE))
+# --- how it begins -------------------------------------------------------------------------------
 
 
 class WakeStart(msgspec.Struct):
-    """What a wake begins with."""
+    """What a wake begins with: its turn, and what of it is recorded."""
 
     turn_id: str
     attempt: int
@@ -631,7 +552,9 @@ class WakeStart(msgspec.Struct):
 async def open_wake(
     session: Session[Any], lease: Lease, loaded: Loaded | None = None
 ) -> WakeStart | str:
-    """The beginning of a wake; or why there is nothing to run.
+    """Return what a wake begins with, or why there is nothing to run. Reads only: what has to be
+    recorded first are drafts, which go with the first commit of the wake, so that a dead run is
+    settled and the new one begun in one step.
 
     `loaded` is the session as it was read after its claim, with TAIL events.
     """
@@ -651,10 +574,10 @@ async def open_wake(
     if runs.is_short(facts):
         return "budget_reached"
     pending = await _pending(session)
-    return await _opened(session, lease, pending, overdue)
+    return await _start_wake(session, lease, pending, overdue)
 
 
-async def _opened(
+async def _start_wake(
     session: Session[Any],
     lease: Lease,
     pending: tuple[Event, ...],
@@ -666,46 +589,48 @@ async def _opened(
     settling: list[Draft] = []
     records, died = TurnRecords(), False
     if turn is not None:
-        settling, records = await _settle(session, turn, lease)
+        settling, records = await _settle_dead_run(session, turn, lease)
         died = any([d.type == runs.ERROR and d.data["counts"] for d in settling])
-    redirect = None if turn is not None else await _event(session, pending, runs.redirect_in(facts))
+    redirect = (
+        None if turn is not None else await _event_at(session, pending, runs.redirect_in(facts))
+    )
     if runs.is_interrupted(facts):
         redirect = await interrupted_by(session, pending)
         gone = _interrupted_inputs(facts, turn, pending)
-        settling += _interrupted(facts, turn, records, {*gone, *control}, redirect)
+        settling += _end_interrupted(facts, turn, records, {*gone, *control}, redirect)
         pending = tuple([e for e in pending if e.seq not in gone and e.type not in CONTROL])
         turn, records, died = None, TurnRecords(), False
         control = tuple([seq for seq in control if redirect is not None and seq > redirect.seq])
         control = control if redirect is None else (redirect.seq, *control)
         settling[:0] = await interrupt_all(session, None)
     if turn is not None:
-        opening = await _going_on(session, turn, records, pending)
-        opening.fails = runs.run_in(facts).get("fails", 0) + died
+        start = await _continued_turn(session, turn, records, pending)
+        start.fails = runs.run_in(facts).get("fails", 0) + died
         for id, allow in overdue.items():
-            settling.append(answer := _by_default(id, allow=allow))
+            settling.append(answer := _deadline_answer(id, allow=allow))
             records.answers[id] = answer.data
-        opening.by_default = bool(overdue)
+        start.by_default = bool(overdue)
     else:
         texts = session.writer.known.texts
-        opening = _new(new_id(), pending, facts, lease, records, texts, redirect)
-        if not opening.has_turn and not settling and not control:
+        start = _new_turn(new_id(), pending, facts, lease, records, texts, redirect)
+        if not start.has_turn and not settling and not control:
             return "nothing_pending"
-    opening.control, opening.drafts, opening.died = control, settling, died
-    opening.why = _why(facts, opening, overdue=bool(overdue), crashed=bool(settling))
+    start.control, start.drafts, start.died = control, settling, died
+    start.why = _wake_reason(facts, start, overdue=bool(overdue), crashed=bool(settling))
     fence = runs.run_in(facts).get("fence", 0)
-    opening.is_eager = bool(settling) or lease.fence > fence + 1
-    return opening
+    start.is_eager = bool(settling) or lease.fence > fence + 1
+    return start
 
 
-def _why(facts: Facts, opening: WakeStart, *, overdue: bool, crashed: bool) -> runs.Why:
-    """What made it due: the first of the reasons, in the order in which they count."""
+def _wake_reason(facts: Facts, start: WakeStart, *, overdue: bool, crashed: bool) -> runs.Why:
+    """Why it was due: the first of the reasons, in the order in which they count."""
     run, turn = runs.run_in(facts), runs.turn_in(facts)
     if runs.is_interrupted(facts) or runs.redirect_in(facts) is not None:
         return "interrupt"
     if run.get("requeued"):
         return "requeue"
     if turn is None:
-        types = {event.type for event in opening.inputs}
+        types = {event.type for event in start.inputs}
         return ("child" if types == {CHILD_ENDED} else "input") if types else "timer"
     if overdue:
         return "deadline"
@@ -713,11 +638,11 @@ def _why(facts: Facts, opening: WakeStart, *, overdue: bool, crashed: bool) -> r
         return "died"
     if run.get("stop") in ("rescheduling", "budget_reached"):
         return "retry"
-    ended = [event for event in opening.records.ended.values() if event.processed == 0]
-    return "answer" if opening.control else "child" if ended else "asked"
+    ended = [event for event in start.records.ended.values() if event.processed == 0]
+    return "answer" if start.control else "child" if ended else "asked"
 
 
-def _new(
+def _new_turn(
     turn_id: str,
     pending: tuple[Event, ...],
     facts: Facts,
@@ -735,12 +660,18 @@ def _new(
     if "timers" in facts:
         timers = tuple([name for name, _ in due_for(facts, lease.claimed_us).timers])
     revisits = revisits_of(facts, timers, texts) if timers else ()
-    has_turn = bool(inputs or timers)
-    how: Any = {"revisits": revisits, "timers": timers, "has_turn": has_turn}
-    return WakeStart(turn_id, 1, inputs=inputs, records=records, **how)
+    return WakeStart(
+        turn_id,
+        1,
+        inputs=inputs,
+        revisits=revisits,
+        timers=timers,
+        records=records,
+        has_turn=bool(inputs or timers),
+    )
 
 
-async def _going_on(
+async def _continued_turn(
     session: Session[Any], turn: FrozenDict, records: TurnRecords, pending: tuple[Event, ...]
 ) -> WakeStart:
     """A turn that was begun: the same inputs, and what it has recorded."""
@@ -748,20 +679,27 @@ async def _going_on(
     inputs = []
     for seq in turn["inputs"]:
         # Somebody may have marked it as processed: it is the turn's all the same.
-        found = by_seq.get(seq) or await _event(session, (), seq)
-        assert found is not None, "a turn's inputs are in its log"
-        inputs.append(found)
+        event = by_seq.get(seq) or await _event_at(session, (), seq)
+        assert event is not None, "a turn's inputs are in its log"
+        inputs.append(event)
     timers = tuple(turn["timers"])
     revisits = revisits_of(session.head.facts, timers, session.writer.known.texts)
-    redirect = await _event(session, pending, turn.get("redirect"))
-    how: Any = {"revisits": revisits, "timers": timers, "records": records, "redirect": redirect}
-    return WakeStart(turn["id"], turn["attempt"] + 1, inputs=tuple(inputs), **how)
+    redirect = await _event_at(session, pending, turn.get("redirect"))
+    return WakeStart(
+        turn["id"],
+        turn["attempt"] + 1,
+        inputs=tuple(inputs),
+        revisits=revisits,
+        timers=timers,
+        redirect=redirect,
+        records=records,
+    )
 
 
-async def _settle(
+async def _settle_dead_run(
     session: Session[Any], turn: FrozenDict, lease: Lease
 ) -> tuple[list[Draft], TurnRecords]:
-    """What has to be recorded of a run that died, and the records of its turn."""
+    """Return what has to be recorded of a run that died, and the records of its turn."""
     events = await events_since(session, turn["from"])
     check_readable(session.key, events)
     records = TurnRecords(events)
@@ -788,7 +726,7 @@ def _interrupted_inputs(
     return set() if turn is None else waiting & set(turn["inputs"])
 
 
-def _interrupted(
+def _end_interrupted(
     facts: Facts,
     turn: FrozenDict | None,
     records: TurnRecords,
@@ -809,11 +747,11 @@ def _interrupted(
 
 async def interrupted_by(session: Session[Any], pending: tuple[Event, ...]) -> Event | None:
     """The interrupt that was not dealt with, if its note begins a turn."""
-    event = await _event(session, pending, runs.run_in(session.head.facts).get("interrupt"))
+    event = await _event_at(session, pending, runs.run_in(session.head.facts).get("interrupt"))
     return event if event is not None and runs.redirects(event.data) else None
 
 
-async def _event(
+async def _event_at(
     session: Session[Any], pending: tuple[Event, ...], seq: int | None
 ) -> Event | None:
     """The event with this seq, which mostly is a pending one."""
@@ -822,11 +760,11 @@ async def _event(
     for event in pending:
         if event.seq == seq:
             return event
-    (found,) = await session.read(after=seq - 1, limit=1)
-    return found
+    (event,) = await session.read(after=seq - 1, limit=1)
+    return event
 
 
-def _by_default(id: str, *, allow: bool) -> Draft:
+def _deadline_answer(id: str, *, allow: bool) -> Draft:
     """The answer of a deadline. If somebody was faster, its commit is refused: RequestAnswered."""
     data = {"request_id": id, "allow": allow, "note": "the deadline passed"}
     return Draft(type=requests.CONFIRMATION, data=data, id=f"{id}/default", actor="system:runtime")
@@ -837,15 +775,15 @@ async def _pending(session: Session[Any]) -> tuple[Event, ...]:
     known = session.head.pending
     if not known:
         return ()
-    found = tuple([event for event in session.events if event.processed == 0])
-    return found if len(found) == known else await session.pending(limit=PAGE_MAX)
+    events = tuple([event for event in session.events if event.processed == 0])
+    return events if len(events) == known else await session.pending(limit=PAGE_MAX)
 
 
-_CLOSE_TRIES: Final = 8
+# --- how it ends ---------------------------------------------------------------------------------
 
 
 class WakeEnd(msgspec.Struct):
-    """How a wake ends."""
+    """The end of a wake, as it is recorded."""
 
     stop_reason: runs.StopReason
     result: runs.SpanResult
@@ -858,21 +796,21 @@ class WakeEnd(msgspec.Struct):
 
     @property
     def is_over(self) -> bool:
-        """Whether the turn is over, and not only this wake."""
+        """True if the turn is over, and not only this wake."""
         waits = self.stop_reason in ("requires_action", "rescheduling", "retries_exhausted")
         return not waits and self.needs is None
 
 
-async def close_wake(log: TurnLog, opening: WakeStart, how: WakeEnd, lease: Lease) -> None:
+async def close_wake(log: TurnLog, start: WakeStart, end: WakeEnd, lease: Lease) -> None:
     """Record the end of a wake and of its lease. Raises SessionFenced if the lease is lost."""
-    session, is_over = log.session, how.is_over
-    done: Iterable[int] = _done(opening) if is_over else ()
-    ending = ChildEnd.of(session, how.stop_reason, how.summary) if is_over else None
-    left = _left_open(log, opening, how) if _may_leave(log, opening) else []
+    session, is_over = log.session, end.is_over
+    done: Iterable[int] = _processed_seqs(start) if is_over else ()
+    child_end = ChildEnd.of(session, end.stop_reason, end.summary) if is_over else None
+    left = _left_open(log, start, end)
     for again in reversed(range(_CLOSE_TRIES)):
-        drafts = log.closing(*_drafts(log, opening, how, left, done, lease))
+        drafts = log.closing(*_closing_drafts(log, start, end, left, done, lease))
         try:
-            await commit_last(log, drafts, ending, lease)
+            await commit_last(log, drafts, child_end, lease)
             return
         except NotPending:  # somebody else marked one of them
             if not again:
@@ -885,52 +823,143 @@ async def close_wake(log: TurnLog, opening: WakeStart, how: WakeEnd, lease: Leas
             await session.refresh()
 
 
-def _done(opening: WakeStart) -> list[int]:
-    """The seqs that the turn has dealt with."""
-    records, inputs = opening.records, [event.seq for event in opening.inputs]
+def _processed_seqs(start: WakeStart) -> list[int]:
+    """The seqs of the inputs, answers and ends of children that the turn has dealt with."""
+    records, inputs = start.records, [event.seq for event in start.inputs]
     ended = [event.seq for event in records.ended.values() if event.processed == 0]
-    return sorted({*inputs, *opening.control, *ended})
+    return sorted({*inputs, *start.control, *ended})
 
 
-def _drafts(
+def _closing_drafts(
     log: TurnLog,
-    opening: WakeStart,
-    how: WakeEnd,
+    start: WakeStart,
+    end: WakeEnd,
     left: Iterable[Draft],
     done: Iterable[int],
     lease: Lease,
 ) -> list[Draft]:
-    drafts = [*left, *how.drafts]
-    if how.is_over and opening.timers:
-        drafts.insert(0, timers_taken(opening.timers))
+    drafts = [*left, *end.drafts]
+    if end.is_over and start.timers:
+        drafts.insert(0, timers_taken(start.timers))
     drafts.append(
         runs.wake_completed(
-            log.wake_id, log.turn_id, how.result, fence=lease.fence, error=how.error
+            log.wake_id, log.turn_id, end.result, fence=lease.fence, error=end.error
         )
     )
     was = "running" if log.is_begun else runs.waiting_status(log.session.head.facts)
-    now: runs.Status = "rescheduling" if how.stop_reason == "rescheduling" else "idle"
+    now: runs.Status = "rescheduling" if end.stop_reason == "rescheduling" else "idle"
     if was != now:
-        drafts.append(runs.status_changed(was, now, how.stop_reason))
-    named: Any = {"blocked_on": how.blocked_on, "summary": how.summary, "needs": how.needs}
-    named["redirect"] = how.redirect
-    return [*drafts, runs.status_idle(how.stop_reason, processed=done, **named)]
+        drafts.append(runs.status_changed(was, now, end.stop_reason))
+    idle = runs.status_idle(
+        end.stop_reason,
+        processed=done,
+        blocked_on=end.blocked_on,
+        summary=end.summary,
+        needs=end.needs,
+        redirect=end.redirect,
+    )
+    return [*drafts, idle]
 
 
-def _may_leave(log: TurnLog, opening: WakeStart) -> bool:
-    """Whether the run has begun anything that has an end of its own. Most have not."""
-    records = opening.records
-    return bool(records.effects or records.asked or "budget" in log.session.head.facts)
-
-
-def _left_open(log: TurnLog, opening: WakeStart, how: WakeEnd) -> list[Draft]:
+def _left_open(log: TurnLog, start: WakeStart, end: WakeEnd) -> list[Draft]:
     """An outcome for whatever the run has left open, unless it waits for an answer."""
-    if how.stop_reason == "requires_action":
+    records, facts = start.records, log.session.head.facts
+    has_begun_any = records.effects or records.asked or "budget" in facts  # most turns have not
+    if not has_begun_any or end.stop_reason == "requires_action":
         return []
-    why = how.error or "the turn ended"
-    if how.is_over:
-        why = "interrupted" if how.stop_reason == "interrupted" else "the turn ended"
-    drafts = opening.records.unknown_effects(opening.turn_id, why)
-    if how.is_over:
-        drafts += opening.records.unanswered(why)
-    return [*drafts, *opening.records.cut_reservations(log.session.head.facts)]
+    why = end.error or "the turn ended"
+    if end.is_over:
+        why = "interrupted" if end.stop_reason == "interrupted" else "the turn ended"
+    drafts = records.unknown_effects(start.turn_id, why)
+    if end.is_over:
+        drafts += records.unanswered(why)
+    return [*drafts, *records.cut_reservations(facts)]
+
+
+# --- helpers of a wake ---------------------------------------------------------------------------
+
+
+async def _heartbeat(lp: Limpet, one: Wake) -> None:
+    """Keep the lease of a single wake."""
+    lease = one.lease
+    while True:
+        await asyncio.sleep(lease.lease_seconds / 3)
+        with suppress(LimpetError):
+            since_ns = steady_ns()
+            (renewed,) = await lp.work.renew([lease])
+            if renewed is None:
+                one.stop(lost=True)
+                return
+            one.lease_guard.renewed(since_ns)
+
+
+def _skipped_effect(turn: Turn) -> TurnMismatch | None:
+    """The error for a recorded effect that this run did not reach."""
+    left = turn.run.records.not_reached()
+    if left is None:
+        return None
+    return TurnMismatch("the effect", *left, "was recorded, and this run ended without it")
+
+
+def _refusal(error: BaseException) -> ToolDenied | EffectUnknown | None:
+    """The decision of a person or a rule: the next run of the turn would meet it again."""
+    if isinstance(error, BaseExceptionGroup):  # of a harness that does several things at a time
+        refusals = [_refusal(each) for each in error.exceptions]
+        return refusals[0] if all(refusals) else None
+    if isinstance(error, ToolDenied):
+        return error
+    return error if isinstance(error, EffectUnknown) and not error.tried_later else None
+
+
+def _refused(start: WakeStart, code: str, why: str) -> WakeEnd:
+    """A no is an answer: the turn is over, and its inputs are processed."""
+    failed = runs.failed(code, why, start.attempt, counts=False)
+    return WakeEnd("end_turn", "error", why, drafts=[failed], summary=why)
+
+
+def retry_delay_us(fails: int) -> int:
+    """Double the delay from two seconds to five minutes, and add up to a quarter at random."""
+    seconds = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** (fails - 1))
+    return round(seconds * random.uniform(1, 1.25) * 1_000_000)
+
+
+class DelayedCalls:
+    """Calls that come after the same delay, with one timer for all of them; each can be taken back.
+
+    A worker runs thousands of turns a second and means to look after each that takes long. Most
+    have ended by then, and a timer of the event loop for each of them is a tenth of what a short
+    turn takes.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._calls: dict[Callable[[], None], float] = {}  # and when: in this order
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, call: Callable[[], None]) -> None:
+        """Call it once, after the delay."""
+        loop = asyncio.get_running_loop()
+        at = self._calls[call] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_at(at, self._ring)
+
+    def discard(self, call: Callable[[], None]) -> None:
+        """Do not call it. Fine if it was called."""
+        self._calls.pop(call, None)
+
+    def close(self) -> None:
+        """Call nothing more."""
+        self._calls.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None  # a worker may run again
+
+    def _ring(self) -> None:
+        loop, self._timer = asyncio.get_running_loop(), None
+        now = loop.time()
+        for call in [call for call, at in self._calls.items() if at <= now]:
+            del self._calls[call]
+            call()
+        for at in self._calls.values():
+            self._timer = loop.call_at(at, self._ring)
+            break

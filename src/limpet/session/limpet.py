@@ -61,8 +61,8 @@ from limpet.session.journal import Journal
 from limpet.session.life.policy import Function, Transition
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.policies import StorePolicies
+from limpet.session.runs.runs import RETRIES, Harness, OnMismatch, WakeOptions, Woken
 from limpet.session.runs.setup import Permission, Permissions, Vaults
-from limpet.session.runs.waking import RETRIES, Harness, OnMismatch, WakeOptions, Woken
 from limpet.session.session import Session
 from limpet.session.work import StoreWork
 from limpet.store import cursor as cursors

@@ -1,11 +1,15 @@
-"""The runs of a session: what its wakes did, what it may use, and whom it delegated to. `s.runs`.
+"""The runs of a session: its wakes, its budget, and whom it delegated to. `s.runs`.
 
-The runtime itself stands above: nothing here runs a harness.
+Beside it what `lp.wake` takes and returns. The runtime itself stands above: nothing here runs a
+harness.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+
+import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.model import ID_CHARS_MAX, Event, Head, Key, is_leased, unfit
@@ -25,12 +29,46 @@ from limpet.model.facts.running.runs import waiting_status
 from limpet.model.limits import DELEGATION_DEPTH_MAX
 from limpet.session.arguments import check_limit
 from limpet.session.runs.delegation import Kin, kin_of
+from limpet.session.runs.setup import Permission
 
 if TYPE_CHECKING:
+    from limpet.model.state.migrations import MigrationRegistry
     from limpet.session.runs.traces import Activation, WakeTrace
     from limpet.session.writer import Writer
 
+OnMismatch: TypeAlias = Literal["ask", "accept"]
+RETRIES: Final = 5
 _TAIL: Final = 20
+
+
+class HarnessObject(Protocol):
+    """An object that runs turns."""
+
+    async def run(self, turn: Any) -> None: ...
+
+
+# A turn is a `limpet.Turn`, which the runtime makes.
+Harness: TypeAlias = "Callable[[Any], Awaitable[Any]] | HarnessObject"
+
+
+class WakeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How turns are run, whichever harness runs them."""
+
+    retries: int = RETRIES
+    on_mismatch: OnMismatch = "ask"
+    permissions: Mapping[str, Permission] = {}
+    agent: str | None = None
+    state_type: type[Any] | None = None
+    migrations: MigrationRegistry | None = None
+
+
+class Woken(msgspec.Struct, frozen=True):
+    """The result of a wake. `reason` says why nothing ran, or else why the turn stopped."""
+
+    ran: bool
+    reason: str
+    wake_id: str | None = None
+    error: Exception | None = None
 
 
 class SessionRuns:
@@ -48,7 +86,7 @@ class SessionRuns:
 
     @property
     def budget(self) -> BudgetView | None:
-        """What it may use, and what of it is spent, reserved and left; None: no limit."""
+        """Its budget, and how much of it is spent, reserved and left; None: no limit."""
         return budgets.view(self._writer.known.head.facts)
 
     async def grant(self, budget: Budget | float, *, actor: str | None = None) -> Event:
@@ -91,8 +129,8 @@ class SessionRuns:
     async def children(self) -> tuple[Key, ...]:
         """The children of this session that have not ended, in the order of their creation."""
         await self._writer.load(tail=_TAIL)
-        found = children_in(self._writer.known.head.facts)
-        in_order = sorted(found.items(), key=lambda item: int(item[1]["seq"]))
+        children = children_in(self._writer.known.head.facts)
+        in_order = sorted(children.items(), key=lambda item: int(item[1]["seq"]))
         return tuple([Key(child["app"], child["user"], id) for id, child in in_order])
 
     async def tree(self) -> Kin:
@@ -105,7 +143,7 @@ class SessionRuns:
 
 
 def status_at(head: Head, now_us: int) -> Status:
-    """What a session is at this time. It is running while a worker holds its lease."""
+    """Return the status of a session at this time. It runs while a worker holds its lease."""
     if head.phase in TERMINAL:
         return "terminated"
     return "running" if is_leased(head, now_us) else waiting_status(head.facts)
