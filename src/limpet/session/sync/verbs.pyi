@@ -54,9 +54,9 @@ from limpet.session.runs.buffers import BufferInfo, Note
 from limpet.session.runs.delegation import Kin
 from limpet.session.runs.learnings import Gates, Learning
 from limpet.session.runs.outcomes import Evaluator
+from limpet.session.runs.runs import Harness, OnMismatch, Woken
 from limpet.session.runs.setup import Permission, VaultDocument
 from limpet.session.runs.traces import Activation, WakeTrace
-from limpet.session.runs.runs import Harness, OnMismatch, Woken
 from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.answers import Checked
 from limpet.store.protocol import (
