@@ -10,6 +10,7 @@ SMALL  := requirements/demo.txt
 ADK    := requirements/adk.txt
 AGENTS := requirements/openai-agents.txt
 GRAPH  := requirements/langgraph.txt
+MODELS := requirements/providers.txt
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # Three stamps: what the demo needs; all locked packages, which change rarely; the editable install
@@ -116,7 +117,8 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	$(COMPILE) --extra cli --extra postgres --extra state --group adk --no-annotate -o $(ADK)
 	$(COMPILE) --extra postgres --group openai-agents --no-annotate -o $(AGENTS)
 	$(COMPILE) --extra langgraph --extra postgres --extra state --group langgraph --no-annotate -o $(GRAPH)
-	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(ADK) $(AGENTS) $(GRAPH); then \
+	$(COMPILE) --extra postgres --group providers --no-annotate -o $(MODELS)
+	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(ADK) $(AGENTS) $(GRAPH) $(MODELS); then \
 		echo 'a lock names an index, an option or a path: remove it'; exit 1; fi
 
 clean: ## Remove .venv, caches and build output

@@ -19,7 +19,7 @@
     │   └── TurnError           Interrupted · TurnMismatch · TurnMisused · EffectFailed
     │                           EffectUnknown · ToolDenied · ToolFailed · BudgetReached
     │                           RequestNotFound · RequestAnswered · RequestMismatch
-    │                           ChildNotFound
+    │                           ChildNotFound · ModelFailed
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
     │   ├── ScopeFull
@@ -789,6 +789,13 @@ class ToolDenied(TurnError, code="tool.denied", status=403):
             f"the tool {self.name!r} may not be used{_noted(self.note)}. Tell the user, or use "
             "another tool."
         )
+
+
+class ModelFailed(TurnError, code="model.failed", status=502, retryable=True):
+    """Raised by limpet.providers; a turn that it ends is tried again."""
+
+    template = """the model's provider reported an error: {reason}. The call can be repeated."""
+    reason: str
 
 
 class ToolFailed(TurnError, code="tool.failed"):
