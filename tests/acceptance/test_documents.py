@@ -64,14 +64,26 @@ def test_every_link_leads_somewhere(page: str) -> None:
 
 
 def test_every_promise_names_a_test_that_exists() -> None:
-    """Each row of the README's table links to at least one test, by its name."""
-    promises = rows("README.md", "## Promises, and the tests that hold them")[1:]
-    assert len(promises) >= 12
+    """Each row of docs/promises.md links to at least one test, by its name."""
+    page = "docs/promises.md"
+    promises = [row for heading in headings(page) for row in rows(page, heading)[1:]]
+    assert len(promises) >= 36
     for _, proof in promises:
         tests = [(name.strip("`"), target) for name, target in _LINK.findall(proof)]
         assert tests, proof
         for name, target in tests:
-            assert re.search(rf"def {name}\(", text_of(target)), f"{name} is not in {target}"
+            assert re.search(rf"def {name}\(", text_of(f"docs/{target}")), f"{name}: {target}"
+
+
+def test_the_readme_has_six_promises_and_links_to_each() -> None:
+    """In the order of the page that holds all of them."""
+    linked = re.findall(r"^\d\. .*\(docs/promises\.md#([\w-]+)\)", text_of("README.md"), re.M)
+    sections = [heading.removeprefix("## ") for heading in headings("docs/promises.md")]
+    assert linked == [name.lower().replace(" ", "-") for name in sections[:6]]
+
+
+def headings(page: str) -> list[str]:
+    return re.findall(r"^## .+$", text_of(page), re.MULTILINE)
 
 
 def test_every_target_of_make_that_is_named_exists() -> None:

@@ -143,7 +143,7 @@ async def test_a_put_on_a_version_from_before_a_delete_is_a_conflict(
     """It says that the document is absent, and what was deleted stays deleted."""
     await agents.put("a", 1)
     await agents.delete("a")
-    with pytest.raises(limpet.errors.DocumentConflict, match="absent") as info:
+    with pytest.raises(limpet.errors.DocumentConflict, match="does not exist") as info:
         await agents.put("a", 2, expect=1)
     assert info.value.actual == 0
     assert await agents.find("a") is None

@@ -130,9 +130,10 @@ def test_the_readme_crashes_and_resumes(tmp_path: Path) -> None:
     assert third.stdout.count("did:") == 0
 
 
-def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
-    """Every other Python block of the README is a program that ends well."""
-    programs = [b for b in blocks("README.md") if b.language == "python" and not b.title]
+@pytest.mark.parametrize("page", ["README.md", "docs/api.md"])
+def test_a_program_of_the_first_pages_runs(page: str, tmp_path: Path) -> None:
+    """Every other Python block is a program that ends well."""
+    programs = [b for b in blocks(page) if b.language == "python" and not b.title]
     assert programs
     for program in programs:
         ran = python("-c", program.text, cwd=tmp_path)

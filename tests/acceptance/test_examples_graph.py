@@ -68,10 +68,10 @@ def test_a_page_prints_what_it_shows(
     assert printed == shown
 
 
-def test_the_graph_of_the_readme_runs_and_is_drawn_as_shown(tmp_path: Path) -> None:
+def test_the_graph_of_the_first_page_runs_and_is_drawn_as_shown(tmp_path: Path) -> None:
     """Twice in one folder: the second process remembers the turn of the first."""
-    program = titled("README.md", "graph.py")
-    (shown,) = [block.text for block in blocks("README.md") if block.language == "mermaid"]
+    program = titled("docs/api.md", "graph.py")
+    (shown,) = [block.text for block in blocks("docs/api.md") if block.language == "mermaid"]
     for turn in (1, 2):
         done = run("-c", program, cwd=tmp_path)
         said, drawn = done.stdout.split("\n", 1)

@@ -72,9 +72,9 @@ def test_the_list_of_rooms_names_every_folder() -> None:
 
 
 def test_the_reading_order_names_files_that_there_are() -> None:
-    """The files that follow one event to the disk."""
-    text = (_REPOSITORY / "README.md").read_text()
-    order = text.partition("## Reading order")[2].partition("\nThen ")[0]
-    files = re.findall(r"\((src/[^)]+)\)", order)
-    assert len(files) > 5
+    """The files that follow one event to the disk, and those where things are added."""
+    text = (_REPOSITORY / "docs" / "ARCHITECTURE.md").read_text()
+    order = text.partition("\n## Where to add")[2].partition("\n## One append")[0]
+    files = re.findall(r"\(\.\./(src/[^)]+)\)", order)
+    assert len(files) > 15
     assert [file for file in files if not (_REPOSITORY / file).is_file()] == []
