@@ -33,7 +33,7 @@ async def plan() -> Plan:
 
 def planned(plan: Plan) -> tuple[Any, ...]:
     """All that a store would write."""
-    room = {owner: dict(sizes) for owner, sizes in plan.room.planned.items()}
+    room = {owner: dict(sizes) for owner, sizes in plan.scope_limits.planned.items()}
     parts = (plan.folds, plan.by_chosen_id, plan.scopes)
     return (list(plan.records), list(plan.writes), *map(dict, parts), room)
 
@@ -71,7 +71,7 @@ def test_names_of_who_was_refused_take_no_room(plan: Plan) -> None:
     with pytest.raises(errors.OpTypeMismatch):
         plan.add(refusal())
     plan.add([addition(A, draft(set={"app:other": 1}))])
-    assert {owner: set(sizes) for owner, sizes in plan.room.planned.items()} == {
+    assert {owner: set(sizes) for owner, sizes in plan.scope_limits.planned.items()} == {
         ("shop", ""): {"app:other"}
     }
 
