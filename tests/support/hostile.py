@@ -25,7 +25,7 @@ from limpet import Key, Limpet, facts
 from limpet.model.canonical import canonical
 from limpet.model.chain import chained, genesis, header_digest
 from limpet.model.events import is_input
-from limpet.model.facts import forms, shapes
+from limpet.model.facts import adopted_shapes, shapes
 
 KEY: Final = Key("support", "ada", "hostile")
 FORK: Final = Key("support", "ada", "hostile-fork")
@@ -33,13 +33,18 @@ ADA: Final = "user:ada"
 Lines = list[dict[str, Any]]
 _NAMES: Final = ("id", "type", "actor", "cause", "invocation_id", "correlation_id", "wake_id")
 # What each type has: the members that a fold reads, or that an import looks at.
-_FORMS: Final = {**forms._DATA, **shapes._SHAPES}
+_FORMS: Final = {**adopted_shapes._DATA, **shapes._SHAPES}
 _TYPES: Final = (*_FORMS, "user.interrupt", "user.define_outcome", "user.tool_confirmation")
 _OPEN: Final = ("agent.tool_use", "agent.custom_tool_use", "agent.message", "user.message")
 _WORDS: Final = sorted(
     {
         name
-        for form in (*_FORMS.values(), *forms._DATA.values(), forms._Wake, *shapes._WAKES.values())
+        for form in (
+            *_FORMS.values(),
+            *adopted_shapes._DATA.values(),
+            adopted_shapes._Wake,
+            *shapes._WAKES.values(),
+        )
         for name in form.__struct_fields__
     }
     | {"archived", "awaits", "request_id", "input", "usage", "criteria", "title", "kind", "place"}

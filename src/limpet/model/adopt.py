@@ -109,17 +109,17 @@ def proven(fold: Fold, event: Event, raw: bytes, salt: bytes) -> Fold:
     """The fold after one more event of a log that was recorded elsewhere, whole and checked as a
     commit of our own would be: its form, its phase, its bounds, and what follows from it. Raises
     one of UNFIT if it does not fit; its link is for the caller to compare."""
-    from limpet.model.facts import forms  # most processes adopt nothing
+    from limpet.model.facts import adopted_shapes  # most processes adopt nothing
 
     before = fold.head
     check_recorded(event, raw)
-    forms.check_data(event.type, event.data, first=before.version == before.floor)
+    adopted_shapes.check_data(event.type, event.data, first=before.version == before.floor)
     after, made = record(fold, adopted(event, raw, salt), 0, b"")
     facts = after.head.facts
     if before.facts:
         head.check_phase(before, event.type, input=made.draft.input)
     if facts is not before.facts:
-        forms.check_document(facts)
+        adopted_shapes.check_document(facts)
     head.check_facts(before.facts, facts, event.type, event.data)
     return after
 
@@ -157,9 +157,9 @@ def check_followed(before: FrozenDict, after: FrozenDict) -> None:
     """Raise InvalidEvent unless what follows from adopted events has the form that whoever reads
     the head relies on."""
     if after is not before:
-        from limpet.model.facts import forms  # most processes adopt nothing
+        from limpet.model.facts import adopted_shapes  # most processes adopt nothing
 
-        forms.check_document(after)
+        adopted_shapes.check_document(after)
 
 
 def _linked(fold: Fold, drafts: Sequence[Prepared]) -> tuple[Fold, list[Recorded]]:

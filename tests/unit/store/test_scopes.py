@@ -116,7 +116,7 @@ class Laws:
         """Of a store from before the bound: all is there, and room comes by deleting."""
         await create(store, ADA)
         with monkeypatch.context() as patch:
-            for module in ("scope_limits", "postgres.writing.names"):
+            for module in ("scope_limits", "postgres.writing.batch"):
                 patch.setattr(f"limpet.store.{module}.SCOPE_NAMES_MAX", 2_000)
             for first in (0, 520):
                 numbers = range(first, first + 520)

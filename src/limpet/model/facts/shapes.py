@@ -9,14 +9,13 @@ Members that no fold reads are not looked at; one that is optional is missing, n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from limpet.errors import InvalidEvent
-from limpet.model.events import CHILD_ENDED, to_us
+from limpet.model.events import CHILD_ENDED, TIME_US_MAX, TIME_US_MIN
 from limpet.model.facts import (
     checkpoints,
     creation,
@@ -65,10 +64,7 @@ KeyPart: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY_PART_CHARS
 LabelValue: TypeAlias = Annotated[str, Meta(min_length=1, max_length=LABEL_VALUE_CHARS_MAX)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Amount: TypeAlias = Annotated[int, Meta(ge=0, le=budgets.AMOUNT_MAX)]
-Time: TypeAlias = Annotated[  # a datetime can show it
-    int,
-    Meta(ge=to_us(datetime.min.replace(tzinfo=UTC)), le=to_us(datetime.max.replace(tzinfo=UTC))),
-]
+Time: TypeAlias = Annotated[int, Meta(ge=TIME_US_MIN, le=TIME_US_MAX)]  # a datetime can show it
 Labels: TypeAlias = Annotated[dict[Name, LabelValue | None], Meta(max_length=LABELS_MAX)]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from limpet.errors import InvalidEvent
-from limpet.model.events import Fact, to_time, to_us
+from limpet.model.events import TIME_US_MAX, TIME_US_MIN, Fact, to_time
 from limpet.model.facts.view import NO_TEXTS, Changes, Facts, Moment, Texts
 from limpet.model.keys import unfit
 from limpet.model.limits import NAME_CHARS_MAX, REASON_CHARS_MAX, TIMERS_MAX
@@ -21,8 +21,6 @@ _PREFIX: Final = "revisit:"
 
 RevisitPriority: TypeAlias = Literal["low", "normal", "high"]
 _ORDER: Final = {"high": 0, "normal": 1, "low": 2}
-_FIRST_US: Final = to_us(datetime.min.replace(tzinfo=UTC))
-_LAST_US: Final = to_us(datetime.max.replace(tzinfo=UTC))
 
 
 class Revisit(msgspec.Struct, frozen=True):
@@ -50,7 +48,7 @@ def revisit_set(
     for what, text, most in (("key", key, NAME_CHARS_MAX), ("reason", reason, REASON_CHARS_MAX)):
         if why := unfit(text, most):
             raise InvalidEvent(f"the {what} of a revisit {why}")
-    if not _FIRST_US <= at_us <= _LAST_US:
+    if not TIME_US_MIN <= at_us <= TIME_US_MAX:
         raise InvalidEvent("the time of a revisit is beyond the years that a datetime has")
     data = {"name": f"{_PREFIX}{key}", "at_us": at_us, "reason": reason}
     data |= {"priority": priority, "replace": replace}

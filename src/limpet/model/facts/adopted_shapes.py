@@ -1,10 +1,10 @@
-"""Forms: what the data of each fact, and the document of facts in a head, must look like.
+"""Adopted shapes: what an event recorded elsewhere, and the facts that follow, must look like.
 
-A commit of our own is built by the constructors of the facts, which check their arguments, and its
-`shapes` are checked before it is folded. What was recorded elsewhere may hold anything that its
-hashes cover. So an event that is adopted is also parsed into these records, with their bounds, and
-so is the document that follows from it: whoever reads a head afterwards finds every member in its
-form.
+A commit of our own is built by the constructors of the facts, which check their arguments, and
+`shapes` checks what the head reads of it before it is folded. What was recorded elsewhere may hold
+anything that its hashes cover. So the members of an adopted event that no fold reads are checked
+here too, and so is the whole document of facts that follows from it. Imported only to adopt: most
+processes never do.
 
 Members that a record does not name are left alone: a later release may add some.
 """
@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidEvent
-from limpet.model.events import TIME_US_MAX, TIME_US_MIN
 from limpet.model.facts import (
     checkpoints,
     creation,
@@ -27,6 +26,7 @@ from limpet.model.facts import (
     labels,
     outcomes,
     phases,
+    timeouts,
     timers,
 )
 from limpet.model.facts.running import (
@@ -37,13 +37,12 @@ from limpet.model.facts.running import (
     setup,
     steps,
 )
-from limpet.model.facts.shapes import check_shape
+from limpet.model.facts.shapes import Id, Time, check_shape
 from limpet.model.facts.view import Facts
 from limpet.model.keys import Key, unfit
 from limpet.model.limits import (
     CHILDREN_MAX,
     DELEGATION_DEPTH_MAX,
-    ID_CHARS_MAX,
     INT_MAX,
     LABEL_VALUE_CHARS_MAX,
     LABELS_MAX,
@@ -52,15 +51,12 @@ from limpet.model.limits import (
     TIMERS_MAX,
 )
 
+# Beyond what the head reads: stored numbers may be as large as a column holds.
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=INT_MAX)]
 Seq: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=INT_MAX)]
-Time: TypeAlias = Annotated[int, msgspec.Meta(ge=TIME_US_MIN, le=TIME_US_MAX)]
 Sum: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]  # two of them still fit
-Span: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=36_500 * 86_400 * 1_000_000)]
-Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=ID_CHARS_MAX)]
-Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=2 * NAME_CHARS_MAX)]
+Span: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=timeouts.SPAN_US_MAX)]
 Hex: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
-Labels: TypeAlias = Annotated[dict[str, str | None], msgspec.Meta(max_length=2 * LABELS_MAX)]
 
 
 class _Form(msgspec.Struct, frozen=True):
@@ -71,17 +67,17 @@ class _Form(msgspec.Struct, frozen=True):
 
 
 class _Original(_Form, frozen=True):
-    app: Text
-    user: Text
-    id: Text
-    uid: Text
+    app: Id
+    user: Id
+    id: Id
+    uid: Id
 
     def __post_init__(self) -> None:
         Key(self.app, self.user, self.id)
 
 
 class _SpanForm(_Form, frozen=True):
-    span_id: Text
+    span_id: Id
     kind: str
     name: str
 
@@ -253,7 +249,7 @@ class _TimerForm(_Form, frozen=True):
 
 
 class _TurnForm(_Form, frozen=True, rename={"from_": "from"}):
-    id: Text
+    id: Id
     from_: Count
     inputs: list[Seq]
     timers: list[str]
@@ -301,11 +297,11 @@ class _ChildForm(_Form, frozen=True):
 
 
 class _DelegationForm(_Form, frozen=True, kw_only=True):
-    app: Text
-    user: Text
-    id: Text
-    uid: Text | None = None
-    turn: Text
+    app: Id
+    user: Id
+    id: Id
+    uid: Id | None = None
+    turn: Id
     depth: Annotated[int, msgspec.Meta(ge=0, le=DELEGATION_DEPTH_MAX)]
     ended: bool = False
     quiet: bool = False
