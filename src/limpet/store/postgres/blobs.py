@@ -134,8 +134,7 @@ class PostgresBlobs:
                 raise await self._reader.absent(conn, key)
             return found
 
-        rows: list[Any] = await self._pools.run(run)
-        return rows
+        return await self._pools.run(run)
 
     async def _change(
         self, key: Key, name: str, asked: tuple[Any, ...], fence: int | None = None
@@ -155,8 +154,7 @@ class PostgresBlobs:
                 raise SessionFenced(key, fence or 0, now or 0)
             return outcome
 
-        done: str = await self._pools.run(run, asked="change", repeatable=False)
-        return done
+        return await self._pools.run(run, asked="change", repeatable=False)
 
     async def _gone(self, conn: Connection, key: Key) -> LimpetError:
         """There is none, or another session has the key that the chunk was not sealed for."""

@@ -83,8 +83,7 @@ class PostgresLeases:
                 answers.append(longer)
             return tuple(answers)
 
-        done: tuple[Lease | LimpetError, ...] = await self._pools.run(run, asked="change")
-        return done
+        return await self._pools.run(run, asked="change")
 
     async def _renewed(
         self, conn: Connection, asked: Mapping[Held, float]
@@ -125,8 +124,7 @@ class PostgresLeases:
                     return True
             raise StoreBusy(str(key))
 
-        done: bool = await self._pools.run(run, asked="change", repeatable=False)
-        return done
+        return await self._pools.run(run, asked="change", repeatable=False)
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         lease: Lease = await self._pools.run(

@@ -8,9 +8,9 @@ judged there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from limpet.errors import InvalidInput, LimpetError, PositionUnknown, StoreBusy
 from limpet.model import (
@@ -80,6 +80,7 @@ from limpet.store.protocol import (
     Touched,
 )
 
+T = TypeVar("T")
 POLL_SECONDS: Final = 0.25
 UNHEARD_POLL_SECONDS: Final = 0.1  # where nothing but a read shows a change
 LOAD_MAX: Final = 100  # sessions in one round trip
@@ -174,12 +175,11 @@ class PostgresStore:
         return proof
 
     async def compact(self, key: Key, *, upto: int) -> Compacted:
-        done: Compacted = await self.sealer.opening(
+        return await self.sealer.opening(
             lambda: self._pools.in_transaction(
                 lambda conn: compaction.compact(conn, self._reader, key, upto)
             )
         )
-        return done
 
     async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
         async def run(conn: Connection) -> None:
@@ -240,8 +240,7 @@ class PostgresStore:
             found = await self._reader.load(conn, key, asked)
             return await self._loaded(conn, found, asked)
 
-        loaded: Loaded = await self._pools.run(run)
-        return loaded
+        return await self._pools.run(run)
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
         asked = LoadRequest(tail, True)
@@ -280,10 +279,7 @@ class PostgresStore:
         return (await page)[::-1]
 
     async def fold_at(self, key: Key, seq: int) -> Fold:
-        fold: Fold = await self._pools.run(
-            lambda conn: lineage.fold_at(self._reader, conn, key, seq)
-        )
-        return fold
+        return await self._pools.run(lambda conn: lineage.fold_at(self._reader, conn, key, seq))
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
@@ -308,14 +304,12 @@ class PostgresStore:
             of = None if row is None else (row["sid"], row["uid"])
             return [] if of is None else await cold.by_ids(self._reader.codec, conn, of, ids)
 
-        found: list[Event] = await self.sealer.opening(lambda: self._pools.run(run))
-        return found
+        return await self.sealer.opening(lambda: self._pools.run(run))
 
     async def rung(self, key: Key, seq: int) -> Fold:
-        fold: Fold = await self._pools.run(
+        return await self._pools.run(
             lambda conn: lineage.fold_at(self._reader, conn, key, seq, replay=False)
         )
-        return fold
 
     async def naming(
         self, key: Key, name: str, *, before: int, after: int, limit: int
@@ -326,10 +320,9 @@ class PostgresStore:
         )
 
     async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
-        found: dict[str, NameSince] = await self._pools.run(
+        return await self._pools.run(
             lambda conn: lineage.names_since(self._reader, conn, key, seq, names)
         )
-        return found
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         return page(await self._sized(key, SQL["pending_inputs"], limit, READ_PAGE_BYTES_MAX))
@@ -360,10 +353,7 @@ class PostgresStore:
         )
 
     async def base(self, key: Key) -> Base | None:
-        found: Base | None = await self._pools.run(
-            lambda conn: lineage.base(self._reader, conn, key)
-        )
-        return found
+        return await self._pools.run(lambda conn: lineage.base(self._reader, conn, key))
 
     async def owners(
         self, app: str | None, *, after: Owner | None, limit: int
@@ -373,51 +363,36 @@ class PostgresStore:
         return tuple([(row["app"], row["owner"]) for row in found])
 
     async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
-        found: Mapping[str, ScopeValue] = await self._pools.run(
-            lambda conn: self._reader.names_of(conn, app, user)
-        )
-        return found
+        return await self._pools.run(lambda conn: self._reader.names_of(conn, app, user))
 
     async def forks(self, key: Key) -> tuple[Key, ...]:
-        found: tuple[Key, ...] = await self._pools.run(lambda conn: erasure.forks(conn, key))
-        return found
+        return await self._pools.run(lambda conn: erasure.forks(conn, key))
 
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False
     ) -> Page:
         asked = heads.page if not states else partial(heads.page_with_states, self._reader)
-        found: Page = await self._pools.run(
-            lambda conn: asked(conn, query, cursor=cursor, limit=limit)
-        )
-        return found
+        return await self._pools.run(lambda conn: asked(conn, query, cursor=cursor, limit=limit))
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
-        report: Report = await self._pools.run(
-            lambda conn: verify.run(conn, self._reader, key, progress)
-        )
-        return report
+        return await self._pools.run(lambda conn: verify.run(conn, self._reader, key, progress))
 
     async def examine(self) -> tuple[Check, ...]:
         # And one for partials; the listener's, if there is one.
         each = self._pools.size + LANES + 1 + self._notifier.can_listen
-        checks: tuple[Check, ...] = await self._pools.run(
-            lambda conn: doctor.examine(conn, each, self._url)
-        )
-        return checks
+        return await self._pools.run(lambda conn: doctor.examine(conn, each, self._url))
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
     ) -> tuple[tuple[FeedEntry, ...], str]:
-        found: tuple[tuple[FeedEntry, ...], str] = await self._ask_feed(
+        return await self._ask_feed(
             partial(feed.changes, self._reader.codec, after, app, key, limit)
         )
-        return found
 
     async def touched(self, after: str) -> Touched:
-        found: Touched = await self._ask_feed(partial(feed.touched, after))
-        return found
+        return await self._ask_feed(partial(feed.touched, after))
 
-    async def _ask_feed(self, ask: Callable[..., Any]) -> Any:
+    async def _ask_feed(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
         try:
             return await self._pools.run(ask)
         except PositionUnknown:  # until the epoch is raised, if the server was put back in time
@@ -425,8 +400,7 @@ class PostgresStore:
             return await self._pools.run(ask)
 
     async def position(self) -> str:
-        end: str = await self._pools.run(feed.position)
-        return end
+        return await self._pools.run(feed.position)
 
     async def listen(self, heard: Callable[[], None]) -> None:
         self._pools.check()

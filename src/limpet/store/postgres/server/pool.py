@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import asyncpg
 
@@ -37,6 +37,7 @@ from limpet.store.postgres.server.schema import follow_timeline
 from limpet.store.postgres.server.settings import Connection, Pool, check_version
 from limpet.store.threads import PROCESS
 
+T = TypeVar("T")
 CONNECTIONS: Final = 11  # of one store, unless its opener says otherwise
 CONNECTIONS_MIN: Final = 6
 CONNECTIONS_MAX: Final = 1_000
@@ -157,7 +158,13 @@ class Pools:
         if self._forks != PROCESS.forks:
             raise StoreForked
 
-    async def run(self, query: Any, *, asked: Asked = "read", repeatable: bool = True) -> Any:
+    async def run(
+        self,
+        query: Callable[[Connection], Awaitable[T]],
+        *,
+        asked: Asked = "read",
+        repeatable: bool = True,
+    ) -> T:
         """Run a query on a connection of a pool.
 
         Runs it again if the connection broke and a repetition does no harm, and if it met sealed
@@ -167,7 +174,9 @@ class Pools:
             lambda: self._run(query, asked=asked, repeatable=repeatable)
         )
 
-    async def _run(self, query: Any, *, asked: Asked, repeatable: bool) -> Any:
+    async def _run(
+        self, query: Callable[[Connection], Awaitable[T]], *, asked: Asked, repeatable: bool
+    ) -> T:
         pool = self.reading if asked == "read" else self.waiting
         deadline = time.monotonic() + settings.LOST_SECONDS_MAX
         while True:
@@ -185,10 +194,10 @@ class Pools:
                     raise translate(error, self._place, asked) from error
             await asyncio.sleep(settings.LOST_PAUSE_SECONDS)
 
-    async def in_transaction(self, change: Any) -> Any:
+    async def in_transaction(self, change: Callable[[Connection], Awaitable[T]]) -> T:
         """Run a change in one transaction, once."""
 
-        async def run(conn: Connection) -> Any:
+        async def run(conn: Connection) -> T:
             async with conn.transaction():
                 return await change(conn)
 
