@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -19,22 +19,20 @@ from limpet.model import (
     Key,
     ScopeKey,
     ScopeValue,
-    based,
     blank,
     canonical,
     chain,
     checksum,
-    freeze,
     is_input,
     processed_by,
     replay_any,
-    scope_next,
 )
 from limpet.model.facts import archive, pending
 from limpet.model.facts.forks import FORKED
 from limpet.model.keys import is_staged
-from limpet.store.coding import BY_OP, DELETED, Codec, Damaged, scope_op_from, scope_place
+from limpet.store.coding import BY_OP, Codec, Damaged
 from limpet.store.protocol import Finding
+from limpet.store.sql_rows import ScopeRow, scope_after, start_fold, unpack_scope
 
 Stored: TypeAlias = tuple[
     Event, bytes | None, bytes, bytes
@@ -62,7 +60,8 @@ class LogVerifier:
     def __init__(self, now: Fold, snapshots: Snapshots, base: Base | None = None) -> None:
         self._now, self._snapshots, self._key = now, snapshots, now.head.key
         self._base = base
-        self._fold = _start(now.head, base)
+        blank_head = blank(now.head.key, now.head.uid, now.head.created_us)
+        self._fold = Fold(blank_head) if base is None else start_fold(now.head, base)
         self._processed: dict[int, int] = {}  # by what events of processing say
         self._claimed: dict[int, int] = {}  # by what the inputs themselves say
         self._whole = True
@@ -139,14 +138,6 @@ def event_problems(
         yield "is an input and is not marked as one"
 
 
-def _start(head: Head, base: Base | None) -> Fold:
-    """What the log begins on."""
-    if base is None:
-        return Fold(blank(head.key, head.uid, head.created_us))
-    begun = based(head.key, head.uid, head.created_us, base.floor, base.link)
-    return Fold(begun, base.fields, base.versions)
-
-
 def _first_problems(key: Key, head: Head, event: Event, base: Base | None) -> Iterator[Finding]:
     if event.type != (CREATED if base is None else FORKED) or event.id != head.uid:
         yield Finding("event", "is not the creation of this session", key, event.seq)
@@ -207,19 +198,6 @@ def _skip(head: Head, event: Event) -> Head:
     return Head(head.key, head.uid, event.seq, event.link, *times, floor=head.floor)
 
 
-class ScopeRow(NamedTuple):
-    """One version of an app: or user: name, as it is stored."""
-
-    version: int
-    base: int
-    form: int
-    flags: int
-    body: bytes
-    crc: int
-    uid: str
-    seq: int
-
-
 class NameVerifier:
     """Every version of every name, in order, each made again from the one before."""
 
@@ -242,13 +220,9 @@ class NameVerifier:
         self._last, self._value = key, now
 
     def _made(self, key: ScopeKey, before: ScopeValue | None, row: ScopeRow) -> ScopeValue:
-        version, base, form = row.version, row.base, row.form
-        place = scope_place(key, version, base, form, row.uid, row.seq)
-        raw = self._codec.unpack(row.flags, row.body, row.crc, lambda: place, bound=True)
-        if form == BY_OP:
-            assert base < version, "it has no base"
-            return scope_next(key, before, scope_op_from(raw))
-        assert base == version, "it needs no base and names one"
-        if form == DELETED:
-            return ScopeValue(version, None, True)
-        return ScopeValue(version, freeze(msgspec.json.decode(raw)))
+        raw = unpack_scope(self._codec, key, row)
+        if row.form == BY_OP:
+            assert row.base < row.version, "it has no base"
+        else:
+            assert row.base == row.version, "it needs no base and names one"
+        return scope_after(key, before, row, raw)

@@ -126,7 +126,7 @@ class PostgresBlobs:
         return None if row["bid"] is None else row
 
     async def _rows(self, key: Key, sql: str, *args: Any) -> list[Any]:
-        """What a statement finds that begins at the session's head; raises if there is none."""
+        """The rows of a statement that begins at the session's head; raises if there is none."""
 
         async def run(conn: Connection) -> list[Any]:
             found: list[Any] = await conn.fetch(sql, *_names(key), *args)
@@ -171,7 +171,7 @@ class PostgresBlobs:
 async def problems(
     conn: Connection, codec: Codec, sid: int, uid: str, below: int = INT_MAX
 ) -> list[str]:
-    """What is wrong with the blobs of a session that were put below this version."""
+    """Find problems of a session's blobs that were put below this version."""
     after, found = b"", []
     while (row := await conn.fetchrow(SQL["verify_blob"], sid, after, below)) is not None:
         after = row["hash"]

@@ -1,4 +1,4 @@
-"""How a database server is kept: durability, versions, room, replication, clocks, old transactions.
+"""The doctor's checks of a server: durability, versions, space, replication, clocks, old locks.
 
 Everything that verification does not read. One query gathers what a check needs; a pure function
 beside it judges, so that every bad value can be tried without a server that has it. What the
@@ -213,7 +213,7 @@ async def _is_met(conn: Connection) -> bool:
 
 
 def pooler(*, met: bool, named: bool, direct: bool) -> Check:
-    """Whether a pooler is in the way, and whether the URL says so."""
+    """Check whether a pooler is in the way, and whether the URL says so."""
     if met and named:
         found = "in the way, and used in transaction mode: "
         found += "notifications and partial events go past it" if direct else _UNHEARD
@@ -245,7 +245,7 @@ async def _direct(conn: Connection, *, url: str) -> Check:
 
 
 def direct(*, failed: str, met: bool, same: bool) -> Check:
-    """Whether notifications and partial events can go past the pooler."""
+    """Check that notifications and partial events can go past the pooler."""
     name = "direct"
     if failed:
         advice = f"{failed} Until then followers poll, and miss partial events of other processes."
@@ -264,7 +264,7 @@ async def _room(conn: Connection, *, each: int) -> Check:
 
 
 def room(most: int, used: int, ours: int, each: int) -> Check:
-    """Whether one more process of ours would find connections."""
+    """Check that one more process of ours would find connections."""
     found = f"{used} of {most} in use, {ours} by Limpet; a process takes up to {each}"
     if most - used >= each:
         return Check("connections", found)
@@ -283,7 +283,7 @@ async def _replication(conn: Connection) -> Check:
 def replication(
     *, names: str, standby: bool, replicas: int, synchronous: int, lag_bytes: int, idle_slots: int
 ) -> Check:
-    """Whether this is the server to write to, and whether its replicas follow."""
+    """Check that this is the server to write to, and that its replicas follow."""
     name = "replication"
     if standby:
         advice = "Name the primary in the URL, or add target_session_attrs=read-write to it."

@@ -35,7 +35,7 @@ KEYS_AT_ONCE: Final = 1_000  # of a user who is erased, by one round of statemen
 
 
 async def delete(conn: Connection, key: Key, ending: Ending, at: Standing | None) -> bool:
-    """Leave a tombstone of the session. False if there is no such session, or not there."""
+    """Leave a tombstone of the session. False if it is missing or has moved past `at`."""
     await ledger.begin(conn)
     await _lock_around(conn, _with_checkpoints([key]))
     if at is not None and not await _stands(conn, key, at):
@@ -157,7 +157,7 @@ async def erase_user(
 
 
 class _Erasing:
-    """What one transaction erases. Sums up the change of the ledger, which is entered last."""
+    """The erasures of one transaction. Sums up the change of the ledger, which is entered last."""
 
     def __init__(self, conn: Connection, reader: PostgresReader, gone: frozenset[KeyOwner]) -> None:
         self._conn, self._reader, self._gone = conn, reader, gone

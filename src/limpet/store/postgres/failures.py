@@ -77,7 +77,7 @@ _FEWER: Final = (
 
 
 def unopened(error: Exception, place: str) -> LimpetError:
-    """Why no connection came about, and what to do."""
+    """The error for a connection that could not be made, with what to do."""
     match error:
         case OSError() if is_out_of_descriptors(error):
             return of_system(error, place, "read")
@@ -122,7 +122,7 @@ def translate(error: BaseException, place: str, asked: Asked) -> StoreError:
 
 
 def _is_final(error: asyncpg.PostgresError) -> bool:
-    """Whether the server would refuse the same again: a value, a name or a statement that it does
+    """True if the server would refuse the same again: a value, a name or a statement that it does
     not take. A prepared statement may be lost behind a pooler, or outdated by a change of the
     schema; it is prepared again."""
     return isinstance(error, _FINAL) and not isinstance(error, _OF_THE_SESSION)
@@ -134,7 +134,7 @@ def said(error: BaseException) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Why a call came to nothing."""
+    """The error for a call that failed."""
     if isinstance(error, OSError) and is_out_of_descriptors(error):
         return reported(error)  # an earlier attempt may have been sent
     if isinstance(error, (OSError, asyncpg.CannotConnectNowError)):
@@ -147,7 +147,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _misread(error: asyncpg.ClientConfigurationError) -> str:
-    """What the driver has against an option of the URL."""
+    """The reason why the driver refused an option of the URL."""
     if "target_session_attrs" in str(error):
         return f"its target_session_attrs is none of {_ATTRIBUTES}"
     return said(error)
@@ -187,7 +187,7 @@ def _unreached(error: Exception) -> str:
 
 
 def _refused(error: asyncpg.PostgresError) -> str:
-    """What to do about a server that answered, and let nobody in."""
+    """Advice for a server that answered and refused the login."""
     match error:
         case asyncpg.InvalidPasswordError():
             return "Correct user and password in the URL, or in PGPASSWORD or ~/.pgpass"

@@ -99,7 +99,7 @@ class PostgresLeases:
         return {held[row["i"] - 1]: (row["lease_us"], row["now_us"]) for row in found}
 
     async def _lost(self, conn: Connection, lease: Lease) -> LimpetError:
-        """Why a lease is not held any more."""
+        """The error for a lease that is not held any more."""
         try:
             head = await self._head(conn, lease.key)
         except (SessionNotFound, SessionDeleted, SessionErased) as error:

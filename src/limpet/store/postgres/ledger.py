@@ -20,7 +20,7 @@ async def enter(conn: Connection, sid: int, change: Ledger) -> None:
 
 
 def read(meta: Mapping[str, bytes]) -> Ledger | None:
-    """What is kept; None if there is no ledger. Raises ValueError."""
+    """Read the ledger; None if there is none. Raises ValueError."""
     kept = Ledger()
     for name, value in meta.items():
         if name.startswith("ledger"):
@@ -32,5 +32,5 @@ def read(meta: Mapping[str, bytes]) -> Ledger | None:
 
 
 async def counted(conn: Connection) -> Ledger:
-    """What the tables hold."""
+    """Count what the tables hold."""
     return Ledger(*await conn.fetchrow(SQL["verify_ledger"]))

@@ -59,12 +59,12 @@ class Notifier:
 
     @property
     def can_listen(self) -> bool:
-        """Whether the URL names a server, and not only a pooler before it."""
+        """True if the URL names a server, and not only a pooler before it."""
         return self._connect is not None
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody listens in this process."""
+        """True if anybody listens in this process."""
         return self._callback is not None
 
     def keep_listening(self) -> None:

@@ -6,12 +6,10 @@ a shared name wherever it comes from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
-from limpet.errors import LimpetError
 from limpet.model import (
     EMPTY,
     SALT_BYTES,
@@ -20,16 +18,14 @@ from limpet.model import (
     Head,
     Key,
     LastCheckpoint,
-    ScopeKey,
-    ScopeValue,
     buried,
     decode_body,
     freeze,
     last_checkpoint,
-    scope_next,
 )
-from limpet.store.coding import REMOVED, SEALED, Codec, Damaged, bodies
+from limpet.store.coding import REMOVED, SEALED, Codec, Damaged
 from limpet.store.protocol import ChainedEvent, Ending, Place
+from limpet.store.sql_rows import ScopeRow
 
 # The order of updates is indexed in steps of 2**18 microseconds, a quarter of a second, and sorted
 # within a step. Coarser than elsewhere: an update that moves one index entry costs an entry in each
@@ -93,12 +89,12 @@ def head_from(key: Key, row: Any) -> Head:
 
 
 def tombstone_from(key: Key, row: Any) -> Head:
-    """What a row of tombstones keeps of a head."""
+    """The head that a row of tombstones keeps."""
     return unburied(key, row, row["deleted_us"], row["ending"])
 
 
 def unburied(key: Key, row: Any, deleted_us: int, ending: Ending) -> Head:
-    """What a tombstone is to keep of a head whose row was just removed."""
+    """The head that a tombstone keeps, from a row that was just removed."""
     times = (row["created_us"], row["updated_us"], row["active_us"])
     head = Head(key, row["uid"], row["version"], row["link"], *times, floor=row["floor"])
     return buried(head, deleted_us, ending)
@@ -173,48 +169,8 @@ def record_from(row: Any, uid: str, codec: Codec) -> tuple[ChainedEvent, int]:
     return ChainedEvent(event, raw, row["salt"] if salt is None else salt, digest), size
 
 
-def inherited(event: Event, began: Iterable[tuple[int, int]]) -> Event:
-    """An event of a log that others began on, as they have it.
-
-    `began`: floor and time of the beginning of each log on the way, the nearest to it first. What
-    was pending there, the beginning of the log has ended.
-    """
-    for floor, at_us in began:
-        if event.processed is not None and not 0 < event.processed <= floor:
-            event = msgspec.structs.replace(event, processed=floor + 1, processed_us=at_us)
-    return event
-
-
 # --- shared names --------------------------------------------------------------------------------
 
 
-class ScopeNameReader:
-    """A scope name being read, row by row from its base on."""
-
-    def __init__(self, key: ScopeKey, codec: Codec) -> None:
-        self._key, self._codec = key, codec
-        self.value: ScopeValue | None = None
-        self.base, self.since_base = 0, 0
-        self.made_by = ("", 0)  # the event of its newest version: uid and seq
-        self.size = 0  # of its rows, unpacked
-
-    def add(self, row: Any) -> None:
-        version, base, form = row["version"], row["base"], row["form"]
-        self.base, self.made_by = base, (row["uid"], row["seq"])
-        try:
-            place = bodies.scope_place(self._key, version, base, form, row["uid"], row["seq"])
-            raw = self._codec.unpack(
-                row["flags"], row["body"], row["crc"], lambda: place, bound=True
-            )
-            self.size += len(raw)
-            if form == bodies.DELETED:
-                self.value, self.since_base = ScopeValue(version, None, True), -1
-            elif form == bodies.WHOLE:
-                self.value = ScopeValue(version, freeze(msgspec.json.decode(raw)))
-                self.since_base = 0
-            else:
-                self.value = scope_next(self._key, self.value, bodies.scope_op_from(raw))
-                self.since_base += len(raw)
-        except (Damaged, msgspec.MsgspecError, LimpetError) as error:
-            self.value = ScopeValue(version, None, False, str(error))
-            self.since_base = -1
+def scope_row(row: Any) -> ScopeRow:
+    return ScopeRow(*[row[name] for name in ScopeRow._fields])

@@ -257,7 +257,7 @@ class PostgresStore:
         return tuple(await self._pools.run(run))
 
     async def _loaded(self, conn: Connection, found: StoredSession, asked: LoadRequest) -> Loaded:
-        """What was found, with events of the logs that it began on where more are asked for."""
+        """The session, with events of the logs that it began on where more are asked for."""
         self._committer.remember(found.live)
         fold, tail = found.live.fold, asked.tail
         head, sized = fold.head, newest(found.events, tail)

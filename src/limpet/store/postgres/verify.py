@@ -35,7 +35,8 @@ from limpet.store.postgres.server.schema import secret_crc
 from limpet.store.postgres.server.settings import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import ChainedEvent, Erasure, Finding, Progress, Report
-from limpet.store.verify import LogVerifier, NameVerifier, ScopeRow, Stored, event_problems
+from limpet.store.sql_rows import ScopeRow
+from limpet.store.verify import LogVerifier, NameVerifier, Stored, event_problems
 
 _PAGE: Final = 500
 _BOUNDS: Final = (_PAGE, READ_PAGE_BYTES_MAX)  # rows, and the bytes of their bodies
@@ -174,7 +175,7 @@ class PostgresVerification:
             snapshots[row["seq"]] = None if found is None else found[0]
 
     async def _base(self, sid: int, head: Head) -> Base | None:
-        """What the log begins on, and whether the parent has the event that it goes on from."""
+        """The base of the log. Checks that the parent has the event that it goes on from."""
         row = await self._conn.fetchrow(SQL["origin"], sid)
         try:
             base = await base_of(self._reader, self._conn, row)
@@ -250,7 +251,7 @@ class PostgresVerification:
             self.findings.append(Finding("scope", what))
 
     async def _tombs(self) -> None:
-        """What deleted sessions left."""
+        """Check the tombstones of deleted sessions."""
         sid = 0
         while page := await self._conn.fetch(SQL["verify_tombs"], sid, _PAGE):
             sid = page[-1]["sid"]
@@ -289,7 +290,7 @@ class PostgresVerification:
             self.findings.append(Finding("event", what, key))
 
     def _follows(self, key: Key, before: Head, record: ChainedEvent, seq: int) -> tuple[Head, int]:
-        """Whether an event follows the one before it; the head and the seq after it."""
+        """Check that an event follows the one before it; the head and the seq after it."""
         event = record.event
         stored = (event, record.raw, record.salt, record.digest)
         for what in event_problems(before, *stored, seq + 1):
@@ -322,7 +323,7 @@ class PostgresVerification:
             self.findings += compare(kept, await ledger.counted(self._conn))
 
     async def _erased(self) -> None:
-        """What erased sessions left, and the secret by which their keys are known."""
+        """Check the certificates of erased sessions, and the secret that recognises keys."""
         at = b""
         while page := await self._conn.fetch(SQL["verify_erased"], at, _PAGE):
             at = page[-1]["key_hash"]

@@ -67,7 +67,7 @@ class SQLiteBatch:
             self._conn.execute(SQL["put_snapshot"], (self._lives[key].sid, seq, *packed, number))
 
     def is_recorded(self) -> bool:
-        """Whether the database has it: for an interrupt that came out of COMMIT."""
+        """True if the database has it: for an interrupt that came out of COMMIT."""
         if self._last is None or self._conn.in_transaction:
             return False
         pos, id = self._last
@@ -140,7 +140,7 @@ class SQLiteBatch:
 
 
 class _Heads:
-    """What has changed in rows of heads. A column that has not is not written: SQLite writes the
+    """Changes to rows of heads. A column that has not changed is not written: SQLite writes the
     indexes of every column that a statement names."""
 
     __slots__ = ("_hot", "_moved", "_rare", "_whole")

@@ -269,7 +269,7 @@ def _remove(conn: apsw.Connection, next_one: Callable[[], Any]) -> bool:
 
 
 def problems(conn: apsw.Connection, codec: Codec, sid: int, uid: str, below: int) -> Iterator[str]:
-    """What is wrong with the blobs of a session that were put below this version."""
+    """Find problems of a session's blobs that were put below this version."""
     after = b""
     while True:
         row: Any = conn.execute(SQL["kept_blobs"], (sid, after, below)).fetchone()

@@ -1,4 +1,4 @@
-"""How a database file is kept: its settings, its file system, its log, what was left undone.
+"""The doctor's checks of a database file: settings, file system, log, unfinished removals.
 
 Everything that verification does not read. Each check asks one small thing of a connection of its
 own; a question that fails is itself a finding, so a damaged file still gets its other answers.
@@ -77,7 +77,7 @@ def _asked(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
 
 
 def event_loop(pace: Pace) -> Check:
-    """How long commits of this process held the event loop that asked for them."""
+    """Check how long commits of this process held their event loop."""
     if not pace.enabled:
         return Check("event loop", "no commit runs on it: the URL says inline=off")
     if not pace.commits:
@@ -153,7 +153,7 @@ def filesystem(kind: str | None) -> Check:
 
 
 def space(left: DiskSpace) -> Check:
-    """What is left on the disk. A full one refuses every commit."""
+    """Check the free space of the disk. A full one refuses every commit."""
     name, found = "disk space", f"{size(left.free_bytes)} of {size(left.total_bytes)} are free"
     advice = (
         "Free some space or move the store to a larger disk: on a full one every commit is refused "

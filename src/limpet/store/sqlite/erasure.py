@@ -310,7 +310,7 @@ def purge_some(writes: SQLiteWriteConnection) -> bool:
 
 
 def is_unfinished(writes: SQLiteWriteConnection) -> bool:
-    """Whether something that was erased may still be in the files."""
+    """True if something that was erased may still be in the files."""
     return writes.conn.execute(SQL["erasure_unfinished"]).fetchone() is not None
 
 

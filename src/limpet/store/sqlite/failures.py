@@ -90,7 +90,7 @@ def write_failure(error: BaseException, where: str, asked: Asked) -> LimpetError
 
 
 def is_replaced(error: BaseException | None) -> bool:
-    """Whether SQLite found that its file has lost its name: another file has that name now."""
+    """True if SQLite found that its file has lost its name: another file has that name now."""
     return getattr(error, "extendedresult", 0) == apsw.SQLITE_READONLY_DBMOVED
 
 
@@ -98,7 +98,7 @@ def is_replaced(error: BaseException | None) -> bool:
 
 
 def unopened(error: apsw.Error, path: Path, where: str) -> StoreError:
-    """Why a file could not be opened to be written."""
+    """The error for a file that could not be opened to be written."""
     if not path.parent.is_dir():
         return StoreUnopened(where, "its directory does not exist; create it first")
     if path.is_dir():
@@ -107,7 +107,7 @@ def unopened(error: apsw.Error, path: Path, where: str) -> StoreError:
 
 
 def unread(error: apsw.Error, path: Path, where: str, *, writable: bool) -> StoreError:
-    """Why a file could not be opened to be read. `writable`: whether this user may write it."""
+    """The error for a file that could not be opened to be read. `writable`: by this user."""
     locked_out = isinstance(error, (apsw.CantOpenError, apsw.ReadOnlyError))
     if locked_out and (short := out_of_descriptors(where)) is not None:
         return short
@@ -119,7 +119,7 @@ def unread(error: apsw.Error, path: Path, where: str, *, writable: bool) -> Stor
 
 
 def unrecognised(error: apsw.Error, path: Path, where: str) -> StoreError:
-    """Why it could not be found out what the file is."""
+    """The error for a file that could not be recognised."""
     if isinstance(error, apsw.NotADBError):
         return not_ours(path, where)
     if isinstance(error, apsw.CorruptError):

@@ -17,7 +17,7 @@ _decode: Final = msgspec.json.Decoder(Ledger).decode
 
 
 def read(conn: apsw.Connection) -> Ledger | None:
-    """What is kept; None in a file from before there was a ledger. Raises UNREADABLE."""
+    """Read the ledger; None in a file from before there was one. Raises UNREADABLE."""
     row = conn.execute(SQL["meta"], (NAME,)).fetchone()
     if row is not None and not isinstance(row[0], str):  # one flipped bit makes a blob of a text
         raise TypeError("the ledger is not a text")
@@ -25,7 +25,7 @@ def read(conn: apsw.Connection) -> Ledger | None:
 
 
 def counted(conn: apsw.Connection) -> Ledger:
-    """What the tables hold."""
+    """Count what the tables hold."""
     counts: tuple[Any, ...] = conn.execute(SQL["ledger_counts"]).fetchall()[0]
     return Ledger(*counts)
 

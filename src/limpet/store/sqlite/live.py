@@ -5,7 +5,7 @@ write to it only while somebody else's entry in `subscribers` is fresh. It is ne
 larger than PAGES_MAX pages: what does not fit replaces what is there. A rollback journal instead of
 a WAL: it keeps the file whole if a writer is killed, leaves no second file behind, and what is
 deleted is overwritten at once. Whoever deletes the file loses partials and nothing else; the ends
-notice within KEEP_SECONDS and make it again. It is no part of a backup.
+notice within KEEP_SECONDS and make it again. Backups leave it out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FAILURES: Final = (apsw.Error, OSError)
 
 
 def live_path(path: Path) -> Path:
-    """Where the live channel of a database lies."""
+    """The path of a database's live channel."""
     return path.with_name(path.name + SUFFIX)
 
 
@@ -68,7 +68,7 @@ def forget(path: Path, key: Key | None) -> None:
 
 
 def unreadable(live: Path) -> str | None:
-    """Why a file cannot be used as a live channel; None if it can."""
+    """The reason why a file cannot be used as a live channel; None if it can."""
     try:
         conn = _connect(live, looking=True)
     except apsw.BusyError:

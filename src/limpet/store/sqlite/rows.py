@@ -216,7 +216,7 @@ def plain_names(row: tuple[Any, ...]) -> Event | None:
 
 
 def is_plain(row: tuple[Any, ...]) -> bool:
-    """Whether the body in a row is stored as it is, and whole."""
+    """True if the body in a row is stored as it is, and whole."""
     flags, body = row[10], row[11]
     if flags not in _PLAIN or type(body) is not bytes:
         return False
@@ -285,12 +285,12 @@ def body_in(
 
 
 def _mixed(pos: int, flags: int) -> int:
-    """What is mixed into the checksum of a body: its position, and whether it was adopted."""
+    """The number mixed into the checksum of a body: its position, and whether it was adopted."""
     return (pos ^ (flags & ADOPTED)) & _LOW
 
 
 def is_adopted(flags: object) -> bool:
-    """Whether another store recorded the event."""
+    """True if another store recorded the event."""
     return isinstance(flags, int) and bool(flags & ADOPTED)
 
 
@@ -301,7 +301,7 @@ def processed_rows(sid: int, rec: Recorded) -> list[tuple[int, int, int]]:
 
 
 def lost_event(seq: int, reason: str) -> Event:
-    """What stands for a row that cannot be read at all."""
+    """The event that stands for a row that cannot be read at all."""
     return Event(seq=seq, id="", type="", actor="", at_us=0, data=None, damage=reason)
 
 
@@ -343,7 +343,7 @@ def facts_from(text: str | None) -> Facts:
 
 
 def tombstone_from(row: tuple[Any, ...]) -> Head:
-    """What a row of TOMBSTONE_COLUMNS keeps of a head. Raises Damaged."""
+    """The head that a row of TOMBSTONE_COLUMNS keeps. Raises Damaged."""
     _, app, user, id, uid, version, link, created, updated, active, floor, _, ended, how = row
     try:
         return Head(
@@ -380,7 +380,7 @@ def key_of(row: tuple[Any, ...]) -> Key:
 
 
 def reasons_from(now_us: int, facts: Any) -> Reasons:
-    """What made a session due, read without the rest of its head. A damaged column gives none."""
+    """The reasons why a session is due, from its facts alone. A damaged column gives none."""
     try:
         return NO_REASONS if facts is None else due_for(freeze(_facts(facts)), now_us)
     except (msgspec.MsgspecError, AttributeError, LookupError, TypeError, ValueError):
@@ -401,7 +401,7 @@ def erased_row(erasure: Erasure) -> tuple[Any, ...]:
 
 
 def slot(head: Head) -> int:
-    """When it was updated, in the steps by which it is indexed."""
+    """The time of the last update, in the steps by which it is indexed."""
     return head.updated_us >> UPDATE_SLOT_BITS
 
 
@@ -410,12 +410,12 @@ def facts_text(head: Head) -> str | None:
 
 
 def derived(head: Head) -> tuple[int | None, int | None, int]:
-    """What indexes need of the facts: when it is due, its deadline, and its priority."""
+    """The indexed columns that follow from the facts: due time, deadline and priority."""
     return (due_us(head.facts), deadline_us(head), head.priority)
 
 
 def lease_row(sid: int, head: Head) -> tuple[Any, ...]:
-    """What a lease changes."""
+    """The columns that a lease changes."""
     return (head.fence, head.lease_us, head.worker, head.leased_us, sid)
 
 

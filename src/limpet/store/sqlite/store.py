@@ -402,7 +402,7 @@ class SQLiteStore:
             raise StoreForked
 
     def _peek(self, key: Key) -> CachedSession | None:
-        """What the writer has in memory of a session."""
+        """The session as the writer has cached it."""
         return None if self._writer is None else self._writer.cache.peek(key)
 
     async def _apart(self, work: Callable[[apsw.Connection], T]) -> T:

@@ -17,13 +17,14 @@ from limpet.store.cold import SegmentDamaged, mark
 from limpet.store.ledger import compare
 from limpet.store.pages import PageBytes, bare, within
 from limpet.store.protocol import ChainedEvent, Erasure, Finding, Progress, Report
+from limpet.store.sql_rows import ScopeRow
 from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
 from limpet.store.sqlite.reading import lineage
 from limpet.store.sqlite.reading.feed import last_position, noted_crc
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
-from limpet.store.verify import NameVerifier, ScopeRow, Stored, verify_session
+from limpet.store.verify import NameVerifier, Stored, verify_session
 
 _META: Final = {"secret", "secret_crc", "overwrite", "feed", "feed_crc", ledger.NAME}
 _PAGE: Final = 200
@@ -131,7 +132,7 @@ class SQLiteVerification:
         after = place = 0
         uid = head.uid
         for first, last, *_ in self._all(SQL["segments_of"], (sid,)):
-            with suppress(Damaged):  # told of by _segments; what is missing shows in the chain
+            with suppress(Damaged):  # reported by _segments; what is missing shows in the chain
                 for cold in self._reader.cold.segment(sid, uid, first, last):
                     self._events += 1
                     yield self._counted(uid, cold.record, adopted=cold.adopted)
@@ -221,7 +222,7 @@ class SQLiteVerification:
             yield Finding("label", "is not listed as the head has it", head.key)
 
     def _ends(self) -> Iterator[Finding]:
-        """What deleted and erased sessions left, and the secret by which erased keys are known."""
+        """Check tombstones, certificates, and the secret that recognises erased keys."""
         for dead_row in self._all(SQL["tombstones"]):
             head, crc = dead_row[:-1], dead_row[-1]
             if tomb_crc(rows.tombstone_from(head)) != crc:

@@ -167,7 +167,7 @@ class Wal:
 
     @property
     def neglected(self) -> bool:
-        """Whether `tend` has something to do."""
+        """True if `tend` has something to do."""
         pages = self._pages
         if self._truncate or (pages >= CHECKPOINT_PAGES and pages >= self._idle):
             return True
@@ -175,7 +175,7 @@ class Wal:
 
     @property
     def _is_short(self) -> bool:
-        """Whether the end of the file is near."""
+        """True if the end of the file is near."""
         used = self._pages * _FRAME_BYTES
         if self._length > used + _STEP_BYTES // 4:
             return False

@@ -120,7 +120,7 @@ class Pace:
         self._turn = (0, 0.0)
 
     def admits(self, jobs: Sequence[SQLiteJob]) -> bool:
-        """Whether these may be committed on the loop."""
+        """True if these may be committed on the loop."""
         if not self.enabled or self.crowd > HERE_JOBS_MAX or self.average > HERE_SECONDS_MAX:
             return False
         return _are_small(jobs)
@@ -136,7 +136,7 @@ class Pace:
         self._turn = (get_ident(), self.timer())
 
     def is_turn_young(self) -> bool:
-        """Whether this loop did so such a short time ago that it may make one more commit before it
+        """True if this loop did so such a short time ago that it may make one more commit before it
         looks after anybody else."""
         thread, began = self._turn
         if not self.enabled or self.crowd > HERE_JOBS_MAX or thread != get_ident():
@@ -227,7 +227,7 @@ class JobQueue:
         self._turns_over.put(None)
 
     def _is_alone(self, job: SQLiteJob) -> bool:
-        """Whether a job is the last thing that runs in this turn of its loop, and the turn is
+        """True if a job is the last thing that runs in this turn of its loop, and the turn is
         young: nobody could join it."""
         if self._handed != self._finished or self._turns or self._ending or job.run is not None:
             return False
@@ -324,7 +324,7 @@ class JobQueue:
         self._finished += count
 
     def count(self) -> int:
-        """How many jobs wait now."""
+        """The number of jobs that wait now."""
         return len(self.waiting())
 
     def refuse(self, failure: LimpetError, taken: Sequence[SQLiteJob]) -> None:
@@ -558,7 +558,7 @@ class SQLiteWriter(threading.Thread):
         return batch, answers
 
     def _settle(self, batch: SQLiteBatch) -> None:
-        """What was committed stays committed: if remembering it fails, it is read again."""
+        """Update the cache. What was committed stays committed: if this fails, it is read again."""
         try:
             self._snapshots.note(batch.settle())
             self._unsettled = False
@@ -646,7 +646,7 @@ class SQLiteWriter(threading.Thread):
         log(text, self._writes.path, logs.error_name(error), *more)
 
     def _forget(self) -> None:
-        """What is remembered may not be what is stored: everything is read again."""
+        """Clear the cache, which may differ from what is stored: everything is read again."""
         self.cache.clear()
         self._snapshots.forget()
         self._unsettled = False
@@ -729,7 +729,7 @@ def deliver(answers: Sequence[JobAnswer]) -> None:
 
 
 def _answer_here(answers: Sequence[JobAnswer]) -> None:
-    """Tell callers of this very loop. If an interrupt comes, those who are left are told next."""
+    """Answer callers of this loop. If an interrupt comes, the rest are answered next."""
     try:
         deliver(answers)
     except BaseException:

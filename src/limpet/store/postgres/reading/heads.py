@@ -24,10 +24,11 @@ from limpet.model import (
 from limpet.store import cursor as cursors
 from limpet.store.coding import SEALED, scope_owner
 from limpet.store.postgres import rows
-from limpet.store.postgres.reading.reader import PostgresReader, replayed
+from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Page, Query, scope_fields
+from limpet.store.sql_rows import ScopeNameReader, replay_events
 
 _COMMON: Final = (
     "s.sid, s.app, s.owner, s.id AS session_id, s.uid, s.version, s.link, s.created_us, "
@@ -80,7 +81,7 @@ async def page_with_states(
 
 
 def statement(query: Query, cursor: str | None, limit: int, *first: Any) -> tuple[str, list[Any]]:
-    """What is asked for a page: one row more than it has, to know whether there is another.
+    """The statement for a page: one row more than it has, to know whether there is another.
 
     Its parameters come after the `first`, which are the caller's.
 
@@ -118,7 +119,7 @@ def on_page(found: list[Any], query: Query, limit: int) -> tuple[list[Any], str 
 
 
 def cursor_after(row: Any, query: Query) -> str:
-    """Where a page that ends with this row is gone on from."""
+    """The cursor after a page that ends with this row."""
     if query.deleted or query.order == "key":
         return cursors.write_key(query, rows.key_from(row), row["sid"])
     return cursors.write(query, row[f"{query.order}_us"], row["sid"])
@@ -206,7 +207,7 @@ def _beyond(columns: list[str], at: list[Any], args: list[Any], *, reverse: bool
 
 
 def _source(query: Query, args: list[Any]) -> tuple[str, list[str], str]:
-    """Where the rows come from: the heads themselves, or the rows of a label."""
+    """The source of the rows: the heads themselves, or the rows of a label."""
     where: list[str] = []
     if not query.labels:
         for column, value in (("app", query.app), ("owner", query.user)):
@@ -256,7 +257,7 @@ async def _fields(
     begun = reader.start(head, start, events[0] if events else None)
     if begun is None:
         return await _reread(reader, conn, head.key)  # what the snapshot stood for
-    fold = replayed(begun[0], events, head.version)
+    fold = replay_events(begun[0], events, head.version)
     return None if fold.damaged else fold.fields
 
 
@@ -271,10 +272,10 @@ async def _reread(reader: PostgresReader, conn: Connection, key: Key) -> FrozenD
 
 def _names(reader: PostgresReader, found: list[Any]) -> NamesByOwner:
     """The newest version of every shared name, by its owner."""
-    names: dict[ScopeKey, rows.ScopeNameReader] = {}
+    names: dict[ScopeKey, ScopeNameReader] = {}
     for row in sorted(found, key=itemgetter("version")):
         key = (row["app"], row["owner"], row["name"])
-        names.setdefault(key, rows.ScopeNameReader(key, reader.codec)).add(row)
+        names.setdefault(key, ScopeNameReader(key, reader.codec)).add(rows.scope_row(row))
     values: NamesByOwner = {}
     for (app, owner, called), name in names.items():
         if name.value is not None:

@@ -8,6 +8,7 @@ last part finds the events that name a field, and who changed a shared name sinc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from limpet.errors import InvalidInput, SessionCorrupt
@@ -28,10 +29,17 @@ from limpet.store.coding import Damaged
 from limpet.store.pages import PageBytes, within
 from limpet.store.postgres import cold as segments
 from limpet.store.postgres import rows
-from limpet.store.postgres.reading.reader import LAST, PostgresReader, begun, replayed
+from limpet.store.postgres.reading.reader import LAST, PostgresReader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import ChainedEvent, NameSince
+from limpet.store.sql_rows import (
+    ScopeNameReader,
+    inherited_event,
+    is_naming,
+    replay_events,
+    start_fold,
+)
 
 
 async def events(
@@ -130,7 +138,7 @@ async def _part(
     for read in (hot, cold) if reverse else (cold, hot):
         await read()
     began = list(zip(part["floors"], part["begans"], strict=True))[::-1]
-    return [(rows.inherited(event, began), size) for event, size in found]
+    return [(inherited_event(event, began), size) for event, size in found]
 
 
 def _through(
@@ -144,17 +152,17 @@ def _through(
     page: list[tuple[Event, int]] = []
     if not reverse:
         page = [(removed_event(seq), 0) for seq in gone[:limit]]
-    page += within(room, (inherited_event(reader, row) for row in there[: limit - len(page)]))
+    page += within(room, (_inherited_row(reader, row) for row in there[: limit - len(page)]))
     reached = not there or there[-1]["seq"] == bottom + 1
     if reverse and reached and not room.full:
         page += [(removed_event(seq), 0) for seq in gone[: limit - len(page)]]
     return page
 
 
-def inherited_event(reader: PostgresReader, row: Any) -> tuple[Event, int]:
+def _inherited_row(reader: PostgresReader, row: Any) -> tuple[Event, int]:
     """The event in a row of `read_line`, as the session that reads it has it, and its size."""
     event, size = rows.sized_event(row, row["uid"], reader.codec)
-    return rows.inherited(event, list(zip(row["floors"], row["begans"], strict=True))[::-1]), size
+    return inherited_event(event, list(zip(row["floors"], row["begans"], strict=True))[::-1]), size
 
 
 async def records(
@@ -180,7 +188,7 @@ async def records(
 
 
 async def base(reader: PostgresReader, conn: Connection, key: Key) -> Base | None:
-    """What the session's log begins on, if not on nothing. Raises SessionCorrupt."""
+    """The state that the session's log begins on, if any. Raises SessionCorrupt."""
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
         if row is None:
@@ -237,7 +245,11 @@ async def _fold_at(
     while start is None:
         snapshot = await conn.fetchrow(SQL["snapshot_below"], sid, until)
         if snapshot is None:
-            start = await _begin(reader, conn, row, head)
+            base = None
+            if head.floor:
+                with suppress(Damaged):
+                    base = await base_of(reader, conn, row)
+            start = start_fold(head, base)
         else:
             found = reader.snapshot(head, snapshot)
             start, until = None if found is None else found[0], snapshot["seq"] - 1
@@ -248,21 +260,11 @@ async def _fold_at(
     cold = await segments.all_events(reader.codec, conn, (sid, head.uid), at, top)
     since = await conn.fetch(SQL["events_between"], sid, max(at, top), seq)
     hot = [rows.event_from(r, head.uid, reader.codec) for r in since]
-    return replayed(start, [*cold, *hot], seq)
-
-
-async def _begin(reader: PostgresReader, conn: Connection, row: Any, head: Head) -> Fold:
-    if not head.floor:
-        return Fold(begun(head))
-    try:
-        base = await base_of(reader, conn, row)
-    except Damaged:
-        return Fold(begun(head), damaged=(head.floor,))
-    return Fold(begun(head, base), base.fields, base.versions)
+    return replay_events(start, [*cold, *hot], seq)
 
 
 async def time_at(reader: PostgresReader, conn: Connection, sid: int, seq: int) -> int | None:
-    """When an event of a session's history was recorded."""
+    """The time at which an event of a session's history was recorded."""
     at_us: int | None = await conn.fetchval(SQL["time_at"], sid, seq)
     if at_us is None:
         for part in await conn.fetch(SQL["line_of"], sid):
@@ -319,7 +321,7 @@ async def events_naming(
     found = await conn.fetch(SQL["naming"], key.app, key.user, key.id, *asked)
     if not found:
         raise await reader.absent(conn, key)
-    hot = [inherited_event(reader, row) for row in found if row["seq"] is not None]
+    hot = [_inherited_row(reader, row) for row in found if row["seq"] is not None]
     if len(hot) < limit and await conn.fetchval(SQL["has_cold"], found[0]["sid"]):
         return await _with_cold(reader, conn, key, name, between, limit)
     return hot
@@ -338,19 +340,15 @@ async def _with_cold(
     found: list[tuple[Event, int]] = []
     while before > after + 1 and len(found) < limit:
         page = await events(reader, conn, key, before, _PAGE, None, reverse=True)
-        found += [p for p in page if p[0].seq > after and _names(p[0], name)]
+        found += [p for p in page if p[0].seq > after and is_naming(p[0], name)]
         before = page[-1][0].seq if page else 0
     return found[:limit]
-
-
-def _names(event: Event, name: str) -> bool:
-    return event.data is None or any([op.path[0] == name for op in event.ops])
 
 
 async def names_since(
     reader: PostgresReader, conn: Connection, key: Key, seq: int, names: Sequence[str]
 ) -> dict[str, NameSince]:
-    """What shared names were before the session changed them, and whether others did too."""
+    """The values of shared names before the session changed them, and whether others did too."""
     found: dict[str, NameSince] = {}
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
@@ -387,9 +385,9 @@ async def _since(
 async def _value(
     reader: PostgresReader, conn: Connection, of: ScopeKey, version: int
 ) -> ScopeValue | None:
-    """What a name was at one version."""
-    name = rows.ScopeNameReader(of, reader.codec)
+    """The value of a name at one version."""
+    name = ScopeNameReader(of, reader.codec)
     found: list[Any] = await conn.fetch(SQL["scope_at"], *of, version)
     for row in found:
-        name.add(row)
+        name.add(rows.scope_row(row))
     return name.value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final
@@ -28,11 +29,8 @@ from limpet.model import (
     LastCheckpoint,
     ScopeKey,
     ScopeValue,
-    based,
-    blank,
     checkpoints_of,
     genesis,
-    replay_any,
 )
 from limpet.store.cache import CachedSession
 from limpet.store.checking import changed, checked
@@ -44,13 +42,21 @@ from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure
 from limpet.store.scope_limits import DELETED
 from limpet.store.scopes import Scopes, UnreadScope
+from limpet.store.sql_rows import (
+    PackedBody,
+    ScopeNameReader,
+    base_in,
+    replay_events,
+    snapshot_in,
+    start_fold,
+)
 
 LAST: Final = 2**62  # beyond every seq
 RUNGS: Final = 8  # snapshots that are tried before the whole log is read
 
 
 class LoadRequest(msgspec.Struct, frozen=True):
-    """What a load is to bring besides the state."""
+    """The parts that a load brings besides the state."""
 
     tail: int = 0
     scopes: bool = False
@@ -70,7 +76,7 @@ _PLAIN: Final = LoadRequest()
 
 
 class PostgresReader:
-    """What is asked of the database, on the connection that the caller holds."""
+    """Reads sessions and names, on the connection that the caller holds."""
 
     def __init__(self, codec: Codec, secret: bytes) -> None:
         self.codec, self._secret = codec, secret
@@ -138,7 +144,7 @@ class PostgresReader:
         at = start[0].head.version
         older = await cold.all_events(self.codec, conn, of, at, top)
         whole = [*older, *[event for event in sized if event.seq > max(at, top)]]
-        fold = replayed(start[0], whole, head.version)
+        fold = replay_events(start[0], whole, head.version)
         live = found.live
         live.fold = Fold(head, fold.fields, fold.versions, fold.damaged, fold.texts)
         return found
@@ -174,21 +180,18 @@ class PostgresReader:
         return done
 
     def start(self, head: Head, row: Any, first: Event | None) -> tuple[Fold, int] | None:
-        """What is folded on, and its size: a snapshot, what the log begins on, or nothing.
+        """The fold to replay on, and its size: a snapshot, the base of the log, or nothing.
 
         None if it is a snapshot that cannot be read, or is of another log. What a log begins on
         must be there: if it cannot be read, it is a hole.
         """
         if row is not None and row["seq"] is not None:
             return self.snapshot(head, row)
-        if not head.floor:
-            return Fold(begun(head)), 0
-        try:
-            base = self.base_in(head, row, first)
-        except Damaged:
-            hole = msgspec.structs.replace(begun(head), version=head.floor)
-            return Fold(hole, damaged=(head.floor,)), 0
-        return Fold(begun(head, base), base.fields, base.versions), 0
+        base = None
+        if head.floor:
+            with suppress(Damaged):
+                base = self.base_in(head, row, first)
+        return start_fold(head, base), 0
 
     def _fold(
         self,
@@ -201,45 +204,25 @@ class PostgresReader:
     ) -> CachedSession:
         since = start.head.version
         delta = sum(len(r["body"]) + EVENT_OVERHEAD_BYTES for r in found if r["seq"] > since)
-        fold = replayed(start, [event for event in events if event.seq > since], head.version)
+        fold = replay_events(start, [event for event in events if event.seq > since], head.version)
         settled = Fold(head, fold.fields, fold.versions, fold.damaged, fold.texts)
         return CachedSession(sid, settled, snapshot_bytes, delta, 0)
 
     def snapshot(self, head: Head, row: Any) -> tuple[Fold, int] | None:
         """The fold that a snapshot's row keeps, and its size; None if it cannot be read, or if the
         log has another event where it stands."""
-        seq, link = row["seq"], row["link"]
-        if link is None:
-            return None
-        place = bodies.snapshot_place(head.uid, seq, link)
-        try:
-            stored = (row["flags"], row["body"], row["crc"])
-            raw = self.codec.unpack(*stored, lambda: place, bound=True)
-            return bodies.snapshot_from(raw, begun(head), seq, link), len(raw)
-        except (Damaged, msgspec.MsgspecError):
-            return None
+        return snapshot_in(self.codec, head, row["seq"], row["link"], _packed(row))
 
     def base_in(self, head: Head, row: Any, first: Event | None) -> Base:
         """The state that a log begins on, as its first own event names it. Raises Damaged."""
-        if row is None or first is None or first.data is None or first.seq != head.floor + 1:
-            raise Damaged("the state that its log begins on is not there")
-        place = bodies.base_place(head.uid, head.floor)
-        try:
-            stored = (row["flags"], row["body"], row["crc"])
-            base = bodies.base_from(self.codec.unpack(*stored, lambda: place, bound=True))
-        except (msgspec.MsgspecError, LimpetError, ValueError) as error:
-            what = f"the state that its log begins on cannot be read ({error!r})"
-            raise Damaged(what) from error
-        if first.data.get("base") != base.checksum.hex() or base.floor != head.floor:
-            raise Damaged("its log begins on another state than its first event names")
-        return base
+        return base_in(self.codec, head, None if row is None else _packed(row), first)
 
     async def gone(self, conn: Connection, key: Key) -> LimpetError:
-        """Why there is no session under a key."""
+        """The error for a key without a session."""
         return await self._gone(conn, key, archived=False)
 
     async def absent(self, conn: Connection, key: Key) -> LimpetError:
-        """Why there is no log to read under a key: it may be in the archive."""
+        """The error for a key without a log to read: it may be in the archive."""
         return await self._gone(conn, key, archived=True)
 
     async def _gone(self, conn: Connection, key: Key, *, archived: bool) -> LimpetError:
@@ -267,10 +250,10 @@ class PostgresReader:
 
     def _value(self, key: ScopeKey, steps: list[Any]) -> ScopeValue:
         """The value that somebody reads now. Its keys may be gone since it was loaded."""
-        name = rows.ScopeNameReader(key, self.codec)
+        name = ScopeNameReader(key, self.codec)
         try:
             for step in steps:
-                name.add(step)
+                name.add(rows.scope_row(step))
         except Unready as error:
             return ScopeValue(steps[-1]["version"], None, False, str(error))
         assert name.value is not None
@@ -278,14 +261,14 @@ class PostgresReader:
 
     async def names(
         self, conn: Connection, keys: list[ScopeKey]
-    ) -> dict[ScopeKey, rows.ScopeNameReader]:
+    ) -> dict[ScopeKey, ScopeNameReader]:
         """The newest versions of some scope names; those that never were are left out."""
-        found: dict[ScopeKey, rows.ScopeNameReader] = {}
+        found: dict[ScopeKey, ScopeNameReader] = {}
         columns = [list(column) for column in zip(*keys, strict=True)] or [[], [], []]
         for row in await conn.fetch(SQL["names"], *columns):
             key = keys[row["i"] - 1]
-            name = found.setdefault(key, rows.ScopeNameReader(key, self.codec))
-            name.add(row)
+            name = found.setdefault(key, ScopeNameReader(key, self.codec))
+            name.add(rows.scope_row(row))
         return found
 
     async def versions(self, conn: Connection, keys: list[ScopeKey]) -> dict[ScopeKey, int]:
@@ -338,29 +321,12 @@ class PostgresReader:
         return key_hash(self._secret, key)
 
     def user_hash(self, app: str, user: str) -> bytes:
-        """What is kept of an erased user."""
+        """The hash that is kept of an erased user."""
         return self.key_hash(("user", app, user))
 
 
-def begun(head: Head, base: Base | None = None) -> Head:
-    """The head before the first own event, on what the log begins on."""
-    if base is not None:
-        return based(head.key, head.uid, head.created_us, base.floor, base.link)
-    start = blank(head.key, head.uid, head.created_us)
-    return start if not head.floor else msgspec.structs.replace(start, floor=head.floor)
-
-
-def replayed(fold: Fold, events: Sequence[Event], until: int) -> Fold:
-    """The fold after these events, which should reach `until`; what is missing is in `damaged`."""
-    damaged, seq = list(fold.damaged), fold.head.version
-    for event in events:
-        damaged += range(seq + 1, event.seq)  # rows that are not there at all
-        fold, whole = replay_any(fold, event)
-        if not whole:
-            damaged.append(event.seq)
-        seq = event.seq
-    damaged += range(seq + 1, until + 1)
-    return msgspec.structs.replace(fold, damaged=tuple(damaged))
+def _packed(row: Any) -> PackedBody:
+    return row["flags"], row["body"], row["crc"]
 
 
 def _names(key: Key) -> tuple[str, str, str]:

@@ -66,7 +66,7 @@ def check_url(url: str) -> None:
 
 
 def is_pooled(url: str) -> bool:
-    """Whether the URL says that a pooler in transaction mode stands before the server."""
+    """True if the URL says that a pooler in transaction mode stands before the server."""
     return bool(_given(url, POOLER))
 
 
@@ -84,7 +84,7 @@ def driver_url(url: str) -> str:
 
 
 def options(url: str) -> dict[str, list[str]]:
-    """What stands after its ?, by name."""
+    """The options after its ?, by name."""
     return parse_qs(urlsplit(url).query)
 
 
@@ -95,7 +95,7 @@ def _given(url: str, name: str) -> list[str]:
 
 
 def _not_direct(server: str, *, pooled: bool) -> str | None:
-    """Why this is not the URL of the server behind a pooler, in words without its password."""
+    """The reason why this is not the URL of the server behind a pooler, without its password."""
     if not pooled:
         return f"{DIRECT} belongs beside {POOLER}={POOLED}; without a pooler leave it out"
     if server.partition("://")[0] not in _SCHEMES:

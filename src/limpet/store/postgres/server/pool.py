@@ -48,7 +48,7 @@ _OUTDATED: Final = (
 
 
 def shares(connections: int) -> tuple[int, int]:
-    """How many are for reading, and how many for what may wait for a row: claims, locks, deletions.
+    """Divide connections: for reading, and for what may wait for a row (claims, locks, deletions).
 
     Two more are the committer's lanes', one is the listener's and one the live channel's.
     Raises InvalidInput.
@@ -147,7 +147,7 @@ class Pools:
 
     @property
     def size(self) -> int:
-        """How many connections there may be."""
+        """The number of connections that there may be."""
         found: int = self.reading.get_max_size() + self.waiting.get_max_size()
         return found
 
@@ -219,7 +219,7 @@ class Pooled(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
     cut_short = False
 
     def itself(self) -> Pooled:
-        """What stands behind the pool's proxy, which is another one for each call."""
+        """The connection behind the pool's proxy, which is another one for each call."""
         return self
 
 

@@ -76,7 +76,7 @@ class Through(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
 
 
 def arguments(url: str, wanted: Mapping[str, str]) -> dict[str, Any]:
-    """What the driver connects with. `ready` has to follow where the URL names a pooler."""
+    """The driver's arguments. `ready` has to follow where the URL names a pooler."""
     if not is_pooled(url):
         return {"dsn": url, "server_settings": dict(wanted)}
     kept = {name: value for name, value in wanted.items() if name in _AT_START}

@@ -44,7 +44,7 @@ async def installed(conn: Connection) -> int:
 
 
 async def outdated(conn: Connection) -> set[str]:
-    """What there is not of this release or not of this server; only the timeline, if no more."""
+    """The parts that are not of this release or not of this server; TIMELINE if only that."""
     if await installed(conn) != SCHEMA:
         return {"schema"}
     here = _marks(await conn.fetchval(SQL["server_identity"]))
@@ -104,7 +104,7 @@ async def migrate(conn: Connection, place: str) -> None:
 
 
 def secret_crc(secret: bytes) -> bytes:
-    """What is kept to see that the secret, by which erased keys are known, is the same."""
+    """The checksum of the secret by which erased keys are recognised."""
     return str(crc32(secret)).encode()
 
 
@@ -154,7 +154,7 @@ def _log_migration(place: str, found: int, *, moved: bool) -> None:
 
 
 def _newer(functions: bytes | None) -> bool:
-    """Whether stored functions are of a later release than this."""
+    """True if stored functions are of a later release than this."""
     number = (functions or b"").partition(b" ")[0]
     return number.isdigit() and int(number) > FUNCTIONS
 

@@ -1,4 +1,4 @@
-"""What the store needs of a server, and what it sets on every connection.
+"""Settings: what the store needs of a server, and what it sets on every connection.
 
 Time limits, versions and encodings are here. A database whose encoding lacks letters would open,
 and then refuse the first of them again at every retry; so it is refused when it is opened.
@@ -39,7 +39,7 @@ LOOKUP_PLANS: Final = {
 
 
 def connection_settings(lock_seconds: float) -> dict[str, str]:
-    """What is set when a connection is made."""
+    """The settings of a new connection."""
     return {
         "application_name": "limpet",
         "statement_timeout": str(int(STATEMENT_SECONDS_MAX * 1_000)),

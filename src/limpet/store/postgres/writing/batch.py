@@ -152,7 +152,7 @@ class PostgresBatch:
         return reply
 
     def recorded(self) -> bool:
-        """Whether the server recorded anything."""
+        """True if the server recorded anything."""
         return self._jobs > len(self._refused)
 
     def answers(
@@ -340,7 +340,7 @@ class PostgresBatch:
                 self._tables["p"].add(self._jobs, entry.place, seq, e.seq)
 
     def _add_visit(self, commit: Commit) -> None:
-        """What the job leaves of a session to which it adds events."""
+        """Add the change that a job makes to a session to which it adds events."""
         key = commit.key
         fold, entry = self._plan.folds[key], self._heads[key]
         if commit.reuse and entry.live is None:
@@ -380,7 +380,7 @@ class PostgresBatch:
         self._names.write(self._jobs, place, uid, write)
 
     def _sort_heads(self) -> None:
-        """The server locks in key order by itself; new sessions are inserted in the order given."""
+        """The server locks in key order; new sessions are inserted in the order given."""
         if not self._new or len(self._heads) == 1:
             return
         keys = sorted(self._heads)
@@ -455,7 +455,7 @@ class BatchNames:
                 self._tables["w"].add(job, self._places[name])
 
     def make_room(self) -> None:
-        """How many names each owner may have before those of this batch are added."""
+        """Tell the server how many names each owner may have before this batch adds its own."""
         for owner, added in self._added.items():
             place, first = self._places[*owner, ""], len(self._first.get(owner, ()))
             live, ever = self._plan.scope_limits.live(owner), self._view.names(*owner) or ()
@@ -481,7 +481,7 @@ class BatchNames:
 
 
 class CommitAnswer(msgspec.Struct):
-    """What limpet.commit returns. Lists are by job or by session, and absent where all is plain."""
+    """The JSON of limpet.commit. Lists are by job or by session, and absent if all is plain."""
 
     now_us: int = 0  # by which jobs were judged
     token: str = ""  # names the transaction
@@ -498,7 +498,7 @@ _answer: Final = msgspec.json.Decoder(CommitAnswer).decode
 
 
 class CommitReply:
-    """What the server said: refusals by job, leases by session, and its time."""
+    """The reply to a batch: refusals by job, leases by session, and the server's time."""
 
     __slots__ = ("_said", "has_listeners", "now_us", "plain", "refused", "token")
 
@@ -533,7 +533,7 @@ def _known_head(live: CachedSession) -> tuple[Any, ...]:
 
 
 def _only_adds(commit: Commit, after: Head, entry: BatchSession) -> bool:
-    """Whether a session is only moved on to its last event: the common case."""
+    """True if a session is only moved on to its last event: the common case."""
     live = entry.live
     if live is None or entry.adopted or commit.fence is not None or commit.release is not None:
         return False
@@ -548,7 +548,7 @@ def _fence(commit: Commit) -> int | None:
 
 
 def _release(commit: Commit, after: Head) -> int | None:
-    """How long the session is held back once its lease has ended with the commit."""
+    """The time for which the session is held back once its lease has ended with the commit."""
     if commit.release is None:
         return None
     return 0 if after.lease_us is None else LEFT_US

@@ -121,7 +121,7 @@ class Lane:
 
     @property
     def has_snapshots(self) -> bool:
-        """Whether any is due."""
+        """True if any is due."""
         return self._snapshots.due
 
     async def write_snapshots(self) -> None:
@@ -143,7 +143,7 @@ class Lane:
             try:
                 if self._flight.followed:  # the next batch is ready: the server need not wait
                     await asyncio.sleep(0)
-            finally:  # it is durable, also if this lane is cancelled here; nobody is told before
+            finally:  # it is durable, even if this lane is cancelled here; answers follow
                 again = self._settle(sent)
             return again
         except Unwritable as error:
@@ -495,7 +495,7 @@ class PostgresSnapshots:
 
     @property
     def due(self) -> bool:
-        """Whether there is one to write."""
+        """True if there is one to write."""
         return bool(self._due)
 
     def note(self, key: Key, live: CachedSession) -> None:

@@ -1,4 +1,4 @@
-"""What the planner needs to know of the database, fetched before it asks.
+"""The planner's view of the database, fetched before it asks.
 
 The committer remembers sessions and scope names between calls (its cache). The rest is read for one
 attempt and forgotten after it: keys that are gone, ids that were recorded, inputs still pending.
@@ -100,13 +100,13 @@ class PostgresView:
         return all([self._knows(commit.key) for commit in job.commits])
 
     def _has(self, commit: Commit) -> bool:
-        """Whether nothing has to be read for a commit: the common case, without a coroutine."""
+        """True if nothing has to be read for a commit: the common case, without a coroutine."""
         if not self._knows(commit.key) or commit.base is not None:
             return False
         return not any([processed_by(draft.type, draft.data) for draft in commit.drafts])
 
     def _knows(self, key: Key) -> bool:
-        """Whether a session is known, from this attempt or one before."""
+        """True if a session is known, from this attempt or one before."""
         if key in self.lives:
             return True
         live = self._cache.peek(key)  # whoever is written to is kept again, as used last
@@ -116,7 +116,7 @@ class PostgresView:
         return True
 
     async def _fetch_sessions(self, conn: Connection, commits: Sequence[Commit]) -> None:
-        """What these commits need of their sessions: the sessions of all in one round trip."""
+        """Fetch the sessions that these commits need, all in one round trip."""
         keys = dict.fromkeys([key for commit in commits for key in keys_of(commit)])
         await self._fetch_lives(conn, [key for key in keys if not self._knows(key)])
         for commit in commits:
@@ -151,14 +151,14 @@ class PostgresView:
                 self._links[base.parent, base.floor] = link
 
     async def _fetch_ended(self, conn: Connection, key: Key, first: Prepared) -> None:
-        """Whether this very creation was recorded before, and its session deleted."""
+        """Find out whether this creation was recorded before, and its session deleted."""
         if first.caller_chose_id:
             of = (key.app, key.user, key.id, first.id)
             if await conn.fetchrow(SQL["ended_as"], *of) is not None:
                 self._ended.add((key, first.id))
 
     async def _fetch_pending(self, conn: Connection, commits: Sequence[Commit]) -> None:
-        """Which of the inputs that these commits process are still pending."""
+        """Fetch which of the inputs that these commits process are still pending."""
         asked = [
             (commit.key, seq)
             for commit in commits

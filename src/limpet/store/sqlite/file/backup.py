@@ -229,7 +229,7 @@ def _unwritten(error: OSError, target: Path) -> StoreError:
 
 
 def _remove(part: Path | None) -> None:
-    """What is left of a copy that failed. What cannot be removed is cleared by the next one."""
+    """Remove the parts of a copy that failed. What cannot be removed is cleared by the next one."""
     if part is None:
         return
     for suffix in ("", "-wal", "-shm", "-journal"):
@@ -259,7 +259,7 @@ def _open_backup(backup: Path) -> apsw.Connection:
 
 
 def _no_backup(file: Path) -> StoreError:
-    """Why a file that can be read cannot be restored from."""
+    """The error for a readable file that is not a backup."""
     if is_dump(file):
         return BackupRefused(str(file), _DUMP)
     if kind_of(file) == "foreign":

@@ -197,7 +197,7 @@ class Database:
         return apsw.Connection(name, flags=flags, vfs=self._vfs)
 
     def _has_log(self, *, empty: bool) -> bool:
-        """Whether a log lies beside the file. An opening that found no space leaves an `empty`
+        """True if a log lies beside the file. An opening that found no space leaves an `empty`
         one, which counts only where somebody may be about to write it."""
         logs = [log for log in map(self._beside, _LOGS) if log.exists()]
         return any(empty or log.stat().st_size for log in logs)
@@ -259,7 +259,7 @@ class Database:
 
 
 def followed(path: Path) -> Path:
-    """Where a link leads. A path that cannot be looked at, or leads nowhere, stays as it is."""
+    """Resolve a link. A path that cannot be looked at, or leads nowhere, stays as it is."""
     with suppress(OSError, RuntimeError):
         if path.is_symlink():
             return path.resolve()
@@ -267,7 +267,7 @@ def followed(path: Path) -> Path:
 
 
 def may_write(path: Path) -> bool:
-    """Whether this process may write the file, or into the directory."""
+    """True if this process may write the file, or into the directory."""
     return os.access(path, os.W_OK, effective_ids=_EFFECTIVE)
 
 

@@ -1,4 +1,4 @@
-"""Which file system a path is on, as far as the operating system says, and how full it is."""
+"""File systems: which one a path is on, as far as the operating system says, and its free space."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Mount: TypeAlias = tuple[list[bytes], bytes]  # the first columns of a line, an
 
 
 class DiskSpace(msgspec.Struct, frozen=True):
-    """What is left of a disk for this user."""
+    """Free space of a disk, for this user."""
 
     free_bytes: int
     total_bytes: int
@@ -33,14 +33,14 @@ class DiskSpace(msgspec.Struct, frozen=True):
 
 
 def room(path: Path) -> DiskSpace:
-    """What is left on the disk that holds `path`. Raises OSError."""
+    """Return the free space of the disk that holds `path`. Raises OSError."""
     found = os.statvfs(path)
     files = found.f_favail if found.f_files else None
     return DiskSpace(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, files)
 
 
 def is_full(path: Path) -> bool:
-    """Whether not even the files that reading a database needs can be made beside it."""
+    """True if not even the files that reading a database needs can be made beside it."""
     try:
         left = room(path.parent)
     except OSError:
@@ -58,7 +58,7 @@ def refuse_network(path: Path, mounts: Path | None = None) -> None:
 
 
 def is_own_disk(path: Path) -> bool:
-    """Whether a path is certainly on a disk of this machine: a block device, and no file system is
+    """True if a path is certainly on a disk of this machine: a block device, and no file system is
     loaded that clusters share. A tenth of the time that the table of mounts takes.
 
     The system has to know the device: Lustre makes up a number that looks like one.

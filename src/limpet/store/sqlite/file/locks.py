@@ -4,7 +4,7 @@ POSIX takes all locks that a process has on a file away when the process closes 
 it. So whoever opens and closes a database file beside SQLite unlocks it for other processes, and a
 restore there would then replace it while it is in use. SQLite knows this and keeps such
 descriptors until its last lock is gone: bytes of a database are read through its file layer, here,
-and no other module opens a database file by itself.
+and no other module opens a database file.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def part_beside(target: Path) -> Path:
 
 
 def being_restored(target: Path) -> bool:
-    """Whether some process writes a file that is to take this place."""
+    """True if some process writes a file that is to take this place."""
     with suppress(OSError):
         return any(_lives(part, target) for part in _parts(target))
     return False
@@ -97,7 +97,7 @@ def _parts(target: Path) -> list[Path]:
 
 
 def _lives(part: Path, target: Path) -> bool:
-    """Whether the process that a part is named for runs, as far as can be known."""
+    """True if the process that a part is named for runs, as far as can be known."""
     pid = part.name.removeprefix(f"{target.name}.").partition("-")[0]
     return Path(f"/proc/{pid}").exists() or not Path("/proc/self").exists()
 

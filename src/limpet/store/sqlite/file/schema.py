@@ -100,8 +100,8 @@ def begin_ledger(conn: apsw.Connection) -> None:
 
 
 def kind_of(path: Path) -> DatabaseKind:
-    """Whose file this is, by its bytes: ours as its header says, ours (most likely) with a damaged
-    header, or somebody else's. Raises OSError."""
+    """Tell whose file this is by its bytes: ours as its header says, ours (most likely) with a
+    damaged header, or somebody else's. Raises OSError."""
     content = first_bytes(path, _LOOKED_AT_BYTES)
     known = content.startswith(_MAGIC)
     schema, application = content[60:64], content[68:72]
@@ -115,12 +115,12 @@ def kind_of(path: Path) -> DatabaseKind:
 
 
 def is_dump(path: Path) -> bool:
-    """Whether the file was written by pg_dump -Fc. Raises OSError."""
+    """True if the file was written by pg_dump -Fc. Raises OSError."""
     return first_bytes(path, len(_DUMP_MAGIC)) == _DUMP_MAGIC
 
 
 def _has_pages(content: bytes) -> bool:
-    """Whether what follows the first page looks like trees of SQLite."""
+    """True if what follows the first page looks like trees of SQLite."""
     starts = range(_PAGE_BYTES, len(content) - _PAGE_BYTES + 1, _PAGE_BYTES)
     return sum(_is_tree(content[start : start + _PAGE_BYTES]) for start in starts) >= _PAGES_MIN
 
@@ -135,7 +135,7 @@ def _is_tree(page: bytes) -> bool:
 
 
 def _has_log(path: Path) -> bool:
-    """Whether SQLite's log lies beside it. The log has no locks that reading it could drop."""
+    """True if SQLite's log lies beside it. The log has no locks that reading it could drop."""
     try:
         with path.with_name(f"{path.name}-wal").open("rb") as log:
             return log.read(4) in _LOG_MAGIC

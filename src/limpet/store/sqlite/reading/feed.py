@@ -130,7 +130,7 @@ def _entries(
             reader.codec.sealer.require([rows.unpack_id(row[4]) for row in listed])
         raise
     except (apsw.CorruptError, UnicodeDecodeError):
-        # Some row is broken: read each entry by itself, so that only that one is lost.
+        # Some row is broken: read each entry alone, so that only that one is lost.
         room.used = used
         positions = reader.conn.execute(SQL["feed_positions"], asked).fetchall()
         return within(room, (_entry_at(reader, row) for row in positions))
@@ -142,7 +142,7 @@ def _entry(reader: SQLiteReader, row: tuple[Any, ...]) -> tuple[FeedEntry, int]:
 
 
 def _entry_at(reader: SQLiteReader, row: tuple[Any, ...]) -> tuple[FeedEntry, int]:
-    """An entry by itself: if its row cannot be read, an event stands for it that says so."""
+    """One entry: if its row cannot be read, an event stands for it that says so."""
     pos, app, user, id, _, seq = row
     try:
         asked = (pos - 1, pos, app, user, id, 1)

@@ -54,7 +54,7 @@ def rows_of(
 
 
 def cursor_after(row: HeadRow, query: Query) -> str:
-    """Where a page that ends with this row is gone on from."""
+    """The cursor after a page that ends with this row."""
     if _keyed(query):
         return cursors.write_key(query, rows.key_of(row), row[0])
     mark = row[_UPDATED] if query.order == "updated" else row[_CREATED]
@@ -123,7 +123,7 @@ def _statement(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
 
 
 def _owned(query: Query) -> tuple[list[str], list[Any]]:
-    """Whose sessions: an app's, a user's, or everybody's."""
+    """The condition for the owner: an app, a user, or anybody."""
     if query.app is None:
         reserved = "(s.app < '$' OR s.app >= '%')"
         return ([] if query.reserved else [reserved]), []
@@ -202,7 +202,7 @@ def _by_label(query: Query) -> tuple[str, str, list[str], list[Any]]:
 
 
 def _within(reader: SQLiteReader, kept: list[tuple[int, Head]], unread: list[int]) -> int:
-    """How many of them to read, by the bytes that it takes: one at least."""
+    """The number of sessions whose states fit a page by their bytes: one at least."""
     try:
         found: Any = reader.conn.execute(SQL["state_sizes"], (_listed(unread),)).fetchall()
         shared = _shared_sizes(reader, [head.key for _, head in kept])
@@ -217,7 +217,7 @@ def _within(reader: SQLiteReader, kept: list[tuple[int, Head]], unread: list[int
 
 
 def _shared_sizes(reader: SQLiteReader, keys: list[Key]) -> dict[Key, int]:
-    """What the names that each session sees add to a page: their values for the first who sees
+    """The bytes that the names of each session add to a page: their values for the first who sees
     them, a place in its state for everybody. No more of them are met than fit a page."""
     owners = list(dict.fromkeys([(key.app, user) for key in keys for user in ("", key.user)]))
     most = limits.STATES_BYTES_MAX // limits.STATES_NAME_BYTES + 1 + len(owners)
@@ -288,7 +288,7 @@ def _alone(reader: SQLiteReader, sid: int, head: Head) -> Fold | None:
 
 
 def _owners(key: Key) -> set[tuple[str, str]]:
-    """Whose names a session sees: its app's own, and its user's."""
+    """The owners whose names a session sees: its app, and its user."""
     return {(key.app, ""), (key.app, key.user)}
 
 

@@ -29,6 +29,7 @@ from limpet.store.coding import COMPRESSED, Damaged
 from limpet.store.coding.codec import ADOPTED
 from limpet.store.pages import PageBytes, bare, within
 from limpet.store.protocol import ChainedEvent, NameSince
+from limpet.store.sql_rows import inherited_event, is_naming
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
@@ -41,19 +42,20 @@ class Segment(msgspec.Struct, frozen=True):
     head: Head
     floor: int
     ceiling: int
-    cuts: tuple[Event, ...]  # the first events of the forks that go on from here, oldest first
+    forks: tuple[tuple[int, int], ...]  # floor and time of those that go on from here, oldest first
 
 
 def segments(reader: SQLiteReader, sid: int, head: Head) -> Iterator[Segment]:
     """The history of a session, the newest part first."""
     at: int | None = sid
     ceiling = head.version
-    cuts: tuple[Event, ...] = ()
+    forks: tuple[tuple[int, int], ...] = ()
     while True:
-        yield Segment(at, head, head.floor, ceiling, cuts)
+        yield Segment(at, head, head.floor, ceiling, forks)
         if at is None or not head.floor:
             return
-        cuts, ceiling = (_first_event(reader, at, head), *cuts), min(ceiling, head.floor)
+        at_us = reader.time_at(at, head.uid, head.floor + 1) or head.created_us
+        forks, ceiling = ((head.floor, at_us), *forks), min(ceiling, head.floor)
         parent = _session(reader, _parent(reader, at))
         if parent is None:
             gone = msgspec.structs.replace(head, floor=0)
@@ -132,20 +134,7 @@ def _read_segment(
         return [] if types is not None else [removed_event(seq) for seq in seqs[:limit]]
     bounds = (low, high) if up else (high, low)
     found = reader.events(part.sid, part.head.uid, name, bounds, limit, types=types, room=room)
-    return [_end_at_fork(event, part.cuts) for event in found]
-
-
-def _end_at_fork(event: Event, cuts: tuple[Event, ...]) -> Event:
-    for cut in cuts:
-        if event.processed is not None and not 0 < event.processed < cut.seq:
-            event = msgspec.structs.replace(event, processed=cut.seq, processed_us=cut.at_us)
-    return event
-
-
-def _first_event(reader: SQLiteReader, sid: int, head: Head) -> Event:
-    """The first own event of a fork: its seq and time are all that is needed."""
-    at_us = reader.time_at(sid, head.uid, head.floor + 1)
-    return Event(head.floor + 1, "", "", "", at_us or head.created_us, None)
+    return [inherited_event(event, part.forks) for event in found]
 
 
 def _parent(reader: SQLiteReader, sid: int) -> int | None:
@@ -206,7 +195,7 @@ def records_page(
 def _cold_records(
     reader: SQLiteReader, sid: int, uid: str, after: int, limit: int
 ) -> tuple[list[ChainedEvent], int]:
-    """What of a page is in segments, and the bytes of its bodies."""
+    """The part of a page that is in segments, and the bytes of its bodies."""
     found: list[ChainedEvent] = []
     used = 0
     for cold in reader.cold.records(sid, uid, after) if after < reader.cold.top(sid) else ():
@@ -280,19 +269,15 @@ def _segment_naming(
         found = within(room, (rows.sized_event(row, uid, reader.codec) for row in rows_))
     if top > after and len(found) < limit and not room.full:
         older = reader.cold.events(sid, uid, after, min(before - 1, top), reverse=True)
-        named = (pair for pair in older if _is_naming(pair[0], name))
+        named = (pair for pair in older if is_naming(pair[0], name))
         found += within(room, islice(named, limit - len(found)))
     return bare(found)
-
-
-def _is_naming(event: Event, name: str) -> bool:
-    return event.data is None or any([op.path[0] == name for op in event.ops])
 
 
 def names_since(
     reader: SQLiteReader, key: Key, seq: int, names: Sequence[str]
 ) -> dict[str, NameSince]:
-    """What shared names were before the session changed them, and whether others did too."""
+    """The values of shared names before the session changed them, and whether others did too."""
     with reader.instant():
         sid, head = reader.present(key)
         part = segment_with(reader, sid, head, seq)

@@ -16,7 +16,6 @@ import apsw
 import msgspec
 
 from limpet.errors import (
-    LimpetError,
     SessionArchived,
     SessionDeleted,
     SessionErased,
@@ -34,14 +33,9 @@ from limpet.model import (
     LastCheckpoint,
     ScopeKey,
     ScopeValue,
-    based,
-    blank,
     checkpoints_of,
-    freeze,
     genesis,
     last_checkpoint,
-    replay_any,
-    scope_next,
 )
 from limpet.model.facts.archive import is_stub
 from limpet.store.coding import (
@@ -54,13 +48,19 @@ from limpet.store.coding import (
     bodies,
     key_hash,
     scope_owner,
-    snapshot_from,
-    snapshot_place,
 )
 from limpet.store.pages import PageBytes, bare, newest, within
 from limpet.store.protocol import Erasure, Owner
 from limpet.store.scope_limits import DELETED
 from limpet.store.scopes import Scopes, UnreadScope
+from limpet.store.sql_rows import (
+    ScopeNameReader,
+    ScopeRow,
+    base_in,
+    replay_events,
+    snapshot_in,
+    start_fold,
+)
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.cold import ColdReader
 from limpet.store.sqlite.sql import SQL, compose, select_types
@@ -71,8 +71,6 @@ _RUNGS = 8  # snapshots that are tried before the whole log is read
 # The key in a row of a session. It is checked once: the same sessions are claimed and followed
 # again and again.
 stored_key: Final = lru_cache(maxsize=4_096)(Key)
-
-_MALFORMED = (AssertionError, AttributeError, TypeError, ValueError)  # a value of another kind
 
 
 class StoredFold(msgspec.Struct):
@@ -149,12 +147,12 @@ class SQLiteReader:
         return sid, Head(key, rows.unpack_id(uid), version, link, 0, 0, 0)
 
     def has_checkpoints(self) -> bool:
-        """Whether any session has one: most stores have none, and a page of sessions asks once."""
+        """True if any session has one: most stores have none, and a page of sessions asks once."""
         return self.conn.execute(SQL["any_in_app"], (CHECKPOINTS,)).fetchone() is not None
 
     def checkpoint(self, key: Key) -> LastCheckpoint | None:
         """The newest checkpoint of a session, from the head of their log; None if that cannot be
-        read, which is no reason not to read the session."""
+        read: the session is read all the same."""
         log = checkpoints_of(key)
         try:
             row = self.conn.execute(SQL["facts"], (log.app, log.user, log.id)).fetchone()
@@ -167,8 +165,8 @@ class SQLiteReader:
         return None if row is None else Erasure(*row)
 
     def key_hash(self, key: Key | tuple[str, str, str]) -> bytes:
-        """What is kept of an erased key: enough to know it again. The secret is in the same file,
-        so who has the file can test a guess; it cannot be read off."""
+        """The hash that is kept of an erased key: enough to recognise it. The secret is in the same
+        file, so who has the file can test a guess; the key cannot be read off."""
         if self._secret is None:
             self._secret = bytes(self.conn.execute(SQL["secret"]).get)
         return key_hash(self._secret, key)
@@ -195,26 +193,19 @@ class SQLiteReader:
         if fold.head.version == until:  # as after a clean close: nothing was recorded since
             return StoredFold(sid, fold, snapshot_bytes, 0, ())
         last: list[tuple[Event, int]] = []
-        count = 0
-        damaged = list(fold.damaged)
-        seq = fold.head.version
+        count, seq = 0, fold.head.version
         size = self._rows(SQL["delta_bytes"], (sid, seq, until))[0][0]
         asked = (sid, head.uid, "events_after")
         while page := self._sized(*asked, (seq, until), _PAGE, room := PageBytes()):
             if page[-1][0].seq <= seq:
                 break  # an index out of order would never end
-            for event, _ in page:
-                damaged += range(seq + 1, event.seq)  # rows that are not there at all
-                fold, whole = replay_any(fold, event)
-                if not whole:
-                    damaged.append(event.seq)
-                seq = event.seq
+            seq = page[-1][0].seq
+            fold = replay_events(fold, bare(page), seq)
             count += len(page)
             last = newest(last + page, tail)
             if len(page) < _PAGE and not room.full:
                 break  # within one instant there is no more, and most sessions are one page
-        damaged += range(seq + 1, until + 1)
-        reached = msgspec.structs.replace(fold, damaged=tuple(damaged))
+        reached = fold if seq == until else replay_events(fold, (), until)
         size += EVENT_OVERHEAD_BYTES * count
         return StoredFold(sid, reached, snapshot_bytes, size, bare(last))
 
@@ -241,42 +232,25 @@ class SQLiteReader:
     def snapshot_in(self, row: tuple[Any, ...], head: Head) -> tuple[Fold, int] | None:
         """The fold in a row of snapshots that ends with the log's link there, and its size."""
         seq, flags, body, crc, link = row
-        begun = _begun(head)
-        try:
-            place = snapshot_place(head.uid, seq, link)
-            raw = self.codec.unpack(flags, body, crc, lambda: place, bound=True)
-            return snapshot_from(raw, begun, seq, link), len(raw)
-        except (Damaged, msgspec.MsgspecError, AttributeError, TypeError, UnicodeDecodeError):
-            return None  # even a value of another kind than its column's: one bit makes it so
+        return snapshot_in(self.codec, head, seq, link, (flags, body, crc))
 
     def start(self, sid: int, head: Head) -> Fold:
-        """What the log begins on: nothing, or a state. One that cannot be read is a hole."""
-        if not head.floor:
-            return Fold(_begun(head))
-        try:
-            base = self.base(sid, head)
-        except Damaged:
-            hole = msgspec.structs.replace(_begun(head), version=head.floor)
-            return Fold(hole, damaged=(head.floor,))
-        begun = based(head.key, head.uid, head.created_us, base.floor, base.link)
-        return Fold(begun, base.fields, base.versions)
+        """The fold that the log begins on: nothing, or a state. One that cannot be read is a
+        hole."""
+        base = None
+        if head.floor:
+            with suppress(Damaged):
+                base = self.base(sid, head)
+        return start_fold(head, base)
 
     def base(self, sid: int, head: Head) -> Base:
         """The state that a log begins on, as its first own event names it. Raises Damaged."""
         try:
-            row = self._rows(SQL["base"], (sid,))
-            first = self._event(sid, head.uid, head.floor + 1)[0]
-            if not row or first.data is None:
-                raise Damaged("the state that its log begins on is not there")
-            place = base_place(head.uid, head.floor)
-            flags, body, crc = row[0]
-            raw = self.codec.unpack(flags, body, crc, lambda: place, bound=True)
-            base = base_from(raw)
-        except (apsw.CorruptError, msgspec.MsgspecError, LimpetError, TypeError, ValueError) as e:
-            raise Damaged(f"the state that its log begins on cannot be read ({e!r})") from e
-        if first.data.get("base") != base.checksum.hex() or base.floor != head.floor:
-            raise Damaged("its log begins on another state than its first event names")
-        return base
+            packed: Any = self.conn.execute(SQL["base"], (sid,)).fetchone()
+        except (apsw.CorruptError, UnicodeDecodeError) as error:
+            what = f"the state that its log begins on cannot be read ({error!r})"
+            raise Damaged(what) from error
+        return base_in(self.codec, head, packed, self._event(sid, head.uid, head.floor + 1)[0])
 
     # --- events --------------------------------------------------------------------------------
 
@@ -354,7 +328,7 @@ class SQLiteReader:
                 link_before = partial(self._link_before, sid, uid)
                 return within(room, rows.checked_events(found, uid, codec, time_at, link_before))
         except (apsw.CorruptError, UnicodeDecodeError):
-            # Some row is broken: read each by itself, so that only that one is lost.
+            # Some row is broken: read each alone, so that only that one is lost.
             room.used = used
             seqs = self._rows(compose(name, event="e.seq", types=chosen), args)
             return within(room, (self._event(sid, uid, seq) for (seq,) in seqs))
@@ -421,7 +395,7 @@ class SQLiteReader:
         return at_us
 
     def time_at(self, sid: int, uid: str, seq: int) -> int | None:
-        """When an own event was recorded."""
+        """The time at which an own event was recorded."""
         at_us = self._time_at(sid, seq)
         if at_us is None:
             event = self.cold.at(sid, uid, seq)
@@ -442,7 +416,7 @@ class ScopeReader:
         try:
             read = self._all(SQL["scopes"], (app, user))
         except UnicodeDecodeError:
-            # Some row is broken: read each name by itself, so that only that one is lost.
+            # Some row is broken: read each name alone, so that only that one is lost.
             owned = ((app, owner, name) for owner in ("", user) for name in self.sizes(app, owner))
             apart = {key[2]: found[0] for key in owned if (found := self.newest(key)) is not None}
             return Scopes(apart)
@@ -450,7 +424,9 @@ class ScopeReader:
         for owner, name, *step in read:
             steps.setdefault((app, owner, name), []).append(tuple(step))
         # Values are opened when somebody reads them, and nobody can wait for keys then.
-        owners = {key[:2] for key, rows_ in steps.items() if any([_sealed(row) for row in rows_])}
+        owners = {
+            key[:2] for key, rows_ in steps.items() if any([_is_sealed(row) for row in rows_])
+        }
         self._codec.sealer.require([scope_owner(*owner) for owner in owners])
         return Scopes({key[2]: self._unread(key, rows_) for key, rows_ in steps.items()})
 
@@ -461,7 +437,7 @@ class ScopeReader:
         return {name: found[name] for name in found if name.startswith(mine)}
 
     def owners(self, app: str | None, after: Owner | None, limit: int) -> tuple[Owner, ...]:
-        """Who has names, beyond one of them. Skips from owner to owner: each is one search."""
+        """A page of owners of names beyond one of them. Each owner is one search."""
         found: list[Owner] = []
         last = after or (app or "", "")
         query = SQL["next_owner"] if after is not None else SQL["first_owner"]
@@ -489,7 +465,7 @@ class ScopeReader:
     def _late(self, key: ScopeKey, version: int, steps: list[tuple[Any, ...]]) -> ScopeValue:
         """The value that somebody reads now. Its keys may be gone since it was loaded."""
         try:
-            return self._made(key, steps)[0]
+            return self._read(key, steps)[0]
         except Unready as error:
             return ScopeValue(version, None, False, str(error))
 
@@ -503,72 +479,40 @@ class ScopeReader:
             steps = self._all(SQL["scope_since"], (*key, row[1]))
         except UnicodeDecodeError as error:
             return ScopeValue(row[0], None, False, str(error)), row[0], -1
-        return self._made(key, steps)
+        return self._read(key, steps)
 
     def at(self, key: ScopeKey, version: int) -> ScopeValue | None:
-        """What a name was at one version."""
+        """The value of a name at one version."""
         steps = self._all(SQL["scope_at"], (*key, version))
-        return self._made(key, steps)[0] if steps else None
+        return self._read(key, steps)[0] if steps else None
 
-    def _made(self, key: ScopeKey, steps: list[tuple[Any, ...]]) -> tuple[ScopeValue, int, int]:
+    def _read(self, key: ScopeKey, steps: list[tuple[Any, ...]]) -> tuple[ScopeValue, int, int]:
         """The value that a name's rows from its base on make, in order. As `newest` returns it."""
-        version, base, form = steps[-1][:3]
-        try:
-            if form == bodies.DELETED:
-                self._raw(key, steps[-1])
-                return ScopeValue(version, None, True), version, -1
-            value, size = self._folded(key, steps)
-        except (Damaged, msgspec.MsgspecError, LimpetError, *_MALFORMED) as error:
-            return ScopeValue(version, None, False, str(error) or repr(error)), version, -1
-        return value, base, size
-
-    def _folded(self, key: ScopeKey, steps: list[tuple[Any, ...]]) -> tuple[ScopeValue, int]:
-        """The value that the rows make, and the bytes of ops among them."""
-        value: ScopeValue | None = None
-        size = 0
+        name = ScopeNameReader(key, self._codec)
         for step in steps:
-            raw = self._raw(key, step)
-            if step[2] == bodies.WHOLE:
-                value = ScopeValue(step[0], freeze(msgspec.json.decode(raw)))
-            else:
-                value = scope_next(key, value, bodies.scope_op_from(raw))
-                size += len(raw)
-        assert value is not None
-        return value, size
+            name.add(_scope_row(step))
+        assert name.value is not None
+        return name.value, name.base, name.since_base
 
     def after(self, key: ScopeKey, before: ScopeValue | None, row: tuple[Any, ...]) -> ScopeValue:
         """The value after one more row of a name. One that cannot be read has `damage` set."""
-        version, _, form = row[:3]
-        try:
-            raw = self._raw(key, row)
-            if form == bodies.DELETED:
-                return ScopeValue(version, None, True)
-            if form == bodies.WHOLE:
-                return ScopeValue(version, freeze(msgspec.json.decode(raw)))
-            return scope_next(key, before, bodies.scope_op_from(raw))
-        except (Damaged, msgspec.MsgspecError, LimpetError, *_MALFORMED) as error:
-            return ScopeValue(version, None, False, str(error) or repr(error))
-
-    def _raw(self, key: ScopeKey, row: tuple[Any, ...]) -> bytes:
-        """The body of a row, unpacked. Raises Damaged."""
-        version, base, form, flags, body, crc, uid, seq = row
-        place = bodies.scope_place(key, version, base, form, rows.unpack_id(uid), seq)
-        return self._codec.unpack(flags, body, crc, lambda: place, bound=True)
+        return ScopeNameReader(key, self._codec, before).add(_scope_row(row))
 
     def _all(self, sql: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         return self._conn.execute(sql, args).fetchall()
 
 
-def _is_dense(page: list[tuple[Event, int]]) -> bool:
-    """Whether events follow one another, in either direction."""
-    return abs(page[-1][0].seq - page[0][0].seq) == len(page) - 1
+def _scope_row(row: tuple[Any, ...]) -> ScopeRow:
+    """A row of scopes. A uid of another kind, by a flipped bit, is nobody's: its checksum fails."""
+    version, base, form, flags, body, crc, uid, seq = row
+    uid = rows.unpack_id(uid) if isinstance(uid, (bytes, str)) else ""
+    return ScopeRow(version, base, form, flags, body, crc, uid, seq)
 
 
-def _begun(head: Head) -> Head:
-    """The head before the first own event, without what the base says."""
-    begun = blank(head.key, head.uid, head.created_us)
-    return begun if not head.floor else msgspec.structs.replace(begun, floor=head.floor)
-
-
-def _sealed(row: tuple[Any, ...]) -> bool:
+def _is_sealed(row: tuple[Any, ...]) -> bool:
     return isinstance(row[3], int) and bool(row[3] & SEALED)
+
+
+def _is_dense(page: list[tuple[Event, int]]) -> bool:
+    """True if events follow one another, in either direction."""
+    return abs(page[-1][0].seq - page[0][0].seq) == len(page) - 1

@@ -31,7 +31,7 @@ _LAST: Final = 2**62  # beyond every seq
 
 
 class SessionReader:
-    """What callers read of sessions. `peek` gives what the writer has in memory of one."""
+    """Sessions as callers read them. `peek` returns what the writer has cached of one."""
 
     def __init__(self, reader: SQLiteReader, peek: Callable[[Key], CachedSession | None]) -> None:
         self._reader, self._peek = reader, peek

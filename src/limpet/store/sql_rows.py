@@ -1,0 +1,186 @@
+"""What rows of the SQL stores mean, whichever database they lie in.
+
+A fold is rebuilt from a snapshot, or from the state that its log begins on, and the events since; a
+shared name from its base and the operations since. Each store reads its rows in its own way and
+hands the columns over. Nothing here waits or reads a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from limpet.errors import LimpetError
+from limpet.model import (
+    Base,
+    Event,
+    Fold,
+    Head,
+    ScopeKey,
+    ScopeValue,
+    based,
+    blank,
+    freeze,
+    replay_any,
+    scope_next,
+)
+from limpet.store.coding import Codec, Damaged, bodies
+
+PackedBody: TypeAlias = tuple[int, bytes, int]  # flags, body and checksum
+# What a body raises that is not ours: one flipped bit makes a value of another kind of a column.
+UNREADABLE: Final = (
+    Damaged,
+    LimpetError,
+    msgspec.MsgspecError,
+    AssertionError,
+    AttributeError,
+    TypeError,
+    ValueError,
+)
+
+
+# --- folds ---------------------------------------------------------------------------------------
+
+
+def start_head(head: Head) -> Head:
+    """The head before the first own event, without what the base says."""
+    start = blank(head.key, head.uid, head.created_us)
+    return start if not head.floor else msgspec.structs.replace(start, floor=head.floor)
+
+
+def start_fold(head: Head, base: Base | None) -> Fold:
+    """The fold that a log begins on. A log with a floor whose base cannot be read begins on a hole:
+    its `damaged` names the floor."""
+    if base is not None:
+        start = based(head.key, head.uid, head.created_us, base.floor, base.link)
+        return Fold(start, base.fields, base.versions)
+    if not head.floor:
+        return Fold(start_head(head))
+    hole = msgspec.structs.replace(start_head(head), version=head.floor)
+    return Fold(hole, damaged=(head.floor,))
+
+
+def base_in(codec: Codec, head: Head, packed: PackedBody | None, first: Event | None) -> Base:
+    """The state that a log begins on, as its first own event names it. Raises Damaged."""
+    if packed is None or first is None or first.data is None or first.seq != head.floor + 1:
+        raise Damaged("the state that its log begins on is not there")
+    place = bodies.base_place(head.uid, head.floor)
+    try:
+        base = bodies.base_from(codec.unpack(*packed, lambda: place, bound=True))
+    except (msgspec.MsgspecError, LimpetError, TypeError, ValueError) as error:
+        what = f"the state that its log begins on cannot be read ({error!r})"
+        raise Damaged(what) from error
+    if first.data.get("base") != base.checksum.hex() or base.floor != head.floor:
+        raise Damaged("its log begins on another state than its first event names")
+    return base
+
+
+def snapshot_in(
+    codec: Codec, head: Head, seq: int, link: bytes | None, packed: PackedBody
+) -> tuple[Fold, int] | None:
+    """The fold that a snapshot keeps, and its size; None if it cannot be read, or if the log has
+    another event where it stands."""
+    if link is None:
+        return None
+    try:
+        place = bodies.snapshot_place(head.uid, seq, link)
+        raw = codec.unpack(*packed, lambda: place, bound=True)
+        return bodies.snapshot_from(raw, start_head(head), seq, link), len(raw)
+    except (Damaged, msgspec.MsgspecError, AttributeError, TypeError, UnicodeDecodeError):
+        return None
+
+
+def replay_events(fold: Fold, events: Iterable[Event], until: int) -> Fold:
+    """The fold after these events, which should reach `until`; what is missing is in `damaged`."""
+    damaged, seq = list(fold.damaged), fold.head.version
+    for event in events:
+        damaged += range(seq + 1, event.seq)  # rows that are not there at all
+        fold, whole = replay_any(fold, event)
+        if not whole:
+            damaged.append(event.seq)
+        seq = event.seq
+    damaged += range(seq + 1, until + 1)
+    return msgspec.structs.replace(fold, damaged=tuple(damaged))
+
+
+def inherited_event(event: Event, forks: Sequence[tuple[int, int]]) -> Event:
+    """An event of a log that others began on, as they have it.
+
+    `forks`: floor and time of the beginning of each log on the way, the nearest to it first. What
+    was pending there, the beginning of the log has ended.
+    """
+    for floor, at_us in forks:
+        if event.processed is not None and not 0 < event.processed <= floor:
+            event = msgspec.structs.replace(event, processed=floor + 1, processed_us=at_us)
+    return event
+
+
+def is_naming(event: Event, name: str) -> bool:
+    """True if an event changes a field, or may have: one that cannot be read counts."""
+    return event.data is None or any([op.path[0] == name for op in event.ops])
+
+
+# --- shared names --------------------------------------------------------------------------------
+
+
+class ScopeRow(NamedTuple):
+    """One version of an app: or user: name, as it is stored."""
+
+    version: int
+    base: int
+    form: int
+    flags: int
+    body: bytes
+    crc: int
+    uid: str
+    seq: int
+
+
+class ScopeNameReader:
+    """A shared name being read, row by row from its base on."""
+
+    __slots__ = ("_codec", "_key", "base", "made_by", "since_base", "size", "value")
+
+    def __init__(self, key: ScopeKey, codec: Codec, before: ScopeValue | None = None) -> None:
+        self._key, self._codec, self.value = key, codec, before
+        self.base = self.since_base = 0
+        self.made_by = ("", 0)  # the event of its newest version: uid and seq
+        self.size = 0  # of its rows, unpacked
+
+    def add(self, row: ScopeRow) -> ScopeValue:
+        """The value after one more row. One that cannot be read has `damage` set, and `since_base`
+        is -1: the next version must be written whole."""
+        self.base, self.made_by = row.base, (row.uid, row.seq)
+        try:
+            raw = unpack_scope(self._codec, self._key, row)
+            self.size += len(raw)
+            self.value = scope_after(self._key, self.value, row, raw)
+        except UNREADABLE as error:
+            damage = self.value.damage if self.value is not None else None
+            damage = damage or str(error) or repr(error)
+            self.value, self.since_base = ScopeValue(row.version, None, False, damage), -1
+            return self.value
+        if row.form == bodies.DELETED:
+            self.since_base = -1
+        elif row.form == bodies.WHOLE:
+            self.since_base = 0
+        elif self.since_base >= 0:
+            self.since_base += len(raw)
+        return self.value
+
+
+def unpack_scope(codec: Codec, key: ScopeKey, row: ScopeRow) -> bytes:
+    """The body of a row. Raises Damaged."""
+    place = bodies.scope_place(key, row.version, row.base, row.form, row.uid, row.seq)
+    return codec.unpack(row.flags, row.body, row.crc, lambda: place, bound=True)
+
+
+def scope_after(key: ScopeKey, before: ScopeValue | None, row: ScopeRow, raw: bytes) -> ScopeValue:
+    """The value that a row makes of the one before it. Raises UNREADABLE."""
+    if row.form == bodies.DELETED:
+        return ScopeValue(row.version, None, True)
+    if row.form == bodies.WHOLE:
+        return ScopeValue(row.version, freeze(msgspec.json.decode(raw)))
+    return scope_next(key, before, bodies.scope_op_from(raw))
