@@ -49,7 +49,7 @@ _RequestId = Annotated[
 _Harness = Annotated[
     str, typer.Option("--harness", metavar="MODULE:NAME", help="The harness to run.")
 ]
-_Retries = Annotated[int, typer.Option(help="Before a turn becomes a dead letter.")]
+_Retries = Annotated[int, typer.Option(metavar="N", help="Before a turn becomes a dead letter.")]
 _Setup = Annotated[
     str | None,
     typer.Option(
@@ -119,12 +119,16 @@ def work(
     *,
     harness: _Harness,
     app_name: App = None,
-    concurrency: Annotated[int, typer.Option(help="Sessions that run at the same time.")] = 64,
-    lease_seconds: Annotated[float, typer.Option(help="How long a dead worker holds them.")] = 30,
+    concurrency: Annotated[
+        int, typer.Option(metavar="N", help="Sessions that run at the same time.")
+    ] = 64,
+    lease_seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long a dead worker holds them.")
+    ] = 30,
     stop_when_idle: Annotated[
         bool, typer.Option("--stop-when-idle", help="Exit when nothing is due.")
     ] = False,
-    max_turns: Annotated[int | None, typer.Option(help="Exit after so many.")] = None,
+    max_turns: Annotated[int | None, typer.Option(metavar="N", help="Exit after so many.")] = None,
     retries: _Retries = 5,
     setup: _Setup = None,
 ) -> None:
@@ -297,6 +301,8 @@ def _answered(key: limpet.Key, event: limpet.Event) -> CommandResult:
 def _imported(harness: str, setup: str | None) -> tuple[Any, Any]:
     """Before there is an event loop: what is imported may run one of its own."""
     to_run = imported_object("--harness", harness)
+    if not callable(to_run) and not callable(getattr(to_run, "run", None)):
+        raise InvalidInput(f"--harness {harness!r} is not a harness. Name an async function.")
     return to_run, None if setup is None else imported_function("--setup", setup)
 
 

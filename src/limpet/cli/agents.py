@@ -12,7 +12,7 @@ import limpet
 from limpet.cli.command import (
     LOOK,
     Actor,
-    Filter,
+    MaybeKey,
     Reading,
     SessionKey,
     StoreArgument,
@@ -197,7 +197,7 @@ async def documents(
 @command(LOOK)
 async def learnings(
     store: Unopened,
-    chosen: Filter,
+    key: MaybeKey,
     actor: Actor,
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent, or the app.")],
     *,
@@ -210,15 +210,13 @@ async def learnings(
     Shows the gates and its MEMORY.md too. Where a gate asks for an outcome, SESSION names the
     session that has it.
     """
-    if chosen.app is not None:
-        raise InvalidInput("a session is named by --app, --user and --id together.")
     async with store.opened(writes=promote is not None) as lp:
         learned = await lp.learnings(agent)
         if promote is not None:
             lesson = next((each for each in learned if each.id == promote), None)
             if lesson is None:
                 raise InvalidInput(f"{agent!r} has no learning {promote!r}. See limpet learnings.")
-            await lp.promote(agent, lesson, session=chosen.key, actor=actor)
+            await lp.promote(agent, lesson, session=key, actor=actor)
         form: dict[str, Any] = {"agent": agent, "learnings": msgspec.to_builtins(learned)}
         form["gates"] = msgspec.to_builtins(await lp.policies.gates_of(agent))
         form["memory"] = text = await lp.memory_of(agent)

@@ -19,7 +19,7 @@ from limpet.cli.command import (
     CARE,
     Actor,
     Display,
-    Filter,
+    MaybeKey,
     Reading,
     SessionKey,
     Unopened,
@@ -89,16 +89,14 @@ async def doctor(
 
 
 @command(CARE)
-async def verify(lp: Reading, chosen: Filter, screen: Display) -> CommandResult:
+async def verify(lp: Reading, key: MaybeKey, screen: Display) -> CommandResult:
     """Check every session's hash chain, or one session's.
 
     Also checks checksums, seqs, state and indexes. Read-only; safe to run while other processes
     write.
     """
-    if chosen.app is not None:
-        raise InvalidInput("a session is named by --app, --user and --id together. Pass all three.")
     with screen.progress("reading sessions") as progress:
-        report = await lp.maintenance.verify(chosen.key, progress=progress)
+        report = await lp.maintenance.verify(key, progress=progress)
     if report.ok:
         return CommandResult(report_form(report), [TextLine(str(report), "ok")])
     lines = [TextLine(str(finding), "problem") for finding in report.findings]
@@ -207,9 +205,12 @@ def migrate(
     plan: Annotated[bool, typer.Option("--plan", help="Dry run: write nothing.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Migrate the sessions.")] = False,
     limit: Annotated[
-        int, typer.Option(min=1, help="List at most N failing sessions of each kind; --json: all.")
+        int,
+        typer.Option(
+            metavar="N", min=1, help="List at most N failing sessions of each kind; --json: all."
+        ),
     ] = 20,
-    skip: Annotated[int, typer.Option(min=0, help="Skip the first N of them.")] = 0,
+    skip: Annotated[int, typer.Option(metavar="N", min=0, help="Skip the first N of them.")] = 0,
 ) -> CommandResult:
     """Migrate typed state to a new schema version, in every session.
 

@@ -78,7 +78,7 @@ class _Supplied(msgspec.Struct, frozen=True):
     """Marks the type of a parameter that the decorator supplies."""
 
     opens: str = ""  # "read", "write" or "create"
-    names: str = ""  # "session", "filter", "user" or "new": what SESSION names
+    names: str = ""  # "session", "optional", "filter", "user" or "new": what SESSION names
     is_session: bool = False
     is_actor: bool = False
     is_screen: bool = False
@@ -96,6 +96,7 @@ SessionToWrite = Annotated[
     _Supplied(opens="write", names="session", is_session=True, is_actor=True),
 ]
 SessionKey = Annotated[limpet.Key, _Supplied(names="session")]
+MaybeKey = Annotated[limpet.Key | None, _Supplied(names="optional")]
 Filter = Annotated[SessionChoice, _Supplied(names="filter")]
 NewSession = Annotated[UserName, _Supplied(names="new")]
 User = Annotated[UserName, _Supplied(names="user")]
@@ -134,6 +135,7 @@ _USER: Final = _part("--user", "NAME", "Its user.")
 _ID: Final = _part("--id", "ID", "Its id.")
 _SESSION: Final[dict[str, Any]] = {
     "session": _argument("SESSION", "app/user/id, or --app, --user and --id."),
+    "optional": _argument("SESSION", "app/user/id: only this one.", required=False),
     "filter": _argument("SESSION", "app/user/id: only this one.", required=False),
     "user": _argument("USER", "app/user, or --app and --user."),
     "new": _argument("SESSION", "app/user/id, or app/user for a new id."),
@@ -273,10 +275,11 @@ def _parameters(
     made: _Parameters = {}
     if any(mark.opens for mark in marks):
         made["url"] = (_STORE, _NO_DEFAULT)
-    if names and names != "filter":
+    last = names in ("optional", "filter")
+    if names and not last:
         made["session"] = (_SESSION[names], _NO_DEFAULT)
     made |= {p.name: (hints[p.name], p.default) for p in mine if p.kind != p.KEYWORD_ONLY}
-    if names == "filter":
+    if last:
         made["session"] = (_SESSION[names], None)
     made |= {p.name: (hints[p.name], p.default) for p in mine if p.kind == p.KEYWORD_ONLY}
     if names:
@@ -380,6 +383,8 @@ def _named(
         return UserName(key.app, key.user, key.id)
     if names == "filter" and session is None and user is None and id_ is None:
         return SessionChoice(app_name)
+    if names == "optional" and (session, app_name, user, id_) == (None, None, None, None):
+        return None
     if session is not None and (app_name, user, id_) != (None, None, None):
         raise InvalidInput("a session is named once: as app/user/id, or by --app, --user and --id.")
     if session is not None:

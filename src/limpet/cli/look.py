@@ -119,7 +119,7 @@ async def log(
         list[str] | None, typer.Option("--type", metavar="TYPE", help="Only these, as user.*.")
     ] = None,
     before: Annotated[
-        int | None, typer.Option("--before", metavar="SEQ", help="Only older events.")
+        int | None, typer.Option("--before", metavar="SEQ", min=1, help="Only older events.")
     ] = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=1, max=1_000, help="Show at most N.")

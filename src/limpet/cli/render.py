@@ -65,12 +65,16 @@ _ADVICE: Final = {
     "session.archived": "limpet unarchive brings it back",
     "session.corrupt": "Run limpet verify for details, then restore the store from a backup",
     "session.has_forks": "Pass --forks erase or --forks keep",
-    "session.invalid_transition": "limpet status STORE SESSION shows its phase",
     "session.suspended": "limpet resume makes it active again",
     "store.failed": "It may have been done: look with limpet log, then run it again",
 }
 _IN_PYTHON: Final = (  # a method or an argument that a command or an option stands beside
     (re.compile(r"lp\.\w+\(\) \((limpet \w+)\)"), r"\1"),
+    (re.compile(r"\b(?:lp|s)\.[\w.]+\(\), or (limpet )"), r"\1"),
+    (re.compile(r"lp\.documents\('(\w+)'\)"), r"\1"),
+    (re.compile(r"actor='([^']+)'"), r"--actor \1"),
+    (re.compile(r"\[Errno \d+\] "), ""),
+    (re.compile(r"\bnot (?:int|float|str|bool) "), "not "),
     (re.compile(r"\((?:\w+=\w+, or )(--[\w-]+) on the command line\)"), r"(\1)"),
     (
         re.compile("there is no such file; check its path"),
