@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,25 @@ import limpet
 def file_url(tmp_path: Path) -> str:
     """For what needs a file: several instances, other processes."""
     return f"sqlite:///{tmp_path}/support.db"
+
+
+@pytest.fixture
+def two_urls(kinds: str, request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    """Two empty stores, of the kinds that the module's fixture `kinds` names: "memory-sqlite"."""
+    urls = []
+    for number, kind in enumerate(kinds.split("-")):
+        if kind == "postgresql":
+            urls.append(request.getfixturevalue("postgres_store_url"))
+        else:
+            file = f"sqlite:///{tmp_path}/{number}.db?sync=normal"
+            urls.append("memory://" if kind == "memory" else file)
+    return urls
+
+
+@pytest.fixture
+async def pair(two_urls: list[str]) -> AsyncIterator[tuple[limpet.Limpet, limpet.Limpet]]:
+    async with limpet.open(two_urls[0]) as one, limpet.open(two_urls[1]) as other:
+        yield one, other
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,22 +15,8 @@ GONE = ["deleted", "erased", "there"]
 
 
 @pytest.fixture(params=PAIRS)
-def two_urls(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
-    """Two empty stores of every kind."""
-    urls = []
-    for number, kind in enumerate(request.param.split("-")):
-        if kind == "postgresql":
-            urls.append(request.getfixturevalue("postgres_store_url"))
-        else:
-            file = f"sqlite:///{tmp_path}/{number}.db?sync=normal"
-            urls.append("memory://" if kind == "memory" else file)
-    return urls
-
-
-@pytest.fixture
-async def pair(two_urls: list[str]) -> AsyncIterator[tuple[Limpet, Limpet]]:
-    async with limpet.open(two_urls[0]) as one, limpet.open(two_urls[1]) as other:
-        yield one, other
+def kinds(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 async def grown(s: limpet.Session, start: int, count: int) -> None:

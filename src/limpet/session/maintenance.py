@@ -40,6 +40,16 @@ if TYPE_CHECKING:
     from limpet.session.move.mirror import Mirrored
     from limpet.session.typing.migrate import Failure, MigrationPlan
 
+_POLICIES: Final = ("checkpointing", "retention", "learnings", "curated", "gates")
+_MEMORY: Final = ("session/", "episodic/", "own/", "promoted/", "semantic/", "procedural/")
+_ADVICE: Final = (
+    "If a build before 0.1.0 has put them there, say policies and gates again "
+    "(lp.policies.checkpointing, lp.policies.retention, lp.policies.gates), and put what "
+    "sessions remember again: "
+    "lp.documents('memory', owner=(app, user)).list() shows it, s.memory.session.put keeps it. "
+    "Then delete the old documents."
+)
+
 
 class StoreMaintenance:
     """What is done for a store rather than in its sessions: `lp.maintenance`."""
@@ -161,6 +171,9 @@ class StoreMaintenance:
         self._journal.metrics.add(hook)
 
 
+# --- for the doctor ------------------------------------------------------------------------------
+
+
 async def unusual_timeouts(store: Store) -> tuple[Check, ...]:
     """A warning for each timeout that sessions have and that is unusually short or long."""
     counts: Counter[str] = Counter()
@@ -180,17 +193,6 @@ def _check(name: str, count: int) -> Check:
     found = f"{count:,} sessions are outside of the usual {least} to {most}"
     advice = "Look whether that is meant; set others with s.lifecycle.set_timeouts."
     return Check(f"timeout {name}", found, "warning", advice)
-
-
-_POLICIES: Final = ("checkpointing", "retention", "learnings", "curated", "gates")
-_MEMORY: Final = ("session/", "episodic/", "own/", "promoted/", "semantic/", "procedural/")
-_ADVICE: Final = (
-    "If a build before 0.1.0 has put them there, say policies and gates again "
-    "(lp.policies.checkpointing, lp.policies.retention, lp.policies.gates), and put what "
-    "sessions remember again: "
-    "lp.documents('memory', owner=(app, user)).list() shows it, s.memory.session.put keeps it. "
-    "Then delete the old documents."
-)
 
 
 async def earlier_documents(store: Store) -> tuple[Check, ...]:

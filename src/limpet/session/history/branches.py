@@ -1,14 +1,15 @@
-"""Merge: bring what another session changed since the two last agreed into this one.
+"""Branches: fork a session, merge what another changed since the two last agreed, show the lineage.
 
-Where the two last agreed is read from their logs: the last merge between them, or else the last
-event that their histories share. Links are hashes of everything before them, so equal links are
-equal histories, whoever is whose fork. app: and user: names are never merged: both see them anyway.
+A fork goes on from any event of its parent; nothing is written to the parent. Where two sessions
+last agreed is read from their logs: the last merge between them, or else the last event that their
+histories share. Links are hashes of everything before them, so equal links are equal histories,
+whoever is whose fork. app: and user: names are never merged: both see them anyway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -44,6 +45,8 @@ from limpet.session.journal import Journal
 from limpet.session.typing.upgrade import ops_between
 from limpet.session.writer import Writer
 from limpet.store.protocol import Committed, Store
+
+_GONE: tuple[type[LimpetError], ...] = (SessionNotFound, SessionDeleted, SessionErased)
 
 
 class MergedSession(Merged, frozen=True, gc=False):
@@ -111,6 +114,45 @@ class _CommonPoint(NamedTuple):
 
     side: _MergeSide
     seq: int
+
+
+# --- fork ----------------------------------------------------------------------------------------
+
+
+async def record_fork(
+    journal: Journal,
+    parent: Head,
+    fold: Fold,
+    key: Key,
+    *,
+    labels: Mapping[str, str] | None,
+    actor: str,
+) -> tuple[Committed, tuple[Prepared, ...]]:
+    """Begin the session `key` on a state of its parent, in one commit.
+
+    What the parent may not do now, the fork may not do, at whichever event it begins: `parent` is
+    its newest head. The cost grows with the state, not with the history. Raises SessionExists,
+    SessionNotFound.
+    """
+    sum_, head = checksum(fold.fields), fold.head
+    of = (parent.key, parent.uid, head.version, head.link)
+    base = Base(*of, fold.fields, fold.versions, sum_)
+    fact = forked(
+        key,
+        parent.key,
+        labels=EMPTY if labels is None else labels,
+        uid=parent.uid,
+        floor=head.version,
+        checksum=sum_,
+        schema_version=head.schema_version,
+        inherits=inherited(parent.facts),
+    )
+    draft = journal.prepare(fact, actor)
+    (committed,) = await journal.commit((Commit(key, (draft,), 0, base=base),))
+    return committed, (draft,)
+
+
+# --- merge ---------------------------------------------------------------------------------------
 
 
 async def merge_session(
@@ -203,8 +245,9 @@ async def _agreed(store: Store, mine: _MergeSide, other: _MergeSide) -> _CommonP
 async def _last_merge(store: Store, into: _MergeSide, of: _MergeSide) -> Event | None:
     """The newest event by which one took in the other."""
     before = into.version + 1
-    how: dict[str, Any] = {"limit": PAGE_MAX, "reverse": True, "types": (MERGED,)}
-    while page := await store.read(into.key, after=before, **how):
+    while page := await store.read(
+        into.key, after=before, limit=PAGE_MAX, reverse=True, types=(MERGED,)
+    ):
         for event in page:
             if event.data is None:
                 raise SessionCorrupt(into.key, f"event {event.seq} cannot be read")
@@ -232,33 +275,7 @@ async def _shared(store: Store, one: _MergeSide, other: _MergeSide) -> int:
     return low
 
 
-async def record_fork(
-    journal: Journal,
-    parent: Head,
-    fold: Fold,
-    key: Key,
-    *,
-    labels: Mapping[str, str] | None,
-    actor: str,
-) -> tuple[Committed, tuple[Prepared, ...]]:
-    """Begin the session `key` on a state of its parent, in one commit.
-
-    What the parent may not do now, the fork may not do, at whichever event it begins: `parent` is
-    its newest head. The cost grows with the state, not with the history. Raises SessionExists,
-    SessionNotFound.
-    """
-    sum_, head = checksum(fold.fields), fold.head
-    of = (parent.key, parent.uid, head.version, head.link)
-    base = Base(*of, fold.fields, fold.versions, sum_)
-    named: dict[str, Any] = {"uid": parent.uid, "floor": head.version, "checksum": sum_}
-    named |= {"schema_version": head.schema_version, "inherits": inherited(parent.facts)}
-    fact = forked(key, parent.key, labels=EMPTY if labels is None else labels, **named)
-    draft = journal.prepare(fact, actor)
-    (committed,) = await journal.commit((Commit(key, (draft,), 0, base=base),))
-    return committed, (draft,)
-
-
-_GONE: tuple[type[LimpetError], ...] = (SessionNotFound, SessionDeleted, SessionErased)
+# --- lineage -------------------------------------------------------------------------------------
 
 
 async def lineage(store: Store, head: Head) -> Lineage:
@@ -300,8 +317,9 @@ async def _head(store: Store, key: Key) -> Head | None:
 async def _merges(store: Store, key: Key) -> tuple[MergedFrom, ...]:
     found: list[MergedFrom] = []
     after = 0
-    how: dict[str, Any] = {"limit": PAGE_MAX, "reverse": False, "types": (MERGED,)}
-    while page := await store.read(key, after=after, **how):
+    while page := await store.read(
+        key, after=after, limit=PAGE_MAX, reverse=False, types=(MERGED,)
+    ):
         for event in page:
             if event.data is not None:
                 other = event.data["other"]

@@ -1,4 +1,10 @@
-"""Checkpoints: making, listing, restoring and letting go of them, for one session."""
+"""Checkpoints: made on request and as the policy of an app says, listed, verified and restored.
+
+The journal calls `StoreCheckpoints.before` and `after` for each commit. A checkpoint before a
+commit is durable before that commit is tried; if it fails, so does the commit. One after a commit
+is made when the commit is durable: if it fails, that is logged, and the next commit makes up for
+it.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +74,11 @@ if TYPE_CHECKING:
     from limpet.session.history.rewind import Rewound
 
 _TRIGGER_CHARS_MAX = 256
+FRESH_US: Final = 5_000_000  # how long a policy that was read is followed
+SESSIONS_MAX: Final = 4_096  # of which the checkpoints are remembered
+PERIODIC: Final = "periodic"
+_PLAIN: Final = CheckpointPolicy()
+_Asker: TypeAlias = tuple[str, asyncio.AbstractEventLoop]  # an app, and the loop of who asks
 
 
 class TrustedCheckpoint(NamedTuple):
@@ -83,6 +94,9 @@ class TrustedCheckpoint(NamedTuple):
         """What the event that goes back to it says."""
         found: dict[str, Any] = {"checkpoint": self.checkpoint.number}
         return {**found, "tier": self.checkpoint.tier} if self.by_tier else found
+
+
+# --- of one session ------------------------------------------------------------------------------
 
 
 async def checkpoint(writer: Writer, asked: CheckpointRequest) -> CheckpointRef:
@@ -201,11 +215,6 @@ async def _in_tier(writer: Writer, kept: Checkpoint, place: CheckpointFile, reas
     return Fold(structs.replace(head, version=kept.seq, facts=facts), fields)
 
 
-def _log_failure(kept: Checkpoint, error: CheckpointIntegrity) -> None:
-    text = "checkpoint integrity failure: session=%s checkpoint=%d reason=%s"
-    SESSION.warning(text, kept.ref.key, kept.number, error.reason)
-
-
 async def verified(writer: Writer, kept: Checkpoint) -> Fold:
     """The session at a checkpoint, as the log has it, if that is what the checkpoint names."""
     key, number = writer.known.key, kept.number
@@ -250,11 +259,12 @@ def _find(writer: Writer, kept: tuple[Checkpoint, ...], ref: CheckpointRef) -> C
     return found
 
 
-FRESH_US: Final = 5_000_000  # how long a policy that was read is followed
-SESSIONS_MAX: Final = 4_096  # of which the checkpoints are remembered
-PERIODIC: Final = "periodic"
-_PLAIN: Final = CheckpointPolicy()
-_Asker: TypeAlias = tuple[str, asyncio.AbstractEventLoop]  # an app, and the loop of who asks
+def _log_failure(kept: Checkpoint, error: CheckpointIntegrity) -> None:
+    text = "checkpoint integrity failure: session=%s checkpoint=%d reason=%s"
+    SESSION.warning(text, kept.ref.key, kept.number, error.reason)
+
+
+# --- of a store ----------------------------------------------------------------------------------
 
 
 class _SessionPace:

@@ -32,6 +32,7 @@ _PLACES: Final = (
 )
 _TEXTS: Final = "Pass a seq (12), a time (2026-05-01T10:00:00Z) or a checkpoint (#3)."
 _DIGITS_MAX: Final = 18
+Predicate: TypeAlias = Callable[[Any], "bool | Awaitable[bool]"]
 
 
 async def head_now(writer: Writer) -> Head:
@@ -155,9 +156,6 @@ async def _seq_by(writer: Writer, head: Head, at: datetime) -> int:
             f"session {head.key} began after {at.isoformat()}. Pass a later time, or a seq."
         )
     return low
-
-
-Predicate: TypeAlias = Callable[[Any], "bool | Awaitable[bool]"]
 
 
 async def bisect(writer: Writer, predicate: Predicate) -> Event | None:

@@ -1,8 +1,10 @@
-"""Retention: how much of each session's history stays hot, and moving the rest to cold segments.
+"""Retention: how much of each session's history stays hot; the rest moves to cold segments.
 
-Nothing is lost by it: cold events are compressed together, and read, verified and exported like all
+Nothing is lost: cold events are compressed together, and read, verified and exported like all
 others. The limits of an app are a document of the internal collection `retention`; those of a
-session are a fact of its head. `bounds` applies them by itself.
+session are a fact of its head. After a commit the Compactor compacts sessions that have grown well
+beyond their limits, one at a time, in a task that no caller waits for. A sweep goes through the
+sessions that nobody writes to. If a process dies, what was not moved is moved next time.
 """
 
 from __future__ import annotations
@@ -37,6 +39,10 @@ COLLECTION: Final = "retention"
 EVERY: Final = timedelta(hours=1)  # sweeps look at all sessions of an app that often
 GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 _MICROSECOND: Final = timedelta(microseconds=1)
+PASSES: Final = "compaction"  # how far the sweeps of an app's sessions have come
+SESSIONS_MAX: Final = 4_096  # of which it is remembered how far they are cold
+SLACK_MIN: Final = 64  # events beyond a limit before they are moved: segments are not tiny
+AGE_CHECK_MIN_US: Final = 1_000_000
 
 
 class RetentionLimits(msgspec.Struct, frozen=True):
@@ -189,10 +195,7 @@ def merged(one: CompactReport, other: CompactReport) -> CompactReport:
     return CompactReport(*[a + b for a, b in pairs])
 
 
-PASSES: Final = "compaction"  # how far the sweeps of an app's sessions have come
-SESSIONS_MAX: Final = 4_096  # of which it is remembered how far they are cold
-SLACK_MIN: Final = 64  # events beyond a limit before they are moved: segments are not tiny
-AGE_CHECK_MIN_US: Final = 1_000_000
+# --- after commits -------------------------------------------------------------------------------
 
 
 class _CompactedUpTo(msgspec.Struct):
@@ -201,13 +204,6 @@ class _CompactedUpTo(msgspec.Struct):
     uid: str
     seq: int
     checked_us: int = 0
-
-
-class _SweepPass(msgspec.Struct, frozen=True):
-    """How far the sweeps have come with an app: where they go on, and when the pass began."""
-
-    cursor: str | None
-    began_us: int
 
 
 class Compactor:
@@ -288,6 +284,13 @@ class Compactor:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self._task])
+
+
+class _SweepPass(msgspec.Struct, frozen=True):
+    """How far the sweeps have come with an app: where they go on, and when the pass began."""
+
+    cursor: str | None
+    began_us: int
 
 
 # --- by the sweep ---------------------------------------------------------------------------------

@@ -131,8 +131,9 @@ async def _changed_since(writer: Writer, seq: int) -> Mapping[str, NameSince]:
         return {}
     names: set[str] = set()
     after = max(seq, known.head.floor)  # what is below its floor, another session wrote
-    how: dict[str, Any] = {"limit": PAGE_MAX, "reverse": False, "types": None}
-    while page := await store.read(known.key, after=after, **how):
+    while page := await store.read(
+        known.key, after=after, limit=PAGE_MAX, reverse=False, types=None
+    ):
         paths = [str(op.path[0]) for event in page for op in event.ops]
         names.update([name for name in paths if scope_of(name) != "session"])
         after = page[-1].seq

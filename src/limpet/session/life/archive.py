@@ -391,11 +391,6 @@ async def stub_of(journal: Journal, key: Key, uid: str | None) -> Head | None:
 # --- what was interrupted ------------------------------------------------------------------------
 
 
-async def is_under_way(journal: Journal, key: Key) -> bool:
-    """True if somebody began to move the session and did not finish."""
-    return await _intent(journal, key) is not None
-
-
 async def finish(session: Handle) -> bool:
     """Finish a move of this session that was interrupted. False if there is none."""
     journal, key = session.writer.journal, session.key
@@ -436,7 +431,7 @@ async def finish_all(
     if journal.archive is None:
         return []
     failed: list[tuple[Key, Exception]] = []
-    keys = [key for key in await _all_under_way(journal) if key not in tried]
+    keys = [key for key in await sessions_in_transit(journal) if key not in tried]
     random.shuffle(keys)
     for key in keys:
         if limit <= 0 or _outages(failed) >= OUTAGES_MAX:
@@ -458,8 +453,8 @@ def _outages(failed: list[tuple[Key, Exception]]) -> int:
     return sum(isinstance(error, ArchiveFailed) for _, error in failed)
 
 
-async def _all_under_way(journal: Journal) -> list[Key]:
-    """Every session between the store and the archive."""
+async def sessions_in_transit(journal: Journal) -> list[Key]:
+    """Return the keys of all sessions whose move to or from the archive is not finished."""
     query = Query(app=UNDER_WAY, order="key", reverse=False)
     found: list[Key] = []
     cursor: str | None = None

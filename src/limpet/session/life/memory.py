@@ -247,16 +247,15 @@ class SessionLayer(Layer):
         """What makes it again what it was at a checkpoint. What was not there yet is deleted; its
         history stays."""
         interval = await self._now()
-        how: dict[str, Any] = {"actor": _ACTOR, "interval": interval}
         puts: list[Put] = []
         for each in await self.list():
             name = self._prefix + each.name
             past = await self._version_at(name, checkpoint)
             if past is None or past.type == DELETED:
-                puts.append(Removal(self._documents, name, **how))
+                puts.append(Removal(self._documents, name, actor=_ACTOR, interval=interval))
             elif past.seq != each.version:
                 value = (await self._documents.get(name, past.seq)).value
-                puts.append(Put(self._documents, name, value, **how))
+                puts.append(Put(self._documents, name, value, actor=_ACTOR, interval=interval))
         return tuple(puts)
 
     async def _version_at(self, name: str, checkpoint: Checkpoint) -> Event | None:

@@ -2,7 +2,9 @@
 
 Each phase reads and reports. Nothing is recorded before all of them have passed: a session that
 cannot be resumed stays suspended. A fallback to an older checkpoint is shown to the phases as the
-state that it will be; the same commit rewinds to it.
+state that it will be; the same commit rewinds to it. Evidence is served from a cache by its age or
+retrieved again. The six checks of the last phase look at what is about to be recorded; each failure
+is a reason of its own. The briefing is what the agent begins with: its messages are in `s.context`.
 """
 
 from __future__ import annotations
@@ -58,6 +60,105 @@ DEADLINE_SECONDS: Final = 10.0
 CACHE_SECONDS: Final = 604_800.0
 CHECKS: Final = 6
 ACTOR: Final = "system:lifecycle"
+Retrieve: TypeAlias = Callable[[Any], "Any | Awaitable[Any]"]
+COLLECTION: Final = "retrieval"
+_ACTOR: Final = "system:retrieval"
+_AT_ONCE: Final = 8
+ENTRIES_MAX: Final = 20  # of each layer: the summary of it
+_CHARS_PER_TOKEN: Final = 4
+StepName: TypeAlias = Literal["restore", "rehydrate", "rebind", "reconstruct", "verify"]
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """What a query gives: fresh, from the cache, or stale because it could not be retrieved."""
+
+    query: Any
+    value: Any
+    source: str  # retrieved | cached | stale
+
+
+class ResumptionStep(msgspec.Struct, frozen=True):
+    """One phase of the protocol."""
+
+    name: StepName
+    seconds: float
+    found: str
+
+
+class Briefing(msgspec.Struct, frozen=True):
+    """What a resumed session begins with. `str(briefing)` is the text for a system prompt."""
+
+    role: str | None = None
+    state: Mapping[str, Any] = EMPTY
+    evidence: Mapping[str, Evidence] = EMPTY
+    memory: Mapping[str, tuple[Remembered, ...]] = EMPTY  # by layer, in the order of its list
+    tokens: int | None = None  # what the text may take
+
+    def text(self, tokens: int | None = None, count: Callable[[str], int] | None = None) -> str:
+        """The parts in order, as many whole lines as fit; `count` says how many tokens a text has.
+
+        The role is always in it. Then come the state, the evidence and the memory.
+        """
+        most, count = self.tokens if tokens is None else tokens, count or _estimate
+        lines = [] if self.role is None else [self.role]
+        used, left_out = sum(map(count, lines)), 0
+        for line in self._lines():
+            used += count(line)
+            if most is not None and used > most:
+                left_out += 1
+            else:
+                lines.append(line)
+        if left_out:
+            lines.append(f"({left_out} lines were left out: the token budget is used up.)")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _lines(self) -> list[str]:
+        lines = ["State:"] if self.state else []
+        lines += [f"- {name}: {_shown(value)}" for name, value in self.state.items()]
+        lines += ["Evidence:"] if self.evidence else []
+        for each in self.evidence.values():
+            lines.append(f"- {_shown(each.query)}: {_shown(each.value)} ({each.source})")
+        for layer, entries in self.memory.items():
+            lines += [f"Memory, {layer}:"] if entries else []
+            lines += [f"- {entry.name}: {_shown(entry.value)}" for entry in entries]
+        return lines
+
+
+class Resumption(msgspec.Struct, frozen=True):
+    """How a session was resumed. `print(report)` shows it."""
+
+    key: Key
+    steps: tuple[ResumptionStep, ...]
+    checkpoint: int
+    version: int
+    tools: tuple[str, ...] = ()
+    degraded: tuple[str, ...] = ()  # optional tools that are not there any more
+    substituted: Mapping[str, str] = EMPTY
+    evidence: Mapping[str, Evidence] = EMPTY
+    tokens_left: int | None = None
+    memory: Mapping[str, int] = EMPTY
+    warnings: tuple[str, ...] = ()
+    fell_back: bool = False  # to an older full checkpoint, or to the file in a tier
+    context: Briefing = Briefing()  # role, state, evidence and memory, for the agent
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What the record of the resumption holds."""
+        figures: dict[str, Any] = {"checkpoint": self.checkpoint, "state_version": self.version}
+        figures |= {"tools_bound": len(self.tools), "tools_degraded": len(self.degraded)}
+        figures["evidence"] = len(self.evidence)
+        if self.tokens_left is not None:
+            figures["tokens_left"] = self.tokens_left
+        return figures
+
+    def __str__(self) -> str:
+        lines = [f"resumed {self.key} from checkpoint {self.checkpoint}, version {self.version}"]
+        lines += [f"  {s.name:<12}{s.seconds * 1_000:>8.1f} ms  {s.found}" for s in self.steps]
+        lines += [f"  warning     {each}" for each in self.warnings]
+        return "\n".join(lines)
 
 
 class ResumptionSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -334,95 +435,7 @@ def tokens_left(facts: Facts, tokens: int | None) -> int | None:
     return remaining(facts)[1] if tokens is None else tokens - spent(facts).tokens
 
 
-class ToVerify(msgspec.Struct, frozen=True, kw_only=True):
-    """What a resumption has found so far."""
-
-    tools: Mapping[str, Any]
-    tokens: int | None
-    tokens_min: int
-    checksum: str | None = None  # what the state has to have; None: as the log gives it
-    plan: Function | None = None
-
-
-async def failures(session: Handle, head: Head, restored: ToVerify) -> tuple[str, ...]:
-    """Why the session must not go on; each begins with the name of its check."""
-    found = (
-        _checksum(session, restored.checksum),
-        _schema(session, head),
-        _tools(head, restored.tools),
-        _budget(restored),
-        await _plan(session, restored.plan),
-        await _children(session, head),
-    )
-    return tuple([reason for reason in found if reason is not None])
-
-
-def _checksum(session: Handle, wanted: str | None) -> str | None:
-    known = session.writer.known
-    if known.damaged:
-        return f"checksum: event {known.damaged[0]} cannot be read"
-    if wanted is not None and checksum(known.fields).hex() != wanted:
-        return "checksum: its state is not the one of the checkpoint"
-    return None
-
-
-def _schema(session: Handle, head: Head) -> str | None:
-    """Its state has the version that this code is for, or one that it reads as its own."""
-    typed, version = session.writer.typed, head.schema_version
-    if typed is None or version is None:
-        return None
-    try:
-        needs = bool(typed.way(version))
-    except MigrationError as error:
-        return f"schema: {error.summary}"
-    return f"schema: its state is {version} and needs a migration" if needs else None
-
-
-def _tools(head: Head, bound: Mapping[str, Any]) -> str | None:
-    wanted = tools_in(head.facts).items()
-    required = [name for name, kept in wanted if kept.get("required", True)]
-    lacking = sorted(set(required) - set(bound))
-    return f"tools: {', '.join(lacking)} not bound" if lacking else None
-
-
-def _budget(restored: ToVerify) -> str | None:
-    low = restored.tokens is not None and restored.tokens < restored.tokens_min
-    return f"budget: {restored.tokens} tokens left" if low else None
-
-
-async def _plan(session: Handle, plan: Function | None) -> str | None:
-    reason = None if plan is None else await refusal(plan, session)
-    return None if reason is None else f"plan: {reason}"
-
-
-async def _children(session: Handle, head: Head) -> str | None:
-    """A child that it waits for and that is not there would never end."""
-    children = head.facts.get("children")
-    if not isinstance(children, Mapping):
-        return None
-    keys = [_child_key(head.key, id, child) for id, child in children.items()]
-    found = await session.writer.journal.store.load_many(keys, tail=0)
-    lost = [key.id for key, each in zip(keys, found, strict=True) if each is None]
-    return f"children: {', '.join(lost)} not found" if lost else None
-
-
-def _child_key(parent: Key, id: str, child: Any) -> Key:
-    app = child.get("app", parent.app) if isinstance(child, Mapping) else parent.app
-    return Key(app, parent.user, id)
-
-
-Retrieve: TypeAlias = Callable[[Any], "Any | Awaitable[Any]"]
-COLLECTION: Final = "retrieval"
-_ACTOR: Final = "system:retrieval"
-_AT_ONCE: Final = 8
-
-
-class Evidence(msgspec.Struct, frozen=True):
-    """What a query gives: fresh, from the cache, or stale because it could not be retrieved."""
-
-    query: Any
-    value: Any
-    source: str  # retrieved | cached | stale
+# --- evidence ------------------------------------------------------------------------------------
 
 
 class _Cached(msgspec.Struct, frozen=True):
@@ -518,50 +531,87 @@ def _reason(error: Exception) -> str:
     return "too slow" if isinstance(error, TimeoutError) else type(error).__name__
 
 
-ENTRIES_MAX: Final = 20  # of each layer: the summary of it
-_CHARS_PER_TOKEN: Final = 4
+# --- the six checks ------------------------------------------------------------------------------
 
 
-class Briefing(msgspec.Struct, frozen=True):
-    """What a resumed session begins with. `str(briefing)` is the text for a system prompt."""
+class ToVerify(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resumption has found so far."""
 
-    role: str | None = None
-    state: Mapping[str, Any] = EMPTY
-    evidence: Mapping[str, Evidence] = EMPTY
-    memory: Mapping[str, tuple[Remembered, ...]] = EMPTY  # by layer, in the order of its list
-    tokens: int | None = None  # what the text may take
+    tools: Mapping[str, Any]
+    tokens: int | None
+    tokens_min: int
+    checksum: str | None = None  # what the state has to have; None: as the log gives it
+    plan: Function | None = None
 
-    def text(self, tokens: int | None = None, count: Callable[[str], int] | None = None) -> str:
-        """The parts in order, as many whole lines as fit; `count` says how many tokens a text has.
 
-        The role is always in it. Then come the state, the evidence and the memory.
-        """
-        most, count = self.tokens if tokens is None else tokens, count or _estimate
-        lines = [] if self.role is None else [self.role]
-        used, left_out = sum(map(count, lines)), 0
-        for line in self._lines():
-            used += count(line)
-            if most is not None and used > most:
-                left_out += 1
-            else:
-                lines.append(line)
-        if left_out:
-            lines.append(f"({left_out} lines were left out: the token budget is used up.)")
-        return "\n".join(lines)
+async def failures(session: Handle, head: Head, restored: ToVerify) -> tuple[str, ...]:
+    """Why the session must not go on; each begins with the name of its check."""
+    found = (
+        _checksum(session, restored.checksum),
+        _schema(session, head),
+        _tools(head, restored.tools),
+        _budget(restored),
+        await _plan(session, restored.plan),
+        await _children(session, head),
+    )
+    return tuple([reason for reason in found if reason is not None])
 
-    def __str__(self) -> str:
-        return self.text()
 
-    def _lines(self) -> list[str]:
-        lines = ["State:"] if self.state else []
-        lines += [f"- {name}: {_shown(value)}" for name, value in self.state.items()]
-        lines += ["Evidence:"] if self.evidence else []
-        for each in self.evidence.values():
-            lines.append(f"- {_shown(each.query)}: {_shown(each.value)} ({each.source})")
-        for layer, entries in self.memory.items():
-            lines += [f"Memory, {layer}:"] if entries else []
-            lines += [f"- {entry.name}: {_shown(entry.value)}" for entry in entries]
-        return lines
+def _checksum(session: Handle, wanted: str | None) -> str | None:
+    known = session.writer.known
+    if known.damaged:
+        return f"checksum: event {known.damaged[0]} cannot be read"
+    if wanted is not None and checksum(known.fields).hex() != wanted:
+        return "checksum: its state is not the one of the checkpoint"
+    return None
+
+
+def _schema(session: Handle, head: Head) -> str | None:
+    """Its state has the version that this code is for, or one that it reads as its own."""
+    typed, version = session.writer.typed, head.schema_version
+    if typed is None or version is None:
+        return None
+    try:
+        needs = bool(typed.way(version))
+    except MigrationError as error:
+        return f"schema: {error.summary}"
+    return f"schema: its state is {version} and needs a migration" if needs else None
+
+
+def _tools(head: Head, bound: Mapping[str, Any]) -> str | None:
+    wanted = tools_in(head.facts).items()
+    required = [name for name, kept in wanted if kept.get("required", True)]
+    lacking = sorted(set(required) - set(bound))
+    return f"tools: {', '.join(lacking)} not bound" if lacking else None
+
+
+def _budget(restored: ToVerify) -> str | None:
+    low = restored.tokens is not None and restored.tokens < restored.tokens_min
+    return f"budget: {restored.tokens} tokens left" if low else None
+
+
+async def _plan(session: Handle, plan: Function | None) -> str | None:
+    reason = None if plan is None else await refusal(plan, session)
+    return None if reason is None else f"plan: {reason}"
+
+
+async def _children(session: Handle, head: Head) -> str | None:
+    """A child that it waits for and that is not there would never end."""
+    children = head.facts.get("children")
+    if not isinstance(children, Mapping):
+        return None
+    keys = [_child_key(head.key, id, child) for id, child in children.items()]
+    found = await session.writer.journal.store.load_many(keys, tail=0)
+    lost = [key.id for key, each in zip(keys, found, strict=True) if each is None]
+    return f"children: {', '.join(lost)} not found" if lost else None
+
+
+def _child_key(parent: Key, id: str, child: Any) -> Key:
+    app = child.get("app", parent.app) if isinstance(child, Mapping) else parent.app
+    return Key(app, parent.user, id)
+
+
+# --- private -------------------------------------------------------------------------------------
 
 
 def _shown(value: Any) -> str:
@@ -570,48 +620,3 @@ def _shown(value: Any) -> str:
 
 def _estimate(text: str) -> int:
     return -(-len(text) // _CHARS_PER_TOKEN)
-
-
-StepName: TypeAlias = Literal["restore", "rehydrate", "rebind", "reconstruct", "verify"]
-
-
-class ResumptionStep(msgspec.Struct, frozen=True):
-    """One phase of the protocol."""
-
-    name: StepName
-    seconds: float
-    found: str
-
-
-class Resumption(msgspec.Struct, frozen=True):
-    """How a session was resumed. `print(report)` shows it."""
-
-    key: Key
-    steps: tuple[ResumptionStep, ...]
-    checkpoint: int
-    version: int
-    tools: tuple[str, ...] = ()
-    degraded: tuple[str, ...] = ()  # optional tools that are not there any more
-    substituted: Mapping[str, str] = EMPTY
-    evidence: Mapping[str, Evidence] = EMPTY
-    tokens_left: int | None = None
-    memory: Mapping[str, int] = EMPTY
-    warnings: tuple[str, ...] = ()
-    fell_back: bool = False  # to an older full checkpoint, or to the file in a tier
-    context: Briefing = Briefing()  # role, state, evidence and memory, for the agent
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        """What the record of the resumption holds."""
-        figures: dict[str, Any] = {"checkpoint": self.checkpoint, "state_version": self.version}
-        figures |= {"tools_bound": len(self.tools), "tools_degraded": len(self.degraded)}
-        figures["evidence"] = len(self.evidence)
-        if self.tokens_left is not None:
-            figures["tokens_left"] = self.tokens_left
-        return figures
-
-    def __str__(self) -> str:
-        lines = [f"resumed {self.key} from checkpoint {self.checkpoint}, version {self.version}"]
-        lines += [f"  {s.name:<12}{s.seconds * 1_000:>8.1f} ms  {s.found}" for s in self.steps]
-        lines += [f"  warning     {each}" for each in self.warnings]
-        return "\n".join(lines)

@@ -1,7 +1,10 @@
-"""Moving a session through its phases: guards, hooks, the commit, and what follows it.
+"""Transitions: a session moves from one phase to the next.
 
-A transition is decided on the newest state and recorded on that very version. If another writer was
-faster, it is decided again: guards run again, hooks and compensations do not.
+A transition is decided on the newest state and recorded on that very version: guards, hooks before
+it, one commit, hooks after it. If another writer was faster, it is decided again: guards run again,
+hooks and compensations do not. Before a session ends it is compensated and cleaned up; each of
+these steps is isolated and bounded in time, its result is recorded with the termination, and one
+that fails does not keep the session alive.
 """
 
 from __future__ import annotations
@@ -70,6 +73,50 @@ _TAIL: Final = 20
 _PAUSE_SECONDS_MAX: Final = 0.002
 _ENDS: Final = ("terminate", "expire")
 _LEAVES: Final = ("release_tools", "record_error")  # with whatever an app has declared for its end
+DAY_SECONDS: Final = 86_400
+_US: Final = 1_000_000
+
+
+class Durations(msgspec.Struct, frozen=True):
+    """Seconds in each phase. The clock stops at the end of the session."""
+
+    init: float
+    active: float
+    suspended: float
+    resumed: float
+    suspensions: int
+
+    @property
+    def total(self) -> float:
+        return self.init + self.active + self.suspended + self.resumed
+
+    @property
+    def active_ratio(self) -> float:
+        """The part of its life in which it could work: active or resumed. 1 if it just began."""
+        return (self.active + self.resumed) / self.total if self.total else 1.0
+
+    @property
+    def suspension_frequency(self) -> float:
+        """Suspensions in a second of its life. Above a threshold it is worth a look."""
+        return self.suspensions / self.total if self.total else 0.0
+
+    def exceeds(self, suspensions_per_day: float) -> bool:
+        """Whether it was suspended more often than so; once says nothing about how often."""
+        a_day = self.suspension_frequency * DAY_SECONDS
+        return self.suspensions > 1 and a_day > suspensions_per_day
+
+
+def durations(head: Head, now_us: int) -> Durations:
+    """As far as this head knows, at this time."""
+    spent = head.facts.get("durations", EMPTY)
+    phase: str = head.facts.get("phase", ACTIVE)
+    seconds = {name: spent.get(f"{name}_us", 0) for name in COUNTED}
+    if phase in seconds:
+        since_us = spent.get("since_us", head.created_us)
+        seconds[phase] += max(0, now_us - since_us)
+    return Durations(
+        **{name: us / _US for name, us in seconds.items()}, suspensions=spent.get("suspensions", 0)
+    )
 
 
 class PhaseChange:
@@ -380,50 +427,7 @@ def _unreadable(session: Handle, step: Transition) -> str | None:
     return None
 
 
-DAY_SECONDS: Final = 86_400
-_US: Final = 1_000_000
-
-
-class Durations(msgspec.Struct, frozen=True):
-    """Seconds in each phase. The clock stops at the end of the session."""
-
-    init: float
-    active: float
-    suspended: float
-    resumed: float
-    suspensions: int
-
-    @property
-    def total(self) -> float:
-        return self.init + self.active + self.suspended + self.resumed
-
-    @property
-    def active_ratio(self) -> float:
-        """The part of its life in which it could work: active or resumed. 1 if it just began."""
-        return (self.active + self.resumed) / self.total if self.total else 1.0
-
-    @property
-    def suspension_frequency(self) -> float:
-        """Suspensions in a second of its life. Above a threshold it is worth a look."""
-        return self.suspensions / self.total if self.total else 0.0
-
-    def exceeds(self, suspensions_per_day: float) -> bool:
-        """Whether it was suspended more often than so; once says nothing about how often."""
-        a_day = self.suspension_frequency * DAY_SECONDS
-        return self.suspensions > 1 and a_day > suspensions_per_day
-
-
-def durations(head: Head, now_us: int) -> Durations:
-    """As far as this head knows, at this time."""
-    spent = head.facts.get("durations", EMPTY)
-    phase: str = head.facts.get("phase", ACTIVE)
-    seconds = {name: spent.get(f"{name}_us", 0) for name in COUNTED}
-    if phase in seconds:
-        since_us = spent.get("since_us", head.created_us)
-        seconds[phase] += max(0, now_us - since_us)
-    return Durations(
-        **{name: us / _US for name, us in seconds.items()}, suspensions=spent.get("suspensions", 0)
-    )
+# --- before the end ------------------------------------------------------------------------------
 
 
 class Cleanups:

@@ -1,9 +1,11 @@
-"""The checkpoints of a session on their way: their own log travels after the session's.
+"""What travels beside a session's own log: its checkpoints, its memory and its blobs.
 
-It is adopted like any other log, so numbers, seqs and checksums arrive as they were recorded. The
-states of full checkpoints are pinned again while the session's events are adopted: the pieces end
-where a pinned state stands. An event that was there before is not pinned again, which costs time
-when it is restored, never data.
+The log of its checkpoints and the logs of its documents are adopted like any other log, so numbers,
+versions and checksums arrive as they were recorded. The states of full checkpoints are pinned again
+while the session's events are adopted: the pieces end where a pinned state stands. What a session
+has promoted belongs to its user, and stays: a file must not put anything in front of the user's
+other sessions. A blob needs its session and is in the target before an event that names it: the
+first event goes ahead, then the blobs, then the rest of the log.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from limpet.model import INT_MAX, Base, Commit, FrozenDict, Head, Key
 from limpet.model.events import TIME_US_MAX, TIME_US_MIN
 from limpet.model.facts import checkpoints as facts
 from limpet.model.keys import checkpoints_of
+from limpet.session.history.checkpoint_tiers import CheckpointFile
 from limpet.session.journal import Journal
 from limpet.session.life.memory import memory_logs, own_places
 from limpet.session.move.adopter import (
@@ -33,12 +36,37 @@ from limpet.store.blobs import Blob, Blobs, KeepsBlobs
 from limpet.store.protocol import ChainedEvent, Loaded, Store
 
 PINS_MAX: Final = 8  # states that one commit pins: each is written whole
+_Number: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]{0,17}$")]
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=INT_MAX)]
+_PAGE: Final = 100
 
 
 class CheckpointEvent(msgspec.Struct, frozen=True):
     """An event of the log of a session's checkpoints."""
 
     record: ChainedEvent
+
+
+class MemoryEvent(msgspec.Struct, frozen=True):
+    """An event of the log of a document that a session remembers."""
+
+    name: str
+    record: ChainedEvent
+
+
+class BlobChunk(msgspec.Struct, frozen=True):
+    """A part of a blob, and the blob it is of."""
+
+    blob: Blob
+    number: int
+    data: bytes
+
+    @property
+    def is_last(self) -> bool:
+        return self.number == self.blob.chunks - 1
+
+
+# --- checkpoints ---------------------------------------------------------------------------------
 
 
 class CheckpointMarks(msgspec.Struct, frozen=True):
@@ -54,19 +82,6 @@ class CheckpointMarks(msgspec.Struct, frozen=True):
         return max(self.sums, default=0)
 
 
-_Number: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]{0,17}$")]
-_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=INT_MAX)]
-
-
-class _Place(msgspec.Struct, frozen=True):
-    """Where the file of a checkpoint is: see `history.checkpoint_tiers`, which confines it."""
-
-    tier: str
-    file: str
-    base: str | None = None
-    schema_version: str | None = None
-
-
 class _CheckpointRow(msgspec.Struct, frozen=True):
     """A checkpoint, as the state of that log has it."""
 
@@ -77,7 +92,7 @@ class _CheckpointRow(msgspec.Struct, frozen=True):
     trigger: str
     at_us: Annotated[int, msgspec.Meta(ge=TIME_US_MIN, le=TIME_US_MAX)]
     size: _Count
-    place: _Place | None = None
+    place: CheckpointFile | None = None  # `CheckpointTiers` confines it
 
 
 class _CheckpointLogState(msgspec.Struct, frozen=True):
@@ -143,52 +158,25 @@ async def adopt_pinned(adopter: Adopter, commits: list[Commit]) -> None:
         await adopter.commit(commits[at : at + PINS_MAX])
 
 
-async def log_records(
-    journal: Journal, key: Key, upto: int, after: int = 0
-) -> AsyncIterator[tuple[ChainedEvent, ...]]:
-    """The log of a session's checkpoints, up to an event, in pieces."""
-    source, log = records_in(journal), checkpoints_of(key)
-    while after < upto:
-        found = await source.records(log, after=after, limit=min(PIECE_EVENTS, upto - after))
-        check_whole(log, found, after)
-        yield found
-        after = found[-1].event.seq
+# --- memory --------------------------------------------------------------------------------------
 
 
-async def newest_log(adopter: Adopter, key: Key) -> Newest:
-    """Where the log of a session's checkpoints ends here. It may have ended with an earlier
-    session under the key: then it begins again."""
-    try:
-        return await adopter.newest(checkpoints_of(key))
-    except SessionDeleted:
-        return Newest()
+def logs_of(journal: Journal, key: Key) -> AsyncIterator[Head]:
+    """The logs of what a session remembers, in the order of a file."""
+    return memory_logs(journal, key, own_places(key.id))
 
 
-def log_piece(key: Key, records: Iterable[ChainedEvent]) -> Commit:
-    """The commit that adopts these events of the log of a session's checkpoints."""
-    return log_piece_at(checkpoints_of(key), records)
+async def newest_of(journal: Journal, key: Key) -> dict[str, Newest]:
+    """Where each log of what a session remembers ends here, by name."""
+    return {h.key.id: Newest(h.version, h.link) async for h in logs_of(journal, key)}
 
 
-def log_piece_at(log: Key, records: Iterable[ChainedEvent]) -> Commit:
-    """The same, where that log is under this key."""
-    made = piece(log, records)
-    origin = made.drafts[0].origin
-    return msgspec.structs.replace(made, reuse=origin is not None and origin.seq == 1)
+def is_own(key: Key, name: str) -> bool:
+    """Whether a document belongs to this session alone."""
+    return name.startswith(own_places(key.id))
 
 
-_PAGE: Final = 100
-
-
-class BlobChunk(msgspec.Struct, frozen=True):
-    """A part of a blob, and the blob it is of."""
-
-    blob: Blob
-    number: int
-    data: bytes
-
-    @property
-    def is_last(self) -> bool:
-        return self.number == self.blob.chunks - 1
+# --- blobs ---------------------------------------------------------------------------------------
 
 
 def blobs_in(journal: Journal) -> Blobs | None:
@@ -232,52 +220,32 @@ async def copy_blobs(source: Blobs, target: Adopter, key: Key) -> int:
     return sent
 
 
-class MemoryEvent(msgspec.Struct, frozen=True):
-    """An event of the log of a document that a session remembers."""
-
-    name: str
-    record: ChainedEvent
+# --- logs beside a session's own -----------------------------------------------------------------
 
 
-def logs_of(journal: Journal, key: Key) -> AsyncIterator[Head]:
-    """The logs of what a session remembers, in the order of a file."""
-    return memory_logs(journal, key, own_places(key.id))
-
-
-async def newest_of(journal: Journal, key: Key) -> dict[str, Newest]:
-    """Where each log of what a session remembers ends here, by name."""
-    return {h.key.id: Newest(h.version, h.link) async for h in logs_of(journal, key)}
-
-
-def is_own(key: Key, name: str) -> bool:
-    """Whether a document belongs to this session alone."""
-    return name.startswith(own_places(key.id))
-
-
-async def memory_records(
-    journal: Journal, log: Head, after: int = 0
+async def records_beside(
+    journal: Journal, log: Key, upto: int, after: int = 0
 ) -> AsyncIterator[tuple[ChainedEvent, ...]]:
-    """The log of one document in pieces, up to where it stood."""
+    """Read a log beside a session's own, of its checkpoints or of a document, up to an event."""
     source = records_in(journal)
-    while after < log.version:
-        limit = min(PIECE_EVENTS, log.version - after)
-        found = await source.records(log.key, after=after, limit=limit)
-        check_whole(log.key, found, after)
+    while after < upto:
+        found = await source.records(log, after=after, limit=min(PIECE_EVENTS, upto - after))
+        check_whole(log, found, after)
         yield found
         after = found[-1].event.seq
 
 
-async def here_of(adopter: Adopter, log: Key) -> Newest:
-    """Where the log of a document ends here. It may have ended with an earlier session under the
-    key: then it begins again."""
+async def newest_beside(adopter: Adopter, log: Key) -> Newest:
+    """Return where a log beside a session's own ends here. It may have ended with an earlier
+    session under the key: then it begins again."""
     try:
         return await adopter.newest(log)
     except SessionDeleted:
         return Newest()
 
 
-def memory_piece(log: Key, records: Iterable[ChainedEvent]) -> Commit:
-    """The commit that adopts these events of the log of a document."""
+def piece_beside(log: Key, records: Iterable[ChainedEvent]) -> Commit:
+    """Return the commit that adopts these events of a log beside a session's own."""
     made = piece(log, records)
     origin = made.drafts[0].origin
     return msgspec.structs.replace(made, reuse=origin is not None and origin.seq == 1)

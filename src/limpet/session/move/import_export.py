@@ -1,10 +1,13 @@
-"""Exporting a session to a bundle, and importing one.
+"""Exporting a session to a bundle, importing one, and proving one.
 
-An import reads the file more than once. The first reading computes every link and folds every
-event, and records nothing: a file that is not whole is refused whole. The second adopts the events
-in pieces, and the last one the log of the checkpoints and what the session remembers, which stand
-first in the file.
-Killed in between, it leaves a log that is only shorter, and importing again goes on from there.
+An import reads the file more than once. The first reading is the proof: it computes every link,
+folds every event and hashes every blob, checks each as a commit of our own is checked, and records
+nothing, so a file that is not whole, or that a store would refuse halfway, is refused whole. The
+second adopts the events in pieces; the last adopts the log of the checkpoints and the session's
+memory, which stand first in the file. Killed in between, it leaves a log that is only shorter, and
+importing again goes on from there. The chain is not a signature: whoever can write a file can write
+another session. A log that comes back from an archive is adopted in few commits, with the states
+that its checkpoints had pinned.
 """
 
 from __future__ import annotations
@@ -75,20 +78,16 @@ from limpet.session.move.attachments import (
     blobs_in,
     blobs_of,
     chunks_of,
-    here_of,
     is_own,
     load_log,
-    log_piece,
-    log_piece_at,
-    log_records,
     logs_of,
     marks_in,
     marks_read,
-    memory_piece,
-    memory_records,
-    newest_log,
+    newest_beside,
     newest_of,
+    piece_beside,
     pinned,
+    records_beside,
 )
 from limpet.session.move.bundle import (
     NO_SPACE,
@@ -105,6 +104,17 @@ from limpet.store.threads import in_thread
 
 if TYPE_CHECKING:
     from limpet.store.coding.files import FileSeal
+
+_CHECKPOINT_TYPES: Final = frozenset(
+    (CREATED, checkpoint_facts.RECORDED, checkpoint_facts.UNPINNED)
+)
+_DOCUMENT_TYPES: Final = frozenset(document_facts.VERSIONS)
+_GROWN_BYTES: Final = 16 * 2**20  # of bodies that change state, after which it is weighed
+_PIECE: Final = (1_000, 4 * 2**20)
+_PINS_MAX: Final = 64  # states that come back pinned, the newest: they are in one commit
+
+
+# --- out -----------------------------------------------------------------------------------------
 
 
 async def export_session(
@@ -136,7 +146,7 @@ async def export_session(
     try:
         writer.begin(head, base)
         marks = marks_read(kept, head.uid)
-        async for some in log_records(journal, key, marks.log.seq):
+        async for some in records_beside(journal, checkpoints_of(key), marks.log.seq):
             await in_thread(lambda some=some: writer.add_checkpoints(some))  # type: ignore[misc]  # bound now
         if memory:
             await _export_memory(journal, key, writer)
@@ -164,7 +174,7 @@ async def export_session(
 
 async def _export_memory(journal: Journal, key: Key, writer: BundleWriter) -> None:
     async for log in logs_of(journal, key):
-        async for some in memory_records(journal, log):
+        async for some in records_beside(journal, log.key, log.version):
             check_bodies(log.key, some)
             add = partial(writer.add_memory, log.key.id, some)
             await in_thread(add)
@@ -179,6 +189,9 @@ async def _export_blobs(journal: Journal, key: Key, writer: BundleWriter) -> Non
             await in_thread(lambda some=chunk: writer.add_chunk(some))  # type: ignore[misc]  # bound
 
 
+# --- in ------------------------------------------------------------------------------------------
+
+
 async def import_session(journal: Journal, path: Path) -> Key:
     """Adopt the session in a file, as far as this store does not have it."""
     adopter = Adopter(journal)
@@ -188,14 +201,14 @@ async def import_session(journal: Journal, path: Path) -> Key:
         key = opening.key
         _refuse_reserved(key)
         here = await adopter.newest(key)
-        log = await newest_log(adopter, key)
+        log = await newest_beside(adopter, checkpoints_of(key))
         proof = await _prove(reader, here, log, await newest_of(journal, key))
     finally:
         await in_thread(reader.close)
     last = proof.end()
     for name, end in proof.memory.items():  # what went on since must begin with what the file has
         log_key = memory_key(key, name)
-        if (await here_of(adopter, log_key)).seq > end.seq:
+        if (await newest_beside(adopter, log_key)).seq > end.seq:
             await adopter.check_prefix(log_key, end.seq, end.link)
     if log.seq > proof.log.seq and proof.log.seq:
         await adopter.check_prefix(checkpoints_of(key), proof.log.seq, proof.log.link)
@@ -214,15 +227,6 @@ async def _read_again(path: Path, add: Callable[[list[BundleEntry]], Awaitable[b
         while found := await in_thread(lambda: reader.read(PIECE_EVENTS, PIECE_BYTES)):
             if not await add(found):
                 return
-    finally:
-        await in_thread(reader.close)
-
-
-async def proved(source: BundleSource) -> CheckpointMarks:
-    """What the checkpoints in a file say, if all of it proves itself. Raises BundleDamaged."""
-    reader = await in_thread(lambda: BundleReader(source))
-    try:
-        return (await _prove(reader, Newest(), Newest())).marks
     finally:
         await in_thread(reader.close)
 
@@ -273,7 +277,7 @@ class _IncomingBeside:
         log = [each.record for each in found if isinstance(each, CheckpointEvent)]
         fresh = [each for each in log if each.event.seq > self._here]
         if fresh:
-            await self._adopter.commit((log_piece(self._key, fresh),))
+            await self._adopter.commit((piece_beside(checkpoints_of(self._key), fresh),))
         memory = [each for each in found if isinstance(each, MemoryEvent)]
         for name, some in groupby(memory, lambda each: each.name):
             await self._remember(name, [each.record for each in some])
@@ -282,10 +286,104 @@ class _IncomingBeside:
     async def _remember(self, name: str, records: list[ChainedEvent]) -> None:
         log = memory_key(self._key, name)
         if name not in self._ends:
-            self._ends[name] = (await here_of(self._adopter, log)).seq
+            self._ends[name] = (await newest_beside(self._adopter, log)).seq
         fresh = [each for each in records if each.event.seq > self._ends[name]]
         if fresh:
-            await self._adopter.commit((memory_piece(log, fresh),))
+            await self._adopter.commit((piece_beside(log, fresh),))
+
+
+# --- back from an archive ------------------------------------------------------------------------
+
+
+async def adopt(
+    journal: Journal, source: BundleSource, pins: Mapping[int, int], to: Key | None = None
+) -> None:
+    """Adopt the log in a proved file in few commits, then its blobs.
+
+    Under another key, if one is given, whose checkpoints are under `{id}-checkpoints`: so no reader
+    meets a part of it before it takes its own.
+    """
+    reader = await in_thread(lambda: BundleReader(source))
+    adopter = Adopter(journal)
+    key = reader.opening.key if to is None else to
+    log = checkpoints_of(key) if to is None else Key(to.app, to.user, f"{to.id}-checkpoints")
+    arriving = _ReturningLog(adopter, reader.opening, pins, key, log)
+    try:
+        while found := await in_thread(lambda: reader.read(*_PIECE)):
+            await arriving.add(found)
+        await arriving.end()
+    finally:
+        await in_thread(reader.close)
+    if arriving.has_blobs:
+        await _put_blobs(adopter, source, key)
+
+
+async def _put_blobs(adopter: Adopter, source: BundleSource, key: Key) -> None:
+    """Go through the file once more: a blob may be larger than memory, and needs its session."""
+    reader = await in_thread(lambda: BundleReader(source))
+    upload = ""
+    try:
+        while found := await in_thread(lambda: reader.read(*_PIECE)):
+            for chunk in [each for each in found if isinstance(each, BlobChunk)]:
+                given = (chunk.blob, chunk.number, chunk.data)  # one that is there is dropped
+                upload = await adopter.put_chunk(key, upload if chunk.number else "", *given)
+    finally:
+        await in_thread(reader.close)
+
+
+class _ReturningLog:
+    """A session on its way back from its file."""
+
+    def __init__(
+        self, adopter: Adopter, opening: BundleHeader, pins: Mapping[int, int], key: Key, log: Key
+    ) -> None:
+        self._adopter, self._opening, self._key, self._log_key = adopter, opening, key, log
+        self._pins = dict(sorted(pins.items())[-_PINS_MAX:])
+        self._records: list[ChainedEvent] = []
+        self._log: list[ChainedEvent] = []
+        self._first = True
+        self.has_blobs = False
+
+    async def add(self, found: list[BundleEntry]) -> None:
+        self._records += [each for each in found if isinstance(each, ChainedEvent)]
+        self._log += [each.record for each in found if isinstance(each, CheckpointEvent)]
+        self.has_blobs |= any([isinstance(each, BlobChunk) for each in found])
+        size = sum(len(each.raw or b"") for each in self._records)
+        many = len(self._records) > DRAFTS_PER_COMMIT_MAX - 2 * _PIECE[0]
+        if many or size > COMMIT_BYTES_MAX // 2:
+            await self._adopter.commit(self._commits())
+
+    async def end(self) -> None:
+        """Record what is left, with the checkpoints; a log of many goes in commits of its own."""
+        key, log, room = self._log_key, self._log, _PIECE[0]
+        commits = self._commits()
+        if log:
+            commits.append(piece_beside(key, log[:room]))
+        if commits:
+            await self._adopter.commit(commits)
+        for at in range(room, len(log), room):
+            await self._adopter.commit((piece_beside(key, log[at : at + room]),))
+
+    def _commits(self) -> list[Commit]:
+        records, self._records = self._records, []
+        base = self._opening.base if self._first else None
+        made = pinned(self._key, records, self._pins, base)
+        if self._first and made:
+            made[0] = structs.replace(made[0], reuse=True)
+            self._first = False
+        return made
+
+
+# --- the proof -----------------------------------------------------------------------------------
+
+
+async def proved(source: BundleSource) -> CheckpointMarks:
+    """What the checkpoints in a file say, if all of it proves itself. Raises BundleDamaged."""
+    reader = await in_thread(lambda: BundleReader(source))
+    try:
+        return (await _prove(reader, Newest(), Newest())).marks
+    finally:
+        await in_thread(reader.close)
 
 
 async def _prove(
@@ -300,32 +398,6 @@ async def _prove(
         await in_thread(lambda some=found: proof.add(some))  # type: ignore[misc]  # bound now
     proof.end()
     return proof
-
-
-def check_path(path: object) -> Path:
-    """A path of a file. Raises InvalidInput."""
-    if not isinstance(path, (str, Path)) or not str(path):
-        raise InvalidInput(f"{path!r} does not name a file. Pass a path, as in 'ada.limpet'.")
-    return Path(path)
-
-
-def _refuse_reserved(key: Key) -> None:
-    if is_reserved(key.app):
-        raise ReservedApp(key.app)
-
-
-def _unwritten(path: Path, error: OSError) -> StoreError:
-    if error.errno in NO_SPACE:
-        return StoreFull(str(path))
-    reason = f"cannot be written ({error.strerror or error}); choose another place"
-    return BundleRefused(str(path), reason)
-
-
-_CHECKPOINT_TYPES: Final = frozenset(
-    (CREATED, checkpoint_facts.RECORDED, checkpoint_facts.UNPINNED)
-)
-_DOCUMENT_TYPES: Final = frozenset(document_facts.VERSIONS)
-_GROWN_BYTES: Final = 16 * 2**20  # of bodies that change state, after which it is weighed
 
 
 class BundleProof:
@@ -557,84 +629,23 @@ class BundleProof:
         self._blob, self._content, self._size, self._parts = blob, sha256(), 0, 0
 
 
-_PIECE: Final = (1_000, 4 * 2**20)
-_PINS_MAX: Final = 64  # states that come back pinned, the newest: they are in one commit
+# --- private -------------------------------------------------------------------------------------
 
 
-async def adopt(
-    journal: Journal, source: BundleSource, pins: Mapping[int, int], to: Key | None = None
-) -> None:
-    """Adopt the log in a proved file in few commits, then its blobs.
-
-    Under another key, if one is given, whose checkpoints are under `{id}-checkpoints`: so no reader
-    meets a part of it before it takes its own.
-    """
-    reader = await in_thread(lambda: BundleReader(source))
-    adopter = Adopter(journal)
-    key = reader.opening.key if to is None else to
-    log = checkpoints_of(key) if to is None else Key(to.app, to.user, f"{to.id}-checkpoints")
-    arriving = _ReturningLog(adopter, reader.opening, pins, key, log)
-    try:
-        while found := await in_thread(lambda: reader.read(*_PIECE)):
-            await arriving.add(found)
-        await arriving.end()
-    finally:
-        await in_thread(reader.close)
-    if arriving.has_blobs:
-        await _put_blobs(adopter, source, key)
+def check_path(path: object) -> Path:
+    """A path of a file. Raises InvalidInput."""
+    if not isinstance(path, (str, Path)) or not str(path):
+        raise InvalidInput(f"{path!r} does not name a file. Pass a path, as in 'ada.limpet'.")
+    return Path(path)
 
 
-async def _put_blobs(adopter: Adopter, source: BundleSource, key: Key) -> None:
-    """Go through the file once more: a blob may be larger than memory, and needs its session."""
-    reader = await in_thread(lambda: BundleReader(source))
-    upload = ""
-    try:
-        while found := await in_thread(lambda: reader.read(*_PIECE)):
-            for chunk in [each for each in found if isinstance(each, BlobChunk)]:
-                given = (chunk.blob, chunk.number, chunk.data)  # one that is there is dropped
-                upload = await adopter.put_chunk(key, upload if chunk.number else "", *given)
-    finally:
-        await in_thread(reader.close)
+def _refuse_reserved(key: Key) -> None:
+    if is_reserved(key.app):
+        raise ReservedApp(key.app)
 
 
-class _ReturningLog:
-    """A session on its way back from its file."""
-
-    def __init__(
-        self, adopter: Adopter, opening: BundleHeader, pins: Mapping[int, int], key: Key, log: Key
-    ) -> None:
-        self._adopter, self._opening, self._key, self._log_key = adopter, opening, key, log
-        self._pins = dict(sorted(pins.items())[-_PINS_MAX:])
-        self._records: list[ChainedEvent] = []
-        self._log: list[ChainedEvent] = []
-        self._first = True
-        self.has_blobs = False
-
-    async def add(self, found: list[BundleEntry]) -> None:
-        self._records += [each for each in found if isinstance(each, ChainedEvent)]
-        self._log += [each.record for each in found if isinstance(each, CheckpointEvent)]
-        self.has_blobs |= any([isinstance(each, BlobChunk) for each in found])
-        size = sum(len(each.raw or b"") for each in self._records)
-        many = len(self._records) > DRAFTS_PER_COMMIT_MAX - 2 * _PIECE[0]
-        if many or size > COMMIT_BYTES_MAX // 2:
-            await self._adopter.commit(self._commits())
-
-    async def end(self) -> None:
-        """Record what is left, with the checkpoints; a log of many goes in commits of its own."""
-        key, log, room = self._log_key, self._log, _PIECE[0]
-        commits = self._commits()
-        if log:
-            commits.append(log_piece_at(key, log[:room]))
-        if commits:
-            await self._adopter.commit(commits)
-        for at in range(room, len(log), room):
-            await self._adopter.commit((log_piece_at(key, log[at : at + room]),))
-
-    def _commits(self) -> list[Commit]:
-        records, self._records = self._records, []
-        base = self._opening.base if self._first else None
-        made = pinned(self._key, records, self._pins, base)
-        if self._first and made:
-            made[0] = structs.replace(made[0], reuse=True)
-            self._first = False
-        return made
+def _unwritten(path: Path, error: OSError) -> StoreError:
+    if error.errno in NO_SPACE:
+        return StoreFull(str(path))
+    reason = f"cannot be written ({error.strerror or error}); choose another place"
+    return BundleRefused(str(path), reason)

@@ -3,7 +3,9 @@
 The source is read in pages of heads, the oldest session first, and each log from where the target
 ends. Pieces of several sessions share a commit; the next pieces are read while the last commit is
 under way. Stopped at any point, the target has whole logs that are only shorter, and the next copy
-sends what is missing. One session that cannot be copied does not stop the others: it is named.
+sends what is missing. One session that cannot be copied does not stop the others: it is named. app:
+and user: names go where the target has none: each owner's missing names are one commit, guarded by
+"the target never had this name", so a name is copied once, whoever else copies or writes.
 """
 
 from __future__ import annotations
@@ -62,16 +64,13 @@ from limpet.session.move.attachments import (
     CheckpointMarks,
     blobs_in,
     copy_blobs,
-    here_of,
     load_log,
-    log_piece,
-    log_records,
     logs_of,
     marks_read,
-    memory_piece,
-    memory_records,
-    newest_log,
+    newest_beside,
+    piece_beside,
     pinned,
+    records_beside,
 )
 from limpet.store.answers import Committed, Loaded, Owner, Progress, Query, plural
 from limpet.store.protocol import Names
@@ -81,6 +80,11 @@ _REFUSALS: Final = (SessionError, InvalidInput)
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 # Names and checkpoints are sent with what they belong to; what attempts to archive prepare is not.
 _LEFT_OUT: Final = frozenset((NAMES, CHECKPOINTS, *ARCHIVING))
+_OWNERS: Final = 100
+_TRIES: Final = 16
+_PART_BYTES: Final = 2**20
+_FASTER: Final = (SessionConflict, SessionExists)
+_UNABLE: Final = (InvalidInput, ScopeFull, SessionDeleted, SessionErased)
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -201,11 +205,11 @@ class Transfer:
     async def _remembered(self, log: Head) -> None:
         """Send the log of a document that one session remembers. The target's may have ended with
         an earlier session under the key: then it begins again."""
-        here = await here_of(self._target, log.key)
+        here = await newest_beside(self._target, log.key)
         if here.seq >= log.version:
             await self._target.check_prefix(log.key, log.version, log.link)
-        async for found in memory_records(self._journal, log, here.seq):
-            await self._outbox.add(memory_piece(log.key, found))
+        async for found in records_beside(self._journal, log.key, log.version, here.seq):
+            await self._outbox.add(piece_beside(log.key, found))
 
     async def _memory_of(self, app: str) -> AsyncIterator[Head]:
         """The logs of what the sessions of an app remember, and of what they share."""
@@ -360,11 +364,11 @@ class Transfer:
 
     async def _checkpoints(self, key: Key, log: Newest) -> None:
         """Send the log of a session's checkpoints, after all that they stand on."""
-        here = await newest_log(self._target, key)
+        here = await newest_beside(self._target, checkpoints_of(key))
         if here.seq >= log.seq:
             await self._target.check_prefix(checkpoints_of(key), log.seq, log.link)
-        async for found in log_records(self._journal, key, log.seq, here.seq):
-            await self._outbox.add(log_piece(key, found))
+        async for found in records_beside(self._journal, checkpoints_of(key), log.seq, here.seq):
+            await self._outbox.add(piece_beside(checkpoints_of(key), found))
 
     async def _has_contents(self, key: Key) -> bool:
         if self._blobs is None or (self._bare and key in self._logs):
@@ -510,15 +514,7 @@ class _Outbox:
             self._last = commit.key
 
 
-def _owned(owner: Owner) -> str:
-    return f"{owner[0]}/{owner[1]}" if owner[1] else f"the app {owner[0]}"
-
-
-_OWNERS: Final = 100
-_TRIES: Final = 16
-_PART_BYTES: Final = 2**20
-_FASTER: Final = (SessionConflict, SessionExists)
-_UNABLE: Final = (InvalidInput, ScopeFull, SessionDeleted, SessionErased)
+# --- app: and user: names ------------------------------------------------------------------------
 
 
 class MissingNames(msgspec.Struct):
@@ -602,3 +598,7 @@ def _shared(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         size += more
     if part:
         yield part
+
+
+def _owned(owner: Owner) -> str:
+    return f"{owner[0]}/{owner[1]}" if owner[1] else f"the app {owner[0]}"
