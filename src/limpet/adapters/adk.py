@@ -134,15 +134,15 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
         if key is None:
             return None
         count, after = config.num_recent_events, config.after_timestamp
-        found = await self._limpet.run(lambda lp: self._reader.read(lp, key, count, after))
-        return None if found is None else _session_of(*found)
+        read = await self._limpet.run(lambda lp: self._reader.read(lp, key, count, after))
+        return None if read is None else _session_of(*read)
 
     async def list_sessions(
         self, *, app_name: str, user_id: str | None = None
     ) -> ListSessionsResponse:
         """Sessions without their events, the one that was updated last at the end."""
-        found = await self._limpet.run(lambda lp: adk_events.list_sessions(lp, app_name, user_id))
-        sessions = [_session(head, state, []) for head, state in found]
+        listed = await self._limpet.run(lambda lp: adk_events.list_sessions(lp, app_name, user_id))
+        sessions = [_session(head, state, []) for head, state in listed]
         sessions.sort(key=lambda s: (s.last_update_time, s.user_id, s.id))
         return ListSessionsResponse(sessions=sessions)
 

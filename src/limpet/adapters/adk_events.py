@@ -70,8 +70,8 @@ def adk_state(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def updated_at(values: Mapping[str, Any], recorded: float) -> float:
     """The time of the last update as ADK has it; when it was recorded, if nothing says so."""
-    found = values.get(UPDATED)
-    return float(found) if isinstance(found, (int, float)) else recorded
+    updated = values.get(UPDATED)
+    return float(updated) if isinstance(updated, (int, float)) else recorded
 
 
 def later(before: float, timestamp: Any) -> float:
@@ -159,13 +159,13 @@ def _said(event: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Types and data in our vocabulary, in the order of ADK's parts; one at least."""
     parts = (event.get("content") or {}).get("parts") or []
     spoken = [said for number, part in enumerate(parts) if (said := _part(number, part))]
-    found: list[tuple[str, dict[str, Any]]] = []
+    described: list[tuple[str, dict[str, Any]]] = []
     if spoken:
         kind = "user.message" if event.get("author") == "user" else "agent.message"
-        found.append((kind, _message(event, spoken)))
+        described.append((kind, _message(event, spoken)))
     for number, part in enumerate(parts):
-        found += _tooled(part, f"{event['id']}:{number}")
-    return found or [(OTHER, {})]
+        described += _tooled(part, f"{event['id']}:{number}")
+    return described or [(OTHER, {})]
 
 
 def _part(number: int, part: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -178,8 +178,10 @@ def _part(number: int, part: Mapping[str, Any]) -> dict[str, Any] | None:
         if content := part.get(name):
             media = str(content.get("mime_type") or "application/octet-stream")
             kind = "image" if media.startswith("image/") else "file"
-            found = {"type": kind, "media_type": media, "part": number}
-            return {**found, "uri": content["file_uri"]} if content.get("file_uri") else found
+            described = {"type": kind, "media_type": media, "part": number}
+            return (
+                {**described, "uri": content["file_uri"]} if content.get("file_uri") else described
+            )
     for name in ("executable_code", "code_execution_result"):
         if part.get(name):
             return {"type": "data", "data": {name: part[name]}}
@@ -254,15 +256,15 @@ def _escaped(name: str) -> str:
     return _UNFIT.sub(_mark, name) or _EMPTY
 
 
-def _mark(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _mark(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"%{code:02X}" if code < 256 else f"%u{code:04X}"
 
 
 def _unescaped(name: str) -> str:
     if name == _EMPTY:
         return ""
-    return _ESCAPED.sub(lambda found: chr(int(found[1] or found[2], 16)), name)
+    return _ESCAPED.sub(lambda match: chr(int(match[1] or match[2], 16)), name)
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -346,10 +348,10 @@ async def restore_initial_state(
         if event.type == "session.created":
             begin = {adk_name(str(op.path[0])): op.value for op in event.ops}  # type: ignore[union-attr]
         elif is_whole(event):
-            found = json.loads(await text_in(handle, event))
-            if found.get("invocation_id") == target:
+            whole_event = json.loads(await text_in(handle, event))
+            if whole_event.get("invocation_id") == target:
                 break
-            begin = {n: v for n, v in begin.items() if n not in delta_of(found)}
+            begin = {n: v for n, v in begin.items() if n not in delta_of(whole_event)}
     kept = {
         name: copy.deepcopy(begin[name]) for name, v in delta.items() if v is None and name in begin
     }
@@ -378,7 +380,7 @@ async def list_sessions(
     lp: Limpet, app: str, user: str | None
 ) -> list[tuple[limpet.Head, Mapping[str, Any]]]:
     """Heads and states of all sessions. In the order of creation, which no write changes."""
-    found: list[tuple[limpet.Head, Mapping[str, Any]]] = []
+    sessions: list[tuple[limpet.Head, Mapping[str, Any]]] = []
     cursor: str | None = None
     while True:
         page = await lp.list(
@@ -389,10 +391,10 @@ async def list_sessions(
             if state is None:  # it has an event that cannot be read: what the others made
                 damaged = await lp.find(head.key, tail=0)
                 state = {} if damaged is None else damaged.values
-            found.append((head, state))
+            sessions.append((head, state))
         cursor = page.cursor
         if cursor is None:
-            return found
+            return sessions
 
 
 async def backwards(session: limpet.Session[Any], page: int) -> AsyncIterator[limpet.Event]:

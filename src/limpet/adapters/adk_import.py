@@ -129,9 +129,9 @@ class _Import:
         self, key: Key, state: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
     ) -> limpet.Session[Any]:
         """The session, created with the state that no event accounts for."""
-        found: limpet.Session[Any] | None = await self._lp.find(key, tail=0, actor=IMPORTER)
-        if found is not None:
-            return found
+        stored: limpet.Session[Any] | None = await self._lp.find(key, tail=0, actor=IMPORTER)
+        if stored is not None:
+            return stored
         changed = {name for event in events for name in adk_events.delta_of(event)}
         begin = adk_events.stored_state({n: v for n, v in state.items() if n not in changed})
         self._sessions += 1
@@ -251,17 +251,17 @@ class AdkDatabase(ABC):
 
     async def sessions(self) -> list[AdkKey]:
         """Every session, the one that was updated last at the end."""
-        found = "SELECT app_name, user_id, id FROM sessions ORDER BY update_time, user_id, id"
-        return [AdkKey(*row) for row in await self.rows(found)]
+        query = "SELECT app_name, user_id, id FROM sessions ORDER BY update_time, user_id, id"
+        return [AdkKey(*row) for row in await self.rows(query)]
 
     async def read(self, row: AdkKey) -> AdkSession | None:
         """A session, or None if it was deleted meanwhile."""
         async with self.instant():
-            found = await self.rows(_STATE, *row)
-            if not found:
+            states = await self.rows(_STATE, *row)
+            if not states:
                 return None
             events = await self.rows(_EVENTS.format(order=self.order), *row)
-        return AdkSession(_json(found[0][0]), [_event(*each) for each in events])
+        return AdkSession(_json(states[0][0]), [_event(*each) for each in events])
 
 
 _STATE: Final = "SELECT state FROM sessions WHERE app_name = ?1 AND user_id = ?2 AND id = ?3"
@@ -278,11 +278,11 @@ class _Missing(Exception):
 @asynccontextmanager
 async def open_source(url: str) -> AsyncIterator[AdkDatabase]:
     """Open the database that a URL of ADK names. Raises InvalidURL, StoreFailed."""
-    found = _DRIVER.match(url)
-    if found is None:
+    match = _DRIVER.match(url)
+    if match is None:
         raise InvalidURL(url, "it does not name a SQLite file or a PostgreSQL server", _ADVICE)
-    opened = _SQLite.opened if found[1] == "sqlite" else _Postgres.opened
-    async with opened(url, url[found.end() :]) as source:
+    opened = _SQLite.opened if match[1] == "sqlite" else _Postgres.opened
+    async with opened(url, url[match.end() :]) as source:
         await source.check()
         yield source
 
@@ -385,5 +385,5 @@ def _seconds(at: Any) -> float:
 
 
 def _json(text: Any) -> dict[str, Any]:
-    found = json.loads(text) if isinstance(text, (str, bytes)) else text
-    return found if isinstance(found, dict) else {}
+    value = json.loads(text) if isinstance(text, (str, bytes)) else text
+    return value if isinstance(value, dict) else {}

@@ -183,14 +183,14 @@ def _is_all(known: _CachedTail, after: float | None) -> bool:
 
 def _wanted(known: _CachedTail, count: int | None, after: float | None) -> list[_CachedEvent]:
     """The last `count` of those that can be read and are dated at or after `after`, in order."""
-    found: list[_CachedEvent] = []
+    wanted: list[_CachedEvent] = []
     begin = -math.inf if after is None else after
     for each in reversed(known.events):
         if each.timestamp >= begin:  # NaN is not
-            found.append(each)
-            if len(found) == count:
+            wanted.append(each)
+            if len(wanted) == count:
                 break
-    return found[::-1]
+    return wanted[::-1]
 
 
 async def _longer(
@@ -208,13 +208,15 @@ async def _texts_in(
     session: limpet.Session[Any], page: Sequence[limpet.Event]
 ) -> list[_CachedEvent]:
     """The ADK events in a page. One that cannot be read does not hide the others."""
-    found: list[_CachedEvent] = []
+    events: list[_CachedEvent] = []
     for event in page:
         if event.damage is not None:
             _log.warning("event %d of %s cannot be read: left out", event.seq, session.key)
         if adk_events.is_whole(event):
-            found.append(_CachedEvent(event, session.key, await adk_events.text_in(session, event)))
-    return found
+            events.append(
+                _CachedEvent(event, session.key, await adk_events.text_in(session, event))
+            )
+    return events
 
 
 async def _look_at_all(events: Iterable[_CachedEvent]) -> None:
@@ -277,8 +279,8 @@ def _model_mold(model: BaseModel) -> Callable[[], Any]:
 
 
 def _parts(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Callable[[], Any]]]:
-    found = [(name, mold_of(value)) for name, value in items]
-    return [(name, mold) for name, mold in found if mold is not None]
+    molds = [(name, mold_of(value)) for name, value in items]
+    return [(name, mold) for name, mold in molds if mold is not None]
 
 
 def _filled(holder: Any, parts: list[tuple[Any, Callable[[], Any]]]) -> Any:

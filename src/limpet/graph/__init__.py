@@ -195,5 +195,5 @@ if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        found = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
-        return found
+        value = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+        return value

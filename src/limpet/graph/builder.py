@@ -343,8 +343,8 @@ class GraphBuilder(Generic[S]):
         steps = steps_of(self._nodes, self._edges, self._entry, tuple(self._middleware))
         self._migrations.check(self._plan.version)
         warnings = round_trips(steps, self._plan)
-        for found in warnings:
-            about = (found.node, found.field, found.reducer)
+        for warning in warnings:
+            about = (warning.node, warning.field, warning.reducer)
             _LOG.warning("projection round trip: node=%s field=%s reducer=%s", *about)
         assert self._entry is not None  # as checked
         return CompiledGraph(
@@ -371,8 +371,10 @@ def steps_of(
     leaving, names = check_edges(nodes, edges, entry), frozenset(nodes)
     steps = {}
     for name, (layers, make) in nodes.items():
-        found = leaving.get(name) or Edge(name)
-        steps[name] = make(outer + layers, Edge(name, found.target, found.fn, names, found.drawn))
+        declared = leaving.get(name) or Edge(name)
+        steps[name] = make(
+            outer + layers, Edge(name, declared.target, declared.fn, names, declared.drawn)
+        )
     assert entry is not None  # as checked
     check_ways(nodes, leaving, entry)
     return steps
@@ -421,11 +423,11 @@ def check_edges(nodes: Iterable[str], edges: Iterable[Edge], entry: str | None) 
         raise NoDeclaredEntry("set_entry was not called")
     if entry not in names:
         raise NoDeclaredEntry(f"{entry!r} is not a node of this graph")
-    found: dict[str, Edge] = {}
+    leaving: dict[str, Edge] = {}
     for edge in edges:
-        if found.setdefault(edge.source, edge) is not edge:
+        if leaving.setdefault(edge.source, edge) is not edge:
             raise MultipleOutgoingEdges(edge.source)
-    return found
+    return leaving
 
 
 def check_ways(nodes: Iterable[str], edges: Mapping[str, Edge], entry: str) -> None:
@@ -555,13 +557,13 @@ def _branch(node: str, name: str, given: Any) -> Branch:
 
 def round_trips(steps: Mapping[str, Any], plan: StatePlan[Any]) -> tuple[CompileWarning, ...]:
     """The fields whose value goes into a graph inside and comes back, to be added once more."""
-    found = []
+    warnings = []
     for name, step in steps.items():
         for inward, outward in _ways(step):
             for inner, outer in inward.items():
                 reducer = plan.fields[outer].reducer
                 if outward.get(outer) == inner and isinstance(reducer, _GROWING):
-                    found.append(
+                    warnings.append(
                         CompileWarning(
                             category="projection_reducer_round_trip",
                             node=name,
@@ -569,7 +571,7 @@ def round_trips(steps: Mapping[str, Any], plan: StatePlan[Any]) -> tuple[Compile
                             reducer=reducer.name,
                         )
                     )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(warnings))
 
 
 def _ways(step: Any) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]]]:

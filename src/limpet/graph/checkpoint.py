@@ -332,8 +332,8 @@ class InMemoryCheckpointer:
 
     async def claim(self, record: CheckpointRecord, revision: int, /) -> bool:
         """Save the record if the stored one has this revision."""
-        found = self._kept.get(record.invocation_id)
-        if revision != (0 if found is None else found.revision):
+        stored = self._kept.get(record.invocation_id)
+        if revision != (0 if stored is None else stored.revision):
             return False
         await self.save(record)
         return True
@@ -347,10 +347,10 @@ class InMemoryCheckpointer:
 
     async def pass_on(self, pointer: CheckpointRecord, record: CheckpointRecord, /) -> bool:
         """Save both records, or neither."""
-        found = self._kept.get(pointer.invocation_id)
+        stored = self._kept.get(pointer.invocation_id)
         if (
-            found is None
-            or found.revision != pointer.revision
+            stored is None
+            or stored.revision != pointer.revision
             or record.invocation_id in self._kept
         ):
             return False
@@ -392,8 +392,10 @@ class InMemoryCheckpointer:
         """Summaries in the order of their ids."""
         wanted = filter_of(filter, CheckpointFilter)
         records = [await self.load(name) for name in sorted(self._kept)]
-        found = [r.summary() for r in records if r is not None and matches(r.summary(), wanted)]
-        return page_of(found, [item.invocation_id for item in found], wanted.limit, wanted.cursor)
+        summaries = [r.summary() for r in records if r is not None and matches(r.summary(), wanted)]
+        return page_of(
+            summaries, [item.invocation_id for item in summaries], wanted.limit, wanted.cursor
+        )
 
     def _put(self, invocation_id: str, document: Any) -> None:
         before = self._kept.pop(invocation_id, None)
@@ -408,8 +410,8 @@ class InMemoryCheckpointer:
 
 def flush_every_of(checkpointer: Checkpointer) -> int:
     """The number of steps inside a fan-out that this checkpointer saves at a time."""
-    found = getattr(checkpointer, "flush_every", 1)
-    return found if type(found) is int and found > 0 else 1
+    count = getattr(checkpointer, "flush_every", 1)
+    return count if type(count) is int and count > 0 else 1
 
 
 def warn_missing(invocation_id: str) -> None:
@@ -419,10 +421,10 @@ def warn_missing(invocation_id: str) -> None:
 
 def is_over(invocation_id: str, documents: Mapping[str, Mapping[str, Any]]) -> bool:
     """True if an invocation, or the one that went on in its place, has completed or is gone."""
-    found = documents.get(invocation_id)
-    while found is not None and found.get("status") == "resumed":
-        found = documents.get(found["resumed_as"])
-    return found is None or found.get("status") == "completed"
+    document = documents.get(invocation_id)
+    while document is not None and document.get("status") == "resumed":
+        document = documents.get(document["resumed_as"])
+    return document is None or document.get("status") == "completed"
 
 
 def matches(item: CheckpointSummary, wanted: CheckpointFilter) -> bool:

@@ -412,7 +412,7 @@ def unwrap(group: BaseExceptionGroup[BaseException]) -> NoReturn:
     signals, others = group.split(SuspendSignal)
     if signals is None:
         raise group
-    found: BaseException = signals if others is None else others
-    while others is None and isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    raise found from None
+    error: BaseException = signals if others is None else others
+    while others is None and isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    raise error from None

@@ -345,8 +345,8 @@ class ChatHarness(Generic[S]):
         if checkpointer is None:
             return None
         asked = CheckpointFilter(session_id=session_id, status="suspended", limit=1)
-        for found in await checkpointer.list(asked):
-            record = await checkpointer.load(found.invocation_id)
+        for summary in await checkpointer.list(asked):
+            record = await checkpointer.load(summary.invocation_id)
             if record is not None and record.suspension is not None:
                 wanted = msgspec.convert(record.suspension["descriptor"], SuspensionDescriptor)
                 return ChatReply(kind="suspended", descriptor=wanted, pending=record.invocation_id)

@@ -180,12 +180,12 @@ class FailureIsolationMiddleware:
 
 
 def _categories(error: BaseException | None) -> set[str]:
-    found = set()
+    categories = set()
     while error is not None:
         if isinstance(category := getattr(error, "category", None), str):
-            found.add(category)
+            categories.add(category)
         error = error.__cause__
-    return found
+    return categories
 
 
 async def _called(hook: Callable[..., Any] | None, *args: Any) -> None:

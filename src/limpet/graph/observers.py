@@ -241,9 +241,9 @@ async def drain_events_for(
     deliveries: set[Delivery], invocation_id: str, seconds: float | None
 ) -> Drained:
     """Wait until what the invocation has emitted up to now is delivered, `seconds` at most."""
-    found = [d for d in deliveries if d.invocation_id == invocation_id and d.waiting]
-    _check_outside([delivery.task for delivery in found])
-    asked = [(delivery, *delivery.caught_up()) for delivery in found]
+    pending = [d for d in deliveries if d.invocation_id == invocation_id and d.waiting]
+    _check_outside([delivery.task for delivery in pending])
+    asked = [(delivery, *delivery.caught_up()) for delivery in pending]
     if not asked:
         return Drained(0, False)
     _, late = await asyncio.wait([future for *_, future in asked], timeout=seconds)

@@ -74,7 +74,7 @@ class IdentitySpanProcessor(SpanProcessor):  # type: ignore[misc, unused-ignore]
 
 def _attributes(span: GraphSpan) -> dict[str, str | int]:
     """Identity and place of the part; what does not apply is left out."""
-    found = {
+    attributes = {
         "session_id": span.session_id,
         "invocation_id": span.invocation_id,
         "correlation_id": span.correlation_id,
@@ -85,7 +85,7 @@ def _attributes(span: GraphSpan) -> dict[str, str | int]:
         "graph.fan_out_index": span.fan_out_index,
         "graph.branch_name": span.branch_name,
     }
-    return {_PREFIX + name: value for name, value in found.items() if value is not None}
+    return {_PREFIX + name: value for name, value in attributes.items() if value is not None}
 
 
 def _ended(span: trace.Span, part: GraphSpan, error: BaseException) -> None:

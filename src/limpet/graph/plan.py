@@ -70,13 +70,13 @@ class GraphPlan(Generic[S]):
     def inside(self, node: str) -> GraphPlan[Any] | None:
         """The graph that a subgraph node runs; None for any other node."""
         step: Any = self.steps.get(node)
-        found: GraphPlan[Any] | None = step.graph if _kind(step) == "subgraph" else None
-        return found
+        graph: GraphPlan[Any] | None = step.graph if _kind(step) == "subgraph" else None
+        return graph
 
     def branches_of(self, node: str) -> Mapping[str, Any]:
         """The branches of a parallel-branches node, by name."""
-        found: Mapping[str, Any] = getattr(self.steps.get(node), "branches", {})
-        return found
+        branches: Mapping[str, Any] = getattr(self.steps.get(node), "branches", {})
+        return branches
 
     def branch_graph(self, node: str, key: str) -> GraphPlan[Any] | None:
         """The graph that an instance or a branch runs; None for a branch that is a call."""

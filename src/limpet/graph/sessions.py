@@ -156,18 +156,18 @@ class InMemorySessionStore:
 
     async def load(self, session_id: str, /) -> SessionRecord | None:
         """The newest record, as a copy."""
-        found = self._records.get(session_key(session_id))
-        return None if found is None else _copied(found)
+        record = self._records.get(session_key(session_id))
+        return None if record is None else _copied(record)
 
     async def save(
         self, session_id: str, record: SessionRecord, /, *, expected_version: int | None = None
     ) -> int:
         """Replace the record. Returns its version."""
         old = self._records.get(session_key(session_id))
-        found = 0 if old is None else self._versions[session_id]
+        current = 0 if old is None else self._versions[session_id]
         made = _copied(check_record(record))
-        if expected_version is not None and expected_version != found:
-            raise SessionWriteConflict(session_id, expected_version, found)
+        if expected_version is not None and expected_version != current:
+            raise SessionWriteConflict(session_id, expected_version, current)
         now, version = datetime.now(UTC), self._versions.get(session_id, 0) + 1
         self._versions[session_id] = version
         self._records[session_id] = msgspec.structs.replace(
@@ -186,9 +186,11 @@ class InMemorySessionStore:
     async def list(self, filter: SessionFilter | None = None, /) -> RecordListing[SessionSummary]:
         """Summaries in the order of their ids."""
         wanted = filter_of(filter, SessionFilter)
-        found = [_summary(self._records[name]) for name in sorted(self._records)]
-        found = [item for item in found if _matches(item, wanted)]
-        return page_of(found, [item.session_id for item in found], wanted.limit, wanted.cursor)
+        summaries = [_summary(self._records[name]) for name in sorted(self._records)]
+        summaries = [item for item in summaries if _matches(item, wanted)]
+        return page_of(
+            summaries, [item.session_id for item in summaries], wanted.limit, wanted.cursor
+        )
 
     async def acquire_lock(self, session_id: str, /) -> None:
         """Wait for the session's lock and take it."""

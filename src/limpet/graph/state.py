@@ -344,12 +344,12 @@ def plan_of(of: type[S]) -> StatePlan[S]:
         raise GraphInvalid(
             f"{described(of)} is not a State class. Pass a subclass of limpet.graph.State."
         )
-    found: StatePlan[S] | None = of.__dict__.get("__plan__")
-    if found is None or found.version != of.schema_version:
+    plan: StatePlan[S] | None = of.__dict__.get("__plan__")
+    if plan is None or plan.version != of.schema_version:
         _check_class(of)
-        found = StatePlan(of)
-        of.__plan__ = found  # type: ignore[attr-defined]  # a cache of this module
-    return found
+        plan = StatePlan(of)
+        of.__plan__ = plan  # type: ignore[attr-defined]  # a cache of this module
+    return plan
 
 
 def _check_class(of: type[State]) -> None:
@@ -383,16 +383,16 @@ def invalid(
 
 def _reducer(of: type[BaseModel], name: str) -> Reducer:
     metadata = of.model_fields[name].metadata
-    found = [item for item in metadata if isinstance(item, Reducer)]
-    if len(found) > 1:
-        names = " and ".join(reducer.name for reducer in found)
+    reducers = [item for item in metadata if isinstance(item, Reducer)]
+    if len(reducers) > 1:
+        names = " and ".join(reducer.name for reducer in reducers)
         raise ConflictingReducers(name, f"the reducers {names}")
     for item in metadata:
         if any(item is factory for factory in FACTORIES):
             raise ReducerConfigurationInvalid(
                 f"{of.__name__}.{name} has {item.__name__} without its argument", "Call it"
             )
-    return found[0] if found else last_write_wins
+    return reducers[0] if reducers else last_write_wins
 
 
 def _container(annotation: Any) -> Any:

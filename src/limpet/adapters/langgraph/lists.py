@@ -113,10 +113,10 @@ class _Run:
     def _is_exact(self, looked: Iterable[tuple[int, Mapping[str, Any]]]) -> bool:
         """True if fields that are equal are also of the same types."""
         exacts = self.exacts
-        found = [(exacts[place], fields) for place, fields in looked if place in exacts]
-        then = b",".join([raw for (_, raw), _ in found])
+        compared = [(exacts[place], fields) for place, fields in looked if place in exacts]
+        then = b",".join([raw for (_, raw), _ in compared])
         try:  # in one call: this is asked of 64 messages in every turn
-            return _exact([of(fields) for (of, _), fields in found]) == b"[%b]" % then
+            return _exact([of(fields) for (of, _), fields in compared]) == b"[%b]" % then
         except _UNWRITABLE:
             return False
 
@@ -187,9 +187,9 @@ class List:
 
     def _value(self, codec: Values, place: int) -> Any:
         run = self._run
-        found = run.live[place]
-        if found is not None and run.is_same(place, found.__dict__):
-            return found
+        message = run.live[place]
+        if message is not None and run.is_same(place, message.__dict__):
+            return message
         value = codec.decode(run.data[place])
         run.show(place, value)
         return value

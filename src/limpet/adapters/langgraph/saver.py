@@ -189,10 +189,10 @@ class LimpetSaver(SyncSaver):
     ) -> AsyncIterator[CheckpointTuple]:
         left = limit
         async for thread in self._listed(config):
-            for found in await self._list_thread(thread, config, filter, before, left):
+            for checkpoint in await self._list_thread(thread, config, filter, before, left):
                 if left is not None:
                     left -= 1
-                yield found
+                yield checkpoint
             if left is not None and left <= 0:
                 return
 
@@ -225,17 +225,17 @@ class LimpetSaver(SyncSaver):
         limit: int | None,
     ) -> Any:
         opened = self._opened(thread)
-        found: Any = []
+        tuples: Any = []
         async with opened.lock:
             if not await opened.load(self._lp):
-                return found
+                return tuples
             for node in selected(opened.tree, config, before):
-                if limit is not None and len(found) >= limit:
+                if limit is not None and len(tuples) >= limit:
                     break
                 metadata = opened.tree.metadata(node)
                 if all(metadata.get(name) == value for name, value in (filter or {}).items()):
-                    found.append(tuple_of(opened, node))
-        return found
+                    tuples.append(tuple_of(opened, node))
+        return tuples
 
     @on_store_loop
     async def aget_delta_channel_history(
@@ -244,10 +244,10 @@ class LimpetSaver(SyncSaver):
         place = place_in(config)
         opened = self._opened(place.thread)
         async with opened.lock:
-            found = await opened.load(self._lp) and node_at(opened, place)
-            if not found:
+            node = await opened.load(self._lp) and node_at(opened, place)
+            if not node:
                 return {name: {"writes": []} for name in channels}
-            return opened.tree.history(found, channels)
+            return opened.tree.history(node, channels)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -453,14 +453,14 @@ class LimpetSaver(SyncSaver):
 
     def _opened(self, thread: str) -> OpenThread:
         """The thread in memory. The one that was not used for longest makes room."""
-        found = self._threads.get(thread)
-        if found is None:
-            found = self._threads[thread] = OpenThread(self._key(thread), self._values)
+        opened = self._threads.get(thread)
+        if opened is None:
+            opened = self._threads[thread] = OpenThread(self._key(thread), self._values)
             if len(self._threads) > _THREADS_MAX:
                 self._threads.popitem(last=False)
         else:
             self._threads.move_to_end(thread)
-        return found
+        return opened
 
 
 class CheckpointPlace(NamedTuple):

@@ -143,30 +143,30 @@ class LimpetStore(LoopBound, BaseStore):  # type: ignore[misc]  # no types where
 
     async def _search(self, op: SearchOp) -> list[SearchItem]:
         documents, now = self._documents(), self._now()
-        found: list[Document] = []
+        matching: list[Document] = []
         for prefix in _prefixes(op.namespace_prefix):
             async for document in _all(documents, prefix):
                 if not _is_live(document, now) or not _meets(document.value["value"], op.filter):
                     continue
                 if prefix != _LONG or _is_below(_parts(document)[0], op.namespace_prefix):
-                    found.append(document)
-        found.sort(key=lambda document: document.value["updated"], reverse=True)
-        page = found[op.offset : op.offset + op.limit]
+                    matching.append(document)
+        matching.sort(key=lambda document: document.value["updated"], reverse=True)
+        page = matching[op.offset : op.offset + op.limit]
         if op.refresh_ttl:
             for document in page:
                 await self._refresh(documents, document)
         return [_item(SearchItem, document) for document in page]
 
     async def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
-        found: set[Namespace] = set()
+        namespaces: set[Namespace] = set()
         now = self._now()
         async for document in _all(self._documents(), ""):
             if not _is_live(document, now):
                 continue
             namespace, _ = _parts(document)
             if _matches(namespace, op.match_conditions or ()):
-                found.add(namespace[: op.max_depth])
-        return sorted(found)[op.offset : op.offset + op.limit]
+                namespaces.add(namespace[: op.max_depth])
+        return sorted(namespaces)[op.offset : op.offset + op.limit]
 
     async def _refresh(self, documents: Documents, document: Document) -> None:
         """Begin the time to live of an item again, unless it was changed meanwhile."""
@@ -279,13 +279,13 @@ def _joined(namespace: Namespace) -> str:
     return _FIRST.sub(_mark, _UNFIT.sub(_mark, joined))
 
 
-def _mark(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _mark(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"%{code:02X}" if code < 256 else f"%u{code:04X}"
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1] or found[2], 16)), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[1] or match[2], 16)), text)
 
 
 def _parts(document: Document) -> tuple[Namespace, str]:

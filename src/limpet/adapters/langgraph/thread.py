@@ -132,8 +132,8 @@ class Thread:
 
     def nodes(self, ns: str) -> list[CheckpointNode]:
         """The checkpoints of a namespace that are not hidden, the newest first."""
-        found = self._nodes.get(ns, {}).values()
-        return [node for node in reversed(found) if node is not None and not node.hidden]
+        nodes = self._nodes.get(ns, {}).values()
+        return [node for node in reversed(nodes) if node is not None and not node.hidden]
 
     def find(self, ns: str, id: str | None) -> CheckpointNode | None:
         """The checkpoint of this id, or the newest one. Raises UnreadableCheckpoint."""
@@ -194,20 +194,20 @@ class Thread:
 
         Hidden checkpoints count: what was removed from view can still be built upon.
         """
-        found: dict[str, dict[str, Any]] = {name: {"writes": []} for name in channels}
-        left = set(found)
+        histories: dict[str, dict[str, Any]] = {name: {"writes": []} for name in channels}
+        left = set(histories)
         parent = self._parent(node)
         while parent is not None and left:
             for write in reversed(self.pending(parent.ns, parent.id)):
                 if write[1] in left:
-                    found[write[1]]["writes"].append(write)
+                    histories[write[1]]["writes"].append(write)
             for name in left & parent.values.keys():
-                found[name]["seed"] = self._value(parent, name)
+                histories[name]["seed"] = self._value(parent, name)
                 left.discard(name)
             parent = self._parent(parent)
-        for entry in found.values():
+        for entry in histories.values():
             entry["writes"].reverse()
-        return found
+        return histories
 
     def _parent(self, node: CheckpointNode) -> CheckpointNode | None:
         return None if node.parent is None else self._nodes[node.ns].get(node.parent)
@@ -328,17 +328,17 @@ class Thread:
 
     def _written_since(self) -> dict[str, dict[bytes, list[int]]]:
         """By channel, the items that were written since the last checkpoint, and where each is."""
-        found: dict[str, dict[bytes, list[int]]] = {}
+        places: dict[str, dict[bytes, list[int]]] = {}
         for number in range(self._count, 0, -1):
             rows = self._written.get(number)
             if rows is None:
-                return found
+                return places
             for place, (channel, value, *_) in enumerate(rows):
                 items = enumerate(value) if isinstance(value, list) else [(-1, value)]
                 for at, item in items:
                     if len(text := raw(item)) >= _REFER_BYTES_MIN:
-                        found.setdefault(channel, {})[text] = [self._count + 1 - number, place, at]
-        return found
+                        places.setdefault(channel, {})[text] = [self._count + 1 - number, place, at]
+        return places
 
     def writes(
         self, ns: str, id: str, writes: Sequence[tuple[str, Any]], task: str, path: str
@@ -464,12 +464,12 @@ class Thread:
     def _growths(
         self, data: Mapping[str, Any], shape: Mapping[str, Any], on: CheckpointNode
     ) -> Mapping[str, Growth]:
-        found = {}
+        growths = {}
         for name, (keep, items, *tail) in data.get("lists", {}).items():
-            found[name] = Growth(keep, [self._item(i) for i in items], tail[0] if tail else 0)
+            growths[name] = Growth(keep, [self._item(i) for i in items], tail[0] if tail else 0)
         for name, refs in shape.get("grown", {}).items():
-            found[name] = Growth(on.values[name].count, [self._write(ref) for ref in refs])
-        return found
+            growths[name] = Growth(on.values[name].count, [self._write(ref) for ref in refs])
+        return growths
 
     def _item(self, item: Any) -> Any:
         is_ref = isinstance(item, dict) and item.get(FORM) == _WRITTEN
@@ -549,21 +549,21 @@ def set_versions(
     data: dict[str, Any], shape: dict[str, Any], on: CheckpointNode, checkpoint: Mapping[str, Any]
 ) -> None:
     """Versions that count up by one, and nodes that saw the versions that were, are a shape."""
-    found: dict[str, Any] = {}
-    set_changes(found, "versions", on.versions, checkpoint["channel_versions"])
-    set_changes(found, "seen", on.seen, checkpoint["versions_seen"])
+    changes: dict[str, Any] = {}
+    set_changes(changes, "versions", on.versions, checkpoint["channel_versions"])
+    set_changes(changes, "seen", on.seen, checkpoint["versions_seen"])
     top = _top(on.versions)
-    raised = [name for name, version in found.get("versions", {}).items() if version == top + 1]
-    if raised and len(raised) == len(found["versions"]) and top >= 0:
+    raised = [name for name, version in changes.get("versions", {}).items() if version == top + 1]
+    if raised and len(raised) == len(changes["versions"]) and top >= 0:
         shape["raised"] = raised
-        del found["versions"]
-    saw = {node: list(seen) for node, seen in found.get("seen", {}).items()}
+        del changes["versions"]
+    saw = {node: list(seen) for node, seen in changes.get("seen", {}).items()}
     if saw and all(
-        seen == {n: on.versions.get(n, ABSENT) for n in seen} for seen in found["seen"].values()
+        seen == {n: on.versions.get(n, ABSENT) for n in seen} for seen in changes["seen"].values()
     ):
         shape["saw"] = saw
-        del found["seen"]
-    for name, part in found.items():
+        del changes["seen"]
+    for name, part in changes.items():
         (shape if name.endswith("_gone") else data)[name] = part
 
 

@@ -198,16 +198,16 @@ _DEFAULTS: dict[type[Any], dict[str, Any]] = {}
 
 
 def _defaults(cls: type[Any]) -> dict[str, Any]:
-    found = _DEFAULTS.get(cls)
-    if found is None:
+    defaults = _DEFAULTS.get(cls)
+    if defaults is None:
         fields = cls.model_fields.items()
-        found = {
+        defaults = {
             name: field.get_default(call_default_factory=True, validated_data={})
             for name, field in fields
             if not field.is_required()
         }
-        _DEFAULTS[cls] = found
-    return found
+        _DEFAULTS[cls] = defaults
+    return defaults
 
 
 class Values:

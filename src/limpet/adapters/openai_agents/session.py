@@ -185,8 +185,8 @@ class LimpetSession:
 
     async def _take_waiting(self, lp: Limpet) -> list[int]:
         with self._lock:
-            found, self._waiting = self._waiting, []
-        return await self._pending(lp) if found is None else found
+            waiting, self._waiting = self._waiting, []
+        return await self._pending(lp) if waiting is None else waiting
 
     async def _pending(self, lp: Limpet) -> list[int]:
         try:
@@ -239,15 +239,15 @@ class LimpetSession:
 
 async def newest_items(session: Session[Any], most: int | None) -> list[Item]:
     """The newest items in view, the oldest first. One that cannot be read is left out."""
-    found: list[Item] = []
+    items: list[Item] = []
     async with aclosing(_events_in_view(session, page=most)) as events:
         async for event in events:
             if (item := item_of(event)) is not None:
-                found.append(item)
-                if len(found) == most:
+                items.append(item)
+                if len(items) == most:
                     break
-    found.reverse()
-    return found
+    items.reverse()
+    return items
 
 
 async def newest_event(session: Session[Any], *, before: int | None = None) -> Event | None:

@@ -171,12 +171,12 @@ class CheckpointWriter:
         frame.rest = rest or ((), None)
         return frame
 
-    def begin(self, frame: LiveFrame, total: int, found: Progress | None) -> None:
-        """Begin a fan-out or branches; `found` is how far a resumed run had come."""
-        slots: dict[str, ProgressSlot | FrameStack] = {} if found is None else dict(found.slots)
-        if found is None and frame.progress is not None and frame.progress.stored:
+    def begin(self, frame: LiveFrame, total: int, resumed: Progress | None) -> None:
+        """Begin a fan-out or branches; `resumed` is the progress that a resumed run found."""
+        slots: dict[str, ProgressSlot | FrameStack] = {} if resumed is None else dict(resumed.slots)
+        if resumed is None and frame.progress is not None and frame.progress.stored:
             self._ops.append(Set((*frame.path, "progress"), None))  # of an attempt that failed
-        frame.progress = LiveProgress(total, slots, stored=found is not None)
+        frame.progress = LiveProgress(total, slots, stored=resumed is not None)
         frame.rest = ((), None)
 
     def enter_slot(

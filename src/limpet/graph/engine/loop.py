@@ -68,15 +68,15 @@ class Edge:
         if self.fn is None:
             return self.target
         try:
-            found = self.fn(state)
+            target = self.fn(state)
         except Exception as error:
             reason = error_text(error)
             raise EdgeException(reason, node=self.source, recoverable_state=state) from error
-        if found is END and self.ends:
+        if target is END and self.ends:
             return None
-        if isinstance(found, str) and found in self.names:
-            return found
-        named = repr(found) if isinstance(found, (str, End)) else described(found)
+        if isinstance(target, str) and target in self.names:
+            return target
+        named = repr(target) if isinstance(target, (str, End)) else described(target)
         raise RoutingError(named, node=self.source, recoverable_state=state)
 
 

@@ -92,8 +92,8 @@ class FanOutStep:
     async def run(self, scope: Scope, state: Any) -> Any:
         """Run what is left of the instances; the update with the results of all of them."""
         items, total = self._items(state)
-        found = scope.take_rest()
-        progress = None if found is None else found[1]
+        rest = scope.take_rest()
+        progress = None if rest is None else rest[1]
         if progress is not None and progress.total != total:
             reason = f"{self.name!r} had {progress.total} instances and now has {total}"
             raise CheckpointRecordInvalid(scope.run.invocation_id, reason)
@@ -102,7 +102,7 @@ class FanOutStep:
         writer, frame = scope.run.writer, scope.frame
         if writer is not None and frame is not None:
             writer.begin(frame, total, progress)
-        work = _Work(self, scope, state, items, total, self._found(scope, progress))
+        work = _Work(self, scope, state, items, total, self._resumable(scope, progress))
         concurrency = self._concurrency(state, total)
         try:
             await run_together([work.some() for _ in range(min(concurrency, work.left))])
@@ -113,7 +113,7 @@ class FanOutStep:
             raise NodeException(reason, node=self.name, recoverable_state=state) from error
         return self._update(work.results)
 
-    def _found(self, scope: Scope, progress: Progress | None) -> Mapping[str, ProgressSlot]:
+    def _resumable(self, scope: Scope, progress: Progress | None) -> Mapping[str, ProgressSlot]:
         """The slots of the instances that a resumed run goes on with.
 
         Those that are to restart are left out, unless the invocation has taken a signal: what it
@@ -168,7 +168,7 @@ class FanOutStep:
         return update
 
     async def instance(
-        self, scope: Scope, state: Any, item: Any, at: int, found: ProgressSlot | None
+        self, scope: Scope, state: Any, item: Any, at: int, slot: ProgressSlot | None
     ) -> Any:
         """Run one instance, or the rest of it; the inner fields that are collected."""
         graph, run, settings = self.graph, scope.run, self.settings
@@ -176,7 +176,7 @@ class FanOutStep:
             run, graph, scope, fan_out_index=at, collecting=settings.error_policy == "collect"
         )
         more = {} if settings.item_field is None else {settings.item_field: item}
-        frames = () if found is None else found.frames
+        frames = () if slot is None else slot.frames
         start, node = start_inside(
             inner, frames, self.name, lambda: self.projection.enter(state, **more)
         )
@@ -217,14 +217,14 @@ class _Work:
         state: Any,
         items: Any,
         total: int,
-        found: Mapping[str, ProgressSlot],
+        slots: Mapping[str, ProgressSlot],
     ) -> None:
         self._step, self._scope, self._state, self._items = step, scope, state, items
         self.results: list[Any] = [None] * total
-        self._found = found
+        self._slots = slots
         todo = []
         for at in range(total):
-            slot = self._found.get(str(at))
+            slot = self._slots.get(str(at))
             if slot is not None and slot.done:
                 self.results[at] = step.loaded(slot)
             else:
@@ -246,9 +246,9 @@ class _Work:
 
     async def _one(self, at: int) -> Any:
         item = None if self._items is None else self._items[at]
-        found = self._found.get(str(at))
+        slot = self._slots.get(str(at))
         try:
-            instance = self._step.instance(self._scope, self._state, item, at, found)
+            instance = self._step.instance(self._scope, self._state, item, at, slot)
             return await unwrap_suspension(instance)
         except SuspendSignal as signal:
             signal.leave("fan_out_index", at)
@@ -308,8 +308,8 @@ class BranchesStep:
 
     async def run(self, scope: Scope, state: Any) -> Any:
         """Run the branches that are left; the updates of all of them."""
-        found = scope.take_rest()
-        progress = None if found is None else found[1]
+        rest = scope.take_rest()
+        progress = None if rest is None else rest[1]
         slots = {} if progress is None else progress.slots
         results: dict[str, ProgressSlot | Mapping[str, Any]] = {
             name: self._loaded(slot) for name, slot in slots.items() if slot.done
@@ -330,12 +330,12 @@ class BranchesStep:
         scope: Scope,
         state: Any,
         name: str,
-        found: ProgressSlot | None,
+        slot: ProgressSlot | None,
         results: dict[str, Any],
     ) -> None:
         """Run one branch and keep its update, or its error."""
         try:
-            result: Any = await unwrap_suspension(self._update(scope, state, name, found))
+            result: Any = await unwrap_suspension(self._update(scope, state, name, slot))
         except SuspendSignal as signal:
             signal.leave("branch_name", name)
             raise
@@ -356,9 +356,9 @@ class BranchesStep:
             slot = result if isinstance(result, ProgressSlot) else self._stored(result)
             await writer.complete_slot(frame, name, slot)
 
-    async def _update(self, scope: Scope, state: Any, name: str, found: ProgressSlot | None) -> Any:
+    async def _update(self, scope: Scope, state: Any, name: str, slot: ProgressSlot | None) -> Any:
         branch, projection = self.branches[name]
-        if found is None and branch.when is not None and not branch.when(state):
+        if slot is None and branch.when is not None and not branch.when(state):
             return None
         inner = Scope(
             scope.run,
@@ -370,7 +370,7 @@ class BranchesStep:
         with scope.run.span("branch", name, inner):
             if projection is None:
                 return await self._called(inner, branch, state, name)
-            return await self._run_subgraph(scope, inner, branch, projection, state, found)
+            return await self._run_subgraph(scope, inner, branch, projection, state, slot)
 
     async def _called(self, inner: Scope, branch: Branch, state: Any, name: str) -> Any:
         assert branch.call is not None
@@ -394,9 +394,9 @@ class BranchesStep:
         branch: Branch,
         projection: CheckedProjection,
         state: Any,
-        found: ProgressSlot | None,
+        slot: ProgressSlot | None,
     ) -> Any:
-        frames = () if found is None else found.frames
+        frames = () if slot is None else slot.frames
         start, node = start_inside(inner, frames, self.name, lambda: projection.enter(state))
         attempt = _attempts(scope, inner, inner.branch_name or "", node, branch.middleware)
         result = await with_middleware(branch.middleware, attempt)(start)

@@ -409,9 +409,9 @@ def _into(
     completed: bool,
 ) -> tuple[Frame, ...]:
     for frame in frames[:-1]:
-        found = graph.inside(frame.node or "")
-        assert found is not None  # as checked
-        graph = found
+        inner = graph.inside(frame.node or "")
+        assert inner is not None  # as checked
+        graph = inner
     last = frames[-1]
     name = last.node or ""
     if slots:

@@ -1,4 +1,10 @@
-"""Label texts: how any text becomes the value of a label, by which documents are found."""
+"""Checkpointers over Limpet: every invocation of a graph is a session, every step one commit.
+
+A step is written as the operations that the engine made for it, so its cost is what it changed. The
+newest record is the session's state; its log shows every step. A checkpointer and a session store
+of one Limpet, or of one file or database, save a suspended invocation and its session in one
+commit.
+"""
 
 from __future__ import annotations
 
@@ -276,22 +282,22 @@ class StoredCheckpoints:
     ) -> RecordListing[CheckpointSummary]:
         """Summaries in the order in which the invocations began."""
         wanted = filter_of(filter, CheckpointFilter)
-        found: list[CheckpointSummary] = []
+        items: list[CheckpointSummary] = []
         cursor, limit = wanted.cursor, wanted.limit
         if cursor is None and (first := await self._first(wanted.correlation_id)) is not None:
-            found = [record_of(first.head, first.values).summary()]
-            found = [item for item in found if matches(item, wanted)]
-            if len(found) == limit:
-                return RecordListing.of(found, _AFTER_FIRST)
+            items = [record_of(first.head, first.values).summary()]
+            items = [item for item in items if matches(item, wanted)]
+            if len(items) == limit:
+                return RecordListing.of(items, _AFTER_FIRST)
         cursor = None if cursor == _AFTER_FIRST else cursor
         while True:
-            left = _PAGE if limit is None else min(_PAGE, limit - len(found))
+            left = _PAGE if limit is None else min(_PAGE, limit - len(items))
             labels = query_labels(wanted)
             page = await self.documents.page(labels=labels, limit=left, cursor=cursor, state=True)
-            found += [item for item in summaries(page) if matches(item, wanted)]
+            items += [item for item in summaries(page) if matches(item, wanted)]
             cursor = page.cursor
-            if cursor is None or (limit is not None and len(found) >= limit):
-                return RecordListing.of(found, cursor)
+            if cursor is None or (limit is not None and len(items) >= limit):
+                return RecordListing.of(items, cursor)
 
     async def session(self, invocation_id: str, /) -> Handle | None:
         """The session of an invocation, whose log has every step; None if there is none."""
@@ -439,11 +445,11 @@ def record_of(head: Head, values: Mapping[str, Any]) -> CheckpointRecord:
 
 def summaries(page: Page) -> list[CheckpointSummary]:
     """The records of a page that was read with its states."""
-    found = []
+    listed = []
     for head in page.items:
         if head.key in page.states:
-            found.append(record_of(head, page.states[head.key]).summary())
-    return found
+            listed.append(record_of(head, page.states[head.key]).summary())
+    return listed
 
 
 class Retention:
@@ -472,13 +478,13 @@ class Retention:
             await self._documents.delete(self._kept.pop(0))
 
     async def _read(self) -> list[str]:
-        found: list[tuple[int, str]] = []
+        saved: list[tuple[int, str]] = []
         documents: dict[str, Mapping[str, Any]] = {}
         cursor = None
         while True:
             page = await self._documents.page(limit=_PAGE, cursor=cursor, state=True)
-            found += [(head.updated_us, head.key.id) for head in page.items]
+            saved += [(head.updated_us, head.key.id) for head in page.items]
             documents |= {head.key.id: page.states.get(head.key, {}) for head in page.items}
             cursor = page.cursor
             if cursor is None:
-                return [id for _, id in sorted(found) if is_over(id, documents)]
+                return [id for _, id in sorted(saved) if is_over(id, documents)]

@@ -158,11 +158,11 @@ class RecordDocuments:
         """
         if session is not None and expected in (None, session.version):
             return session
-        found = await self._living(await self.limpet(), id)
-        version = 0 if found is None else found.version
+        stored = await self._living(await self.limpet(), id)
+        version = 0 if stored is None else stored.version
         if expected is not None and version != expected:
             raise VersionMismatch(version)
-        return found
+        return stored
 
     def put(
         self, c: CommitBuilder, id: str, session: Handle | None, fields: Fields, labels: Labels
@@ -265,14 +265,14 @@ class RecordDocuments:
 
     async def heads(self, labels: Mapping[str, str]) -> list[Head]:
         """The heads of all documents with these labels."""
-        found: list[Head] = []
+        heads: list[Head] = []
         cursor = None
         while True:
             page = await self.page(labels=labels, cursor=cursor)
-            found += page.items
+            heads += page.items
             cursor = page.cursor
             if cursor is None:
-                return found
+                return heads
 
     # --- private -------------------------------------------------------------------------------
 

@@ -1,4 +1,9 @@
-"""Label texts: how any text becomes the value of a label, by which documents are found."""
+"""Session stores over Limpet: a graph's sessions in a file, on a server, or beside your own.
+
+Each session of a graph is a session of Limpet. A save records what changed, as one event in one
+commit, so a saved session has a log, diffs and everything else that sessions have:
+`await store.session(session_id)` gives it.
+"""
 
 from __future__ import annotations
 
@@ -81,13 +86,13 @@ class StoredSessions:
     async def list(self, filter: SessionFilter | None = None, /) -> RecordListing[SessionSummary]:
         """Summaries in the order in which the sessions were created."""
         wanted = filter_of(filter, SessionFilter)
-        found: list[SessionSummary] = []
+        summaries: list[SessionSummary] = []
         cursor, limit = wanted.cursor, wanted.limit
         # The version "" is also that of a session without the label.
         version = wanted.schema_version
         labels = {SCHEMA: label_text(version)} if version else None
         while True:
-            left = PAGE_MAX if limit is None else min(PAGE_MAX, limit - len(found))
+            left = PAGE_MAX if limit is None else min(PAGE_MAX, limit - len(summaries))
             page = await self.documents.page(
                 labels=labels,
                 created_after=wanted.created_after,
@@ -95,10 +100,10 @@ class StoredSessions:
                 limit=left,
                 cursor=cursor,
             )
-            found += [_summary(head) for head in page.items if _passes(head, wanted)]
+            summaries += [_summary(head) for head in page.items if _passes(head, wanted)]
             cursor = page.cursor
-            if cursor is None or (limit is not None and len(found) >= limit):
-                return RecordListing.of(found, cursor)
+            if cursor is None or (limit is not None and len(summaries) >= limit):
+                return RecordListing.of(summaries, cursor)
 
     async def acquire_lock(self, session_id: str, /) -> None:
         """Wait for the session's lock and take it, whichever process holds it.
