@@ -161,12 +161,12 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_typed_sessions.py",
     ),
     "limpet.runtime.run": (
-        f"{_RUNTIME}/test_hold.py",
+        f"{_RUNTIME}/test_lease_guard.py",
         f"{_RUNTIME}/test_worker.py",
     ),
     "limpet.runtime.effects": (
         f"{_RUNTIME}/test_effects.py",
-        f"{_RUNTIME}/test_hold.py",
+        f"{_RUNTIME}/test_lease_guard.py",
         f"{_RUNTIME}/test_defects.py",
         f"{_RUNTIME}/test_endings.py",
         f"{_RUNTIME}/test_vocabulary.py",

@@ -12,7 +12,7 @@ from limpet.runtime.turn_log import identity
 
 
 class Reservation:
-    """What one call may use. It ends settled: at what was used, or at all of it."""
+    """The budget that one call may use. It ends settled: at what was used, or at all of it."""
 
     def __init__(self, turn: TurnRun, of: Amount | None, id: str) -> None:
         self._turn, self._of, self._id = turn, of, id
@@ -24,7 +24,7 @@ class Reservation:
         self._used = budgets.amount(cost, tokens)
 
     def settle_at(self, cost: float | None, tokens: int | None) -> None:
-        """What was used, where that is known; the rest counts as used."""
+        """Settle at what was used, where that is known; else all of it counts as used."""
         if self._of is not None:
             used = budgets.amount(cost, tokens)
             most = self._of
@@ -34,7 +34,7 @@ class Reservation:
             )
 
     def settling(self) -> list[Draft]:
-        """What ends it, to be recorded with the result of its call."""
+        """The record of its end, to be written with the result of its call."""
         if not self._is_open:
             return []
         assert self._used is not None

@@ -1,7 +1,10 @@
 """Children: sessions that a turn delegates work to, and the commit in which one of them ends.
 
-Its parent learns of it in the very commit that closes the child's last turn, whichever worker ran
-it; what is left of its budget goes back there too.
+Its parent is notified in the very commit that closes the child's last turn, whichever worker ran
+it; what is left of its budget goes back there too. A child never has more permissions than its
+parent: its tools are a subset of those that the parent has bound, or was given itself; the limits
+of the parent's tools, of its worker and of its budget hold at the child too, whichever worker runs
+it. Fields, resources and vaults are given only if the harness says so.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ class Child:
         return self.key.id in self._turn.records.ended
 
     async def result(self) -> Mapping[str, Any]:
-        """How it ended: stop_reason, summary, output. Pauses the turn until then.
+        """Return how it ended: stop_reason, summary, output. Pauses the turn until then.
 
         A child that was terminated may have neither a summary nor an output: both are None then.
         """
@@ -125,7 +128,7 @@ async def delegate(
 def _first(
     turn: TurnRun, message: str | Mapping[str, Any], budget: Budget | None, tools: Any
 ) -> list[Draft]:
-    """What a child begins with: whom it works for, what it may use, and its task."""
+    """The first events of a child: its parent, its tools and permissions, and its task."""
     head = turn.session.head
     depth = children.depth(head.facts) + 1
     if tools is None and usable_tools(head.facts) is not None:
@@ -143,9 +146,18 @@ def _creation(
     parent: Session[Any], key: Key, fields: Mapping[str, Any] | None, first: list[Draft]
 ) -> Commit:
     journal, actor = parent.writer.journal, f"agent:{parent.app}"[:320]
-    how: dict[str, Any] = {"labels": None, "actor": actor, "migrations": None}
-    how |= {"untyped": False, "reuse_deleted": False}
-    new = creation(journal, key.app, key.user, key.id, state=fields or {}, **how)
+    new = creation(
+        journal,
+        key.app,
+        key.user,
+        key.id,
+        state=fields or {},
+        labels=None,
+        actor=actor,
+        migrations=None,
+        untyped=False,
+        reuse_deleted=False,
+    )
     return new.commit(tuple([journal.prepare(draft, actor) for draft in first]))
 
 
@@ -164,7 +176,7 @@ class ChildEnd:
         return cls(session, stop_reason, summary)
 
     def is_now(self, drafts: tuple[Prepared, ...]) -> bool:
-        """Whether nothing is left after these: no input, no timer, no child of its own."""
+        """True if nothing is left after these: no input, no timer, no child of its own."""
         facts = self._session.head.facts
         if has_ended(facts):  # what was pending stays so
             return not self._kids(drafts)
@@ -183,24 +195,25 @@ class ChildEnd:
         return set(children.children_in(self._session.head.facts)) - gone
 
     async def commit(self, log: TurnLog, drafts: tuple[Prepared, ...], lease: Lease) -> None:
-        """Close the child and tell its parent, in one commit, on the version that was looked at."""
+        """Close the child and notify its parent, in one commit, on the version it looked at."""
         session, known = self._session, self._session.writer.known
-        head, found = known.head, children.delegation(known.head.facts)
-        assert found is not None
-        ended = None if found.get("quiet") else await self._told()  # quiet: interrupted with it
-        how: dict[str, Any] = {"uid": head.uid, "release": lease}
-        mine = Commit(session.key, drafts, head.version, lease.fence, **how)
+        head, delegation = known.head, children.delegation(known.head.facts)
+        assert delegation is not None
+        quiet = delegation.get("quiet")  # its parent was interrupted with it
+        ended = None if quiet else await self._message()
+        mine = Commit(session.key, drafts, head.version, lease.fence, uid=head.uid, release=lease)
         journal, by = session.writer.journal, f"agent:{session.app}"[:320]
         committed, recorded = await end_delegation(journal, head, mine, ended, log.prepare, by=by)
         known.absorb(committed, recorded)
 
-    async def _told(self) -> Draft:
-        """What the parent hears: the last message of the agent is the output, unless the session
+    async def _message(self) -> Draft:
+        """The message to the parent: the agent's last message is the output, unless the session
         was completed with another."""
         output = await self._output()
         key, uid = self._session.key, self._session.head.uid
-        how: dict[str, Any] = {"summary": self._summary, "output": output}
-        return children.child_ended(key, uid, self._stop_reason, **how)
+        return children.child_ended(
+            key, uid, self._stop_reason, summary=self._summary, output=output
+        )
 
     async def _output(self) -> Any:
         read = self._session.read
@@ -283,7 +296,7 @@ def inherited(
 
 
 def _limits(limits: Mapping[str, Permission]) -> dict[str, Permission]:
-    """What is not simply allowed."""
+    """The permissions that do not simply allow a tool."""
     every = ALL_TOOLS in limits  # then what is allowed has to be said
     return {name: said for name, said in limits.items() if every or said != "always_allow"}
 

@@ -229,7 +229,7 @@ class EndedWake:
 
 
 class Compensation(msgspec.Struct):
-    """One compensation, and how far it has come."""
+    """One compensation, and its state."""
 
     effect: PastEffect
     name: str
@@ -245,8 +245,8 @@ class Compensations:
     def __init__(self, log: TurnLog, driver: Driver, lease_guard: LeaseGuard) -> None:
         self._log, self._driver, self._lease_guard = log, driver, lease_guard
         self._session: Session[Any] = log.session
-        found: Lifecycle = log.session.writer.journal.lifecycles.get(log.session.app, NOTHING)
-        self._policy = found
+        policies = log.session.writer.journal.lifecycles
+        self._policy: Lifecycle = policies.get(log.session.app, NOTHING)
         self._all: list[Compensation] | None = None  # None: not read yet
 
     @property
@@ -276,11 +276,10 @@ class Compensations:
                 await self._perform(undo)
 
     async def _undos(self) -> list[Compensation]:
-        """What is to be undone, the newest first."""
+        """Read what is to be undone, the newest first."""
         events = await _read(self._session)
         check_readable(self._session.key, events)
-        found = compensations_in(events)
-        return sorted(found, key=lambda undo: undo.seq, reverse=True)
+        return sorted(compensations_in(events), key=lambda undo: undo.seq, reverse=True)
 
     async def _perform(self, undo: Compensation) -> None:
         effect = undo.effect
@@ -345,7 +344,7 @@ class Compensations:
         """Of the record of one try: a lost answer is asked for again, not recorded twice.
 
         Of this wake alone: under an id that the next worker has recorded, a worker whose lease is
-        lost would be told that its intent is there, and would act.
+        lost would find its intent recorded, and would act.
         """
         of = (self._session.head.uid, "undo", what, undo.effect.key, undo.tries)
         return identity(*of, self._log.wake_id)
@@ -353,31 +352,31 @@ class Compensations:
 
 def compensations_in(events: Iterable[Event]) -> list[Compensation]:
     """The effects that can be undone and may have been performed."""
-    found: dict[str, Compensation] = {}
+    by_key: dict[str, Compensation] = {}
     tried = _Tries()
     for event in events:
         data, type = event.data, event.type
         if data is None:
             continue
         if type == REQUEUED:  # a person has looked: what was unknown may be tried again
-            for undo in found.values():
+            for undo in by_key.values():
                 undo.state = "failed" if undo.state == "unknown" else undo.state
         elif type == INTENDED:
             tried.begin(data["key"])
             if "compensate" in data:
-                found[data["key"]] = _compensation(event)
+                by_key[data["key"]] = _compensation(event)
         elif type in OUTCOMES:
             outcome = tried.end(data["key"], OUTCOMES[type])
-            if (of := found.get(data["key"])) is not None:
+            if (of := by_key.get(data["key"])) is not None:
                 of.effect.outcome = outcome  # type: ignore[assignment]  # one of them
                 of.effect.result = data.get("result")
-        elif (of := found.get(data["of"])) is not None:
+        elif (of := by_key.get(data["of"])) is not None:
             of.state, of.tries = _STATES[type], data.get("tries", of.tries)
-    return [undo for undo in found.values() if undo.effect.outcome != "failed"]
+    return [undo for undo in by_key.values() if undo.effect.outcome != "failed"]
 
 
 class _Tries:
-    """What the tries of each effect say together: one that fails says nothing of those before."""
+    """Outcomes by all tries of each effect: one that fails says nothing of those before."""
 
     def __init__(self) -> None:
         self._outcomes: dict[str, str] = {}  # of the last try, by key
@@ -397,10 +396,10 @@ class _Tries:
 
 
 def _compensation(event: Event) -> Compensation:
-    data, how = event.data, event.data["compensate"]
+    data, undo = event.data, event.data["compensate"]
     key = identity(data["key"], "compensation")
-    effect = PastEffect(data["name"], how["args"], data["key"], idempotency_key=key)
-    return Compensation(effect, how["name"], how["on_unknown"], event.seq)
+    effect = PastEffect(data["name"], undo["args"], data["key"], idempotency_key=key)
+    return Compensation(effect, undo["name"], undo["on_unknown"], event.seq)
 
 
 def _go_on() -> None:
@@ -412,9 +411,9 @@ def _go_on() -> None:
 
 async def _read(session: Session[Any]) -> list[Event]:
     """The events of effects, from the first own event of the session on."""
-    found: list[Event] = []
+    events: list[Event] = []
     after = session.head.floor
     while page := await session.read(after=after, limit=PAGE_MAX, types=list(_TYPES)):
-        found += page
+        events += page
         after = page[-1].seq
-    return found
+    return events

@@ -60,10 +60,10 @@ _key: ContextVar[str | None] = ContextVar("limpet_idempotency_key", default=None
 
 def idempotency_key() -> str:
     """The key of the effect that this code is called by. Raises TurnMisused outside of one."""
-    found = _key.get()
-    if found is None:
+    key = _key.get()
+    if key is None:
         raise TurnMisused("there is no effect here. Call it inside the function of turn.effect.")
-    return found
+    return key
 
 
 @contextmanager
@@ -112,7 +112,7 @@ class Effect(msgspec.Struct):
 
 
 class EffectCall:
-    """An effect on its way, within a turn."""
+    """One effect within a turn, from its intent to its outcome."""
 
     def __init__(self, turn: TurnRun, effect: Effect, use: ToolUse) -> None:
         self._turn, self._effect, self._use = turn, effect, use
@@ -147,7 +147,7 @@ class EffectCall:
         return await self._from(record)
 
     def _check_compensation(self) -> None:
-        """A name that this process cannot call would be found out too late."""
+        """Refuse a name that this process cannot call: later would be too late."""
         name, session = self._effect.compensate, self._turn.session
         policy: Lifecycle = session.writer.journal.lifecycles.get(session.app, NOTHING)
         if name is not None and name not in policy.compensations:
@@ -158,7 +158,7 @@ class EffectCall:
             )
 
     def _compensation(self) -> dict[str, Any] | None:
-        """What undoing it takes, in whichever process that is done."""
+        """What is recorded so that any process can undo it."""
         effect = self._effect
         if effect.compensate is None:
             return None
@@ -179,7 +179,7 @@ class EffectCall:
         return await self._asked(None if same else record.args)
 
     async def _elsewhere(self) -> EffectRecord | None:
-        """What another call in this session has recorded under the caller's key."""
+        """Return the record of another call in this session under the caller's key."""
         events = await self._recorded()
         if not events:
             return None
@@ -204,15 +204,15 @@ class EffectCall:
     async def _recorded(self) -> list[Event]:
         """The events of every try under the caller's key. Tries are counted without a gap."""
         kinds = ("intended", *steps.OUTCOMES.values())
-        found: list[Event] = []
+        events: list[Event] = []
         for first in count(1, TRIES_PAGE):
             tries = range(first, first + TRIES_PAGE)
             ids = [self._id(kind, each) for kind in kinds for each in tries]
             page = await self._turn.session.read_ids(ids)
-            found += page
+            events += page
             if len(page) < TRIES_PAGE:
                 break
-        return sorted(found, key=lambda event: event.seq)
+        return sorted(events, key=lambda event: event.seq)
 
     async def _asked(self, recorded: Any = None) -> Any:
         """Nobody knows whether it was done: what a person says about it. `recorded` are the
@@ -258,9 +258,8 @@ class EffectCall:
         drafts.append(steps.effect_intended(self._id("intended"), *given))
         *_, intent = await turn.log.write(*drafts)
         turn.records.add(intent)
-        if (
-            why := self._use.denial(effect.name)
-        ) is not None:  # as the intent's own commit found it
+        why = self._use.denial(effect.name)  # by the head that the intent's own commit returned
+        if why is not None:
             raise await self._failed(ToolDenied(effect.name, why))
         for left in reversed(range(effect.retries + 1)):
             # The commit of the intent has proven the lease; before another try the store is asked.
@@ -323,8 +322,11 @@ class EffectCall:
             if effect.reserve is not None:
                 drafts.append(budgets.settled(self._span, effect.reserve))
             result: Any = "success" if failed is None else "error"
-            how: Any = {"parent": turn.wake_id, "error": failed}
-            drafts.append(span_completed(self._span, "tool", effect.name, result, **how))
+            drafts.append(
+                span_completed(
+                    self._span, "tool", effect.name, result, parent=turn.wake_id, error=failed
+                )
+            )
         event, *_ = await turn.log.write(*drafts)
         turn.records.add(event)
         return event.data.get("result")
@@ -345,12 +347,12 @@ class EffectCall:
 
 
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a function returns, async or not."""
-    found = fn(*args, **kwargs)
-    if inspect.isawaitable(found):
-        waited: Awaitable[Any] = found
-        return await waited
-    return found
+    """Call a function, async or not, and return its result."""
+    result = fn(*args, **kwargs)
+    if inspect.isawaitable(result):
+        awaitable: Awaitable[Any] = result
+        return await awaitable
+    return result
 
 
 def _parameters(fn: Callable[..., Any]) -> tuple[str, ...]:

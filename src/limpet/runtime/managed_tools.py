@@ -30,7 +30,6 @@ from limpet.model import (
     EMPTY,
     EVENT_BYTES_MAX,
     NO_TEXTS,
-    Draft,
     Event,
     Head,
     Key,
@@ -90,7 +89,7 @@ class ManagedTools:
 
     @property
     def specs(self) -> list[dict[str, Any]]:
-        """What a model is told of each tool: name, description, and a JSON schema of its input."""
+        """The name, the description and the JSON schema of the input of each tool, for a model."""
         return [_spec(BY_NAME[name]) for name in self.names]
 
     async def call(self, name: str, input: Mapping[str, Any] = _NONE) -> Any:
@@ -102,8 +101,8 @@ class ManagedTools:
         if name not in self.names:
             return _refused(InvalidInput(f"there is no tool {described(name)} here."))
         if not isinstance(input, Mapping):
-            found = type(input).__name__
-            wanted = f"the input of {name} is an object with its arguments, not {found}."
+            wrong = type(input).__name__
+            wanted = f"the input of {name} is an object with its arguments, not {wrong}."
             return _refused(InvalidInput(wanted))
         turn = self._turn
         try:  # it is hashed, may be shown to a person, and is recorded: it has to be plain JSON
@@ -178,8 +177,8 @@ class SessionList(ManagedTool, frozen=True):
         store = own.writer.journal.store
         page = await store.heads(query, cursor=self.cursor, limit=check_limit(self.limit))
         named = [head.key for head in page.items if "outcome" in head.facts]
-        found = await store.load_many(named, tail=0) if named else ()
-        texts = {each.head.key: each.texts for each in found if each is not None}
+        sessions = await store.load_many(named, tail=0) if named else ()
+        texts = {each.head.key: each.texts for each in sessions if each is not None}
         shown = [head_shown(head, texts.get(head.key, NO_TEXTS)) for head in page.items]
         return {"sessions": shown, "cursor": page.cursor}
 
@@ -224,17 +223,19 @@ class SessionGetEvents(ManagedTool, frozen=True):
         if sum(each is not None for each in (self.after, self.before, self.around)) > 1:
             raise InvalidInput("pass one of after, before and around.")
         session, limit = await caller.other(self.id), check_limit(self.limit)
-        how: dict[str, Any] = {"types": self.types}
+        types = self.types
         if self.around is not None:
             half = limit // 2
-            older = await session.read(before=self.around, limit=max(1, half), reverse=True, **how)
-            newer = await session.read(after=self.around - 1, limit=limit - half, **how)
+            older = await session.read(
+                before=self.around, limit=max(1, half), reverse=True, types=types
+            )
+            newer = await session.read(after=self.around - 1, limit=limit - half, types=types)
             events = [*older[::-1], *newer]
         elif self.after is not None:
-            events = list(await session.read(after=self.after, limit=limit, **how))
+            events = list(await session.read(after=self.after, limit=limit, types=types))
         else:
-            found = await session.read(before=self.before, limit=limit, reverse=True, **how)
-            events = list(found[::-1])
+            newest = await session.read(before=self.before, limit=limit, reverse=True, types=types)
+            events = list(newest[::-1])
         return {"events": [event_shown(event) for event in events]}
 
 
@@ -275,9 +276,9 @@ class SessionListChildren(ManagedTool, frozen=True):
     async def run(self, caller: ToolCaller) -> Any:
         own = caller.session
         journal = own.writer.journal
-        found = await journal.store.load_many(list(await own.runs.children()), tail=0)
+        sessions = await journal.store.load_many(list(await own.runs.children()), tail=0)
         of = (own.key, own.head.uid)
-        at_work = [each for each in found if each and works_for(each.head.facts, *of)]
+        at_work = [each for each in sessions if each and works_for(each.head.facts, *of)]
         shown = {"children": [head_shown(each.head, each.texts) for each in at_work]}
         if not self.ended:
             return shown
@@ -341,8 +342,8 @@ class EnvironmentDescribe(ManagedTool, frozen=True):
     name: ClassVar[str] = "environment_describe"
 
     async def run(self, caller: ToolCaller) -> Any:
-        found = await caller.session.setup.environment()
-        return {"environment": None if found is None else _show_document(found)}
+        document = await caller.session.setup.environment()
+        return {"environment": None if document is None else _show_document(document)}
 
 
 class VaultList(ManagedTool, frozen=True):
@@ -351,8 +352,8 @@ class VaultList(ManagedTool, frozen=True):
     name: ClassVar[str] = "vault_list"
 
     async def run(self, caller: ToolCaller) -> Any:
-        found = await caller.session.setup.vaults()
-        return {"vaults": {name: list(names) for name, names in found.items()}}
+        vaults = await caller.session.setup.vaults()
+        return {"vaults": {name: list(names) for name, names in vaults.items()}}
 
 
 class PermissionsDescribe(ManagedTool, frozen=True):
@@ -481,8 +482,8 @@ class LearningList(ManagedTool, frozen=True):
         if caller.lp is None:
             raise InvalidInput("this harness gave its tools no Limpet: ManagedTools(turn, lp).")
         agent = caller.turn.agent_name
-        found = [msgspec.to_builtins(each) for each in await caller.lp.learnings(agent)]
-        return {"learnings": found, "memory": await caller.lp.memory_of(agent)}
+        learnings = [msgspec.to_builtins(each) for each in await caller.lp.learnings(agent)]
+        return {"learnings": learnings, "memory": await caller.lp.memory_of(agent)}
 
 
 class MemoryPromoteNote(ManagedTool, frozen=True):
@@ -495,10 +496,10 @@ class MemoryPromoteNote(ManagedTool, frozen=True):
         if caller.lp is None:
             raise InvalidInput("this harness gave its tools no Limpet: ManagedTools(turn, lp).")
         agent, own = caller.turn.agent_name, caller.session
-        found = [each for each in await caller.lp.learnings(agent) if each.id == self.learning]
-        if not found:
+        same = [each for each in await caller.lp.learnings(agent) if each.id == self.learning]
+        if not same:
             raise InvalidInput(f"there is no learning {self.learning!r}. See learning_list.")
-        document = await caller.lp.promote(agent, found[0], session=own.key, actor=own.actor)
+        document = await caller.lp.promote(agent, same[0], session=own.key, actor=own.actor)
         return {"agent": agent, "version": document.version}
 
 
@@ -582,23 +583,18 @@ async def _traced(name: str, input: Mapping[str, Any], caller: ToolCaller) -> An
     span = identity(caller.id, "span")
     if f"{span}/completed" not in turn.run.records.events:  # an earlier run has made this very call
         took_us = (time.perf_counter_ns() - began) // 1_000
-        how: Any = {"parent": turn.wake_id, "error": refusal, "took_us": took_us}
         ended: Any = "success" if refusal is None else "error"
-        drafts: tuple[Draft, ...] = (
-            structs.replace(
-                span_started(span, "tool", name, parent=turn.wake_id), id=f"{span}/started"
-            ),
-            structs.replace(
-                span_completed(span, "tool", name, ended, **how), id=f"{span}/completed"
-            ),
+        begin = span_started(span, "tool", name, parent=turn.wake_id)
+        end = span_completed(
+            span, "tool", name, ended, parent=turn.wake_id, error=refusal, took_us=took_us
         )
-        for draft in drafts:
-            turn.run.log.queue(draft)
+        turn.run.log.queue(structs.replace(begin, id=f"{span}/started"))
+        turn.run.log.queue(structs.replace(end, id=f"{span}/completed"))
     return result
 
 
 async def _run(name: str, input: Mapping[str, Any], caller: ToolCaller) -> tuple[Any, str | None]:
-    """What a tool returns, and why it refused, if it did."""
+    """Run a tool; return its result, and why it refused, if it did."""
     try:
         tool = msgspec.convert(dict(input), BY_NAME[name])
         result = msgspec.to_builtins(await tool.run(caller))
@@ -671,15 +667,21 @@ def head_shown(head: Head, texts: Texts = NO_TEXTS) -> dict[str, Any]:
 
 
 def _ended(kin: Kin) -> dict[str, Any]:
-    told = {"stop_reason": kin.stop_reason, "summary": kin.summary, "output": kin.output}
-    return {"id": kin.key.id, "app": kin.key.app, "title": kin.title, **told}
+    return {
+        "id": kin.key.id,
+        "app": kin.key.app,
+        "title": kin.title,
+        "stop_reason": kin.stop_reason,
+        "summary": kin.summary,
+        "output": kin.output,
+    }
 
 
 async def _direct_child(caller: ToolCaller, id: str) -> Key:
-    found = [key for key in await caller.session.runs.children() if key.id == id]
-    if not found:
+    keys = [key for key in await caller.session.runs.children() if key.id == id]
+    if not keys:
         raise InvalidInput(f"{id!r} is not a child of this session that is at work.")
-    return (await open_child(caller.session, found[0])).key
+    return (await open_child(caller.session, keys[0])).key
 
 
 def _show_document(document: Document) -> dict[str, Any]:
@@ -688,10 +690,10 @@ def _show_document(document: Document) -> dict[str, Any]:
 
 async def _checkpoint(caller: ToolCaller, number: int | None) -> Any:
     page = await caller.session.history.checkpoints(limit=1_000)
-    found = [c for c in page.items if number is None or c.number == number]
-    if not found:
+    checkpoints = [c for c in page.items if number is None or c.number == number]
+    if not checkpoints:
         return {"target": "checkpoint", "version": 0}
-    newest = found[0]
+    newest = checkpoints[0]
     value = await caller.session.history.at(newest.ref)
     return {"target": "checkpoint", "version": newest.number, "value": value}
 

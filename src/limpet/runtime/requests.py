@@ -24,7 +24,7 @@ _BOUND: Final = ("approval", "effect")  # their answers let something be done: t
 
 
 class Approval(msgspec.Struct, frozen=True):
-    """What a person said. True if they allowed it; `input` is what they allowed."""
+    """The answer of a person. True if they allowed it; `input` is what they allowed."""
 
     allow: bool
     note: str | None
@@ -102,8 +102,16 @@ async def request(
             id = identity(id, "instead", hashed)
     if before is None:
         at_us = None if deadline is None else turn.now_us + deadline // timedelta(microseconds=1)
-        how: Any = {"deadline_us": at_us, "otherwise": otherwise, "replaces": replaced}
-        draft = asked(id, kind, name, input, input_hash=hashed, **how)
+        draft = asked(
+            id,
+            kind,
+            name,
+            input,
+            input_hash=hashed,
+            deadline_us=at_us,
+            otherwise=otherwise,
+            replaces=replaced,
+        )
         (event,) = await turn.log.write(draft)
         records.add(event)
     if id not in records.answers:
@@ -112,10 +120,10 @@ async def request(
 
 
 def show_value(value: Any, most: int = SHOWN_BYTES_MAX) -> Any:
-    """What a request that nobody wrote shows of a value: all of it, or how it begins, in `most`
-    bytes also if every character of the text is escaped."""
-    if len(raw := canonical(found := plain(value))) <= most:
-        return found
+    """Return what a request of the runtime shows of a value: all of it, or its beginning, in
+    `most` bytes also if every character of the text is escaped."""
+    if len(raw := canonical(shown := plain(value))) <= most:
+        return shown
     return f"{raw[: most // 2].decode(errors='ignore')}… ({len(raw):,} bytes)"
 
 

@@ -373,7 +373,7 @@ def _let_go(running: Awaitable[Any] | None) -> None:
 
 
 def _is_surely_plain(run: Any) -> bool:
-    """Whether no call of it can give something to await: it is a generator, or only ever returns
+    """True if no call of it can give something to await: it is a generator, or only ever returns
     constants. What returns the result of a call is left alone, as the function of a decorator."""
     while isinstance(run, functools.partial):
         run = run.func
@@ -388,7 +388,7 @@ def _is_surely_plain(run: Any) -> bool:
 
 
 def _returns_constants(code: types.CodeType) -> bool:
-    """Whether every return is of a constant, such as the None at the end of a function."""
+    """True if every return is of a constant, such as the None at the end of a function."""
     before = ""
     for step in dis.get_instructions(code):
         if step.opname == "RETURN_VALUE" and (before != "LOAD_CONST" or step.is_jump_target):

@@ -92,7 +92,7 @@ class Turn:
 
     @property
     def permissions(self) -> Mapping[str, Permission]:
-        """What the worker and the session's setup allow, by tool; `*` is every other one."""
+        """The permissions of the worker and of the session's setup, by tool; `*` is every other."""
         return permissions_within(self.run.permissions, usable_tools(self.session.head.facts))
 
     def permission(self, tool: str) -> Permission:

@@ -286,7 +286,7 @@ class TurnRecords:
     def raised(self, error: BaseException) -> list[tuple[str, int]]:
         """The failed effects of this turn that an error comes from. Another session's effect, or
         one that a harness made up, may have the same name and is not among them."""
-        found: dict[tuple[str, int], None] = {}
+        effects: dict[tuple[str, int], None] = {}
         left, seen = [error], set[int]()
         while left and len(seen) < _CAUSES_MAX:
             each = left.pop()
@@ -294,12 +294,12 @@ class TurnRecords:
                 continue
             seen.add(id(each))
             if isinstance(each, EffectFailed) and any(each is own for own in self._raised):
-                found[each.name, each.occurrence] = None
+                effects[each.name, each.occurrence] = None
             if isinstance(each, BaseExceptionGroup):
                 left += each.exceptions
             cause = each.__cause__ or each.__context__
             left += [] if cause is None else [cause]
-        return list(found)
+        return list(effects)
 
     def dangling(self) -> list[tuple[tuple[str, int], EffectRecord]]:
         """Effects that were begun and have no outcome."""

@@ -100,7 +100,7 @@ _CLOSE_TRIES: Final = 8
 
 
 class HarnessOptions(WakeOptions, frozen=True, kw_only=True):
-    """How wakes are run, and by which function; checked."""
+    """The options of wakes, checked, with the function that runs their turns."""
 
     harness: Callable[[Turn], Awaitable[Any]]
 
@@ -382,7 +382,7 @@ class Wake:
                     await asyncio.sleep(max(0, looked + LISTEN_AFTER_SECONDS - loop.time()))
 
     async def _is_stopped(self) -> bool:
-        """Whether somebody has interrupted or ended the session; the harness then stops."""
+        """Stop the harness if somebody has interrupted or ended the session; True if so."""
         store = self.session.writer.journal.store
         facts = (await store.load(self.lease.key, tail=0, scopes=False)).head.facts
         if runs.is_interrupted(facts):
@@ -399,7 +399,7 @@ class Wake:
     async def _end_of(
         self, turn: Turn, start: WakeStart, error: Exception | None
     ) -> WakeEnd | None:
-        """How the wake is closed; None if it must not write any more."""
+        """Decide how the wake is closed; None if it must not write any more."""
         stopped, own = self._driver.stopped, self.lease.key  # errors of other sessions: failures
         if stopped == "lost" or (isinstance(error, SessionFenced) and error.key == own):
             return None

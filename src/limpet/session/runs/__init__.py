@@ -1,1 +1,1 @@
-"""What a session shows of its runs: status, requests, wakes and traces."""
+"""The runs of a session: status, wakes, traces, delegation, setup, outcome and learnings."""

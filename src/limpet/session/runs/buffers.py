@@ -37,7 +37,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class BufferInfo(msgspec.Struct, frozen=True):
-    """What there is to read, and whether an agent's tools may write it."""
+    """The name and version of a buffer, and whether an agent's tools may write it."""
 
     name: str
     access: Literal["ro", "rw"]
@@ -123,10 +123,10 @@ class Buffer:
 
     async def _at(self, seq: int, version: int) -> Note:
         store, key = self._session.writer.journal.store, self._session.key
-        found = await store.read(key, after=seq - 1, limit=1, reverse=False, types=None)
-        if not found or found[0].seq != seq:
+        events = await store.read(key, after=seq - 1, limit=1, reverse=False, types=None)
+        if not events or events[0].seq != seq:
             raise SessionCorrupt(key, f"event {seq} is missing")
-        return _note(self._session, found[0], version)
+        return _note(self._session, events[0], version)
 
     async def _versions(
         self, newest: int, limit: int | None, *, of: int = 0, down_to: int = 1
@@ -185,16 +185,16 @@ class Buffers:
 
     @property
     def working_buffer(self) -> Buffer:
-        """What the agent is working on; with a version."""
+        """The agent's notes on its current work; with a version."""
         return Buffer(self._session, "working_buffer")
 
     @property
     def shell_state(self) -> Buffer:
-        """What the harness keeps of its shell. The tools of an agent only read it."""
+        """The state that a harness keeps of its shell. The tools of an agent only read it."""
         return Buffer(self._session, "shell_state")
 
     async def buffers(self) -> tuple[BufferInfo, ...]:
-        """What there is to read: checkpoint, shell_state, session_state, working_buffer.
+        """List what can be read: checkpoint, shell_state, session_state, working_buffer.
 
         The version of `checkpoint` is the number of the newest one.
         """

@@ -68,7 +68,7 @@ class Curated(msgspec.Struct, frozen=True):
 
 
 class Gates(msgspec.Struct, frozen=True):
-    """What must hold before a learning is promoted. What is None or 1 asks for nothing.
+    """Conditions that must hold before a learning is promoted. None and 1 ask for nothing.
 
     `grade` and `verdict` are of the outcome of the session that learned it: at least so far
     (missing < blocked < sleeping < in_progress < done_candidate) and at least so good
@@ -119,8 +119,8 @@ def unmet_outcome(gates: Gates, grade: Grade, verdict: Verdict | None) -> list[s
     if gates.verdict is not None and (
         verdict is None or VERDICTS.index(verdict) < VERDICTS.index(gates.verdict)
     ):
-        found = "was not evaluated" if verdict is None else f"was evaluated as {verdict}"
-        reasons.append(f"the outcome {found}, and {gates.verdict} is needed")
+        state = "was not evaluated" if verdict is None else f"was evaluated as {verdict}"
+        reasons.append(f"the outcome {state}, and {gates.verdict} is needed")
     return reasons
 
 
@@ -138,13 +138,13 @@ async def learn(journal: Journal, agent: str, learning: Learning, of: Key, actor
     """Keep it, once for all sessions of the agent, and that this session has learned it."""
     documents, mine = learned(journal), source(of)
     for left in reversed(range(UPDATE_TRIES_MAX)):
-        found = await documents.find(_name(agent, learning.id))
-        known = None if found is None else documents.decoded(found, _Stored)
+        document = await documents.find(_name(agent, learning.id))
+        known = None if document is None else documents.decoded(document, _Stored)
         sources = () if known is None else known.sources
         if known is not None and (mine in sources or len(sources) >= _SESSIONS_MAX):
             return _learning(known)
         made = _Stored(learning.id, learning.kind, learning.text, (*sources, mine))
-        expect = 0 if found is None else found.version
+        expect = 0 if document is None else document.version
         try:
             put = msgspec.to_builtins(made)
             await documents.put(_name(agent, learning.id), put, expect=expect, actor=actor)
@@ -161,16 +161,16 @@ def _learning(stored: _Stored) -> Learning:
 
 async def all_learnings(journal: Journal, agent: str) -> list[Learning]:
     """List what sessions of this agent have learned, each once."""
-    found: list[Learning] = []
+    every: list[Learning] = []
     documents, cursor = learned(journal), None
     documents.key(agent)  # refuses what names no document
     while True:
         page = await documents.list(prefix_of(agent), limit=PAGE_MAX, cursor=cursor)
         read = [documents.decoded(document, _Stored) for document in page.items]
-        found += [_learning(each) for each in read if each is not None]
+        every += [_learning(each) for each in read if each is not None]
         cursor = page.cursor
         if cursor is None:
-            return found
+            return every
 
 
 async def find_learning(
@@ -178,8 +178,8 @@ async def find_learning(
 ) -> tuple[Learning, tuple[str, ...]] | None:
     """A learning, and by what the sessions are counted that learned it."""
     documents = learned(journal)
-    found = await documents.find(_name(agent, id))
-    read = None if found is None else documents.decoded(found, _Stored)
+    document = await documents.find(_name(agent, id))
+    read = None if document is None else documents.decoded(document, _Stored)
     return None if read is None else (_learning(read), read.sources)
 
 
@@ -199,14 +199,14 @@ async def promotion(
 ) -> tuple[Document | None, Put | None]:
     """The memory that has the learning already, or the put that adds it."""
     documents = curated(journal)
-    found = await documents.find(agent)
-    known = None if found is None else documents.decoded(found, Curated)
+    document = await documents.find(agent)
+    known = None if document is None else documents.decoded(document, Curated)
     entries = () if known is None else known.entries
     if any([entry.id == learning.id for entry in entries]):
-        return found, None
+        return document, None
     entries = (*entries, CuratedEntry(learning.id, learning.kind, learning.text))
     value = msgspec.to_builtins(Curated(entries, rendered(agent, entries)))
-    expect = 0 if found is None else found.version
+    expect = 0 if document is None else document.version
     return None, Put(documents, agent, value, expect=expect, actor=actor)
 
 
@@ -250,6 +250,6 @@ def _name(agent: str, id: str) -> str:
 async def memory_text(journal: Journal, agent: str) -> str:
     """Return the agent's MEMORY.md: what was promoted, by kind; empty if nothing was."""
     documents = curated(journal)
-    found = await documents.find(agent)
-    read = None if found is None else documents.decoded(found, Curated)
+    document = await documents.find(agent)
+    read = None if document is None else documents.decoded(document, Curated)
     return "" if read is None else read.text

@@ -26,7 +26,7 @@ MANAGED: Final = "managed."  # steps of managed tools, which may have read the c
 
 
 class SessionOutcome:
-    """What a session is to achieve: `s.outcome`."""
+    """The outcome that a session is to achieve: `s.outcome`."""
 
     __slots__ = ("_writer",)
 
@@ -35,7 +35,7 @@ class SessionOutcome:
 
     @property
     def current(self) -> Outcome | None:
-        """What was defined last, with the last verdict on it; None if nothing was."""
+        """The outcome that was defined last, with the last verdict on it; None if there is none."""
         known = self._writer.known
         return outcomes.outcome_in(known.head.facts, known.texts)
 
@@ -53,7 +53,7 @@ class SessionOutcome:
         return (await self._writer.commit((prepared,)))[0]
 
     async def grade(self) -> Grade:
-        """How far it is, from the log alone: nothing defined (missing), waiting for a person
+        """Return how far it is, from the log alone: nothing defined (missing), waiting for a person
         (blocked) or for a time (sleeping), at work (in_progress), or perhaps done."""
         await self._writer.load(tail=20)
         facts = self._writer.known.head.facts
@@ -77,10 +77,10 @@ class SessionOutcome:
         """
         if evaluator is not None and not callable(evaluator):
             raise InvalidInput("an evaluator is a function of the outcome and the evidence.")
-        found = await self._judged(evaluator)
+        judged = await self._judged(evaluator)
         before = self._writer.known.head.facts.get("outcome", EMPTY).get("met", ())
-        trend = outcomes.trend(before, found.met)
-        verdict = Evaluation(found.verdict, found.met, trend, found.note)
+        trend = outcomes.trend(before, judged.met)
+        verdict = Evaluation(judged.verdict, judged.met, trend, judged.note)
         if self.current is not None:
             fact = outcomes.outcome_evaluated(verdict)
             prepared = self._writer.journal.prepare(fact, self._writer.acting(actor))
@@ -108,8 +108,8 @@ class SessionOutcome:
             return Evaluation("not_ready", note=grade)
         if evaluator is None:
             return Evaluation("uncertain", (None,) * len(outcome.criteria))
-        found = await self._read(_EVIDENCE, after=outcome.seq, limit=PAGE_MAX)
-        answer = evaluator(outcome, tuple([event for event in found if not _is_read(event)]))
+        evidence = await self._read(_EVIDENCE, after=outcome.seq, limit=PAGE_MAX)
+        answer = evaluator(outcome, tuple([event for event in evidence if not _is_read(event)]))
         if inspect.isawaitable(answer):
             answer = await answer
         return _evaluation(answer, len(outcome.criteria))
@@ -122,7 +122,7 @@ class SessionOutcome:
 
 
 def _is_read(event: Event) -> bool:
-    """Whether it is what a tool read from the session, and nothing that the agent did."""
+    """True if a tool read it from the session: it is not something that the agent did."""
     return event.type == STEP and event.data is not None and event.data["name"].startswith(MANAGED)
 
 

@@ -131,8 +131,8 @@ class SessionSetup:
     async def vaults(self) -> dict[str, tuple[str, ...]]:
         """The names of the secrets in each of its vaults; never where they are kept."""
         names = setup_in((await head_now(self._writer)).facts).vaults
-        found = {name: await self._get("vaults", name) for name in names}
-        return {name: tuple(sorted(vault.value)) for name, vault in found.items()}
+        vaults = {name: await self._get("vaults", name) for name in names}
+        return {name: tuple(sorted(vault.value)) for name, vault in vaults.items()}
 
     async def permissions(self) -> dict[str, Permission]:
         """Return the permissions by tool; `*` is every other one.
@@ -164,13 +164,13 @@ class SessionSetup:
         async def now(kind: str, name: str | None) -> str | None:
             if name is None:
                 return None
-            found = await self._documents(kind).find(name.partition("@")[0])
-            return None if found is None else f"{found.name}@{found.version}"
+            document = await self._documents(kind).find(name.partition("@")[0])
+            return None if document is None else f"{document.name}@{document.version}"
 
         many: dict[str, Any] = {}
         for kind, names in (("resources", setup.resources), ("vaults", setup.vaults)):
-            found = [await now(kind, name) for name in names]
-            many[kind] = tuple([name for name in found if name is not None])
+            newest = [await now(kind, name) for name in names]
+            many[kind] = tuple([name for name in newest if name is not None])
         return Setup(
             await now("agents", setup.agent),
             await now("environments", setup.environment),

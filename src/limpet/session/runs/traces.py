@@ -106,18 +106,18 @@ async def trace_of(writer: Writer, wake_id: str) -> WakeTrace:
 
 async def wakes_of(writer: Writer, limit: int) -> tuple[Event, ...]:
     """The beginnings of the newest wakes, the newest first."""
-    found: list[Event] = []
+    wakes: list[Event] = []
     async for event in _backwards(writer):
         if _is_wake(event) and event.type == SPAN_STARTED:
-            found.append(event)
-            if len(found) == limit:
+            wakes.append(event)
+            if len(wakes) == limit:
                 break
-    return tuple(found)
+    return tuple(wakes)
 
 
 async def activations_of(writer: Writer, limit: int) -> tuple[Activation, ...]:
     """The newest wakes, the newest first, each with its end if it has one."""
-    found: list[Activation] = []
+    activations: list[Activation] = []
     ends: dict[str, Event] = {}
     async for event in _backwards(writer):
         if not _is_wake(event):
@@ -125,10 +125,10 @@ async def activations_of(writer: Writer, limit: int) -> tuple[Activation, ...]:
         if event.type == SPAN_COMPLETED:
             ends[event.data["span_id"]] = event
             continue
-        found.append(_activation(event, ends.pop(event.data["span_id"], None)))
-        if len(found) == limit:
+        activations.append(_activation(event, ends.pop(event.data["span_id"], None)))
+        if len(activations) == limit:
             break
-    return tuple(found)
+    return tuple(activations)
 
 
 async def _bounds(writer: Writer, wake_id: str) -> tuple[Event, int]:
