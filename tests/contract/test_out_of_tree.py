@@ -11,11 +11,11 @@ import limpet
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Store
 from limpet.testing.clock import FakeClock
-from limpet.testing.laws.beside.scopes import ScopeLaws
 from limpet.testing.laws.log.commits import CommitLaws
 from limpet.testing.laws.log.races import RaceLaws
 from limpet.testing.laws.log.repeats import RepeatLaws
 from limpet.testing.laws.reads.reading import ReadLaws
+from limpet.testing.laws.resources.scopes import ScopeLaws
 
 PROTOCOL = [name for name in vars(Store) if not name.startswith("_")]
 

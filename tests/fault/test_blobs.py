@@ -23,7 +23,7 @@ from limpet.store.protocol import Place
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import create, creation, key
-from limpet.testing.laws.beside.blobs import LARGE, SMALL, hash_of, put
+from limpet.testing.laws.resources.blobs import LARGE, SMALL, hash_of, put
 from tests.support.seal import FixedKeySeal, KeylessSeal
 
 A = key("a")
@@ -159,7 +159,7 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.commits import create, key
-from limpet.testing.laws.beside.blobs import LARGE, put
+from limpet.testing.laws.resources.blobs import LARGE, put
 
 async def main():
     store = await SQLiteStore.open(Path(sys.argv[1]))

@@ -11,7 +11,7 @@ import pytest
 from limpet.errors import LimpetError, SessionCorrupt, SessionDeleted
 from limpet.store.postgres.store import PostgresStore
 from limpet.testing.commits import create, key
-from limpet.testing.laws.beside.blobs import LARGE, SMALL, put
+from limpet.testing.laws.resources.blobs import LARGE, SMALL, put
 
 A = key("a")
 ROWS = "SELECT (SELECT count(*) FROM limpet.blobs) + (SELECT count(*) FROM limpet.blob_chunks)"

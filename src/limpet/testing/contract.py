@@ -24,8 +24,33 @@ import pytest
 
 from limpet.store.protocol import Store
 from limpet.testing.clock import FakeClock
-from limpet.testing.laws.bases import ForkLaws
-from limpet.testing.laws.beside import (
+from limpet.testing.laws.deadlines import DeadlineLaws
+from limpet.testing.laws.deletion import EndLaws
+from limpet.testing.laws.durable import DurableLaws, Reopen
+from limpet.testing.laws.forks import ForkLaws
+from limpet.testing.laws.history import HistoryLaws
+from limpet.testing.laws.log import (
+    AdoptLaws,
+    CommitLaws,
+    FactLaws,
+    InputLaws,
+    RaceLaws,
+    RepeatLaws,
+    ReuseLaws,
+    ScopeLimitLaws,
+    TimeLaws,
+)
+from limpet.testing.laws.reads import (
+    FeedLaws,
+    HeadLaws,
+    ListLaws,
+    LiveLaws,
+    LookupLaws,
+    PageLaws,
+    ReadLaws,
+    SnapshotLaws,
+)
+from limpet.testing.laws.resources import (
     BlobLaws,
     DocumentLaws,
     DurableBlobLaws,
@@ -37,31 +62,6 @@ from limpet.testing.laws.beside import (
     SharedLaws,
     SharedMarkLaws,
     UserLaws,
-)
-from limpet.testing.laws.deadlines import DeadlineLaws
-from limpet.testing.laws.durable import DurableLaws, Reopen
-from limpet.testing.laws.endings import EndLaws
-from limpet.testing.laws.log import (
-    AdoptLaws,
-    CommitLaws,
-    FactLaws,
-    InputLaws,
-    RaceLaws,
-    RepeatLaws,
-    ReuseLaws,
-    RoomLaws,
-    TimeLaws,
-)
-from limpet.testing.laws.past import PastLaws
-from limpet.testing.laws.reads import (
-    FeedLaws,
-    HeadLaws,
-    LadderLaws,
-    ListLaws,
-    LiveLaws,
-    LookupLaws,
-    PageLaws,
-    ReadLaws,
 )
 from limpet.testing.laws.sealed import NewSeal, OpenSealed, SealedLaws, SealLaws
 from limpet.testing.laws.work import Leap, SetBackLaws, SharedWorkLaws, WorkLaws
@@ -100,7 +100,7 @@ class StoreContract(
     RepeatLaws,
     ScopeLaws,
     NameLaws,
-    RoomLaws,
+    ScopeLimitLaws,
     ReadLaws,
     PageLaws,
     HeadLaws,
@@ -109,10 +109,10 @@ class StoreContract(
     EndLaws,
     RaceLaws,
     ForkLaws,
-    PastLaws,
+    HistoryLaws,
     AdoptLaws,
     ReuseLaws,
-    LadderLaws,
+    SnapshotLaws,
     LookupLaws,
     InputLaws,
     UserLaws,

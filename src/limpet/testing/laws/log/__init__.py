@@ -7,7 +7,7 @@ from limpet.testing.laws.log.inputs import InputLaws
 from limpet.testing.laws.log.races import RaceLaws
 from limpet.testing.laws.log.repeats import RepeatLaws
 from limpet.testing.laws.log.reuse import ReuseLaws
-from limpet.testing.laws.log.room import RoomLaws
+from limpet.testing.laws.log.scope_limits import ScopeLimitLaws
 from limpet.testing.laws.log.times import TimeLaws
 
 __all__ = [
@@ -18,6 +18,6 @@ __all__ = [
     "RaceLaws",
     "RepeatLaws",
     "ReuseLaws",
-    "RoomLaws",
+    "ScopeLimitLaws",
     "TimeLaws",
 ]

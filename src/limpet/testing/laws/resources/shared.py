@@ -10,7 +10,7 @@ from limpet.errors import ScopeFull, SessionConflict, SessionDeleted, SessionExi
 from limpet.model import SCOPE_NAMES_MAX, Commit
 from limpet.store.protocol import Query, Store, scope_fields
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log, picture
-from limpet.testing.laws.log.room import setting
+from limpet.testing.laws.log.scope_limits import setting
 
 A, B = key("a"), key("b")
 

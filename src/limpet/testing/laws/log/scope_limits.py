@@ -1,4 +1,4 @@
-"""Room: each app, and each user in it, has a limited number of shared names."""
+"""Scope limits: each app, and each user in it, has a limited number of shared names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def setting(numbers: Iterable[int], scope: str = "app") -> Prepared:
     return draft(set={f"{scope}:{number:04}": number for number in numbers})
 
 
-class RoomLaws:
+class ScopeLimitLaws:
     async def test_there_is_room_for_so_many_names_and_no_more(self, store: Store) -> None:
         """One name too many is refused with its whole commit; changing a name is not."""
         await create(store, ADA)

@@ -1,4 +1,4 @@
-"""Left as found: the reasons of a lease, and sessions that are released unchanged."""
+"""Lease reasons: what a session was due for, and sessions that are released unchanged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def _cleared(store: LeaseStore, name: str) -> None:
     await add(store, A, draft("session.timer_cleared", {"name": name}))
 
 
-class LeftLaws:
+class LeaseReasonLaws:
     """For stores with leases."""
 
     # --- what a lease tells of its claim -------------------------------------------------------

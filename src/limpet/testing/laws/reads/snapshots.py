@@ -43,7 +43,7 @@ async def replayed(store: Store, of: Key) -> list[Fold]:
     return folds
 
 
-class LadderLaws:
+class SnapshotLaws:
     async def test_any_version_is_folded_as_it_was(self, store: Store) -> None:
         """Fields, versions and facts after each event are those that the log has until there."""
         await long(store)

@@ -1,4 +1,4 @@
-"""The past: which events name a field, who changed a shared name, kept states, and cold events."""
+"""History: which events name a field, who changed a shared name, pinned states, and cold events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def begin(of: Key) -> Fact:
     return checkpoints_created(checkpoints_of(of), "uid")
 
 
-class PastLaws:
+class HistoryLaws:
     async def test_events_that_name_a_field_are_all_found(self, store: Store) -> None:
         """Newest first, between two seqs, through to the parent's; others may be among them."""
         await create(store, A)
