@@ -149,9 +149,9 @@ def safe_output() -> Iterator[None]:
 # --- private ------------------------------------------------------------------------------------
 
 
-def _escape(found: re.Match[str]) -> str:
+def _escape(unsafe: re.Match[str]) -> str:
     """As JSON has it: a character beyond the first 65,536 is a pair."""
-    units = found[0].encode("utf-16-be", "surrogatepass")
+    units = unsafe[0].encode("utf-16-be", "surrogatepass")
     return "".join([f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2)])
 
 
