@@ -55,7 +55,7 @@ class Sends:
         self.early = 0  # batches that were sent although the one before had not held
         self.first = 0  # jobs before a batch that were not answered yet when it was sent
         self.release = asyncio.Event()
-        ready, send = Lane._ready, PostgresBatch.send
+        ready, send = Lane._pack, PostgresBatch.send
 
         async def noted(
             lane: Lane,
@@ -77,7 +77,7 @@ class Sends:
             await self.release.wait()
             return await send(batch, conn)
 
-        monkeypatch.setattr(Lane, "_ready", noted)
+        monkeypatch.setattr(Lane, "_pack", noted)
         monkeypatch.setattr(PostgresBatch, "send", held_back)
 
     async def turns(self) -> None:

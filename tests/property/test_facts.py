@@ -28,7 +28,7 @@ from limpet.model.facts.shapes import _SHAPES, check_shape
 from limpet.model.fold import Fold, record, replay
 from limpet.model.reasons import reasons_at
 from limpet.model.values import FrozenDict
-from limpet.store.sqlite.rows import derived, facts_text
+from limpet.store.sqlite.rows import due_columns, facts_text
 from tests.property.strategies import values
 from tests.support.examples import examples
 
@@ -169,7 +169,7 @@ BEGUN: Final = begun()
 def look(found: head.Head) -> None:
     """Everything that a claim, a sweep, a listing or a wake reads of a head."""
     facts = found.facts
-    assert all(us is None or abs(us) < 2**63 for us in derived(found) if isinstance(us, int))
+    assert all(us is None or abs(us) < 2**63 for us in due_columns(found) if isinstance(us, int))
     assert msgspec.json.decode(facts_text(found) or "{}") == facts
     for times in (runnable_us(found), deadline_us(found), due_us(facts)):
         assert times is None or abs(times) < 2**63

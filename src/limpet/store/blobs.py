@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from limpet.errors import SessionEnded
+from limpet.errors import SessionCorrupt, SessionEnded
 from limpet.model import BLOB_CHUNK_BYTES, Head, Key
 from limpet.model.facts.phases import TERMINAL
 from limpet.store.coding import Codec, Damaged, Sealer
@@ -163,6 +163,14 @@ def unpack_chunk(codec: Codec, uid: str, upload: str, number: int, packed: Packe
 def pack_blob(codec: Codec, uid: str, upload: str, blob: Blob) -> Packed:
     facts = BlobFacts(blob.size, blob.media_type, blob.chunks, blob.version, upload)
     return codec.pack(msgspec.json.encode(facts), blob_place(uid, blob.hash), bound=True)
+
+
+def read_blob(codec: Codec, key: Key, uid: str, row: BlobRow) -> Blob:
+    """The blob of a session in a row. Raises SessionCorrupt."""
+    try:
+        return unpack_blob(codec, uid, row)
+    except (Damaged, msgspec.MsgspecError) as error:
+        raise SessionCorrupt(key, f"blob {row.hash.hex()} {error}") from error
 
 
 def unpack_blob(codec: Codec, uid: str, row: BlobRow) -> Blob:

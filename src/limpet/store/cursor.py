@@ -185,3 +185,14 @@ def labels(wanted: Mapping[str, Any] | None) -> FrozenDict:
     if not all(isinstance(text, str) for pair in pairs for text in pair):
         raise InvalidQuery("labels takes names and values that are text, as in {'plan': 'gold'}")
     return FrozenDict(wanted)
+
+
+def prefix_end(prefix: str) -> str | None:
+    """The first text, by code points, after every one that begins so; None if there is none."""
+    for end in range(len(prefix), 0, -1):
+        point = ord(prefix[end - 1]) + 1
+        if point == 0xD800:  # surrogates are not text
+            point = 0xE000
+        if point <= 0x10FFFF:
+            return prefix[: end - 1] + chr(point)
+    return None

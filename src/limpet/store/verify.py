@@ -26,12 +26,13 @@ from limpet.model import (
     is_input,
     processed_by,
     replay_any,
+    scope_of,
 )
 from limpet.model.facts import archive, pending
 from limpet.model.facts.forks import FORKED
 from limpet.model.keys import is_staged
 from limpet.store.coding import BY_OP, Codec, Damaged
-from limpet.store.protocol import Finding
+from limpet.store.protocol import ChainedEvent, Finding
 from limpet.store.sql_rows import ScopeRow, scope_after, start_fold, unpack_scope
 
 Stored: TypeAlias = tuple[
@@ -196,6 +197,32 @@ def _unlike(one: Facts, other: Facts) -> list[str]:
 def _skip(head: Head, event: Event) -> Head:
     times = (head.created_us, event.at_us, head.active_us)
     return Head(head.key, head.uid, event.seq, event.link, *times, floor=head.floor)
+
+
+class ScopeCounter:
+    """Counts what logs say of shared names, to compare it with their rows."""
+
+    def __init__(self) -> None:
+        self.writes = 0  # by events that were recorded here
+        self.unread = 0  # events whose body cannot be read: what they did is not known
+        self.adopted: set[tuple[str, int]] = set()  # uid and seq of adopted events that name some
+
+    def add(self, uid: str, record: ChainedEvent, *, adopted: bool) -> Stored:
+        """Count one event; what `LogVerifier.add` takes of it."""
+        event = record.event
+        scoped = sum([scope_of(str(op.path[0])) in ("app", "user") for op in event.ops])
+        # An adopted event wrote no shared names, unless it was recorded here and came back.
+        if not adopted:
+            self.writes += scoped
+        elif scoped:
+            self.adopted.add((uid, event.seq))
+        self.unread += event.data is None
+        return event, record.raw, record.salt, record.digest
+
+    def compare(self, rows: int) -> Iterator[Finding]:
+        """Compare with the number of rows that no adopted event made."""
+        if not self.unread and rows != self.writes:
+            yield Finding("scope", "rows are missing or too many: the logs speak of another number")
 
 
 class NameVerifier:

@@ -27,7 +27,7 @@ from limpet.store.blobs import (
     Packed,
     pack_blob,
     pack_chunk,
-    unpack_blob,
+    read_blob,
     unpack_chunk,
 )
 from limpet.store.coding import Codec, Damaged
@@ -84,7 +84,9 @@ class PostgresBlobs:
 
     async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
         found = await self._seen(key, hash, -1, own=own)
-        return None if found is None else self._opened(key, found["blob_uid"], _row(found))
+        return (
+            None if found is None else read_blob(self._codec, key, found["blob_uid"], _row(found))
+        )
 
     async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
         found = await self._seen(key, hash, number, own=False)
@@ -104,7 +106,7 @@ class PostgresBlobs:
     async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
         rows = await self._rows(key, SQL["blobs_after"], bytes.fromhex(after), limit)
         there = [row for row in rows if row["hash"] is not None]
-        return tuple([self._opened(key, row["blob_uid"], _row(row)) for row in there])
+        return tuple([read_blob(self._codec, key, row["blob_uid"], _row(row)) for row in there])
 
     async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
         low = (app or "", "", "") if after is None else _names(after)
@@ -160,12 +162,6 @@ class PostgresBlobs:
         """There is none, or another session has the key that the chunk was not sealed for."""
         found = await conn.fetchrow(SQL["blob_owner"], *_names(key))
         return SessionDeleted(key) if found is not None else await self._reader.gone(conn, key)
-
-    def _opened(self, key: Key, uid: str, row: BlobRow) -> Blob:
-        try:
-            return unpack_blob(self._codec, uid, row)
-        except (Damaged, msgspec.MsgspecError) as error:
-            raise SessionCorrupt(key, f"blob {row.hash.hex()} {error}") from error
 
 
 async def problems(

@@ -30,7 +30,7 @@ async def compact(conn: Connection, reader: PostgresReader, key: Key, upto: int)
     if row["archived"]:  # what stands for an archived session stays where every load reads it
         return Compacted()
     top = max(row["floor"], await segments.top(conn, row["sid"]))
-    if settled := await _settled(conn, reader, row, top):
+    if settled := await _settled_segment(conn, reader, row, top):
         return await _move(conn, reader, row, settled, len(settled)) or Compacted()
     while (done := await _next(conn, reader, key, row, top, upto)) is not None:
         if done.events:
@@ -46,15 +46,17 @@ async def _next(
     last = await conn.fetchval(SQL["compactable"], row["sid"], top, upto, row["version"])
     if last is None or last <= top or not await _keep_snapshot(conn, reader, key, row, last):
         return None
-    small = await _small(conn, reader, row, top)
-    found = [*small, *await _gathered(conn, reader, row, (top, last), len(small))]
+    small = await _small_segment(conn, reader, row, top)
+    found = [*small, *await _next_events(conn, reader, row, (top, last), len(small))]
     if found and found[-1].record.event.seq == last:
         at_snapshot = await conn.fetchval(SQL["snapshot_at"], row["sid"], last)
         found = found if at_snapshot else cold.trimmed(found)  # where one stands, a segment ends
     return await _move(conn, reader, row, found, len(small)) if len(found) > len(small) else None
 
 
-async def _settled(conn: Connection, reader: PostgresReader, row: Any, top: int) -> list[Cold]:
+async def _settled_segment(
+    conn: Connection, reader: PostgresReader, row: Any, top: int
+) -> list[Cold]:
     """A segment with an input that kept its row while it was pending, and is processed by now. Its
     row goes before the event that processed it does: that one has the time."""
     held = await conn.fetchrow(SQL["settled_segment"], row["sid"], top)
@@ -82,7 +84,9 @@ async def _keep_snapshot(
     return True
 
 
-async def _small(conn: Connection, reader: PostgresReader, row: Any, top: int) -> list[Cold]:
+async def _small_segment(
+    conn: Connection, reader: PostgresReader, row: Any, top: int
+) -> list[Cold]:
     """The segment before, if it is small and no snapshot stands at its end: it is joined."""
     before = await conn.fetchrow(SQL["segment_below"], row["sid"], top)
     if before is None or before["last"] - before["first"] + 1 >= cold.EVENTS_MIN:
@@ -95,7 +99,7 @@ async def _small(conn: Connection, reader: PostgresReader, row: Any, top: int) -
         return []  # it stays as it is
 
 
-async def _gathered(
+async def _next_events(
     conn: Connection, reader: PostgresReader, row: Any, between: tuple[int, int], most: int
 ) -> list[Cold]:
     """The next events, as many as fit a segment, up to one that cannot be read."""

@@ -257,7 +257,7 @@ class _Erasing:
         await conn.execute(SQL["remove_rows"], [row["sid"] for row in gone])
         parents = {row["parent"] for row in gone} - {None}
         await conn.execute(SQL["purge_all"], sorted(parents))
-        return await self._certified(keys, gone, forks)
+        return await self._certify_keys(keys, gone, forks)
 
     async def _forks_of(self, sids: list[int]) -> dict[int, set[Key]]:
         """The living forks of each of these sessions."""
@@ -267,7 +267,7 @@ class _Erasing:
             found.setdefault(row["root"], set()).add(fork)
         return found
 
-    async def _certified(
+    async def _certify_keys(
         self, keys: list[Key], gone: list[Any], forks: dict[int, set[Key]]
     ) -> list[Erasure]:
         """Put down the certificate of each key; of one that has gone meanwhile, there is one."""

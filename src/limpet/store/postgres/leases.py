@@ -71,7 +71,7 @@ class PostgresLeases:
         asked = {_held(lease): span for lease, span in zip(leases, spans, strict=True)}
 
         async def run(conn: Connection) -> tuple[Lease | LimpetError, ...]:
-            renewed = await self._renewed(conn, asked)
+            renewed = await self._renew_held(conn, asked)
             answers: list[Lease | LimpetError] = []
             for lease, span in zip(leases, spans, strict=True):
                 found = renewed.get(_held(lease))
@@ -85,7 +85,7 @@ class PostgresLeases:
 
         return await self._pools.run(run, asked="change")
 
-    async def _renewed(
+    async def _renew_held(
         self, conn: Connection, asked: Mapping[Held, float]
     ) -> dict[Held, tuple[int, int]]:
         """By session and fence: the end of the lease, and now. Only of those that are held."""

@@ -31,6 +31,6 @@ def read(meta: Mapping[str, bytes]) -> Ledger | None:
     return kept if "ledger" in meta else None
 
 
-async def counted(conn: Connection) -> Ledger:
+async def count(conn: Connection) -> Ledger:
     """Count what the tables hold."""
     return Ledger(*await conn.fetchrow(SQL["verify_ledger"]))

@@ -15,14 +15,12 @@ from limpet.model import (
     INT_MAX,
     READ_PAGE_BYTES_MAX,
     Base,
-    Event,
     Fold,
     Head,
     Key,
     blank,
     deadline_us,
     due_us,
-    scope_of,
 )
 from limpet.store.coding import SEALED, Damaged, erasure_crc, scope_owner, tomb_crc
 from limpet.store.cold import SegmentDamaged, mark
@@ -36,7 +34,7 @@ from limpet.store.postgres.server.settings import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import ChainedEvent, Erasure, Finding, Progress, Report
 from limpet.store.sql_rows import ScopeRow
-from limpet.store.verify import LogVerifier, NameVerifier, Stored, event_problems
+from limpet.store.verify import LogVerifier, NameVerifier, ScopeCounter, event_problems
 
 _PAGE: Final = 500
 _BOUNDS: Final = (_PAGE, READ_PAGE_BYTES_MAX)  # rows, and the bytes of their bodies
@@ -62,8 +60,7 @@ class PostgresVerification:
         self._conn, self._reader, self._sealer = conn, reader, reader.codec.sealer
         self.sessions = self.events = 0
         self.findings: list[Finding] = []
-        self._scoped = self._unread = 0
-        self._brought: set[tuple[str, int]] = set()  # adopted events that name shared names
+        self._scope_counter = ScopeCounter()
 
     async def everything(self, progress: Progress | None) -> None:
         total = await self._conn.fetchval(SQL["verify_count"], timeout=TABLES_SECONDS_MAX)
@@ -71,13 +68,13 @@ class PostgresVerification:
         while page := await self._conn.fetch(SQL["verify_keys"], sid, _PAGE):
             for row in page:
                 sid = row["sid"]
-                await self._guarded(row)
+                await self._guard(row)
                 if progress is not None:
                     progress(self.sessions, total)
         await self._scopes()
         await self._tombs()
-        await self._kept()
-        await self._erased()
+        await self._kept_logs()
+        await self._certificates()
         for row in await self._conn.fetch(SQL["verify_parents"], timeout=TABLES_SECONDS_MAX):
             what = "has a parent that is not there"
             self.findings.append(Finding(row["kind"], what, rows.key_from(row)))
@@ -86,7 +83,7 @@ class PostgresVerification:
             if count:
                 self.findings.append(Finding(what, f"rows without a session: {count}"))
 
-    async def _guarded(self, row: Any) -> None:
+    async def _guard(self, row: Any) -> None:
         """Damage that stops the reading of a session is itself a finding, and stops no other."""
         key = None
         try:
@@ -128,7 +125,9 @@ class PostgresVerification:
             await self._sealer.ready([head.uid for row in page if row["flags"] & SEALED])
             self.events += len(page)
             for row in page:
-                self.findings += log.add(self._one(row, head.uid, adopted))
+                record = rows.record_from(row, head.uid, self._reader.codec)[0]
+                own = record.event.seq > adopted
+                self.findings += log.add(self._scope_counter.add(head.uid, record, adopted=not own))
                 before, place = place, (row["xid"], row["pos"])
                 if place <= before:
                     what = "stands in the feed before the event it follows"
@@ -153,9 +152,7 @@ class PostgresVerification:
                 continue
             self.events += len(found)
             for each in found:
-                record = each.record
-                self._count(head.uid, record.event, adopted=each.adopted)
-                stored = (record.event, record.raw, record.salt, record.digest)
+                stored = self._scope_counter.add(head.uid, each.record, adopted=each.adopted)
                 self.findings += log.add(stored)
             marks = [(mark(c.record.event.id), c.record.event.seq) for c in found]
             listed = await self._conn.fetch(SQL["segment_ids_of"], sid, first, last)
@@ -188,21 +185,6 @@ class PostgresVerification:
             if link != base.link and not erased:
                 self._find("base", "stands on an event that its parent does not have", head)
         return base
-
-    def _one(self, row: Any, uid: str, adopted: int) -> Stored:
-        record, _ = rows.record_from(row, uid, self._reader.codec)
-        event = record.event
-        self._count(uid, event, adopted=event.seq <= adopted)
-        return event, record.raw, record.salt, record.digest
-
-    def _count(self, uid: str, event: Event, *, adopted: bool) -> None:
-        scoped = sum([scope_of(str(op.path[0])) in ("app", "user") for op in event.ops])
-        # An adopted event wrote no shared names, unless it was recorded here and came back.
-        if not adopted:
-            self._scoped += scoped
-        elif scoped:
-            self._brought.add((uid, event.seq))
-        self._unread += event.data is None
 
     async def _columns(self, sid: int, head: Head, row: Any, last_xid: int) -> None:
         facts = head.facts
@@ -240,12 +222,9 @@ class PostgresVerification:
             for app, owner, name, *stored, lives in page:
                 row = ScopeRow(*stored)
                 self.findings += names.add((app, owner, name), row)
-                count += lives and (row.uid, row.seq) not in self._brought
+                count += lives and (row.uid, row.seq) not in self._scope_counter.adopted
             at = tuple(page[-1][:4])
-        # What an event that cannot be read did to shared names is not known.
-        if not self._unread and count != self._scoped:
-            what = "rows are missing or too many: the logs speak of another number"
-            self.findings.append(Finding("scope", what))
+        self.findings += self._scope_counter.compare(count)
         for app, owner in await self._conn.fetch(SQL["verify_owners"]):
             what = f"names of {app}/{owner} are not as many as the store counted"
             self.findings.append(Finding("scope", what))
@@ -261,7 +240,7 @@ class PostgresVerification:
                     what = "does not match its checksum"
                     self.findings.append(Finding("tombstone", what, key))
 
-    async def _kept(self) -> None:
+    async def _kept_logs(self) -> None:
         """The logs of deleted sessions, as far as others still read them."""
         sid = 0
         while page := await self._conn.fetch(SQL["verify_kept"], sid, _PAGE):
@@ -320,9 +299,9 @@ class PostgresVerification:
             self.findings.append(Finding("meta", what))
             return
         if kept is not None:  # none: it is begun when the next session ends
-            self.findings += compare(kept, await ledger.counted(self._conn))
+            self.findings += compare(kept, await ledger.count(self._conn))
 
-    async def _erased(self) -> None:
+    async def _certificates(self) -> None:
         """Check the certificates of erased sessions, and the secret that recognises keys."""
         at = b""
         while page := await self._conn.fetch(SQL["verify_erased"], at, _PAGE):

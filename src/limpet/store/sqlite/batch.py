@@ -170,13 +170,13 @@ class _Heads:
         slot = after.updated_us >> UPDATE_SLOT_BITS
         stays = before.updated_us >> UPDATE_SLOT_BITS == slot
         if before.facts is not after.facts and before.indexed_labels == after.indexed_labels:
-            facts, due = rows.facts_text(after), rows.derived(after)
+            facts, due = rows.facts_text(after), rows.due_columns(after)
             if leased:
                 turned = (*times, slot, facts, *due, *rows.lease_row(sid, after))
                 self._whole.setdefault("set_turned", []).append(turned)
                 return
             if stays:
-                if due == rows.derived(before):
+                if due == rows.due_columns(before):
                     self._whole.setdefault("set_folded", []).append((*times, facts, sid))
                 else:
                     self._whole.setdefault("set_awaited", []).append((*times, facts, *due, sid))
@@ -200,7 +200,7 @@ class _Heads:
             self._rare += [("add_label", row) for row in rows.label_rows(after, sid)]
 
     def _due(self, sid: int, before: Head, after: Head) -> None:
-        if rows.derived(before) != (due := rows.derived(after)):
+        if rows.due_columns(before) != (due := rows.due_columns(after)):
             self._rare.append(("set_due", (*due, sid)))
 
     def write(self, cursor: apsw.Cursor) -> None:
@@ -230,7 +230,7 @@ class SQLiteView:
     def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
         live = self.lives.get(key) or self._cache.peek(key)
         if live is None or live.era != self._cache.era:
-            live = self._checked(key, live, reuse=reuse)
+            live = self._reload(key, live, reuse=reuse)
             if live is None:
                 return None
         self.lives[key] = live
@@ -253,7 +253,7 @@ class SQLiteView:
 
     def recorded(self, key: Key, id: str) -> Event | None:
         live = self.lives.get(key)
-        return None if live is None else self._reader.recorded(live.sid, live.fold.head.uid, id)
+        return None if live is None else self._reader.event_by_id(live.sid, live.fold.head.uid, id)
 
     def pending(self, key: Key, seq: int) -> bool:
         live = self.lives.get(key)
@@ -291,9 +291,7 @@ class SQLiteView:
             self._cache.keep_names((app, user), found)
         return found
 
-    def _checked(
-        self, key: Key, live: CachedSession | None, *, reuse: bool
-    ) -> CachedSession | None:
+    def _reload(self, key: Key, live: CachedSession | None, *, reuse: bool) -> CachedSession | None:
         """The session as its tables have it: what the cache has, if that still holds."""
         try:
             found = self._reader.head(key, reuse=reuse)
@@ -309,7 +307,7 @@ class SQLiteView:
         if live is not None and live.sid == sid and live.lease(*lease) == head:
             live.era = self._cache.era
             return live
-        read = self._reader.found(sid, head)
+        read = self._reader.load_fold(sid, head)
         sizes = (read.snapshot_bytes, read.delta_bytes)
         live = CachedSession(sid, read.fold, *sizes, self._cache.era)
         self._cache.keep(key, live)

@@ -23,7 +23,7 @@ from limpet.store.blobs import (
     check_open,
     pack_blob,
     pack_chunk,
-    unpack_blob,
+    read_blob,
     unpack_chunk,
 )
 from limpet.store.coding import Codec, Damaged
@@ -97,7 +97,7 @@ class SQLiteBlobs:
 
     async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
         seen = self._read(lambda: self._seen(key, hash, own=own))
-        return None if seen is None else _opened(self._codec, key, seen[0], seen[2])
+        return None if seen is None else read_blob(self._codec, key, seen[0], seen[2])
 
     async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
         found = self._read(lambda: self._chunk(key, hash, number))
@@ -111,7 +111,7 @@ class SQLiteBlobs:
 
     async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
         uid, rows = self._read(lambda: self._page(key, after, limit))
-        return tuple([_opened(self._codec, key, uid, row) for row in rows])
+        return tuple([read_blob(self._codec, key, uid, row) for row in rows])
 
     async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
         low = (app or "", "", "") if after is None else (after.app, after.user, after.id)
@@ -200,7 +200,7 @@ def _finish(
     before: Any = conn.execute(SQL["blob"], (sid, _digest(blob.hash), INT_MAX)).fetchone()
     if before is not None:  # the same content: its chunks are there, these are not needed
         conn.execute(SQL["drop_upload"], (upload,))
-        return _opened(writes.codec, head.key, head.uid, BlobRow(*before[1:]))
+        return read_blob(writes.codec, head.key, head.uid, BlobRow(*before[1:]))
     bid = _upload(writes, head.key, sid, upload, number, now_us)
     conn.execute(SQL["add_chunk"], (bid, number, *last))
     body = pack_blob(writes.codec, head.uid, upload, blob)
@@ -289,13 +289,6 @@ def problems(conn: apsw.Connection, codec: Codec, sid: int, uid: str, below: int
             reading.add(chunk)
         if (problem := reading.problem()) is not None:
             yield problem
-
-
-def _opened(codec: Codec, key: Key, uid: str, row: BlobRow) -> Blob:
-    try:
-        return unpack_blob(codec, uid, row)
-    except (Damaged, msgspec.MsgspecError) as error:
-        raise SessionCorrupt(key, f"blob {row.hash.hex()} {error}") from error
 
 
 def _digest(hash: str) -> bytes:

@@ -100,7 +100,7 @@ class ColdReader:
 
     def segment(self, sid: int, uid: str, first: int, last: int) -> list[Cold]:
         """The events of one segment. Raises SegmentDamaged."""
-        found = self._decoded.get((sid, first, last)) or self._opened(sid, uid, first, last)
+        found = self._decoded.get((sid, first, last)) or self._open_segment(sid, uid, first, last)
         if not cold.lacks(found):
             return found
         try:
@@ -108,15 +108,15 @@ class ColdReader:
             rows_: Any = self._conn.execute(SQL["kept_rows"], asked).fetchall()
         except apsw.CorruptError as error:
             raise SegmentDamaged(f"cannot be read ({error!r})") from error
-        return cold.filled(found, {row[1]: self._kept(row, uid) for row in rows_})
+        return cold.filled(found, {row[1]: self._cold_row(row, uid) for row in rows_})
 
-    def _kept(self, row: tuple[Any, ...], uid: str) -> Cold:
+    def _cold_row(self, row: tuple[Any, ...], uid: str) -> Cold:
         """An event of a segment whose row is there."""
         event, _, raw, sealed = rows.opened_event(row[:-2], uid, self._codec)
         salt = row[-2] if sealed is None else sealed
         return Cold(ChainedEvent(event, raw, salt, row[-1]), rows.is_adopted(row[10]))
 
-    def _opened(self, sid: int, uid: str, first: int, last: int) -> list[Cold]:
+    def _open_segment(self, sid: int, uid: str, first: int, last: int) -> list[Cold]:
         """A segment as it is stored. Raises SegmentDamaged."""
         try:
             row: Any = self._conn.execute(SQL["segment"], (sid, first)).fetchone()

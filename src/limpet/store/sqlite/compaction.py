@@ -33,7 +33,7 @@ def compact(writes: SQLiteWriteConnection, key: Key, upto: int) -> Compacted:
         if is_stub(of.head.facts):  # it stays where every load reads it
             return Compacted()
         top = max(of.head.floor, writes.reader.cold.top(of.sid))
-        if settled := _settled(writes, of, top):
+        if settled := _settled_segment(writes, of, top):
             return _move(writes, of, settled, len(settled)) or Compacted()
         while (done := _next(writes, of, top, upto)) is not None:
             if done.events:
@@ -47,15 +47,15 @@ def _next(writes: SQLiteWriteConnection, of: _Session, top: int, upto: int) -> C
     last = _last(writes, of, top, upto)
     if last <= top or not _keep_snapshot(writes, of, last):
         return None
-    small = _small(writes, of, top)
-    found = [*small, *_gathered(writes, of, top, last, len(small))]
+    small = _small_segment(writes, of, top)
+    found = [*small, *_next_events(writes, of, top, last, len(small))]
     if found and found[-1].record.event.seq == last:
         at_snapshot = writes.conn.execute(SQL["snapshot_at"], (of.sid, last)).fetchone()
         found = found if at_snapshot else cold.trimmed(found)  # where one stands, a segment ends
     return _move(writes, of, found, len(small)) if len(found) > len(small) else None
 
 
-def _settled(writes: SQLiteWriteConnection, of: _Session, top: int) -> list[Cold]:
+def _settled_segment(writes: SQLiteWriteConnection, of: _Session, top: int) -> list[Cold]:
     """A segment with an input that kept its row while it was pending, and is processed by now. Its
     row goes before the event that processed it does: that one has the time."""
     seq = writes.conn.execute(SQL["first_settled"], (of.sid, top)).get
@@ -82,7 +82,7 @@ def _keep_snapshot(writes: SQLiteWriteConnection, of: _Session, last: int) -> bo
     newest = writes.conn.execute(SQL["last_snapshot"], (of.sid,)).get
     if newest is not None and newest >= last:
         return True
-    fold = writes.reader.found(of.sid, of.head).fold
+    fold = writes.reader.load_fold(of.sid, of.head).fold
     if fold.damaged:  # a snapshot must not hide that the log is damaged
         return False
     seq, packed, _ = packed_snapshot(fold, writes.codec)
@@ -90,7 +90,7 @@ def _keep_snapshot(writes: SQLiteWriteConnection, of: _Session, last: int) -> bo
     return True
 
 
-def _small(writes: SQLiteWriteConnection, of: _Session, top: int) -> list[Cold]:
+def _small_segment(writes: SQLiteWriteConnection, of: _Session, top: int) -> list[Cold]:
     """The segment before, if it is small and no snapshot stands at its end: it is joined."""
     row = writes.conn.execute(SQL["segment_before"], (of.sid, top + 1)).fetchone()
     if row is None or row[1] != top or row[1] - row[0] + 1 >= cold.EVENTS_MIN:
@@ -103,7 +103,7 @@ def _small(writes: SQLiteWriteConnection, of: _Session, top: int) -> list[Cold]:
         return []  # it stays as it is
 
 
-def _gathered(
+def _next_events(
     writes: SQLiteWriteConnection, of: _Session, top: int, last: int, most: int
 ) -> list[Cold]:
     """The next events, as many as fit a segment, up to one that cannot be read."""

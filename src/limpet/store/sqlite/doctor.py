@@ -14,7 +14,7 @@ import apsw
 
 from limpet.store.answers import Check, plural, size
 from limpet.store.sqlite import live
-from limpet.store.sqlite.file.filesystems import NETWORK, DiskSpace, file_system, room
+from limpet.store.sqlite.file.filesystems import NETWORK, DiskSpace, disk_space, file_system
 from limpet.store.sqlite.file.locks import first_bytes
 from limpet.store.sqlite.file.schema import APPLICATION_ID, SCHEMA
 from limpet.store.sqlite.sql import SQL
@@ -42,17 +42,17 @@ _ASK: Final = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", apsw.SQLITE_CHECKPOINT_PAS
 
 def examine(conn: apsw.Connection, path: Path, now_us: int) -> tuple[Check, ...]:
     """All checks of the file at `path`, on a connection with our settings."""
-    return tuple(_asked(conn, path, now_us))
+    return tuple(_run_checks(conn, path, now_us))
 
 
-def _asked(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
+def _run_checks(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
     questions: tuple[tuple[str, Callable[[], Check]], ...] = (
         ("sqlite", lambda: version(apsw.sqlite_lib_version())),
         ("schema", lambda: schema(conn.pragma("application_id"), conn.pragma("user_version"))),
         ("journal mode", lambda: journal_mode(_mode(conn, path))),
         ("synchronous", lambda: synchronous(conn.pragma("synchronous"))),
         ("file system", lambda: filesystem(file_system(path))),
-        ("disk space", lambda: space(room(path.parent))),
+        ("disk space", lambda: space(disk_space(path.parent))),
         ("page size", lambda: page_size(conn.pragma("page_size"))),
         ("write-ahead log", lambda: _wal(conn, path)),
         ("live channel", lambda: _live(path)),

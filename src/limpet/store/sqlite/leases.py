@@ -46,7 +46,7 @@ class SQLiteLeases:
             until_us = now_us + span_us(lease_seconds)
             found = due(self._writes.conn, now_us, limit, app)
             until = (until_us, lease_seconds, now_us)
-            leases = [self._granted(row, worker, *until) for row in found]
+            leases = [self._grant(row, worker, *until) for row in found]
             values = [
                 (lease.fence, until_us, worker, now_us, row[0])
                 for lease, row in zip(leases, found, strict=True)
@@ -56,7 +56,7 @@ class SQLiteLeases:
             self._settle(lease.key, lease.fence, until_us, worker, now_us)
         return tuple(leases)
 
-    def _granted(
+    def _grant(
         self, row: tuple[Any, ...], worker: str, until_us: int, lease_seconds: float, now_us: int
     ) -> Lease:
         """The lease on a session that is due. Why it is, is known from memory, or read."""

@@ -24,7 +24,7 @@ def read(conn: apsw.Connection) -> Ledger | None:
     return None if row is None else _decode(row[0])
 
 
-def counted(conn: apsw.Connection) -> Ledger:
+def count(conn: apsw.Connection) -> Ledger:
     """Count what the tables hold."""
     counts: tuple[Any, ...] = conn.execute(SQL["ledger_counts"]).fetchall()[0]
     return Ledger(*counts)
@@ -33,7 +33,7 @@ def counted(conn: apsw.Connection) -> Ledger:
 def begin(conn: apsw.Connection) -> None:
     """Keep a ledger from now on, if there is none."""
     if read(conn) is None:
-        _write(conn, counted(conn))
+        _write(conn, count(conn))
 
 
 def enter(conn: apsw.Connection, change: Ledger) -> None:
@@ -43,7 +43,7 @@ def enter(conn: apsw.Connection, change: Ledger) -> None:
     """
     with suppress(*UNREADABLE):
         kept = read(conn)
-        _write(conn, counted(conn) if kept is None else kept.plus(change))
+        _write(conn, count(conn) if kept is None else kept.plus(change))
 
 
 def _write(conn: apsw.Connection, ledger: Ledger) -> None:

@@ -140,7 +140,7 @@ def _any_row(pos: int, live: CachedSession, rec: Recorded, codec: Codec) -> tupl
         *[id and _pack_name(id) for id in names],
         flags,
         body,
-        crc ^ _mixed(pos, flags),
+        crc ^ _crc_mix(pos, flags),
         salt,
         rec.digest,
         e.link,
@@ -220,7 +220,7 @@ def is_plain(row: tuple[Any, ...]) -> bool:
     flags, body = row[10], row[11]
     if flags not in _PLAIN or type(body) is not bytes:
         return False
-    return bool(crc32(body) == row[12] ^ _mixed(row[0], flags))
+    return bool(crc32(body) == row[12] ^ _crc_mix(row[0], flags))
 
 
 def sized_events(
@@ -279,12 +279,12 @@ def body_in(
 ) -> tuple[bytes | None, bytes]:
     """The salt, if it is sealed with the body, and the encoded body. Raises Damaged."""
     flags, body, crc = stored
-    crc, flags = crc ^ _mixed(pos, flags), flags & ~ADOPTED
+    crc, flags = crc ^ _crc_mix(pos, flags), flags & ~ADOPTED
     raw = codec.unpack(flags, body, crc, lambda: Place("event", uid, *names))
     return (raw[:SALT_BYTES], raw[SALT_BYTES:]) if flags & SEALED else (None, raw)
 
 
-def _mixed(pos: int, flags: int) -> int:
+def _crc_mix(pos: int, flags: int) -> int:
     """The number mixed into the checksum of a body: its position, and whether it was adopted."""
     return (pos ^ (flags & ADOPTED)) & _LOW
 
@@ -392,7 +392,7 @@ def session_row(head: Head, parent: int | None) -> tuple[Any, ...]:
     key = head.key
     names = (key.app, key.user, key.id, pack_id(head.uid), head.version, head.link)
     times = (head.created_us, head.updated_us, head.active_us, slot(head))
-    return (*names, *times, facts_text(head), *derived(head), head.floor, parent)
+    return (*names, *times, facts_text(head), *due_columns(head), head.floor, parent)
 
 
 def erased_row(erasure: Erasure) -> tuple[Any, ...]:
@@ -409,7 +409,7 @@ def facts_text(head: Head) -> str | None:
     return msgspec.json.encode(head.facts).decode() if head.facts else None
 
 
-def derived(head: Head) -> tuple[int | None, int | None, int]:
+def due_columns(head: Head) -> tuple[int | None, int | None, int]:
     """The indexed columns that follow from the facts: due time, deadline and priority."""
     return (due_us(head.facts), deadline_us(head), head.priority)
 

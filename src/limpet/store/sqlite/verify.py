@@ -11,12 +11,12 @@ from zlib import crc32
 import apsw
 
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
-from limpet.model import INT_MAX, Base, Fold, Head, Key, scope_of
+from limpet.model import INT_MAX, Base, Fold, Head, Key
 from limpet.store.coding import Awaited, Codec, Damaged, tomb_crc
 from limpet.store.cold import SegmentDamaged, mark
 from limpet.store.ledger import compare
 from limpet.store.pages import PageBytes, bare, within
-from limpet.store.protocol import ChainedEvent, Erasure, Finding, Progress, Report
+from limpet.store.protocol import Erasure, Finding, Progress, Report
 from limpet.store.sql_rows import ScopeRow
 from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
@@ -24,7 +24,7 @@ from limpet.store.sqlite.reading import lineage
 from limpet.store.sqlite.reading.feed import last_position, noted_crc
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
-from limpet.store.verify import NameVerifier, Stored, verify_session
+from limpet.store.verify import NameVerifier, ScopeCounter, Stored, verify_session
 
 _META: Final = {"secret", "secret_crc", "overwrite", "feed", "feed_crc", ledger.NAME}
 _PAGE: Final = 200
@@ -36,8 +36,8 @@ class SQLiteVerification:
     def __init__(self, conn: apsw.Connection, codec: Codec) -> None:
         self._conn, self._codec = conn, codec
         self._reader = SQLiteReader(conn, codec)
-        self._sessions = self._events = self._scoped = self._unread = 0
-        self._brought: set[tuple[str, int]] = set()  # adopted events that name shared names
+        self._sessions = self._events = 0
+        self._scope_counter = ScopeCounter()
         self._misplaced: list[int] = []  # seqs of the session that is being read
 
     def run(self, key: Key | None, progress: Progress | None) -> Report:
@@ -47,12 +47,12 @@ class SQLiteVerification:
     def read(self, key: Key | None, progress: Progress | None) -> Report:
         """The same within the caller's transaction."""
         if key is None:
-            findings = tuple(self._guarded(self._everything(progress), "file"))
+            findings = tuple(self._guard(self._everything(progress), "file"))
         else:
-            findings = tuple(self._guarded(self._one_session(key), "session", key))
+            findings = tuple(self._guard(self._one_session(key), "session", key))
         return Report(self._sessions, self._events, findings)
 
-    def _guarded(
+    def _guard(
         self, findings: Iterator[Finding], where: str, key: Key | None = None
     ) -> Iterator[Finding]:
         """Damage that stops the reading is itself a finding."""
@@ -79,7 +79,7 @@ class SQLiteVerification:
         return tuple(row)
 
     def _everything(self, progress: Progress | None) -> Iterator[Finding]:
-        yield from self._guarded(self._structure(), "file")
+        yield from self._guard(self._structure(), "file")
         total = self._all(SQL["count_sessions"])[0][0]
         sid = 0
         while (row := self._conn.execute(SQL["next_session"], (sid,)).fetchone()) is not None:
@@ -87,11 +87,11 @@ class SQLiteVerification:
                 yield Finding("file", "has its sessions out of order")
                 break
             sid = row[0]
-            yield from self._guarded(self._session(row), "session", _key_of(row))
+            yield from self._guard(self._session(row), "session", _key_of(row))
             if progress is not None:
                 progress(self._sessions, total)
-        yield from self._guarded(self._scopes(), "scope")
-        yield from self._guarded(self._ends(), "tombstone")
+        yield from self._guard(self._scopes(), "scope")
+        yield from self._guard(self._ends(), "tombstone")
         for what, count in self._all(SQL["orphans"]):
             if count:
                 yield Finding(what, f"rows without a session: {count}")
@@ -108,7 +108,7 @@ class SQLiteVerification:
         self._sessions += 1
         sid, head = row[0], rows.head_from(row)
         self._misplaced = []
-        found = self._reader.found(sid, head)
+        found = self._reader.load_fold(sid, head)
         base = None
         if not head.floor and self._conn.execute(SQL["parent"], (sid,)).get is not None:
             yield Finding("head", "has a parent and begins on nothing", head.key)
@@ -119,7 +119,7 @@ class SQLiteVerification:
                 yield Finding("base", str(error), head.key)
             else:
                 yield from self._parent(sid, head, base)
-        stored = self._stored(sid, head)
+        stored = self._read_log(sid, head)
         yield from verify_session(found.fold, stored, self._snapshots(sid, head), base)
         for seq in self._misplaced:
             what = "stands in the feed before the event it follows"
@@ -128,14 +128,14 @@ class SQLiteVerification:
         yield from self._columns(sid, head)
         yield from self._blobs(sid, head, INT_MAX)
 
-    def _stored(self, sid: int, head: Head) -> Iterator[Stored]:
+    def _read_log(self, sid: int, head: Head) -> Iterator[Stored]:
         after = place = 0
         uid = head.uid
         for first, last, *_ in self._all(SQL["segments_of"], (sid,)):
             with suppress(Damaged):  # reported by _segments; what is missing shows in the chain
                 for cold in self._reader.cold.segment(sid, uid, first, last):
                     self._events += 1
-                    yield self._counted(uid, cold.record, adopted=cold.adopted)
+                    yield self._scope_counter.add(uid, cold.record, adopted=cold.adopted)
             after = last
         while page := self._page(sid, after):
             if page[-1][1] <= after:
@@ -158,18 +158,7 @@ class SQLiteVerification:
 
     def _one(self, row: tuple[Any, ...], uid: str) -> Stored:
         record = lineage.sized_record(self._reader, row, uid)[0]
-        return self._counted(uid, record, adopted=rows.is_adopted(row[10]))
-
-    def _counted(self, uid: str, record: ChainedEvent, *, adopted: bool) -> Stored:
-        event = record.event
-        scoped = sum(scope_of(str(op.path[0])) in ("app", "user") for op in event.ops)
-        # An adopted event wrote no shared names, unless it was recorded here and came back.
-        if not adopted:
-            self._scoped += scoped
-        elif scoped:
-            self._brought.add((uid, event.seq))
-        self._unread += event.data is None
-        return event, record.raw, record.salt, record.digest
+        return self._scope_counter.add(uid, record, adopted=rows.is_adopted(row[10]))
 
     def _snapshots(self, sid: int, head: Head) -> dict[int, Fold | None]:
         """Every rung of the ladder, None where it cannot be read."""
@@ -212,7 +201,7 @@ class SQLiteVerification:
 
     def _columns(self, sid: int, head: Head) -> Iterator[Finding]:
         found = self._conn.execute(SQL["derived"], (sid,)).fetchone()
-        if found != (rows.slot(head), *rows.derived(head)):
+        if found != (rows.slot(head), *rows.due_columns(head)):
             yield Finding("head", "has other due times than its log says", head.key)
         listed = self._conn.execute(
             SQL["labels_of"],
@@ -243,11 +232,12 @@ class SQLiteVerification:
         for name in secret.keys() - _META:  # a bit of a name is enough to lose what it names
             yield Finding("meta", f"has {name!r}, which this release does not know")
         yield from self._ledger()
-        # What an event that cannot be read did to shared names is not known.
-        made_by = self._conn.execute(SQL["scope_rows_made_by"])
-        made = sum((rows.unpack_id(uid), seq) not in self._brought for uid, seq in made_by)
-        if not self._unread and made != self._scoped:
-            yield Finding("scope", "rows are missing or too many: the logs speak of another number")
+        made_by, adopted = (
+            self._conn.execute(SQL["scope_rows_made_by"]),
+            self._scope_counter.adopted,
+        )
+        made = sum((rows.unpack_id(uid), seq) not in adopted for uid, seq in made_by)
+        yield from self._scope_counter.compare(made)
 
     def _ledger(self) -> Iterator[Finding]:
         """Tombstones and certificates that are gone, positions that the feed never handed out."""
@@ -257,7 +247,7 @@ class SQLiteVerification:
             yield Finding("meta", "has a ledger of ended sessions that cannot be read")
             return
         if kept is not None:  # none: a file from before, opened by nobody since
-            yield from compare(kept, ledger.counted(self._conn))
+            yield from compare(kept, ledger.count(self._conn))
         last = self._all(SQL["last_position"])[0][0]
         if last > last_position(self._conn):
             yield Finding("event", f"stands in the feed at {last:,}, which was never given")

@@ -13,7 +13,7 @@ from limpet import Check, Diagnosis, Key
 from limpet.store.answers import size
 from limpet.store.clock import Clock, wall_ns
 from limpet.store.sqlite import doctor, erasure
-from limpet.store.sqlite.file.filesystems import DiskSpace, room
+from limpet.store.sqlite.file.filesystems import DiskSpace, disk_space
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.seal import FixedKeySeal
 
@@ -96,7 +96,7 @@ def test_a_full_disk_is_found(free: int, total: int, files: int | None, severity
 async def test_the_disk_that_is_looked_at_is_the_stores(path: Path) -> None:
     """The numbers are those of the directory that holds the file."""
     found = of(await diagnose(path), "disk space").found
-    assert f"of {size(room(path.parent).total_bytes)} are free" in found
+    assert f"of {size(disk_space(path.parent).total_bytes)} are free" in found
 
 
 async def test_progress_is_told(path: Path) -> None:

@@ -5,7 +5,6 @@ With states, one round trip brings the page's heads, snapshots, later events and
 
 from __future__ import annotations
 
-import sys
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -75,7 +74,7 @@ async def page_with_states(
         sid = row["sid"]
         fields = await _fields(reader, conn, head, starts.get(sid), since.get(sid, []))
         if fields is not None:
-            states[head.key] = FrozenDict({**fields, **_shared(names, head.key)})
+            states[head.key] = FrozenDict({**fields, **_shared_fields(names, head.key)})
     damaged = tuple([head.key for head in listed if head.key not in states])
     return Page(listed, more, states, damaged)
 
@@ -127,7 +126,7 @@ def cursor_after(row: Any, query: Query) -> str:
 
 def _passing(query: Query, args: list[Any]) -> str:
     """The filters that the order does not go by, as a condition; empty if there are none."""
-    if not cursors.filters(query) and not (query.deleted and _ranged(query)):
+    if not cursors.filters(query) and not (query.deleted and _has_range(query)):
         return ""
     wanted = []
     for condition, at_us in (
@@ -143,7 +142,7 @@ def _passing(query: Query, args: list[Any]) -> str:
     return f"({' AND '.join(wanted)})"
 
 
-def _ranged(query: Query) -> bool:
+def _has_range(query: Query) -> bool:
     return query.created_after_us is not None or query.created_before_us is not None
 
 
@@ -179,7 +178,7 @@ def _by_key(query: Query, cursor: str | None, args: list[Any]) -> tuple[str, lis
     where = [f"{column} = {_bind(args, value)}" for column, value in named]
     if query.prefix:
         where.append(f"s.id >= {_bind(args, query.prefix)}")
-        if (past := _past(query.prefix)) is not None:
+        if (past := cursors.prefix_end(query.prefix)) is not None:
             where.append(f"s.id < {_bind(args, past)}")
     if query.deleted:
         rest.append("s.sid")
@@ -188,16 +187,6 @@ def _by_key(query: Query, cursor: str | None, args: list[Any]) -> tuple[str, lis
         marks = [at.app, at.user, at.id, row][len(owner) :]
         where.append(_beyond(rest, marks[: len(rest)], args, reverse=query.reverse))
     return f"limpet.{'tombstones' if query.deleted else 'sessions'} s", where, rest
-
-
-def _past(prefix: str) -> str | None:
-    """The first text, by code point, after all that begin with this; None if there is none."""
-    for place in reversed(range(len(prefix))):
-        after = ord(prefix[place]) + 1
-        if after <= sys.maxunicode:
-            # Surrogates are no characters: what follows the last before them is the first after.
-            return prefix[:place] + chr(0xE000 if 0xD800 <= after <= 0xDFFF else after)
-    return None
 
 
 def _beyond(columns: list[str], at: list[Any], args: list[Any], *, reverse: bool) -> str:
@@ -283,6 +272,6 @@ def _names(reader: PostgresReader, found: list[Any]) -> NamesByOwner:
     return values
 
 
-def _shared(names: NamesByOwner, key: Key) -> dict[str, Any]:
+def _shared_fields(names: NamesByOwner, key: Key) -> dict[str, Any]:
     app, user = names.get((key.app, ""), {}), names.get((key.app, key.user), {})
     return {**scope_fields(app), **scope_fields(user)}

@@ -115,7 +115,7 @@ class PostgresReader:
         for place, key in enumerate(keys, 1):
             row, of = heads.get(place), (events.get(place, []), starts.get(place, []))
             shared = Scopes({**names.get((key.app, ""), {}), **names.get((key.app, key.user), {})})
-            found = None if row is None else self._found(row, key, *of, shared)
+            found = None if row is None else self._session_in(row, key, *of, shared)
             if row is not None and found is None:
                 lower = of[1][0]["seq"] if tried < RUNGS else 0
                 (found,) = await self.load_many(conn, [key], asked, lower, tried + 1)
@@ -149,7 +149,7 @@ class PostgresReader:
         live.fold = Fold(head, fold.fields, fold.versions, fold.damaged, fold.texts)
         return found
 
-    def _found(
+    def _session_in(
         self, row: Any, key: Key, events: list[Any], starts: list[Any], scopes: Scopes
     ) -> StoredSession | None:
         """The session in these rows; None if its snapshot cannot be read."""
@@ -159,11 +159,11 @@ class PostgresReader:
         if start is None:
             return None
         if self.codec.checks:
-            sized = self._checked(head, events, sized, start[0])
+            sized = self._check_chain(head, events, sized, start[0])
         live = self._fold(row["sid"], head, events, bare(sized), *start)
         return StoredSession(live, tuple(sized), scopes)
 
-    def _checked(
+    def _check_chain(
         self, head: Head, found: list[Any], sized: list[tuple[Event, int]], start: Fold
     ) -> list[tuple[Event, int]]:
         """The same events, each compared with the chain, and the last with the head."""

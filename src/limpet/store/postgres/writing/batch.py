@@ -171,7 +171,7 @@ class PostgresBatch:
     def _answer(self, answer: Committed, reply: CommitReply, token: str) -> Committed | None:
         head = answer.head
         if head.fence or not reply.plain:
-            job = self._planned.get((head.key, head.version))
+            job = self._jobs_by_version.get((head.key, head.version))
             if job is not None:  # else as it was before this batch
                 if job in self._refused:
                     return None
@@ -189,7 +189,7 @@ class PostgresBatch:
         )
 
     @cached_property
-    def _planned(self) -> dict[tuple[Key, int], int]:
+    def _jobs_by_version(self) -> dict[tuple[Key, int], int]:
         """The job that leaves a session at a version."""
         return {(key, fold.head.version): job for job, key, fold in self._left}
 
@@ -433,7 +433,7 @@ class BatchNames:
         place_of = scope_place(name, version, base, form, uid, write.seq)
         packed = self._codec.pack(raw, place_of, bound=True)
         row = (job, place, version, base, form, *packed, head, write.seq)
-        self._tables["s"].add(*row, *_counted(before, write))
+        self._tables["s"].add(*row, *_count_change(before, write))
 
     def guard(self, job: int, commit: Commit) -> None:
         """Names that were only looked at must not have moved either."""
@@ -554,7 +554,7 @@ def _release(commit: Commit, after: Head) -> int | None:
     return 0 if after.lease_us is None else LEFT_US
 
 
-def _counted(before: CachedScope | None, write: ScopeWrite) -> tuple[int | None, int | None]:
+def _count_change(before: CachedScope | None, write: ScopeWrite) -> tuple[int | None, int | None]:
     """By how many names, and by how many that never were, a write changes those of its owner."""
     was = before is not None and not before.value.deleted
     more, first = (not write.at.deleted) - was, int(before is None)

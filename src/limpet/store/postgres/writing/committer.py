@@ -49,7 +49,7 @@ class Committer:
         self._waiting: deque[PostgresJob] = deque()
         self._flights: dict[Lane, Flight] = {}
         self._idle: list[asyncio.Future[None]] = []  # of lanes that have nothing to do
-        self._roused = False  # a lane was woken and has not looked at the queue yet
+        self._waking = False  # a lane was woken and has not looked at the queue yet
         self._crowds: deque[int] = deque(maxlen=_CROWDS)  # jobs on their way, as the last takes saw
         self._room = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []  # one for each lane
@@ -84,7 +84,7 @@ class Committer:
         self._waiting.append(job)
         if not self._started:
             self._start()
-        self._rouse()
+        self._wake_lane()
         try:
             return await job.answer
         except asyncio.CancelledError:
@@ -106,7 +106,7 @@ class Committer:
     async def close(self) -> None:
         """Wait until everything that was asked for has its answer."""
         self._closing = True
-        self._rouse()
+        self._wake_lane()
         while running := self._running():
             await asyncio.gather(*map(asyncio.shield, running), return_exceptions=True)
         for lane in self._lanes:
@@ -125,10 +125,10 @@ class Committer:
 
     def _task(self, lane: Lane, *, lasting: bool) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._run(lane, lasting=lasting))
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
         return task
 
-    def _ended(self, _: asyncio.Task[None]) -> None:
+    def _on_task_end(self, _: asyncio.Task[None]) -> None:
         self._started = False
         self._restart()
 
@@ -144,12 +144,12 @@ class Committer:
         self._restart()
         return [task for task in self._tasks if not task.done()]
 
-    def _rouse(self) -> None:
+    def _wake_lane(self) -> None:
         """Wake one lane, unless one is on its way to the queue already. It wakes the next."""
-        while self._idle and not self._roused:
+        while self._idle and not self._waking:
             waiter = self._idle.pop()
             if not waiter.done():  # else its lane was ended from outside, and is about to notice
-                self._roused = True
+                self._waking = True
                 waiter.set_result(None)
 
     async def _rest(self) -> None:
@@ -158,13 +158,13 @@ class Committer:
         self._idle.append(waiter)
         try:
             await waiter
-            self._roused = False
+            self._waking = False
         except BaseException:  # ended from outside, maybe just as it was woken
             if waiter in self._idle:
                 self._idle.remove(waiter)
             elif not waiter.cancelled():
-                self._roused = False
-                self._rouse()
+                self._waking = False
+                self._wake_lane()
             raise
 
     async def _run(self, lane: Lane, *, lasting: bool) -> None:
@@ -179,7 +179,7 @@ class Committer:
             elif lane.has_snapshots:
                 await lane.write_snapshots()
             elif not lasting or (self._closing and not self._waiting):
-                self._rouse()  # the other lane is to end too
+                self._wake_lane()  # the other lane is to end too
                 return
             else:
                 await self._rest()
@@ -187,11 +187,11 @@ class Committer:
     async def _serve(self, lane: Lane, flight: Flight) -> None:
         self._flights[lane] = flight
         if self._waiting:
-            self._rouse()  # there is more than this lane took
+            self._wake_lane()  # there is more than this lane took
         try:
             await lane.serve(flight)
         except BaseException:
-            self._rouse()  # this lane ends: what waited for its batch is for the other
+            self._wake_lane()  # this lane ends: what waited for its batch is for the other
             raise
         finally:
             del self._flights[lane]
@@ -206,14 +206,14 @@ class Committer:
         self._crowds.append(len(self._waiting) + (0 if before is None else len(before.jobs)))
         most = min(max(BATCH_SPLIT_MIN, (max(self._crowds) + 1) // LANES), BATCH_MAX)
         if before is None:
-            return self._picked(most, _LOOKED_AT_MAX)
+            return self._pick(most, _LOOKED_AT_MAX)
         left = before.leaves()
-        found = self._picked(most, most if left else _LOOKED_AT_MAX, before.touched)
+        found = self._pick(most, most if left else _LOOKED_AT_MAX, before.touched)
         if found is None and left:
-            found = self._picked(most, _LOOKED_AT_MAX, before.touched, left, before)
+            found = self._pick(most, _LOOKED_AT_MAX, before.touched, left, before)
         return found
 
-    def _picked(
+    def _pick(
         self,
         most: int,
         in_vain: int,

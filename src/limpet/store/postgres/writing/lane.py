@@ -171,7 +171,7 @@ class Lane:
         except asyncpg.PostgresError as error:
             self._cache.clear()
             if len(jobs) > 1:
-                return await self._apart(jobs)
+                return await self._retry_apart(jobs)
             self._fail(jobs, error)
         except Exception as error:
             self._fail(jobs, error)
@@ -228,7 +228,7 @@ class Lane:
                     job.resend()
                 await asyncio.sleep(settings.LOST_PAUSE_SECONDS)
 
-    async def _apart(self, jobs: Sequence[PostgresJob]) -> list[PostgresJob]:
+    async def _retry_apart(self, jobs: Sequence[PostgresJob]) -> list[PostgresJob]:
         """The server refused a batch as a whole: each alone, so that only the culprit fails.
 
         Somebody else's transaction holds one of the rows, or a value cannot be stored.
@@ -275,7 +275,7 @@ class Lane:
 
     async def _send(self, conn: Connection, jobs: Sequence[PostgresJob]) -> SentBatch:
         """Plan on what is known, and have it checked and written. Changes no job."""
-        batch, planned, refused = await self._planned(conn, jobs)
+        batch, planned, refused = await self._plan_ahead(conn, jobs)
         self._flight.plan(batch)
         asked_us = self._clock.local_us()
         reply = await batch.send(conn)
@@ -288,7 +288,7 @@ class Lane:
             token = await self._lock_rows(conn, jobs)
         return SentBatch(batch, reply, planned, refused, token)
 
-    async def _planned(self, conn: Connection, jobs: Sequence[PostgresJob]) -> PackedBatch:
+    async def _plan_ahead(self, conn: Connection, jobs: Sequence[PostgresJob]) -> PackedBatch:
         """A plan, while another batch is on its way if need be.
 
         It stands if all of that batch held. If not, everything in it is settled before these jobs
@@ -296,12 +296,12 @@ class Lane:
         """
         if self._after is not None:
             with suppress(Exception):  # it is met again
-                ready = await self._ready(conn, jobs, self._after.leaves())
+                ready = await self._pack(conn, jobs, self._after.leaves())
                 if await self._after.holds():
                     self._after = None
                     return ready
             await self._let_pass()
-        return await self._ready(conn, jobs, {})
+        return await self._pack(conn, jobs, {})
 
     async def _let_pass(self) -> None:
         """Wait for the batch that was on its way when these jobs were taken.
@@ -312,7 +312,7 @@ class Lane:
         if after is not None:
             await after.ended
 
-    async def _ready(
+    async def _pack(
         self, conn: Connection, jobs: Sequence[PostgresJob], left: Mapping[Key, CachedSession]
     ) -> PackedBatch:
         view = PostgresView(self._cache, self._reader, left)

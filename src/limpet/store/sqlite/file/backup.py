@@ -97,11 +97,11 @@ def back_up(
     except apsw.Error as error:
         raise translate(error, str(target), "change") from error
     except OSError as error:
-        raise _unwritten(error, target) from error
+        raise _write_error(error, target) from error
     finally:
         _remove(part)
         close(source)
-    _tell_copied(_BACKED_UP, database.path, target, began, report)
+    _log_copy(_BACKED_UP, database.path, target, began, report)
     return report
 
 
@@ -161,17 +161,17 @@ def restore(
     except apsw.Error as error:
         raise translate(error, str(target), "change") from error
     except OSError as error:
-        raise _unwritten(error, target) from error
+        raise _write_error(error, target) from error
     finally:
         _remove(part)
         close(source)
-    _tell_copied(_RESTORED, target, backup, began, report)
+    _log_copy(_RESTORED, target, backup, began, report)
     if aside is not None:
         SQLITE.warning("store set aside: store=%s aside=%s", target, aside)
     return Restored(report, aside)
 
 
-def _tell_copied(text: str, store: Path, file: Path, began: float, report: Report | None) -> None:
+def _log_copy(text: str, store: Path, file: Path, began: float, report: Report | None) -> None:
     findings = 0 if report is None else len(damage(report))
     level = logging.WARNING if findings else logging.INFO
     seconds, verified = time.monotonic() - began, report is not None
@@ -190,7 +190,7 @@ def _refuse_place(target: Path) -> None:
         if not may_write(target.parent):
             raise BackupRefused(str(target), _NOT_WRITTEN)
     except OSError as error:
-        raise _unwritten(error, target) from error
+        raise _write_error(error, target) from error
 
 
 def _refuse_damaged(backup: Path, report: Report) -> None:
@@ -220,7 +220,7 @@ def _refuse_foreign(target: Path) -> None:
         raise StoreForeign(str(target), _NOT_OURS)
 
 
-def _unwritten(error: OSError, target: Path) -> StoreError:
+def _write_error(error: OSError, target: Path) -> StoreError:
     if is_out_of_descriptors(error):
         return of_system(error, str(target), "change")
     what = error.strerror or str(error)
@@ -298,28 +298,28 @@ def _set_aside(target: Path) -> Iterator[tuple[Path | None, int]]:
     """
     if not target.exists() or not target.stat().st_size:
         # A log of a file that is gone would be taken for the log of the one that comes.
-        with _moved(target, "-wal", "-shm", "-journal") as aside:
+        with _move_aside(target, "-wal", "-shm", "-journal") as aside:
             yield aside, 0
         return
-    conn, issued = _hold(target)
+    conn, issued = _open_exclusively(target)
     with ExitStack() as held:
         if conn is not None:
             held.callback(close, conn)
             yield None, issued
             return
-        with _refused_if_open(target):
+        with _refuse_if_open(target):
             held.enter_context(locked(target))
-        yield held.enter_context(_moved(target, "-wal", "-shm", "-journal", "")), issued
+        yield held.enter_context(_move_aside(target, "-wal", "-shm", "-journal", "")), issued
 
 
-def _hold(target: Path) -> tuple[apsw.Connection | None, int]:
+def _open_exclusively(target: Path) -> tuple[apsw.Connection | None, int]:
     """A connection that has the database to itself, with everything written back into the file,
     and the last position that it has handed out. No connection if it is too damaged for that."""
     conn, issued = apsw.Connection(str(target)), 0
     # If it cannot be closed cleanly, closing must not throw its log away.
     conn.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     try:
-        with _refused_if_open(target):
+        with _refuse_if_open(target):
             conn.pragma("locking_mode", "exclusive")
             conn.execute("BEGIN EXCLUSIVE; ROLLBACK")  # the mode keeps the lock
             refuse_open(target)  # before the log goes, which that process may be writing
@@ -341,7 +341,7 @@ def _hold(target: Path) -> tuple[apsw.Connection | None, int]:
 
 
 @contextmanager
-def _refused_if_open(target: Path) -> Iterator[None]:
+def _refuse_if_open(target: Path) -> Iterator[None]:
     try:
         yield
     except (apsw.BusyError, apsw.LockedError) as error:
@@ -349,7 +349,7 @@ def _refused_if_open(target: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _moved(target: Path, *suffixes: str) -> Iterator[Path | None]:
+def _move_aside(target: Path, *suffixes: str) -> Iterator[Path | None]:
     """Give what is left of a database another name, log included, and take it back on failure."""
     name = part_beside(target).with_suffix(".damaged")
     moved = []

@@ -15,7 +15,7 @@ NETWORK: Final = {
     *("nfs", "nfs4", "ocfs2", "smb2", "smb3", "smbfs"),
     *("fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"),
 }
-_ROOM_BYTES_MIN: Final = 65_536  # for the -shm file that every opening needs
+_FREE_BYTES_MIN: Final = 65_536  # for the -shm file that every opening needs
 _SHARED_DISKS: Final = ("gfs2", "ocfs2")
 _SYSTEM: Final = "/sys"  # in fs it has a directory of each of them once it is loaded
 _MOUNTS: Final = Path("/proc/self/mountinfo")
@@ -32,7 +32,7 @@ class DiskSpace(msgspec.Struct, frozen=True):
     free_files: int | None  # how many more can be made; None where there is no such limit
 
 
-def room(path: Path) -> DiskSpace:
+def disk_space(path: Path) -> DiskSpace:
     """Return the free space of the disk that holds `path`. Raises OSError."""
     found = os.statvfs(path)
     files = found.f_favail if found.f_files else None
@@ -42,10 +42,10 @@ def room(path: Path) -> DiskSpace:
 def is_full(path: Path) -> bool:
     """True if not even the files that reading a database needs can be made beside it."""
     try:
-        left = room(path.parent)
+        left = disk_space(path.parent)
     except OSError:
         return False
-    return left.free_bytes < _ROOM_BYTES_MIN or left.free_files == 0
+    return left.free_bytes < _FREE_BYTES_MIN or left.free_files == 0
 
 
 def refuse_network(path: Path, mounts: Path | None = None) -> None:

@@ -103,12 +103,12 @@ def _lives(part: Path, target: Path) -> bool:
 
 
 @contextmanager
-def _file(path: Path, how: int) -> Iterator[apsw.VFSFile]:
+def _file(path: Path, mode: int) -> Iterator[apsw.VFSFile]:
     # SQLite does not say why a file cannot be opened.
     if stat.S_ISDIR(path.stat().st_mode):
         raise _os_error(errno.EISDIR, path)
     try:
-        name, flags = str(path.absolute()), [apsw.SQLITE_OPEN_MAIN_DB | how, 0]
+        name, flags = str(path.absolute()), [apsw.SQLITE_OPEN_MAIN_DB | mode, 0]
         file = apsw.VFSFile("", name, flags)
     except apsw.CantOpenError as error:
         short = out_of_descriptors(str(path)) is not None

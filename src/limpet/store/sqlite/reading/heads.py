@@ -45,7 +45,7 @@ def rows_of(
 ) -> tuple[list[HeadRow], str | None]:
     """The rows of one page, and the cursor to the next if there is one."""
     cursors.check(query)
-    sql, args = _by_key(query, cursor) if _keyed(query) else _statement(query, cursor)
+    sql, args = _by_key(query, cursor) if _is_by_key(query) else _statement(query, cursor)
     most = limits.WALK_MAX if cursors.filters(query) else limit + 1
     # Row by row: what lies beyond the page is not read. Closed, or its reading would go on.
     with closing(conn.cursor()) as found:
@@ -55,7 +55,7 @@ def rows_of(
 
 def cursor_after(row: HeadRow, query: Query) -> str:
     """The cursor after a page that ends with this row."""
-    if _keyed(query):
+    if _is_by_key(query):
         return cursors.write_key(query, rows.key_of(row), row[0])
     mark = row[_UPDATED] if query.order == "updated" else row[_CREATED]
     return cursors.write(query, mark, row[0])
@@ -68,18 +68,18 @@ def page_with_states(
     found, more = rows_of(reader.conn, query, cursor=cursor, limit=limit)
     kept = [(row[0], rows.head_from(row)) for row in found]
     folds = {head.key: fold for _, head in kept if (fold := known(head)) is not None}
-    count = _within(reader, kept, [sid for sid, head in kept if head.key not in folds])
+    count = _fitting_count(reader, kept, [sid for sid, head in kept if head.key not in folds])
     if count < len(kept):
         kept, more = kept[:count], cursor_after(found[count - 1], query)
     try:
-        folds |= _folded(reader, [(sid, head) for sid, head in kept if head.key not in folds])
+        folds |= _read_folds(reader, [(sid, head) for sid, head in kept if head.key not in folds])
         names = _names(reader, [head.key for _, head in kept])
     except Unready as needed:  # ask for the keys of the whole page, not for one at a time
         reader.codec.sealer.require([*needed.owners, *[head.uid for _, head in kept]])
         raise
     listed = tuple([head for _, head in kept])
     states = {
-        head.key: FrozenDict({**folds[head.key].fields, **_shared(names, head.key)})
+        head.key: FrozenDict({**folds[head.key].fields, **_shared_fields(names, head.key)})
         for head in listed
         if head.key in folds and _owners(head.key) <= names.keys()
     }
@@ -87,7 +87,7 @@ def page_with_states(
     return Page(listed, more, states, damaged)
 
 
-def _keyed(query: Query) -> bool:
+def _is_by_key(query: Query) -> bool:
     return query.deleted or query.order == "key"
 
 
@@ -104,7 +104,7 @@ def _schema(row: HeadRow) -> str | None:
 
 def _statement(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
     mark = "s.updated_us" if query.order == "updated" else "s.created_us"
-    source, (where, args) = "sessions s", _owned(query)
+    source, (where, args) = "sessions s", _owner_condition(query)
     if query.labels:
         source, mark, where, args = _by_label(query)
     row = "l0.sid" if query.labels else "s.sid"
@@ -122,7 +122,7 @@ def _statement(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
     return _select(source, where, order, query), args
 
 
-def _owned(query: Query) -> tuple[list[str], list[Any]]:
+def _owner_condition(query: Query) -> tuple[list[str], list[Any]]:
     """The condition for the owner: an app, a user, or anybody."""
     if query.app is None:
         reserved = "(s.app < '$' OR s.app >= '%')"
@@ -155,13 +155,13 @@ def _select(source: str, where: list[str], order: list[str], query: Query) -> st
 
 def _by_key(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
     """In the order of keys: living sessions, or those that were deleted."""
-    where, args = _owned(query)
+    where, args = _owner_condition(query)
     columns = ["s.app", "s.user", "s.id", "s.sid"]
     rest = columns if query.app is None else columns[1 if query.user is None else 2 :]
     if query.prefix:
         where.append("s.id >= ? AND substr(s.id, 1, ?) = ?")
         args += [query.prefix, len(query.prefix), query.prefix]
-        last = prefix_end(query.prefix)
+        last = cursors.prefix_end(query.prefix)
         if last is not None:
             where.append("s.id < ?")
             args.append(last)
@@ -172,17 +172,6 @@ def _by_key(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
         args += [key.app, key.user, key.id, row][-len(rest) :]
     source = "tombstones s" if query.deleted else "sessions s"
     return _select(source, where, rest, query), args
-
-
-def prefix_end(prefix: str) -> str | None:
-    """The first text, by code points, after every one that begins so; None if there is none."""
-    for end in range(len(prefix), 0, -1):
-        point = ord(prefix[end - 1]) + 1
-        if point == 0xD800:  # surrogates are not text
-            point = 0xE000
-        if point <= 0x10FFFF:
-            return prefix[: end - 1] + chr(point)
-    return None
 
 
 def _by_label(query: Query) -> tuple[str, str, list[str], list[Any]]:
@@ -201,10 +190,10 @@ def _by_label(query: Query) -> tuple[str, str, list[str], list[Any]]:
     return source + " CROSS JOIN sessions s", "l0.created_us", where, args
 
 
-def _within(reader: SQLiteReader, kept: list[tuple[int, Head]], unread: list[int]) -> int:
+def _fitting_count(reader: SQLiteReader, kept: list[tuple[int, Head]], unread: list[int]) -> int:
     """The number of sessions whose states fit a page by their bytes: one at least."""
     try:
-        found: Any = reader.conn.execute(SQL["state_sizes"], (_listed(unread),)).fetchall()
+        found: Any = reader.conn.execute(SQL["state_sizes"], (_json_list(unread),)).fetchall()
         shared = _shared_sizes(reader, [head.key for _, head in kept])
     except _BROKEN:
         return len(kept)
@@ -223,7 +212,7 @@ def _shared_sizes(reader: SQLiteReader, keys: list[Key]) -> dict[Key, int]:
     most = limits.STATES_BYTES_MAX // limits.STATES_NAME_BYTES + 1 + len(owners)
     names, values = [0] * len(owners), [0] * len(owners)
     ended: set[int] = set()
-    for place, size in reader.conn.execute(SQL["scope_sizes_of"], (_listed(owners), most)):
+    for place, size in reader.conn.execute(SQL["scope_sizes_of"], (_json_list(owners), most)):
         if size is None:
             ended.add(place)
         else:
@@ -240,14 +229,14 @@ def _shared_sizes(reader: SQLiteReader, keys: list[Key]) -> dict[Key, int]:
     return sizes
 
 
-def _folded(reader: SQLiteReader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold]:
+def _read_folds(reader: SQLiteReader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold]:
     """The sessions at their heads, without those of which an event cannot be read."""
     if not wanted:
         return {}
     try:
         found = _in_bulk(reader, wanted)
     except _BROKEN:
-        found = {head.key: _alone(reader, sid, head) for sid, head in wanted}
+        found = {head.key: _read_alone(reader, sid, head) for sid, head in wanted}
     return {key: fold for key, fold in found.items() if fold is not None}
 
 
@@ -255,7 +244,7 @@ def _in_bulk(reader: SQLiteReader, wanted: list[tuple[int, Head]]) -> dict[Key, 
     by_sid = dict(wanted)
     folds = {sid: Fold(blank(head.key, head.uid, head.created_us)) for sid, head in wanted}
     apart = {sid for sid, head in wanted if head.floor}  # that begin on a state
-    for sid, *row in reader.conn.execute(SQL["snapshots_of"], (_listed(by_sid),)):
+    for sid, *row in reader.conn.execute(SQL["snapshots_of"], (_json_list(by_sid),)):
         found = reader.snapshot_in(tuple(row), by_sid[sid])
         if found is None:
             apart.add(sid)
@@ -264,7 +253,7 @@ def _in_bulk(reader: SQLiteReader, wanted: list[tuple[int, Head]]) -> dict[Key, 
             apart.discard(sid)
     folds = {sid: fold for sid, fold in folds.items() if sid not in apart}
     whole = dict.fromkeys(folds, True)
-    since = _listed([[sid, fold.head.version] for sid, fold in folds.items()])
+    since = _json_list([[sid, fold.head.version] for sid, fold in folds.items()])
     for sid, *row in reader.conn.execute(SQL["events_of"], (since,)):
         event = reader.event_from(tuple(row), by_sid[sid].uid)
         dense = event.seq == folds[sid].head.version + 1
@@ -273,12 +262,12 @@ def _in_bulk(reader: SQLiteReader, wanted: list[tuple[int, Head]]) -> dict[Key, 
     for sid, fold in folds.items():
         whole[sid] = whole[sid] and fold.head.version == by_sid[sid].version
     made = {by_sid[sid].key: fold if whole[sid] else None for sid, fold in folds.items()}
-    return made | {by_sid[sid].key: _alone(reader, sid, by_sid[sid]) for sid in apart}
+    return made | {by_sid[sid].key: _read_alone(reader, sid, by_sid[sid]) for sid in apart}
 
 
-def _alone(reader: SQLiteReader, sid: int, head: Head) -> Fold | None:
+def _read_alone(reader: SQLiteReader, sid: int, head: Head) -> Fold | None:
     try:
-        found = reader.found(sid, head)
+        found = reader.load_fold(sid, head)
     except _BROKEN:
         return None
     return None if found.fold.damaged else found.fold
@@ -310,16 +299,16 @@ def _names(reader: SQLiteReader, keys: Iterable[Key]) -> NamesByOwner:
 
 def _names_of(reader: SQLiteReader, owners: list[tuple[str, str]]) -> NamesByOwner:
     found: NamesByOwner = {owner: {} for owner in owners}
-    for app, user, name, *row in reader.conn.execute(SQL["scopes_of"], (_listed(owners),)):
+    for app, user, name, *row in reader.conn.execute(SQL["scopes_of"], (_json_list(owners),)):
         of = found[app, user]
         of[name] = reader.scopes.after((app, user, name), of.get(name), tuple(row))
     return found
 
 
-def _shared(names: NamesByOwner, key: Key) -> dict[str, Any]:
+def _shared_fields(names: NamesByOwner, key: Key) -> dict[str, Any]:
     return {**scope_fields(names[key.app, ""]), **scope_fields(names[key.app, key.user])}
 
 
-def _listed(items: Iterable[Any]) -> str:
+def _json_list(items: Iterable[Any]) -> str:
     """Numbers or names as JSON, for json_each."""
     return msgspec.json.encode(list(items)).decode()

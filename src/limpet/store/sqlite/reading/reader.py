@@ -177,7 +177,7 @@ class SQLiteReader:
 
     # --- the fold ------------------------------------------------------------------------------
 
-    def found(self, sid: int, head: Head, *, tail: int = 0) -> StoredFold:
+    def load_fold(self, sid: int, head: Head, *, tail: int = 0) -> StoredFold:
         """The session's fold at `head`: its snapshot and the events since, a page at a time."""
         at = self.fold_at(sid, head, head.version, tail)
         fold = at.fold
@@ -196,7 +196,7 @@ class SQLiteReader:
         count, seq = 0, fold.head.version
         size = self._rows(SQL["delta_bytes"], (sid, seq, until))[0][0]
         asked = (sid, head.uid, "events_after")
-        while page := self._sized(*asked, (seq, until), _PAGE, room := PageBytes()):
+        while page := self._read_page(*asked, (seq, until), _PAGE, room := PageBytes()):
             if page[-1][0].seq <= seq:
                 break  # an index out of order would never end
             seq = page[-1][0].seq
@@ -266,9 +266,9 @@ class SQLiteReader:
         room: PageBytes | None = None,
     ) -> tuple[Event, ...]:
         """A page of a statement's events; rows that cannot be read at all are stood in for."""
-        return bare(self._sized(sid, uid, name, bounds, limit, room or PageBytes(), types))
+        return bare(self._read_page(sid, uid, name, bounds, limit, room or PageBytes(), types))
 
-    def _sized(
+    def _read_page(
         self,
         sid: int,
         uid: str,
@@ -366,7 +366,7 @@ class SQLiteReader:
         """The event in a row of EVENT_COLUMNS."""
         return rows.event_from(row, uid, self.codec)
 
-    def recorded(self, sid: int, uid: str, id: str) -> Event | None:
+    def event_by_id(self, sid: int, uid: str, id: str) -> Event | None:
         row = self.conn.execute(SQL["event_by_id"], (rows.pack_id(id), sid)).fetchone()
         if row is None:
             return self.cold.by_id(sid, uid, id)

@@ -105,7 +105,7 @@ class SessionReader:
     def by_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
         with self._reader.instant():
             sid, head = self._reader.present(key)
-            found = [self._reader.recorded(sid, head.uid, id) for id in ids]
+            found = [self._reader.event_by_id(sid, head.uid, id) for id in ids]
         return tuple([event for event in found if event is not None])
 
     def pending_inputs(self, key: Key, limit: int) -> tuple[Event, ...]:
@@ -208,7 +208,7 @@ class SessionReader:
         fold = self._known(head)
         if fold is not None:
             return fold, (), ()
-        found = self._reader.found(sid, head, tail=tail)
+        found = self._reader.load_fold(sid, head, tail=tail)
         return found.fold, found.events, found.fold.damaged
 
     def _newest(
