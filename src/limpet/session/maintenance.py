@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.errors import BackupRefused, InvalidInput
-from limpet.model import PAGE_MAX, described
+from limpet.model import described
 from limpet.model.facts.timeouts import USUAL, unusual
 from limpet.session.arguments import (
     AnyKey,
@@ -21,6 +21,7 @@ from limpet.session.arguments import (
 from limpet.session.metrics import Hook
 from limpet.store.cursor import check_app
 from limpet.store.open import refuse_uncopied
+from limpet.store.pager import each_head
 from limpet.store.protocol import (
     Backups,
     Check,
@@ -177,18 +178,13 @@ class StoreMaintenance:
 async def unusual_timeouts(store: Store) -> tuple[Check, ...]:
     """A warning for each timeout that sessions have and that is unusually short or long."""
     counts: Counter[str] = Counter()
-    cursor: str | None = None
-    while True:
-        page = await store.heads(Query(reverse=False), cursor=cursor, limit=PAGE_MAX)
-        for head in page.items:
-            if "timeouts" in head.facts:
-                counts.update(unusual(head.facts))
-        cursor = page.cursor
-        if cursor is None:
-            return tuple([_check(name, counts[name]) for name in USUAL if counts[name]])
+    async for head in each_head(store, Query(reverse=False)):
+        if "timeouts" in head.facts:
+            counts.update(unusual(head.facts))
+    return tuple([_timeout_check(name, counts[name]) for name in USUAL if counts[name]])
 
 
-def _check(name: str, count: int) -> Check:
+def _timeout_check(name: str, count: int) -> Check:
     least, most = USUAL[name]
     found = f"{count:,} sessions are outside of the usual {least} to {most}"
     advice = "Look whether that is meant; set others with s.lifecycle.set_timeouts."
@@ -197,7 +193,7 @@ def _check(name: str, count: int) -> Check:
 
 async def earlier_documents(store: Store) -> tuple[Check, ...]:
     """A warning if there are documents where Limpet does not read its own any more."""
-    found = [name for name in _POLICIES if await _has(store, name)]
+    found = [name for name in _POLICIES if await _has_documents(store, name)]
     if await _has_memory(store):
         found.append("memory")
     if not found:
@@ -206,7 +202,7 @@ async def earlier_documents(store: Store) -> tuple[Check, ...]:
     return (Check("collections", text, "warning", _ADVICE),)
 
 
-async def _has(store: Store, collection: str) -> bool:
+async def _has_documents(store: Store, collection: str) -> bool:
     query = Query(app=f"${collection}", order="key", reverse=False)
     return bool((await store.heads(query, cursor=None, limit=1)).items)
 

@@ -119,7 +119,7 @@ async def _of_event(writer: Writer, event: Event | None, path: Path) -> list[Bla
 
 
 def _touches(each: PlainOp, path: Path) -> bool:
-    """Whether an operation changes the value at a path, or may have."""
+    """True if an operation changes the value at a path, or may have."""
     depth = min(len(each.path), len(path))
     if not _same_steps(each.path[:depth], path[:depth]):
         return False
@@ -134,14 +134,14 @@ def _touches(each: PlainOp, path: Path) -> bool:
 
 
 def _adds_above(each: PlainOp, path: Path) -> bool:
-    """Whether an operation adds items to the list that the path goes into."""
+    """True if an operation adds items to the list that the path goes into."""
     depth = len(each.path)
     above = depth < len(path) and _same_steps(each.path, path[:depth])
     return isinstance(each, op.Add) and above
 
 
 def _adds(each: PlainOp, before: Any, path: Path) -> bool:
-    """Whether one of the items that an operation adds is the one that the path goes into."""
+    """True if one of the items that an operation adds is the one that the path goes into."""
     assert isinstance(each, op.Add)
     held: Any = before
     for step in each.path:

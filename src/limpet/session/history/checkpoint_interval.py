@@ -61,8 +61,8 @@ class CheckpointInterval:
             self.number, self._begun = 0, facts.begun_again(uid)
 
     def commits(self) -> tuple[Commit, ...]:
-        """What has to hold with a put. Where no checkpoint was made yet, their log begins: the
-        first one would otherwise be recorded unnoticed."""
+        """Return the commits that must hold with a put. Where no checkpoint was made yet, their log
+        begins: the first one would otherwise be recorded unnoticed."""
         if self.number is None:
             return ()
         if self._begun is None:

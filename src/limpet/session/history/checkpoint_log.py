@@ -1,4 +1,4 @@
-"""Kept: the checkpoints of one session, in a log of their own beside it.
+"""The checkpoint log: the checkpoints of one session, in a log of their own beside it.
 
 A checkpoint changes no version: it is an event of that log, recorded in one commit that also checks
 that the session is there and, for a full one, pins its snapshot. An incremental one is the seq and
@@ -68,7 +68,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @property
     def tier(self) -> str:
-        """Where it is kept besides the store; "store" if nowhere."""
+        """Return where it is kept besides the store; "store" if nowhere."""
         return STORE if self.place is None else self.place.tier
 
     @property
@@ -108,12 +108,12 @@ class StateToCheckpoint(msgspec.Struct, frozen=True):
 
 
 class CheckpointRequest(msgspec.Struct, frozen=True):
-    """Why a checkpoint is made, by whom, and of which kind; None: as the policy says."""
+    """The reason for a checkpoint, its actor and its kind; full=None: as the policy says."""
 
     trigger: str
     full: bool | None = None
     actor: str | None = None
-    manual: bool = False  # somebody asked for it: it stays until it is let go
+    manual: bool = False  # somebody asked for it: it stays until it is unpinned
 
 
 class _CheckpointIndex(msgspec.Struct, frozen=True):
@@ -124,7 +124,7 @@ class _CheckpointIndex(msgspec.Struct, frozen=True):
     automatic: list[int]  # made by a policy or a transition: these a policy counts
 
     def after(self, made: Checkpoint, dropped: Sequence[Checkpoint]) -> _CheckpointIndex:
-        """When one was made and others were let go."""
+        """Return the index after one was made and others were dropped."""
         gone = {each.number for each in dropped}
         fulls = [each for each in self.fulls if each not in gone] if gone else self.fulls
         others = [each for each in self.automatic if each not in gone] if gone else self.automatic
@@ -271,7 +271,7 @@ class CheckpointLog:
         return bool(self._state.get(facts.OF) == uid)
 
     def _begun(self, uid: str) -> list[Fact]:
-        """What has to be recorded first: the log itself, or that it is another session's now."""
+        """Return the facts to record first: the log begins, or is another session's now."""
         if not self._version:
             return [facts.checkpoints_created(self._log, uid)]
         return [] if self._same(uid) else [facts.begun_again(uid)]
@@ -308,7 +308,7 @@ class CheckpointLog:
     async def _remove_files(
         self, gone: Sequence[CheckpointFile], kept: Sequence[Checkpoint]
     ) -> None:
-        """Remove the files of those that were let go, and the ones that only they needed."""
+        """Remove the files of dropped checkpoints, and the ones that only they needed."""
         places = [each.place for each in kept if each.place is not None]
         used = {file for place in places for file in (place.file, place.base)}
         for place in gone:
@@ -343,7 +343,7 @@ def _row(made: Checkpoint) -> dict[str, object]:
 
 
 def _is_manual(row: FrozenDict) -> bool:
-    """Whether somebody asked for it. Older rows say it by their trigger alone."""
+    """True if somebody asked for it. Older rows say it by their trigger alone."""
     return bool(row.get("manual", row["trigger"] == "manual"))
 
 

@@ -1,4 +1,4 @@
-"""Policies: when checkpoints are made by themselves. Kept with the store, for every process.
+"""Checkpoint policies: when checkpoints are made automatically, for every process of a store.
 
 An app's policy is a document of the internal collection `checkpointing`. A process reads it when it
 first writes to the app, and again every few seconds. The journal asks before and after each commit.
@@ -134,7 +134,7 @@ def interval_us(policy: CheckpointPolicy, mutations: int, elapsed_us: int) -> in
 
 
 def trigger_before(policy: CheckpointPolicy, drafts: Sequence[Prepared]) -> tuple[str, bool] | None:
-    """What a checkpoint before these drafts is for, and whether it is forced to be full."""
+    """Return the trigger of a checkpoint before these drafts, and True if it must be full."""
     if policy.before is True:
         changing = [draft.type for draft in drafts if draft.plain_ops]
         return (f"before {changing[0]}", False) if changing else None
@@ -144,7 +144,7 @@ def trigger_before(policy: CheckpointPolicy, drafts: Sequence[Prepared]) -> tupl
 
 
 def trigger_after(policy: CheckpointPolicy, types: Iterable[str]) -> tuple[str, bool] | None:
-    """What a checkpoint after events of these types is for, and whether it is forced to be full."""
+    """Return the trigger of a checkpoint after these types, and True if it must be full."""
     found = [type for type in types if _matches(type, policy.events)]
     if not found:
         return None

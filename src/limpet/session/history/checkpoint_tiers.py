@@ -34,7 +34,7 @@ _BYTES_MAX: Final = 2**30  # of an envelope: a state is bounded by its own limit
 
 
 class CheckpointFile(msgspec.Struct, frozen=True):
-    """Where the file of a checkpoint is, if it is kept in a tier besides the store."""
+    """The place of a checkpoint's file, if it is kept in a tier besides the store."""
 
     tier: str
     file: str
@@ -131,7 +131,7 @@ class CheckpointTiers:
                 await self._archive(tier).remove_all(folder)
 
     async def _is_ours(self, key: Key, tier: str, file: str) -> bool:
-        """Whether the file is one that this store may have put there for this session."""
+        """True if the file is one that this store may have put there for this session."""
         folder, _, name = file.rpartition("/")
         if folder != _folder(key) or name in ("", ".", ".."):
             return False
@@ -170,7 +170,7 @@ class CheckpointTiers:
 
 
 def _folder(key: Key) -> str:
-    """Where the files of one session are. The name says nothing about the user."""
+    """Return the folder of one session's files. The name says nothing about the user."""
     from limpet.session.life.archive_storage import folder_of
 
     own = sha256(canonical(["checkpoints", key.id])).hexdigest()[:32]

@@ -91,7 +91,7 @@ class TrustedCheckpoint(NamedTuple):
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the event that goes back to it says."""
+        """Return the data of the event that goes back to it."""
         found: dict[str, Any] = {"checkpoint": self.checkpoint.number}
         return {**found, "tier": self.checkpoint.tier} if self.by_tier else found
 
@@ -140,7 +140,7 @@ async def listed(writer: Writer, limit: int, cursor: str | None) -> CheckpointPa
 
 
 async def unpin(writer: Writer, ref: CheckpointRef, actor: str | None) -> None:
-    """Let go of a checkpoint. Raises NoCheckpoint."""
+    """Unpin a checkpoint. Raises NoCheckpoint."""
     kept = _find(writer, await _kept(writer), ref)
     uid = (await head_now(writer)).uid
     await store_checkpoints(writer.journal).kept(writer.known.key).unpin([kept.number], uid, actor)
@@ -268,7 +268,7 @@ def _log_failure(kept: Checkpoint, error: CheckpointIntegrity) -> None:
 
 
 class _SessionPace:
-    """How a session is going: since when, how many events since, and its checkpoints."""
+    """The pace of a session: its last checkpoint, the events since, and its checkpoint log."""
 
     __slots__ = ("kept", "last_us", "made", "mutations", "uid")
 
@@ -278,7 +278,7 @@ class _SessionPace:
 
 
 class _AppRules:
-    """What an app has decided, and how long that is followed before it is read again."""
+    """The policies of an app, and until when they are followed before they are read again."""
 
     __slots__ = ("any", "limits", "policy", "until_us")
 
@@ -303,7 +303,7 @@ class StoreCheckpoints:
     # --- for the journal -----------------------------------------------------------------------
 
     def concerns(self, commits: Sequence[Commit]) -> bool:
-        """Whether an app has a policy, or may have one by now. Quick: every commit asks."""
+        """True if an app has a policy, or may have one by now. Quick: every commit asks."""
         for commit in commits:
             of = self._rules.get(commit.key.app)
             if of is None or of.any or of.until_us < self._journal.now_us():

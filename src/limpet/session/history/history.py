@@ -34,7 +34,7 @@ S = TypeVar("S", covariant=True)
 
 
 class SessionHistory(Generic[S]):
-    """What can be asked of a session's past: `s.history`."""
+    """The past of a session: `s.history`."""
 
     __slots__ = ("_writer",)
 
@@ -53,7 +53,7 @@ class SessionHistory(Generic[S]):
         return state
 
     async def diff(self, before: When, after: When | None = None) -> Diff:
-        """What changed in the session's own fields from one place in its history to another.
+        """Return what changed in the session's own fields between two places in its history.
 
         Without `after`, up to now. Stored values are compared, as they were recorded.
         """
@@ -64,7 +64,7 @@ class SessionHistory(Generic[S]):
         return diff(one.fields, other.fields)
 
     async def blame(self, path: str | Sequence[str | int]) -> tuple[Blame, ...]:
-        """Every change of a value, the newest first: the event, who acted, when, the operation.
+        """Return every change of a value, the newest first: event, actor, time and operation.
 
         `path` is a name in state and what is below it, "plan.steps.0" or "plan.steps[0]", or a
         tuple if a name has a dot in it. An operation on a part of the value counts, and one that
@@ -76,7 +76,7 @@ class SessionHistory(Generic[S]):
         return await blame(self._writer, path_of(path))
 
     async def bisect(self, predicate: Predicate) -> Event | None:
-        """The first event after which `predicate(state)` is false; None if it is true now.
+        """Return the first event after which `predicate(state)` is false; None if it is true now.
 
         `predicate` may be a coroutine function. It is asked at most ceil(log2 n) + 1 times for n
         events, and has to stay false once it is.
@@ -89,7 +89,7 @@ class SessionHistory(Generic[S]):
 
     @property
     def checkpoint_seq(self) -> int:
-        """The number of the newest checkpoint, 0 before the first. It stays if that is let go.
+        """Return the number of the newest checkpoint, 0 before the first. Unpinning keeps it.
 
         As of the last load, and of what this process has made since. Raises SessionNotLoaded.
         """
@@ -99,14 +99,14 @@ class SessionHistory(Generic[S]):
 
     @property
     def last_checkpoint_at(self) -> datetime | None:
-        """When the newest checkpoint was made; None before the first. See checkpoint_seq."""
+        """Return when the newest checkpoint was made; None before the first. See checkpoint_seq."""
         from limpet.session.history.checkpoints import newest
 
         made = newest(self._writer)
         return to_time(made.at_us) if made.number else None
 
     async def checkpoints(self, *, limit: int = 50, cursor: str | None = None) -> CheckpointPage:
-        """The checkpoints that are kept, the newest first; `page.cursor` leads to the next page."""
+        """List the checkpoints, the newest first; `page.cursor` leads to the next page."""
         from limpet.session.history.checkpoints import listed
 
         return await listed(self._writer, check_limit(limit), cursor)
@@ -126,7 +126,7 @@ class SessionHistory(Generic[S]):
         return await restore(self._writer, ref, fallback=fallback, actor=self._writer.named(actor))
 
     async def unpin(self, ref: CheckpointRef, *, actor: str | None = None) -> None:
-        """Let go of a checkpoint: it is no longer listed, and its kept state is freed.
+        """Unpin a checkpoint: it is no longer listed, and its kept state is freed.
 
         The log still gives that state: s.history.at(ref.seq). Raises NoCheckpoint.
         """
@@ -144,7 +144,7 @@ class SessionHistory(Generic[S]):
         """Bound this session's history, whatever its app says: the newest `events` stay hot,
         nothing older than `age`, or both. Without either, as its app says.
 
-        See `lp.policies.retention`: nothing is lost, and the rest is moved by itself.
+        See `lp.policies.retention`: nothing is lost, and the rest is moved in the background.
         """
         from limpet.model.facts.retention import retention_set
         from limpet.session.history.checkpoints import store_checkpoints
@@ -157,7 +157,7 @@ class SessionHistory(Generic[S]):
         return (await self._writer.commit((draft,)))[0]
 
     async def lineage(self) -> Lineage:
-        """The session among its relatives: its parents, its forks and theirs, and merges."""
+        """Return the session among its relatives: its parents, its forks and theirs, and merges."""
         from limpet.session.history.branches import lineage
 
         return await lineage(self._writer.journal.store, await head_now(self._writer))

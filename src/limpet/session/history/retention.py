@@ -46,7 +46,7 @@ AGE_CHECK_MIN_US: Final = 1_000_000
 
 
 class RetentionLimits(msgspec.Struct, frozen=True):
-    """How much of a history stays hot. None: no such limit."""
+    """Limits on how much of a history stays hot. None: no such limit."""
 
     events: Annotated[int, msgspec.Meta(ge=1)] | None = None
     age_us: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -57,7 +57,7 @@ class RetentionLimits(msgspec.Struct, frozen=True):
 
 
 class CompactReport(msgspec.Struct, frozen=True):
-    """What a compaction moved, and about what it took before and takes now."""
+    """The counts of a compaction, and about how many bytes it took before and takes now."""
 
     sessions: int = 0  # of which events were moved
     events: int = 0
@@ -190,7 +190,7 @@ async def _upto(store: Store, head: Head, limits: RetentionLimits, now_us: int) 
 
 
 def merged(one: CompactReport, other: CompactReport) -> CompactReport:
-    """What two compactions moved together."""
+    """Return the sum of two reports."""
     pairs = zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)
     return CompactReport(*[a + b for a, b in pairs])
 
@@ -199,7 +199,7 @@ def merged(one: CompactReport, other: CompactReport) -> CompactReport:
 
 
 class _CompactedUpTo(msgspec.Struct):
-    """How far a session was compacted, and when that was looked at."""
+    """The last event of a session that is compacted, and when that was checked."""
 
     uid: str
     seq: int
@@ -287,7 +287,7 @@ class Compactor:
 
 
 class _SweepPass(msgspec.Struct, frozen=True):
-    """How far the sweeps have come with an app: where they go on, and when the pass began."""
+    """The progress of the sweeps of an app: where they go on, and when the pass began."""
 
     cursor: str | None
     began_us: int

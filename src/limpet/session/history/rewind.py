@@ -33,7 +33,7 @@ from limpet.store.protocol import NameSince
 
 
 class Rewound(msgspec.Struct, frozen=True):
-    """What a rewind changed."""
+    """The result of a rewind."""
 
     event: Event | None  # None: the state was the same, so nothing was recorded
     restored: tuple[str, ...]  # names whose values are now those of then
@@ -112,7 +112,7 @@ async def _attempt(
 
 
 def _replacing(fields: FrozenDict, target: FrozenDict) -> tuple[PlainOp, ...]:
-    """What leaves just the target, whatever an event that cannot be read did to its names."""
+    """Return operations that leave just the target, whatever an unreadable event did."""
     gone: list[PlainOp] = [Delete((name,)) for name in fields if name not in target]
     return (*gone, *[Set((name,), value) for name, value in target.items()])
 
@@ -143,7 +143,7 @@ async def _changed_since(writer: Writer, seq: int) -> Mapping[str, NameSince]:
 def _shared_ops(
     writer: Writer, since: Mapping[str, NameSince]
 ) -> tuple[tuple[PlainOp, ...], tuple[str, ...]]:
-    """What takes shared names back, and the names that are left as they are."""
+    """Return the operations that take shared names back, and the names left as they are."""
     known = writer.known
     assert known.scopes is not None
     ops: list[PlainOp] = []

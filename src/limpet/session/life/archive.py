@@ -81,6 +81,7 @@ from limpet.session.move.import_export import adopt, export_session, proved
 from limpet.session.runs.delegation import children_elsewhere, head_of
 from limpet.store.coding.files import FileSeal, SealedPath, file_seal, is_sealed
 from limpet.store.memory import MemoryStore
+from limpet.store.pager import each_head
 from limpet.store.protocol import Committed, Ending, Exchange, Query, Standing
 from limpet.store.threads import in_thread
 
@@ -371,7 +372,7 @@ async def _remove_unnamed(journal: Journal, archive: Archive, folder: str, query
     if not (names := await archive.names(folder)):
         return
     needed = {head.key.id async for head in _heads(journal, STUBS, WHOLE_STORE, f"{folder}/")}
-    async for head in _pages(journal, query):
+    async for head in each_head(journal.store, query):
         if (place := facts.place(head.facts)) is not None:
             needed.add(str(place["place"]))
     gone = [name for name in names if name not in needed]
@@ -382,7 +383,7 @@ async def _remove_unnamed(journal: Journal, archive: Archive, folder: str, query
 
 
 async def stub_of(journal: Journal, key: Key, uid: str | None) -> Head | None:
-    """What stands in the store for this very session while its log is in the archive."""
+    """Return the stub that stands for this very session while its log is in the archive."""
     head = await head_of(journal, key)
     place = None if head is None else facts.place(head.facts)
     return None if place is None or uid not in (None, place["uid"]) else head
@@ -449,7 +450,7 @@ async def finish_all(
 
 
 def _outages(failed: list[tuple[Key, Exception]]) -> int:
-    """How often it was the archive that failed."""
+    """Return how many of these failures were the archive's."""
     return sum(isinstance(error, ArchiveFailed) for _, error in failed)
 
 
@@ -575,7 +576,7 @@ def _key_in(move: Any, at: Key) -> Key | None:
 
 
 def _wanted(head: Head, journal: Journal, to: str, actor: str) -> Put:
-    """What is to become of a session: whoever comes next goes on with it."""
+    """Return the document of a move, so that whoever comes next can go on with it."""
     key, place = head.key, facts.place(head.facts)
     uid = head.uid if place is None else place["uid"]
     move = {"to": to, "owner": [key.app, key.user], "uid": uid}
@@ -590,7 +591,7 @@ async def _put_wanted(journal: Journal, head: Head, to: str, actor: str) -> None
 
 
 async def _intent(journal: Journal, key: Key) -> tuple[_Move, Standing] | None:
-    """What is under way with a session, if anything is, and where the document stands."""
+    """Return the unfinished move of a session and where its document stands; None if none is."""
     intents = _intents(journal, key)
     log = await head_of(journal, intents.key(key.id))  # what is newer than this is not settled
     found = None if log is None else await intents.find(key.id)
@@ -611,14 +612,14 @@ def _log_prefix(key: Key) -> str:
 
 
 def _log_key(journal: Journal, stub: Head) -> Key:
-    """Where a log arrives that is to take the place of this stub."""
+    """Return the key under which a log arrives that is to take the place of this stub."""
     key, attempt = stub.key, f"{journal.now_us()}-{journal.new_id()}"
     owner = owner_of(key.app, key.user)  # with whom it is erased
     return Key(LOGS, owner, f"{_log_prefix(key)}{stub.uid}/{attempt}")
 
 
 def checkpoints_in(log: Key) -> Key:
-    """Where the log of its checkpoints arrives."""
+    """Return the key under which the log of its checkpoints arrives."""
     return Key(log.app, log.user, f"{log.id}-checkpoints")
 
 
@@ -629,7 +630,7 @@ async def _drop_log(journal: Journal, log: Key) -> None:
 
 
 async def _staged_discard(journal: Journal, name: str, *, late: bool) -> Exchange:
-    """What enters a file among those to remove, in one transaction with what makes it so.
+    """Return the exchange that lists a file for removal, to be made with what makes it unneeded.
 
     `late`: another process may still be writing it, so that it has to be removed once more.
     """
@@ -678,19 +679,8 @@ async def _heads(
 ) -> AsyncIterator[Head]:
     """The logs of a reserved app, in the order of their keys."""
     query = Query(app=app, user=user, order="key", reverse=False, prefix=prefix)
-    async for head in _pages(journal, query):
+    async for head in each_head(journal.store, query):
         yield head
-
-
-async def _pages(journal: Journal, query: Query) -> AsyncIterator[Head]:
-    cursor: str | None = None
-    while True:
-        page = await journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
-        for head in page.items:
-            yield head
-        cursor = page.cursor
-        if cursor is None:
-            return
 
 
 _NO_ARCHIVE: Final = (

@@ -132,7 +132,7 @@ async def fetch_bytes(archive: Archive, name: str) -> bytes:
 
 
 def folder_of(app: str, user: str) -> str:
-    """Where all files of one user are: so that they can be erased together."""
+    """Return the folder of all files of one user, so that they can be erased together."""
     return sha256(canonical([app, user])).hexdigest()[:32]
 
 
@@ -146,7 +146,7 @@ def name_of(key: Key, attempt: str) -> str:
 
 
 def home_of(key: Key) -> str:
-    """Where all files of one key are, also those of attempts that came to nothing."""
+    """Return the folder of all files of one key, also those of attempts that came to nothing."""
     return f"{folder_of(key.app, key.user)}/{sha256(canonical(key.id)).hexdigest()[:32]}"
 
 

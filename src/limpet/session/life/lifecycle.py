@@ -1,4 +1,4 @@
-"""How long a session lives, when it is due, and which tools it has: `s.lifecycle`, `s.tools`."""
+"""The timeouts, timers, priority and tools of a session: `s.lifecycle` and `s.tools`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SessionLifecycle:
 
     @property
     def timeouts(self) -> Timeouts | None:
-        """When it is suspended, terminated and deleted by itself; None: never."""
+        """Return after what times a sweep suspends, ends or deletes it; None: never."""
         return self._session.writer.known.head.timeouts
 
     async def set_timeouts(self, timeouts: Timeouts, *, actor: str | None = None) -> Event:
@@ -82,7 +82,7 @@ class SessionLifecycle:
 
     @property
     def suspended_often(self) -> bool:
-        """Whether it is suspended more often than the app's policy holds to be healthy."""
+        """True if it is suspended more often a day than the app's policy allows."""
         return self.durations.exceeds(
             self._session.writer.journal.lifecycle(self._session.app).suspensions_per_day
         )
@@ -125,7 +125,7 @@ class SessionTools:
 
     @property
     def bound(self) -> Mapping[str, Mapping[str, Any]]:
-        """What is bound: version, required, permission and so on, by name."""
+        """Return the bound tools by name: version, required, permission and so on."""
         return tools_in(self._session.writer.known.head.facts)
 
     async def bind(
@@ -186,7 +186,7 @@ class Internals:
             raise SessionArchived(self._session.key)
 
     async def stub(self) -> Head | None:
-        """What stands in the store for this session while its log is in the archive."""
+        """Return the stub that stands for this session while its log is in the archive."""
         from limpet.session.life.archive import stub_of
 
         writer = self._session.writer

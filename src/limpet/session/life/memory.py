@@ -46,6 +46,7 @@ from limpet.session.history.checkpoint_log import Checkpoint
 from limpet.session.journal import Journal
 from limpet.session.runs.buffers import Buffers
 from limpet.session.runs.delegation import parent_of
+from limpet.store.pager import each_head
 from limpet.store.protocol import Query
 
 LayerName: TypeAlias = Literal["working", "session", "episodic", "semantic", "procedural"]
@@ -83,18 +84,18 @@ class Memory(Buffers):
 
     @property
     def working(self) -> WorkingMemory:
-        """Of this object alone, for as long as the session is active."""
+        """Return the memory of this object alone, which lasts while the session is active."""
         return self._working
 
     @property
     def session(self) -> SessionLayer:
-        """Of this session. It goes back with it, when it is resumed from an older checkpoint."""
+        """Return this session's own memory. Resuming from an older checkpoint takes it back too."""
         place = own_places(self._session.id)[0]
         return SessionLayer(self._session, self._own, place, self._interval)
 
     @property
     def episodic(self) -> Layer:
-        """What happened in this session; of completed ones the user's other sessions see it.
+        """Return what happened in this session, and in the user's completed ones.
 
         A delegated session also sees its parent's episodes (`parent/…`).
         """
@@ -102,7 +103,7 @@ class Memory(Buffers):
 
     @property
     def semantic(self) -> Layer:
-        """What all sessions of the app know.
+        """Return what all sessions of the app know.
 
         A delegated session reads what its parent's app knows, and keeps what it writes for itself.
         """
@@ -111,7 +112,7 @@ class Memory(Buffers):
 
     @property
     def procedural(self) -> Layer:
-        """How things are done: by the task that the session's label `task` names."""
+        """Return how things are done, by the task that the session's label `task` names."""
         return self._by_head(lambda head: _procedural(self._session, head))
 
     def _by_head(self, made: Callable[[Head | None], Layer]) -> Layer:
@@ -147,7 +148,7 @@ class WorkingMemory:
         return tuple(self._kept[name] for name in sorted(self._kept) if name.startswith(prefix))
 
     async def search(self, text: str, *, limit: int = 10) -> tuple[Remembered, ...]:
-        """What has the most of these words, the best first."""
+        """Return the entries that have the most of these words, the best first."""
         return _ranked(await self.list(), text, limit)
 
     def reset(self) -> None:
@@ -187,7 +188,7 @@ class Layer:
         return await self._all(self._prefix + prefix)
 
     async def search(self, text: str, *, limit: int = 10) -> tuple[Remembered, ...]:
-        """What has the most of these words, the best first."""
+        """Return the entries that have the most of these words, the best first."""
         return _ranked(await self.list(), text, limit)
 
     async def _all(self, prefix: str) -> tuple[Remembered, ...]:
@@ -235,7 +236,7 @@ class UnreadLayer(Layer):
 
 
 class SessionLayer(Layer):
-    """What belongs to one session alone. Each entry knows which checkpoint it follows."""
+    """The memory of one session alone. Each entry knows which checkpoint it follows."""
 
     def __init__(
         self, session: Handle, documents: Documents, prefix: str, interval: CheckpointInterval
@@ -244,8 +245,8 @@ class SessionLayer(Layer):
         self._interval = interval
 
     async def back_to(self, checkpoint: Checkpoint) -> tuple[Put, ...]:
-        """What makes it again what it was at a checkpoint. What was not there yet is deleted; its
-        history stays."""
+        """Return the puts that make it what it was at a checkpoint. Entries that were not there yet
+        are deleted; their histories stay."""
         interval = await self._now()
         puts: list[Put] = []
         for each in await self.list():
@@ -302,7 +303,7 @@ class Overlay(Layer):
         return tuple([found[name] for name in sorted(found)])
 
     async def _above(self) -> Layer | None:
-        """What its parent sees, which may be delegated itself; None if nobody is its parent."""
+        """Return what its parent sees, which may be delegated itself; None if it has no parent."""
         parent = await parent_of(self._session.writer.journal.documents, self._head)
         return None if parent is None else _semantic(self._session, parent.key, parent)
 
@@ -333,7 +334,7 @@ async def _head_of(session: Handle) -> Head | None:
 
 
 class Episodes(Layer):
-    """What happened: this session's own episodes, and those that ended sessions left."""
+    """Episodes: this session's own, and those that completed sessions left."""
 
     def __init__(
         self, session: Handle, documents: Documents, prefix: str, child: Head | None = None
@@ -395,7 +396,7 @@ async def promotions(session: Handle, actor: str) -> tuple[Put, ...]:
 
 
 def _precedes(event: Event, checkpoint: Checkpoint) -> bool:
-    """Whether a version of an entry was there when a checkpoint was recorded.
+    """True if a version of an entry was there when a checkpoint was recorded.
 
     It is judged by its date if it has no number: it was not put by way of its layer, or is damaged.
     """
@@ -417,13 +418,13 @@ async def forget_memory(journal: Journal, key: Key, *, promoted: bool = False) -
 
 
 def own_places(id: str) -> tuple[str, ...]:
-    """With what the names of the documents begin that belong to a session alone."""
+    """Return the prefixes of the documents that belong to a session alone."""
     part = name_part(id)
     return (f"session/{part}/", f"episodic/{part}/", f"own/{part}/")
 
 
 def shared_places(app: str) -> tuple[str, ...]:
-    """With what the names of the documents begin that all sessions of an app share."""
+    """Return the prefixes of the documents that all sessions of an app share."""
     return (f"semantic/{name_part(app)}/", f"procedural/{name_part(app)}/")
 
 
@@ -438,14 +439,8 @@ async def memory_logs(journal: Journal, key: Key, places: Sequence[str]) -> Asyn
     of = memory_key(key, "any")
     for place in places:
         query = Query(app=of.app, user=of.user, order="key", reverse=False, prefix=place)
-        cursor: str | None = None
-        while True:
-            page = await journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
-            for head in page.items:
-                yield head
-            cursor = page.cursor
-            if cursor is None:
-                break
+        async for head in each_head(journal.store, query):
+            yield head
 
 
 def _ranked(entries: tuple[Remembered, ...], text: str, limit: int) -> tuple[Remembered, ...]:
@@ -460,7 +455,7 @@ def _ranked(entries: tuple[Remembered, ...], text: str, limit: int) -> tuple[Rem
 
 
 def _readable(promoted: Remembered) -> Remembered:
-    """With the name that a person reads: `promoted/`, the session's id, the episode's name."""
+    """Return it with the name that a person reads: `promoted/`, session id, episode."""
     name = PROMOTED + without_length(promoted.name.removeprefix(PROMOTED))
     return msgspec.structs.replace(promoted, name=name)
 
@@ -472,5 +467,5 @@ def _check_name(name: str) -> str:
 
 
 def summary(layers: Mapping[str, int]) -> str:
-    """How much is in each layer, in words."""
+    """Return how much is in each layer, in words."""
     return ", ".join(f"{count} {name}" for name, count in layers.items())

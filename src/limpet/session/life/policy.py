@@ -49,7 +49,7 @@ class Transition(msgspec.Struct, frozen=True):
 
 
 class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
-    """What an app adds. Everything is optional."""
+    """Guards, hooks and defaults that an app adds. Everything is optional."""
 
     guards: Mapping[tuple[Phase, str], Function] = {}
     before: Mapping[tuple[Phase, Phase], Function] = {}
@@ -119,7 +119,7 @@ async def call_function(function: Function, *args: Any) -> Any:
 
 
 async def refusal(function: Function, *args: Any) -> str | None:
-    """Why a guard refuses; None if it does not."""
+    """Return why a guard refuses; None if it does not."""
     found = await call_function(function, *args)
     if found is True:
         return None
@@ -129,7 +129,7 @@ async def refusal(function: Function, *args: Any) -> str | None:
 
 
 def function_name(function: Function) -> str:
-    """What to call a function in a message or a record."""
+    """Return the name of a function for a message or a record."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 

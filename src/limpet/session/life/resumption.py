@@ -70,7 +70,7 @@ StepName: TypeAlias = Literal["restore", "rehydrate", "rebind", "reconstruct", "
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """What a query gives: fresh, from the cache, or stale because it could not be retrieved."""
+    """The answer to a query: fresh, from the cache, or stale because it could not be retrieved."""
 
     query: Any
     value: Any
@@ -128,7 +128,7 @@ class Briefing(msgspec.Struct, frozen=True):
 
 
 class Resumption(msgspec.Struct, frozen=True):
-    """How a session was resumed. `print(report)` shows it."""
+    """The report of a resumption. `print(report)` shows it."""
 
     key: Key
     steps: tuple[ResumptionStep, ...]
@@ -146,7 +146,7 @@ class Resumption(msgspec.Struct, frozen=True):
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What the record of the resumption holds."""
+        """Return the figures that the event of the resumption records."""
         figures: dict[str, Any] = {"checkpoint": self.checkpoint, "state_version": self.version}
         figures |= {"tools_bound": len(self.tools), "tools_degraded": len(self.degraded)}
         figures["evidence"] = len(self.evidence)
@@ -162,7 +162,7 @@ class Resumption(msgspec.Struct, frozen=True):
 
 
 class ResumptionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a resumption is asked to do."""
+    """The arguments of a resumption: see `Limpet.resume`."""
 
     tools: ToolRegistry | None = None
     retrieve: Retrieve | None = None
@@ -346,7 +346,7 @@ class ResumptionRun:
     # --- 5: everything together ----------------------------------------------------------------
 
     async def _verify(self) -> str:
-        """On the newest head: others may have written since the first phase."""
+        """Check the newest head: others may have written since the first phase."""
         session, of = self._session, self._of
         head = await head_now(session.writer)
         restored = ToVerify(
@@ -407,7 +407,7 @@ class ResumptionRun:
             await self._record_in_place(fact)
 
     async def _record_in_place(self, facts: tuple[Fact, ...]) -> None:
-        """What has changed, where there is no transition to record it with."""
+        """Record what has changed where there is no transition to record it with."""
         writer, back = self._session.writer, self._back
         if back is not None:
             await rewind(writer, back.fold, actor=self._actor, data=back.data, damaged=True)
@@ -431,7 +431,7 @@ async def role_of(role: Role | None, session: Session[Any]) -> str | None:
 
 
 def tokens_left(facts: Facts, tokens: int | None) -> int | None:
-    """What is left of so many tokens, or else of the session's own budget; None: no limit."""
+    """Return what is left of these tokens, or of the session's own budget; None: no limit."""
     return remaining(facts)[1] if tokens is None else tokens - spent(facts).tokens
 
 
@@ -439,7 +439,7 @@ def tokens_left(facts: Facts, tokens: int | None) -> int | None:
 
 
 class _Cached(msgspec.Struct, frozen=True):
-    """What is kept of a query, and until when."""
+    """The cached answer to a query, and until when it is kept."""
 
     query: Any
     value: Any
@@ -501,7 +501,7 @@ class Retrieval:
         return Evidence(query, cached.value, "stale")
 
     async def _cached(self, name: str) -> _Cached | None:
-        """What is kept of a query; it is removed once its time is over."""
+        """Return the cached answer to a query. It is removed once its time is over."""
         found = await self._cache.find(name)
         read = None if found is None else self._cache.decoded(found, _Cached)
         if read is not None and self._journal.now_us() >= read.until_us:
@@ -519,7 +519,7 @@ class Retrieval:
 
 
 def id_of(query: Any) -> str:
-    """What a query is called: its own id, or its text."""
+    """Return the name of a query: its own id, or its text."""
     if isinstance(query, Mapping):
         return str(
             query.get("id") or query.get("query") or sha256(canonical(query)).hexdigest()[:12]
@@ -535,7 +535,7 @@ def _reason(error: Exception) -> str:
 
 
 class ToVerify(msgspec.Struct, frozen=True, kw_only=True):
-    """What a resumption has found so far."""
+    """The results of the first four phases, to be verified."""
 
     tools: Mapping[str, Any]
     tokens: int | None
@@ -545,7 +545,7 @@ class ToVerify(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def failures(session: Handle, head: Head, restored: ToVerify) -> tuple[str, ...]:
-    """Why the session must not go on; each begins with the name of its check."""
+    """Return why the session must not go on; each reason begins with the name of its check."""
     found = (
         _checksum(session, restored.checksum),
         _schema(session, head),

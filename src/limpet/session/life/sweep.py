@@ -2,7 +2,7 @@
 
 Sessions come from the index of deadlines, page by page. Each is locked by a lease, read, judged by
 the store's clock on its newest head, and moved on in one commit that also ends the lease. Of many
-sweeps at once one does it, and one that dies leaves a lease that ends by itself.
+sweeps at once one does it, and one that dies leaves a lease that expires.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Unswept(msgspec.Struct, frozen=True):
 
 
 class Swept(msgspec.Struct, frozen=True):
-    """What a sweep has done."""
+    """The counts of one sweep."""
 
     suspended: int = 0
     terminated: int = 0
@@ -185,7 +185,7 @@ class Sweep:
         return done
 
     def _seconds(self, app: str) -> float:
-        """For how long a session is held: until every hook of its app has used up its time."""
+        """Return the lease time of a session: long enough for every hook of its app."""
         policy = self._journal.lifecycle(app)
         hooks = len(policy.compensate) + len(policy.cleanup)
         return LEASE_SECONDS + hooks * policy.cleanup_seconds
@@ -214,6 +214,6 @@ class Sweep:
 
 
 def overdue(head: Head, now_us: int) -> Deadline | None:
-    """Why the session should move on now; the gravest reason, if there are several."""
+    """Return why the session should move on now; the gravest reason if there are several."""
     passed = {why for why, at_us in deadlines(head) if at_us <= now_us}
     return next((why for why in _ORDER if why in passed), None)

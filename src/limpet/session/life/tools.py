@@ -2,7 +2,7 @@
 
 A binding is a fact in the head of a session; it names the tool and its version. A session with a
 binding uses the tools in it, each under the name that it is bound by, and no others: `ToolUse`
-decides at each use. A lock is a lease on a document of the tool, so that it ends by itself if its
+decides at each use. A lock is a lease on a document of the tool, so that it expires if its
 holder dies, and belongs to one session at a time in all processes.
 """
 
@@ -88,7 +88,7 @@ class Tool(msgspec.Struct, frozen=True):
 
     @property
     def binding(self) -> dict[str, Any]:
-        """What a session keeps of it."""
+        """Return what a session records of it."""
         kept: dict[str, Any] = {"version": self.version, "required": self.required}
         kept |= {"permission": self.permission, "cost": self.cost}
         if self.exclusive:
@@ -140,7 +140,7 @@ class ToolRegistry:
         return None
 
     async def refusal(self, tool: Tool, session: Handle) -> str | None:
-        """Why this session may not use the tool; None if it may."""
+        """Return why this session may not use the tool; None if it may."""
         if tool.permission == "deny":
             return "its permission is deny"
         if self._authorize is None:
@@ -160,7 +160,7 @@ def check_bindable(registry: Any, names: Iterable[Any]) -> None:
 
 
 class Bound(msgspec.Struct):
-    """How binding went: what is bound, what is left out and would be bound so, what stands in."""
+    """The result of binding: bound tools, tools left out with their bindings, and substitutes."""
 
     tools: dict[str, dict[str, Any]] = {}
     degraded: dict[str, dict[str, Any]] = {}
@@ -171,7 +171,7 @@ class Bound(msgspec.Struct):
         return tools_bound(self.tools, degraded=self.degraded, substituted=self.substituted)
 
     def is_in(self, facts: Facts) -> bool:
-        """Whether a head says so already, or there was nothing to bind."""
+        """True if a head has this binding already, or there was nothing to bind."""
         if "tools" not in facts and not self.tools and not self.degraded:
             return True
         known = "tools" in facts and self.tools == tools_in(facts)
@@ -258,13 +258,13 @@ async def returned(registry: ToolRegistry | None, session: Handle) -> Fact | Non
 
 
 def wanted_in(facts: Facts) -> dict[str, Mapping[str, Any]]:
-    """What a session has bound, and what it lacks."""
+    """Return the bindings that a session has, and those that it lacks."""
     return {**degraded_in(facts), **tools_in(facts)}
 
 
 def _might_bind(registry: ToolRegistry, name: str, kept: Mapping[str, Any]) -> bool:
-    """Whether the tool, or one that may stand in for it, is registered. Whether the caller may use
-    it is another question."""
+    """True if the tool, or one that may stand in for it, is registered. It does not ask if the
+    caller may use it."""
     if registry.resolve(name, kept.get("version")) is not None:
         return True
     return any(registry.resolve(other) is not None for other in kept.get("substitutes", ()))
@@ -281,7 +281,7 @@ class ToolUse:
         self._session, self._registry = session, registry
 
     def denial(self, name: str) -> str | None:
-        """Why the binding, as the session knows it now, does not have this tool; None if it has."""
+        """Return why the session's binding does not have this tool; None if it has."""
         facts = self._session.head.facts
         usable = usable_tools(facts)
         if usable is None or name in usable:
@@ -322,7 +322,7 @@ class HeldTool:
         self._until_ns = since_ns + round(lease.lease_seconds * 1e9)
 
     async def renew(self) -> None:
-        """For as long as it is used."""
+        """Renew the lock until cancelled."""
         while True:
             await asyncio.sleep(self._lease.lease_seconds / 3)
             with suppress(LimpetError):
@@ -364,7 +364,7 @@ class ToolLocks:
     async def held(self, name: str) -> AsyncIterator[HeldTool]:
         """Hold the tool while it is used, however long that takes. Raises ToolLocked.
 
-        A lock that this session has taken by itself, with `lock`, stays when the use is over.
+        A lock that this session has taken with `lock` stays when the use is over.
         """
         since_ns = steady_ns()
         own = await self._own(name)
@@ -377,7 +377,7 @@ class ToolLocks:
             renewing.cancel()
             await asyncio.wait([renewing])
             if own is None:
-                with suppress(LimpetError):  # it ends by itself
+                with suppress(LimpetError):  # it expires
                     await self._leases.release(lease)
 
     async def _own(self, name: str) -> Lease | None:
@@ -415,7 +415,7 @@ class ToolLocks:
         return store
 
     def _name(self, tool: str) -> str:
-        """Of the tool that is really used, which may be a substitute."""
+        """Return the lock's name, by the tool that is really used, which may be a substitute."""
         used = tools_in(self._session.head.facts).get(tool, EMPTY).get("as", tool)
         return f"{name_part(self._session.app)}/{name_part(used)}"
 

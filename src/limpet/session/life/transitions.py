@@ -101,13 +101,13 @@ class Durations(msgspec.Struct, frozen=True):
         return self.suspensions / self.total if self.total else 0.0
 
     def exceeds(self, suspensions_per_day: float) -> bool:
-        """Whether it was suspended more often than so; once says nothing about how often."""
+        """True if it was suspended more often than this. One suspension has no frequency."""
         a_day = self.suspension_frequency * DAY_SECONDS
         return self.suspensions > 1 and a_day > suspensions_per_day
 
 
 def durations(head: Head, now_us: int) -> Durations:
-    """As far as this head knows, at this time."""
+    """Return the durations of a session up to this time, as its head has them."""
     spent = head.facts.get("durations", EMPTY)
     phase: str = head.facts.get("phase", ACTIVE)
     seconds = {name: spent.get(f"{name}_us", 0) for name in COUNTED}
@@ -208,7 +208,7 @@ class PhaseChange:
         )
 
     def _recorded_between(self) -> tuple[Fact, ...]:
-        """What goes right after the first event: a rewind, then tools that were bound."""
+        """Return what goes right after the first event: a rewind, then tools that were bound."""
         found = list(self._between)
         if self._rewinds is not None:
             found.insert(0, replacing(self._session.writer, *self._rewinds))
@@ -280,7 +280,7 @@ class PhaseChange:
             raise GuardFailed(step.before, step.name, reason)
 
     async def _unprepared(self, step: Transition) -> str | None:
-        """Why it cannot begin, or go on: no checkpoint to go on from, or tools that it lacks."""
+        """Return why it cannot begin or go on: it lacks a checkpoint, or tools."""
         writer = self._session.writer
         if step.name == "resume":
             kept = store_checkpoints(writer.journal).kept(self._session.key)
@@ -389,7 +389,7 @@ async def resume_on_input(session: Handle) -> None:
 
 
 def open_children(facts: Any, step: Transition) -> str | None:
-    """Why a parent cannot complete yet: children that have not ended."""
+    """Return why a parent cannot complete yet: children that have not ended."""
     children = facts.get("children") if step.name == "complete" else None
     if not children:
         return None
@@ -398,7 +398,7 @@ def open_children(facts: Any, step: Transition) -> str | None:
 
 
 def owed(facts: Any, step: Transition) -> str | None:
-    """Why it cannot be archived yet: a worker has something to do for others first."""
+    """Return why it cannot be archived yet: a worker has something to do for others first."""
     if step.name != "archive" or not endings.is_owed(facts):
         return None
     what = "terminate its children" if endings.to_cascade(facts) else "tell its parent"
@@ -407,12 +407,12 @@ def owed(facts: Any, step: Transition) -> str | None:
 
 
 def _is_cleaned(step: Transition) -> bool:
-    """Whether cleanup hooks run before it: at every end, and before a completed one is archived."""
+    """True if cleanup hooks run before it: at every end, and before archiving a completed one."""
     return step.name in _ENDS or (step.name == "archive" and step.before == COMPLETED)
 
 
 def _unreadable(session: Handle, step: Transition) -> str | None:
-    """Why its state cannot be relied on: an event is damaged, or it does not fit its class."""
+    """Return why its state cannot be relied on: a damaged event, or a class it does not fit."""
     known, typed = session.writer.known, session.writer.typed
     if step.name in (*_ENDS, "archive", "unarchive"):
         return None  # what is damaged may always be ended
@@ -431,7 +431,7 @@ def _unreadable(session: Handle, step: Transition) -> str | None:
 
 
 class Cleanups:
-    """What was done, and what of it belongs into the record."""
+    """Compensations and cleanup hooks before an end, and what the record says of them."""
 
     def __init__(self) -> None:
         self.data: dict[str, Any] = {}

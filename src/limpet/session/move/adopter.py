@@ -50,12 +50,12 @@ class Adopter:
         self.journal = journal
 
     async def is_empty(self) -> bool:
-        """Whether this store has no session at all, so that there is no use in asking for each."""
+        """True if this store has no session at all, so that nobody need ask for each."""
         query = Query(reserved=True)
         return not (await self.journal.store.heads(query, cursor=None, limit=1)).items
 
     async def newest(self, key: Key) -> Newest:
-        """Where the session ends in this store. Raises SessionDeleted, SessionErased."""
+        """Return where the session ends in this store. Raises SessionDeleted, SessionErased."""
         try:
             last = await self._read(key, after=0, reverse=True)
         except SessionNotFound:
@@ -92,7 +92,7 @@ class Adopter:
         await self.commit((Commit(key, drafts, expect, guards=guards, names_of=owner),))
 
     async def has_blob(self, key: Key, hash: str) -> bool:
-        """Whether the session itself has a blob with this content here."""
+        """True if the session itself has a blob with this content here."""
         return await self._blobs().find(key, hash, own=True) is not None
 
     async def put_chunk(self, key: Key, upload: str, blob: Blob, number: int, data: bytes) -> str:

@@ -70,7 +70,7 @@ class BlobChunk(msgspec.Struct, frozen=True):
 
 
 class CheckpointMarks(msgspec.Struct, frozen=True):
-    """What the log of a session's checkpoints says of the session's own log."""
+    """Checksums and pins that the log of a session's checkpoints has for its own log."""
 
     sums: Mapping[int, str] = {}  # by seq: the checksum of the state there
     pins: Mapping[int, int] = {}  # by seq: the number of the full checkpoint there
@@ -109,7 +109,7 @@ class _CheckpointLogState(msgspec.Struct, frozen=True):
 
 
 def marks_in(fields: FrozenDict, uid: str, log: Newest) -> CheckpointMarks:
-    """What the state of such a log says; nothing if it is of another session than `uid`."""
+    """Return the marks in the state of such a log; none if it is of another session than `uid`."""
     if fields.get(facts.OF) != uid:
         return CheckpointMarks()
     state = msgspec.convert(fields, _CheckpointLogState)
@@ -127,7 +127,7 @@ async def load_log(store: Store, key: Key) -> Loaded | None:
 
 
 def marks_read(found: Loaded | None, uid: str) -> CheckpointMarks:
-    """What a loaded log of checkpoints says."""
+    """Return the marks in a loaded log of checkpoints."""
     if found is None:
         return CheckpointMarks()
     head = found.head
@@ -167,12 +167,12 @@ def logs_of(journal: Journal, key: Key) -> AsyncIterator[Head]:
 
 
 async def newest_of(journal: Journal, key: Key) -> dict[str, Newest]:
-    """Where each log of what a session remembers ends here, by name."""
+    """Return where each log of a session's memory ends here, by name."""
     return {h.key.id: Newest(h.version, h.link) async for h in logs_of(journal, key)}
 
 
 def is_own(key: Key, name: str) -> bool:
-    """Whether a document belongs to this session alone."""
+    """True if a document belongs to this session alone."""
     return name.startswith(own_places(key.id))
 
 

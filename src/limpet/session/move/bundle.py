@@ -127,13 +127,13 @@ class _TrailerLine(msgspec.Struct, frozen=True):
 
 
 class BundleSource(Protocol):
-    """Where a bundle is read from: a path, or one that is read through a seal."""
+    """The source of a bundle: a path, or one that is read through a seal."""
 
     def open(self, mode: Literal["rb"], /) -> IO[bytes]: ...
 
 
 class BundleHeader(msgspec.Struct, frozen=True):
-    """What a bundle says first: whose log it is, and what that begins on."""
+    """The header of a bundle: whose log it is, and the state that it begins on."""
 
     key: Key
     uid: str
@@ -400,7 +400,7 @@ def _size_of(source: BundleSource) -> int | None:
 
 
 def _short(error: BaseException) -> str:
-    """Why something cannot be read; the text of an error may quote all of it."""
+    """Return why something cannot be read, shortened: an error may quote all of the input."""
     return str(error)[:200] or type(error).__name__
 
 

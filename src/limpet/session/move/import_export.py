@@ -378,7 +378,7 @@ class _ReturningLog:
 
 
 async def proved(source: BundleSource) -> CheckpointMarks:
-    """What the checkpoints in a file say, if all of it proves itself. Raises BundleDamaged."""
+    """Prove a whole file and return the marks of its checkpoints. Raises BundleDamaged."""
     reader = await in_thread(lambda: BundleReader(source))
     try:
         return (await _prove(reader, Newest(), Newest())).marks
@@ -564,7 +564,7 @@ class BundleProof:
         return Fold(blank(key, event.id, event.at_us))
 
     def _marks(self) -> CheckpointMarks:
-        """What the log of checkpoints says, when all of it was added."""
+        """Return the marks in the log of checkpoints, when all of it was added."""
         log, uid = self._log, self._opening.uid
         if log is None:
             return CheckpointMarks()
@@ -577,7 +577,7 @@ class BundleProof:
         return found
 
     def _begun(self, first: ChainedEvent) -> Fold:
-        """What the log begins on, if its first event says the same as the header."""
+        """Return the fold that the log begins on, if its first event agrees with the header."""
         self._ids.clear()
         self.marks = self._marks()
         opening, event = self._opening, first.event

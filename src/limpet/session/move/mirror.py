@@ -39,6 +39,7 @@ from limpet.session.move.bundle import NO_SPACE
 from limpet.session.session import Session
 from limpet.session.wire import event_form, head_form, key_form, time_form
 from limpet.store.answers import Query, plural
+from limpet.store.pager import each_head
 from limpet.store.threads import in_thread
 
 RELATIONS: Final = Path(".limpet-runtime", "session-relations.json")
@@ -47,7 +48,7 @@ _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 
 
 class Mirrored(msgspec.Struct, frozen=True):
-    """What was written."""
+    """The counts of what was written."""
 
     sessions: int = 0
     events: int = 0
@@ -91,14 +92,8 @@ async def _sessions(
     if key is not None:
         yield Session(journal, key, untyped=True)
         return
-    cursor: str | None = None
-    while True:
-        page = await journal.store.heads(Query(app=app), cursor=cursor, limit=PAGE_MAX)
-        for head in page.items:
-            yield Session(journal, head.key, untyped=True)
-        cursor = page.cursor
-        if cursor is None:
-            return
+    async for head in each_head(journal.store, Query(app=app)):
+        yield Session(journal, head.key, untyped=True)
 
 
 async def _write(session: Session[Any], directory: Path) -> int:

@@ -73,6 +73,7 @@ from limpet.session.move.attachments import (
     records_beside,
 )
 from limpet.store.answers import Committed, Loaded, Owner, Progress, Query, plural
+from limpet.store.pager import each_head
 from limpet.store.protocol import Names
 
 REFUSED_NAMED_MAX: Final = 1_000
@@ -88,7 +89,7 @@ _UNABLE: Final = (InvalidInput, ScopeFull, SessionDeleted, SessionErased)
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """What could not be copied, and why."""
+    """A session or shared name that could not be copied, and why."""
 
     what: str  # a session's key, or a shared name and its owner
     code: str
@@ -97,7 +98,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """What a copy has sent. Nothing, if the target had everything."""
+    """The counts of a copy: all 0 if the target had everything."""
 
     sessions: int  # that were sent events
     events: int
@@ -109,28 +110,28 @@ class Copied(msgspec.Struct, frozen=True):
     refused: tuple[Refused, ...] = ()  # the first 1,000
     refusals: int = 0  # how many there were
     blobs: int = 0
-    checkpoints: int = 0  # that were made or let go since the last copy
+    checkpoints: int = 0  # that were made or unpinned since the last copy
     memory: int = 0  # versions of what sessions remember
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was asked for is in the target now."""
+        """True if everything that was asked for is in the target now."""
         return not self.refusals
 
     @property
     def sent(self) -> str:
         """The counts, for people."""
-        told = f"{plural(self.sessions, 'session')}, {plural(self.events, 'event')}"
-        return f"{told}, {plural(self.names, 'shared name')} copied"
+        counts = f"{plural(self.sessions, 'session')}, {plural(self.events, 'event')}"
+        return f"{counts}, {plural(self.names, 'shared name')} copied"
 
     def __str__(self) -> str:
-        told = [self.sent]
-        told += [f"left out: {', '.join(self.left_out)}"] if self.left_out else []
-        told += [f"without their parents: {', '.join(map(str, self.cut))}"] if self.cut else []
+        parts = [self.sent]
+        parts += [f"left out: {', '.join(self.left_out)}"] if self.left_out else []
+        parts += [f"without their parents: {', '.join(map(str, self.cut))}"] if self.cut else []
         if self.refused:
             first = self.refused[0]
-            told.append(f"{self.refusals:,} not copied, the first {first.what}: {first.reason}")
-        return "; ".join(told)
+            parts.append(f"{self.refusals:,} not copied, the first {first.what}: {first.reason}")
+        return "; ".join(parts)
 
 
 class Transfer:
@@ -213,17 +214,12 @@ class Transfer:
 
     async def _memory_of(self, app: str) -> AsyncIterator[Head]:
         """The logs of what the sessions of an app remember, and of what they share."""
-        query, cursor = Query(app=MEMORY_APP, reverse=False), None
-        while True:
-            page = await self._journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
-            for head in page.items:
-                key = head.key
-                shared = key.user == WHOLE_STORE and key.id.startswith(shared_places(app))
-                if shared or key.user in self._owners:
-                    yield head
-            cursor = page.cursor
-            if cursor is None:
-                return
+        query = Query(app=MEMORY_APP, reverse=False)
+        async for head in each_head(self._journal.store, query):
+            key = head.key
+            shared = key.user == WHOLE_STORE and key.id.startswith(shared_places(app))
+            if shared or key.user in self._owners:
+                yield head
 
     async def _heads(self, app: str | None, *, logs: bool = True) -> AsyncIterator[Head]:
         """Oldest first, which no write changes: each session is met once."""
@@ -273,7 +269,7 @@ class Transfer:
         return line
 
     async def _reaches(self, base: Base) -> bool:
-        """Whether the target has the event that a fork goes on from."""
+        """True if the target has the event that a fork goes on from."""
         if self._outbox.holds(base.parent):
             await self._outbox.flush()
         return (await self._target.newest(base.parent)).seq >= base.floor
@@ -354,7 +350,7 @@ class Transfer:
                     await self._contents(key)
 
     async def _marks(self, head: Head) -> CheckpointMarks:
-        """What the checkpoints of a session say; nothing, if it has none."""
+        """Return the marks of a session's checkpoints; none if it has no checkpoints."""
         key = head.key
         if is_reserved(key.app):
             return CheckpointMarks()
@@ -433,7 +429,7 @@ class _Outbox:
 
     @property
     def room(self) -> int:
-        """How many events still fit."""
+        """Return how many events still fit."""
         return PIECE_EVENTS - self._events
 
     def holds(self, key: Key) -> bool:
@@ -452,7 +448,7 @@ class _Outbox:
             await self._launch()
 
     def count(self, sent: Copied) -> None:
-        """What was sent in another way."""
+        """Count what was sent in another way."""
         self.sessions += sent.sessions
         self.events += sent.events
         self.checkpoints += sent.checkpoints
@@ -496,7 +492,7 @@ class _Outbox:
                 self._stopped |= {key, checkpoints_of(key)}
                 self._refuse(str(key), error.code, str(error), key)
                 return
-            for commit in batch:  # each by itself: one that is refused stops no other
+            for commit in batch:  # one at a time: one that is refused stops no other
                 if commit.key not in self._stopped:
                     await self._send((commit,))
 
@@ -534,7 +530,7 @@ async def owners(source: Names, app: str | None) -> AsyncIterator[Owner]:
 
 
 async def missing(source: Names, target: Adopter, owner: Owner) -> MissingNames:
-    """What an owner has in the source and never had in the target."""
+    """Return the names that an owner has in the source and never had in the target."""
     has = await source.names_of(*owner)
     there = await target.names_of(*owner) if has else {}
     found = MissingNames({}, {})
@@ -572,7 +568,7 @@ async def copy_names(source: Names, target: Adopter, owner: Owner) -> tuple[int,
 async def _write(
     target: Adopter, owner: Owner, values: Mapping[str, Any], unable: dict[str, str]
 ) -> int:
-    """Set these names, or each by itself if together they are refused."""
+    """Set these names, or one at a time if together they are refused."""
     try:
         await target.write_names(owner, values)
     except _FASTER:
