@@ -106,7 +106,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_history.py",
         "tests/property/test_histories.py",
     ),
-    "limpet.runtime.budget": (
+    "limpet.runtime.turn": (
         "tests/unit/runtime/test_children.py",
         "tests/acceptance/test_budgets.py",
     ),
@@ -205,7 +205,7 @@ _ON_MEMORY: Final = frozenset(
         "limpet.model.facts.tools",
         "limpet.model.lease",
         "limpet.model.facts.running.budgets",
-        "limpet.runtime.budget",
+        "limpet.runtime.turn",
         "limpet.runtime.effects",
         "limpet.runtime.run",
         "limpet.runtime.managed_tools",

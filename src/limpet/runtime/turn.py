@@ -7,12 +7,13 @@ deterministic belongs into `step` or `stream`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
-from limpet.model import EMPTY, REVISITS_PER_TURN_MAX, Draft, Event, Trace, to_us, traced
+from limpet.model import EMPTY, REVISITS_PER_TURN_MAX, Draft, Event, Trace, described, to_us, traced
 from limpet.model import ops as op
 from limpet.model.facts.running import (
     ANSWERS,
@@ -25,14 +26,14 @@ from limpet.model.facts.running import (
     revisit_set,
     steps,
 )
+from limpet.model.facts.running.budgets import Amount
 from limpet.model.facts.running.setup import usable_tools
+from limpet.model.facts.running.steps import step_recorded
 from limpet.runtime import children, requests
-from limpet.runtime.budget import Reservation, ReservedBlock
 from limpet.runtime.children import Child
 from limpet.runtime.effects import Effect, EffectCall, OnUnknown, call
 from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.run import TurnRun
-from limpet.runtime.streams import TextStream
 from limpet.runtime.turn_log import args_hash, identity, result_of
 from limpet.session.life.tools import ToolUse
 from limpet.session.runs.learnings import Learning, LearningKind, learn, learning_of
@@ -405,9 +406,177 @@ class Turn:
         return dict(approval.input)
 
 
+class TextStream:
+    """One call of turn.stream: followers see the pieces, and the whole is recorded."""
+
+    def __init__(self, turn: TurnRun, name: str, occurrence: int, *, say: bool) -> None:
+        self._turn, self._name, self._occurrence, self._say = turn, name, occurrence, say
+        self.id = identity(turn.id, "stream", name, occurrence)
+        self._more: dict[str, Any] = {}
+
+    @property
+    def recorded(self) -> str | None:
+        """The whole text, if an earlier run has recorded it."""
+        records = self._turn.records
+        if (event := records.events.get(self.id)) is not None:
+            return str(event.data["text"])
+        step = records.steps.get((f"stream:{self._name}", self._occurrence))
+        return None if step is None else str(step.data["result"])
+
+    async def drop(self, pieces: Any) -> None:
+        """The pieces are not needed: let go of what makes them."""
+        for name in ("aclose", "close"):
+            close = getattr(pieces, name, None)
+            if callable(close):
+                ending = close()
+                if name == "aclose":
+                    await ending
+                return
+
+    async def run(
+        self, pieces: AsyncIterable[Any] | Iterable[Any], reservation: Reservation
+    ) -> str:
+        """Hand on each piece, and record the whole, with what was used of the reservation."""
+        texts: list[str] = []
+        with self._turn.pauses.inside(f"the stream {self._name!r}"):
+            async for piece in _each(pieces):
+                self._turn.driver.check()
+                text = self._text(piece)
+                if text:
+                    self._publish(text, len(texts))
+                    texts.append(text)
+        whole = "".join(texts)
+        await self._record(whole, reservation)
+        return whole
+
+    def _text(self, piece: Any) -> str:
+        if isinstance(piece, str):
+            return piece
+        if not isinstance(piece, Mapping):
+            raise InvalidInput(f"a piece of a stream is a text or a dict, not {described(piece)}.")
+        for name in ("usage", "cost", "model"):
+            if piece.get(name) is not None:
+                self._more[name] = piece[name]
+        return str(piece.get("text") or "")
+
+    def _publish(self, text: str, index: int) -> None:
+        """To followers, in this process and in others; `attempt` says which run it is of."""
+        turn = self._turn
+        draft = Draft(type="agent.message", data={"text": text, "index": index}, id=self.id)
+        turn.session.writer.publish(turn.log.prepare(draft), turn.attempt)
+
+    async def _record(self, whole: str, reservation: Reservation) -> None:
+        turn = self._turn
+        cost, usage = self._more.get("cost"), self._more.get("usage")
+        tokens = None if usage is None else _tokens(usage)
+        if self._say:  # what the message says is counted with it
+            cost, tokens = (None if used is None else 0 for used in (cost, tokens))
+        reservation.settle_at(cost, tokens)
+        if self._say:
+            source = {"stream": self._name, "occurrence": self._occurrence}
+            data = {"text": whole, **source, **self._more}
+            draft = Draft(type="agent.message", data=data, id=self.id)
+        else:
+            name, hashed = f"stream:{self._name}", args_hash()
+            draft = step_recorded(self.id, name, self._occurrence, hashed, whole)
+        event, *_ = await turn.log.write(draft, *reservation.settling())
+        turn.records.add(event)
+
+
+class Reservation:
+    """The budget that one call may use. It ends settled: at what was used, or at all of it."""
+
+    def __init__(self, turn: TurnRun, of: Amount | None, id: str) -> None:
+        self._turn, self._of, self._id = turn, of, id
+        self._used = of
+        self._is_open = False
+
+    def settle(self, *, cost: float | None = None, tokens: int | None = None) -> None:
+        """Say what was used; recorded when the block ends."""
+        self._used = budgets.amount(cost, tokens)
+
+    def settle_at(self, cost: float | None, tokens: int | None) -> None:
+        """Settle at what was used, where that is known; else all of it counts as used."""
+        if self._of is not None:
+            used = budgets.amount(cost, tokens)
+            most = self._of
+            self._used = Amount(
+                most.cost if cost is None else used.cost,
+                most.tokens if tokens is None else used.tokens,
+            )
+
+    def settling(self) -> list[Draft]:
+        """The record of its end, to be written with the result of its call."""
+        if not self._is_open:
+            return []
+        assert self._used is not None
+        self._is_open = False
+        return [budgets.settled(self._id, self._used)]
+
+    async def __aenter__(self) -> Reservation:
+        if self._of is not None:
+            await self._turn.log.write(budgets.reserved(self._id, self._of))
+            self._is_open = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Where the run was stopped, the closing commit settles what is left.
+        if self._is_open and self._turn.driver.stopped is None:
+            await self._turn.log.write(*self.settling())
+
+
+class ReservedBlock(Reservation):
+    """A part of a harness within which so much may be used, by whatever it calls.
+
+    Like any call of a turn it is done once: a later run finds it settled, or, if the turn paused
+    inside, still open.
+    """
+
+    def __init__(self, turn: TurnRun, of: Amount | None) -> None:
+        super().__init__(turn, of, "")
+
+    async def __aenter__(self) -> Reservation:
+        if self._of is None:
+            return self
+        turn, number = self._turn, self._turn.records.occurrence("reserve", "block")
+        tries = 0
+        self._id = identity(turn.id, "reserve", number, tries)
+        while (before := turn.records.reserved.get(self._id)) == "cut":  # made again, paid again
+            tries += 1
+            self._id = identity(turn.id, "reserve", number, tries)
+        if before is None:
+            return await super().__aenter__()
+        self._is_open = before == "open"
+        return self
+
+
 def _moment_us(when: datetime | timedelta, now_us: int) -> int:
     if isinstance(when, timedelta):
         return now_us + when // timedelta(microseconds=1)
     if not isinstance(when, datetime):
         raise InvalidInput("a revisit is at an aware datetime, or after a timedelta.")
     return to_us(when)
+
+
+def _tokens(usage: Any) -> int | None:
+    """The tokens that a model says it used; None if it does not say."""
+    if not isinstance(usage, Mapping):
+        return None
+    counts = [usage.get(name, 0) for name in ("input", "output")]
+    return sum(counts) if all([type(count) is int for count in counts]) else None
+
+
+async def _each(pieces: Any) -> AsyncIterator[Any]:
+    if hasattr(pieces, "__aiter__"):
+        async for piece in pieces:
+            yield piece
+    elif isinstance(pieces, Iterable):
+        for piece in pieces:
+            yield piece
+    else:
+        raise InvalidInput(f"a stream takes an iterator of pieces, not {described(pieces)}.")
