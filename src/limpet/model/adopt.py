@@ -82,7 +82,7 @@ def adopted(event: Event, raw: bytes, salt: bytes, compressed: bytes | None = No
 
 
 def _content(type: str, raw: bytes) -> tuple[Any, tuple[op.Op, ...]]:
-    """What is needed of a body: its ops, and its data if the head looks into it, else None."""
+    """Return the ops of a body, and its data if the head looks into it, else None."""
     if not head.reads(type):
         return None, ops_in(raw)
     body = decode_body(raw)
@@ -125,7 +125,7 @@ def proven(fold: Fold, event: Event, raw: bytes, salt: bytes) -> Fold:
 
 
 def whole(rec: Recorded) -> Recorded:
-    """What was recorded, with the data of its event."""
+    """Return the record with the data of its event."""
     if rec.event.data is not None:
         return rec
     event = msgspec.structs.replace(rec.event, data=decode_body(rec.raw).data)

@@ -27,7 +27,7 @@ def checksum(fields: Any) -> bytes:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values have the same canonical encoding. ABSENT equals only itself."""
+    """True if two values have the same canonical encoding. ABSENT equals only itself."""
     if a is b:
         return True
     kind = type(a)

@@ -98,12 +98,12 @@ def _after_end(
 
 
 def moves_with_activity(facts: Facts) -> bool:
-    """Whether the deadline depends on when the session was last active."""
+    """True if the deadline depends on when the session was last active."""
     return "timeouts" in facts
 
 
 def activity_moves(before: Head, after: Head) -> bool:
-    """Whether activity between two heads with the same facts moved the deadline.
+    """True if activity between two heads with the same facts moved the deadline.
 
     Most appends do not: this is all that a timeout costs them.
     """

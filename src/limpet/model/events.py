@@ -98,7 +98,7 @@ def to_us(at: datetime) -> int:
 
 
 def is_input(type: str) -> bool:
-    """Whether events of this type are inputs, even if they are not appended with input=True."""
+    """True if events of this type are inputs, even if they are not appended with input=True."""
     return type.startswith(_INPUTS) or type == CHILD_ENDED
 
 
@@ -201,7 +201,7 @@ def traced(draft: AnyDraft, trace: Trace | None) -> AnyDraft:
 
 
 def removed_event(seq: int) -> Event:
-    """What stands for an event of a parent that was erased."""
+    """Return the placeholder for an event of a parent that was erased."""
     return Event(seq=seq, id="", type="", actor="", at_us=0, data=None, removed=True)
 
 
@@ -283,7 +283,7 @@ class _Ops(msgspec.Struct, frozen=True, gc=False):
 
 
 def ops_in(raw: bytes) -> tuple[op.Op, ...]:
-    """What a stored body does to state. Raises msgspec.MsgspecError if it is not a body."""
+    """Return the operations of a stored body. Raises msgspec.MsgspecError if it is not one."""
     return _freeze_ops(msgspec.json.decode(raw, type=_Ops).ops)
 
 
@@ -410,7 +410,7 @@ def prepare_flat(
 
 
 def _are_plain(ids: _Ids) -> bool:
-    """Whether the ids that a draft names need no closer look."""
+    """True if the ids that a draft names need no closer look."""
     for id in ids:
         if id is not None and (type(id) is not str or unfit(id, ID_CHARS_MAX)):
             return False
@@ -453,7 +453,7 @@ def _encode(data: Mapping[str, Any], ops: tuple[op.Op, ...]) -> tuple[bytes, Bod
 
 
 def _is_flat(data: dict[str, Any], ops: tuple[op.Op, ...]) -> bool:
-    """Whether everything in the body is immutable and reads back unchanged: nothing to copy."""
+    """True if everything in the body is immutable and reads back unchanged: nothing to copy."""
     for o in ops:
         if type(o) is not op.Set or len(o.path) != 1 or not is_exact(o.value):
             return False
@@ -549,7 +549,7 @@ def _type_problem(type: str) -> str | None:
 
 
 def sets_only(draft: Draft) -> bool:
-    """Whether the draft changes state by nothing but `set`."""
+    """True if the draft changes state by nothing but `set`."""
     merge, add, inc = draft.merge, draft.add, draft.inc
     if (
         type(draft.set) is dict and type(merge) is dict and type(add) is dict and type(inc) is dict

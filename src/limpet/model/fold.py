@@ -121,7 +121,7 @@ def event_of(draft: Prepared, seq: int, at_us: int, link: bytes) -> Event:
 
 
 def is_run(fold: Fold, drafts: Sequence[Prepared]) -> bool:
-    """Whether `record_run` may record these: new plain ones, which change no fact of the head."""
+    """True if `record_run` may record these: new plain ones, which change no fact of the head."""
     for draft in drafts:
         if not draft.plain or draft.caller_chose_id or head.activity_of(draft.type) is None:
             return False

@@ -214,7 +214,7 @@ def based(key: Key, uid: str, at_us: int, floor: int, link: bytes) -> Head:
 
 
 def buried(head: Head, deleted_us: int, ending: Literal["deleted", "moved"] = "deleted") -> Head:
-    """What a tombstone keeps of a head."""
+    """Return the head that a tombstone keeps."""
     times = (head.created_us, head.updated_us, head.active_us)
     return Head(
         head.key,
@@ -290,7 +290,7 @@ def _advanced(
 
 
 def is_moved(head: Head) -> bool:
-    """Whether an event that is not an input and of which no fact follows (see `activity_of`) only
+    """True if an event that is not an input and of which no fact follows (see `activity_of`) only
     moves the head: it is not its first, and none of its facts changes by it or refuses it."""
     facts = head.facts
     if facts and ("inputs" in facts or "phase" in facts):
@@ -300,7 +300,7 @@ def is_moved(head: Head) -> bool:
 
 @lru_cache(maxsize=1_024)
 def activity_of(type: str) -> bool | None:
-    """Whether events of this type count as activity; None if facts follow from them."""
+    """True if events of this type count as activity; None if facts follow from them."""
     return None if type in _FOLDS or type in _CHECKS else type.startswith(_ACTIVE)
 
 
@@ -324,7 +324,7 @@ def moved(head: Head, version: int, link: bytes, at_us: int, *, active: bool) ->
 
 
 class _Traits(msgspec.Struct, frozen=True):
-    """What the type alone says of an event."""
+    """The traits of an event that follow from its type alone."""
 
     fold: Fold | None
     starts: bool
@@ -339,7 +339,7 @@ def _traits(type: str) -> _Traits:
 
 
 def reads(type: str) -> bool:
-    """Whether the head looks into the data of events of this type."""
+    """True if the head looks into the data of events of this type."""
     return type in _FOLDS or type in _INPUT_FOLDS
 
 

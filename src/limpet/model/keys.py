@@ -51,7 +51,7 @@ class Key(msgspec.Struct, frozen=True, gc=False, order=True, cache_hash=True):
 
 
 def is_reserved(app: str) -> bool:
-    """Whether an app is one of ours: documents and other logs that are not users' sessions."""
+    """True if an app is one of ours: documents and other logs that are not users' sessions."""
     return app.startswith("$")
 
 
@@ -125,5 +125,5 @@ def _is_unfit(char: str) -> bool:
 
 
 def is_lone(char: str) -> bool:
-    """Whether a character is half of a pair, which no encoding has."""
+    """True if a character is half of a pair, which no encoding has."""
     return "\ud800" <= char <= "\udfff"

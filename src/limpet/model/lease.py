@@ -66,12 +66,12 @@ def lasting(lease: Lease, until_us: int, lease_seconds: float) -> Lease:
 
 
 def is_leased(head: Head, now_us: int) -> bool:
-    """Whether the session is leased now. At its end time a lease is over."""
+    """True if the session is leased now. At its end time a lease is over."""
     return head.worker is not None and head.lease_us is not None and now_us < head.lease_us
 
 
 def admits(head: Head, fence: int, now_us: int) -> bool:
-    """Whether a commit with this fence may be recorded: its lease is held now.
+    """True if a commit with this fence may be recorded: its lease is held now.
 
     Fence 0 means that the session was never leased.
     """
@@ -121,7 +121,7 @@ def given_back(head: Head, lease: Lease, now_us: int, retry_us: int | None = Non
 
 
 def is_of(lease: Lease, head: Head) -> bool:
-    """Whether the lease is of this very session, not of an earlier one that had its key."""
+    """True if the lease is of this very session, not of an earlier one that had its key."""
     return lease.uid in ("", head.uid)
 
 
@@ -132,7 +132,7 @@ def left_until(head: Head, lease: Lease, now_us: int) -> int | None:
 
 
 def is_ahead(head: Head, now_us: int) -> bool:
-    """Whether the lease was granted by a clock that has been set back since.
+    """True if the lease was granted by a clock that has been set back since.
 
     Its end may then be hours away although it was granted for seconds.
     """

@@ -286,7 +286,7 @@ def show(path: Sequence[str | int]) -> str:
 
 
 def _is_unclear(step: str) -> bool:
-    """Whether a name cannot be told from the marks of a path."""
+    """True if a name cannot be told from the marks of a path."""
     return not step or not _MARKS.isdisjoint(step) or any(map(str.isspace, step))
 
 
@@ -399,7 +399,7 @@ def _delete(holder: Any, op: PlainOp) -> None:
 
 
 def look(holder: Any, step: str | int) -> Any:
-    """What a dict or a list has at one step of a path, or ABSENT."""
+    """Return the value of a dict or list at one step of a path, or ABSENT."""
     if isinstance(holder, dict):
         return holder.get(step, ABSENT) if isinstance(step, str) else ABSENT
     if isinstance(holder, list) and isinstance(step, int) and step < len(holder):

@@ -44,7 +44,7 @@ def reasons_at(head: Head, now_us: int) -> Reasons:
 
 
 def is_unchanged(given: Reasons, head: Head, now_us: int) -> bool:
-    """Whether every reason why the session is due now was already a reason of the lease.
+    """True if every reason why the session is due now was already a reason of the lease.
 
     Inputs count as changed if one arrived and also if one was processed, so a worker that handles
     one input per lease does not wait in between.

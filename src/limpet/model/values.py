@@ -140,7 +140,7 @@ def round_trip(value: T, decode: Callable[[bytes], T]) -> tuple[bytes, T] | None
 
 
 def are_plain_bytes(raw: bytes) -> bool:
-    """Whether no value in these encoded bytes needs a closer look: no integer is past 64 bits, and
+    """True if no value in these encoded bytes needs a closer look: no integer is past 64 bits, and
     nesting cannot be deeper than there are opening brackets."""
     if _LONG_NUMBER in raw.translate(_DIGITS_TO_ZERO):
         return False
@@ -148,7 +148,7 @@ def are_plain_bytes(raw: bytes) -> bool:
 
 
 def is_exact(value: Any) -> bool:
-    """Whether this is a plain immutable value whose JSON reads back as the same value."""
+    """True if this is a plain immutable value whose JSON reads back as the same value."""
     kind = type(value)
     if kind is str or value is None or kind is bool:
         return True
@@ -224,7 +224,7 @@ def try_encode(value: Any) -> bytes | None:
 
 
 def is_plain(value: Any, where: str, *, depth_max: int, values_max: int) -> bool:
-    """Whether a dict can be encoded as it is, but for lone surrogates, which encoders refuse.
+    """True if a dict can be encoded as it is, but for lone surrogates, which encoders refuse.
 
     Works level by level, so that most of the work is done in C and depth costs no stack. False
     means that `settle` must copy it or name the problem. Raises InvalidValue if it is endless or
@@ -258,7 +258,7 @@ def _inside(level: list[Any]) -> list[Any] | None:
 
 
 def _are_exact(values: list[Any]) -> bool:
-    """Whether every number among the values is finite and within 64 bits."""
+    """True if every number among the values is finite and within 64 bits."""
     integers = [value for value in values if type(value) is int]
     if integers and not (min(integers) >= INT_MIN and max(integers) <= INT_MAX):
         return False

@@ -60,7 +60,7 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):
-    """What one Commit left: its events (earlier records for repeated drafts) and the session."""
+    """The result of one Commit: its events (first records for repeated drafts) and the session."""
 
     events: tuple[Event, ...]
     head: Head
@@ -87,7 +87,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class NameSince(msgspec.Struct, frozen=True, gc=False):
-    """What became of an app: or user: name since an event of a session that changed it."""
+    """The changes of an app: or user: name since an event of a session that changed it."""
 
     before: ScopeValue | None  # before the session first changed it since; None: it never was
     version: int  # its newest
@@ -196,7 +196,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a verification read and what it found."""
+    """The result of a verification: how much it read, and its findings."""
 
     sessions: int
     events: int
@@ -208,7 +208,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def read(self) -> str:
-        """What was read, for people."""
+        """Return a line for people: how much was read."""
         return f"{plural(self.sessions, 'session')}, {plural(self.events, 'event')}"
 
     def __str__(self) -> str:
@@ -221,7 +221,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What a restore put in place, and where it left what could not be replaced cleanly."""
+    """The result of a restore, and where it left what could not be replaced cleanly."""
 
     report: Report  # of the verification of what is in place now
     aside: Path | None  # None: there was nothing, or it was closed and replaced
@@ -268,7 +268,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return told + (f", {found.count('skipped')} skipped" if "skipped" in found else "")
 
     def __str__(self) -> str:
-        """What is not well, and the counts."""
+        """Return a line for people: the problems, and the counts."""
         shown = [str(check) for check in self.checks if not check.ok]
         return "\n".join([*shown, f"{'ok' if self.ok else 'not ok'}: {self.counted}."])
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -79,7 +79,7 @@ class Open(Protocol):
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be done with the URLs of one kind of store."""
+    """The operations on the URLs of one kind of store."""
 
     open: Open  # creates what is missing
     look: Callable[[str], Awaitable[Store]]  # reads what is there and changes nothing
@@ -168,9 +168,9 @@ async def _open_sqlite(
     url: str, seal: Seal | None, connections: int | None, check: Checked | None
 ) -> Store:
     path = sqlite_path(url)
-    how: Any = {"seal": seal, "pace": Pace(enabled=_inline(url)), "check": check}
+    pace = Pace(enabled=_inline(url))
     with _of_system(path, "change"):
-        return await SQLiteStore.open(path, sync=_sync(url), **how)
+        return await SQLiteStore.open(path, sync=_sync(url), seal=seal, pace=pace, check=check)
 
 
 async def _look_sqlite(url: str) -> Store:
@@ -240,7 +240,7 @@ def _restore_sqlite(
 
 @contextmanager
 def _of_system(path: Path, asked: Asked) -> Iterator[None]:
-    """What the operating system refuses while a file is opened or copied, as an error of ours."""
+    """Translate errors of the operating system while a file is opened or copied."""
     try:
         yield
     except OSError as error:
@@ -266,7 +266,7 @@ def _sync(url: str) -> str:
 
 
 def _inline(url: str) -> bool:
-    """Whether small commits may run on the event loop that asks for them."""
+    """True if small commits may run on the event loop that asks for them."""
     return _options(url)["inline"] == "on"
 
 
@@ -300,8 +300,7 @@ async def _open_postgres(
     from limpet.store.postgres.store import PostgresStore
 
     most = pool.CONNECTIONS if connections is None else connections
-    how: Any = {"seal": seal, "connections": most, "looking": looking, "check": check}
-    return await PostgresStore.open(url, **how)
+    return await PostgresStore.open(url, seal=seal, connections=most, looking=looking, check=check)
 
 
 async def _look_postgres(url: str) -> Store:

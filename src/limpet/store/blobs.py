@@ -20,7 +20,7 @@ from limpet.store.protocol import Place
 
 
 class Blob(msgspec.Struct, frozen=True):
-    """What is known of a blob besides its content."""
+    """The metadata of a blob."""
 
     hash: str  # SHA-256 of the content, in hex
     size: int
@@ -215,7 +215,7 @@ class BlobVerifier:
         return not self._problem
 
     def problem(self) -> str | None:
-        """What is wrong with it, once all its chunks were added; None if nothing is."""
+        """Return the problem of the blob, once all its chunks were added; None if there is none."""
         found = self._problem
         if not found and self.number != self._blob.chunks:
             found = f"has {self.number} chunks of {self._blob.chunks}"

@@ -52,7 +52,7 @@ class CachedSession(msgspec.Struct):
 
     @property
     def damaged(self) -> bool:
-        """Whether the fold is without something that could not be read."""
+        """True if the fold is without something that could not be read."""
         return bool(self.fold.damaged)
 
     def add(self, rec: Recorded) -> None:

@@ -35,5 +35,5 @@ def checked(event: Event, salt: bytes, raw: bytes | None, previous: bytes | None
 
 
 def changed(event: Event) -> Event:
-    """What stands for an event that is not the one that was recorded."""
+    """Return the placeholder for an event that was changed after it was recorded."""
     return msgspec.structs.replace(event, data=None, ops=(), damage=CHANGED)

@@ -124,7 +124,7 @@ def _hollow(each: Cold) -> Cold:
 
 
 def lacks(found: Sequence[Cold]) -> bool:
-    """Whether a segment has events whose rows are kept, or bodies that were removed."""
+    """True if a segment has events whose rows are kept, or bodies that were removed."""
     return any([each.record.raw is None for each in found])
 
 

@@ -158,7 +158,7 @@ def _check_deleted(query: Query) -> None:
 
 
 def passes(query: Query, created_us: int, updated_us: int, schema_version: str | None) -> bool:
-    """Whether a head that was met passes the filters that its order does not go by."""
+    """True if a head that was met passes the filters that its order does not go by."""
     return (
         (query.created_after_us is None or created_us > query.created_after_us)
         and (query.created_before_us is None or created_us < query.created_before_us)
@@ -168,7 +168,7 @@ def passes(query: Query, created_us: int, updated_us: int, schema_version: str |
 
 
 def filters(query: Query) -> bool:
-    """Whether a page may have to pass over heads of the range it reads."""
+    """True if a page may have to pass over heads of the range it reads."""
     times = [query.created_after_us, query.created_before_us, query.updated_after_us]
     if query.order == "created":  # the range that is read is between these two
         times[:2] = []

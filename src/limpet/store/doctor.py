@@ -45,7 +45,7 @@ def read_checks(report: Report) -> tuple[Check, ...]:
 
 
 def damage(report: Report) -> tuple[Finding, ...]:
-    """What is wrong, besides sealed bodies that could not be opened for want of a seal."""
+    """Return the findings, except sealed bodies that could not be opened without a seal."""
     return tuple(finding for finding in report.findings if NO_SEAL not in finding.problem)
 
 

@@ -41,7 +41,7 @@ def erased(crc: int) -> Ledger:
 
 
 def compare(kept: Ledger, found: Ledger) -> Iterator[Finding]:
-    """What verification finds: rows that are missing, added, or others than were written."""
+    """Yield the findings: rows that are missing, added, or not as they were written."""
     if kept[:2] != found[:2]:
         yield Finding("tombstone", _differ(kept.tombs, found.tombs))
     if kept[2:] != found[2:]:

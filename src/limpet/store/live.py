@@ -119,7 +119,7 @@ def unpack_all(codec: Codec, found: Sequence[Packed]) -> tuple[Partial, ...]:
 
 
 class Inbox:
-    """What has come, opened. What is sealed with keys that are not at hand waits for them."""
+    """Received partials, opened. Those sealed with keys that are not at hand wait for them."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -157,7 +157,7 @@ class Inbox:
 
 
 async def can_pack(codec: Codec, partials: Sequence[Partial]) -> bool:
-    """Whether the keys to seal them could be had."""
+    """True if the keys to seal them could be had."""
     try:
         await codec.sealer.ready({partial.uid for partial in partials})
     except SealUnavailable:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class PageBytes:
-    """What a page has used of its bytes."""
+    """The bytes that a page has used."""
 
     __slots__ = ("used",)
 
@@ -81,7 +81,7 @@ def walk(rows: Iterable[T], passes: Callable[[T], bool], limit: int) -> tuple[li
 
 
 def wanted(type: str, types: tuple[str, ...] | None) -> bool:
-    """Whether an event of this type is selected; None selects all."""
+    """True if an event of this type is selected; None selects all."""
     if types is None:
         return True
     return any(type.startswith(t[:-1]) if t.endswith(".*") else type == t for t in types)

@@ -68,7 +68,7 @@ class View(Protocol):
         ...
 
     def ended(self, key: Key, uid: str) -> bool:
-        """Whether a session with this uid was deleted under the key."""
+        """True if a session with this uid was deleted under the key."""
         ...
 
     def link_at(self, key: Key, seq: int) -> bytes | None:
@@ -81,7 +81,7 @@ class View(Protocol):
         ...
 
     def pending(self, key: Key, seq: int) -> bool:
-        """Whether this event is an input that no later event has processed."""
+        """True if this event is an input that no later event has processed."""
         ...
 
     def scope(self, key: ScopeKey) -> ScopeValue | None:
@@ -102,7 +102,7 @@ class View(Protocol):
 
 
 class Plan:
-    """What commits will write: sessions as they will be, new records, new scope versions."""
+    """The writes of some commits: sessions as they will be, new records, new scope versions."""
 
     __slots__ = (
         "_inputs",
@@ -295,7 +295,7 @@ class Plan:
         return _repeated(event)
 
     def _planned(self, key: Key, id: str) -> Event | None:
-        """What this plan has recorded under an id that the caller chose."""
+        """Return the event that this plan has recorded under an id that the caller chose."""
         found = self.by_chosen_id.get((key, id))
         return None if found is None else whole(found).event
 
@@ -342,7 +342,7 @@ class Plan:
                 raise SessionConflict(commit.key, "name", version, actual, name)
 
     def _begin(self, commit: Commit) -> Fold:
-        """What a new session begins on: nothing, or a state."""
+        """Return the fold that a new session begins on: empty, or a state."""
         key, base, first = commit.key, commit.base, commit.drafts[0]
         at_us = self._now_us if first.origin is None else first.origin.at_us
         if base is None:
@@ -476,7 +476,7 @@ class Plan:
         self._scanned = len(self.records)
 
     def _scopes(self, key: Key) -> Scopes:
-        """What a new session finds: stored names, and those this plan has written already."""
+        """Return the names that a new session sees: stored, and written by this plan already."""
         found = self._view.scopes(key.app, key.user).copy()
         planned = self.scopes.items()
         seen = {of[2]: v for of, v in planned if of[0] == key.app and of[1] in ("", key.user)}

@@ -430,7 +430,7 @@ class Names(Protocol):
 
 
 class Compacted(msgspec.Struct, frozen=True, gc=False):
-    """What one step of compaction moved, and about what it took before and takes now."""
+    """The events that one step of compaction moved, and their size before and after."""
 
     events: int = 0  # 0: there is nothing left to move
     rows_bytes: int = 0

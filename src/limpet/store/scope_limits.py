@@ -27,7 +27,7 @@ DELETED = -1
 
 
 class StoredNames(Protocol):
-    """What a store knows of the names it has."""
+    """A store's record of the names it has."""
 
     def names(self, app: str, user: str) -> Sizes | None:
         """Every name of one owner, deleted ones too. None: it was not looked up."""

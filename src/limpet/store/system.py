@@ -35,7 +35,7 @@ def of_system(error: OSError, where: str, asked: Asked) -> StoreError:
 
 
 def reported(error: OSError) -> str:
-    """What the operating system says, in words of ours."""
+    """Return the message of the operating system, in plain words."""
     said = error.strerror or str(error)
     if is_out_of_descriptors(error):
         return f"no file descriptor is free ({said})"

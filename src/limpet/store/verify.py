@@ -69,7 +69,7 @@ class LogVerifier:
         self._held = False  # inputs may wait since before the time that the log has
 
     def add(self, stored: Stored) -> Iterator[Finding]:
-        """What is wrong with the next event."""
+        """Yield the problems of the next event."""
         event, key, before = stored[0], self._key, self._fold.head
         expected = before.version + 1
         for problem in event_problems(before, *stored, expected):
@@ -94,7 +94,7 @@ class LogVerifier:
             yield from _snapshot_problems(key, self._snapshots[event.seq], self._fold)
 
     def end(self) -> Iterator[Finding]:
-        """What is wrong with the whole, after the last event."""
+        """Yield the problems of the whole log, after the last event."""
         key, now = self._key, self._now
         for seq in self._snapshots:
             if not now.head.floor < seq <= now.head.version:
@@ -109,7 +109,7 @@ class LogVerifier:
             yield Finding("head", f"is at version {now.head.version}, the log ends earlier", key)
 
     def _waits(self, since_us: int | None, folded_us: int | None) -> bool:
-        """Whether inputs may wait since then. By the clock, which is behind the log's time where it
+        """True if inputs may wait since then. By the clock, which is behind the log's time where it
         was set back: there an event has the very time of the one it follows."""
         if since_us is None or folded_us is None or not self._held:
             return since_us == folded_us

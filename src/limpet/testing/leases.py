@@ -40,7 +40,7 @@ async def claimed(store: LeaseStore, of: Key = _ONE) -> Lease:
 
 
 async def is_held_back(store: LeaseStore, of: Key) -> bool:
-    """Whether nobody holds it, and claims return it only after some time."""
+    """True if nobody holds it, and claims return it only after some time."""
     head = (await load(store, of)).head
     return head.worker is None and head.lease_us is not None and runnable_us(head) == head.lease_us
 

@@ -37,7 +37,7 @@ _ALIKE_CHARS: Final = 12  # shown of what two long values have in common
 
 
 class Kind(StrEnum):
-    """What a change does at its path."""
+    """The kind of a change at its path."""
 
     ADD = "add"
     MODIFY = "modify"

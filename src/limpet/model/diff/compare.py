@@ -66,7 +66,7 @@ def items_apart(a: list[Any], b: list[Any], sweeps: int) -> list[int]:
 
 
 def moved(base: list[Any], *sides: tuple[list[Any], Collection[int]]) -> bool:
-    """Whether a side has, at an index that may differ, an item that the base has elsewhere."""
+    """True if a side has, at an index that may differ, an item that the base has elsewhere."""
     if len(base) < 2:
         return False
     keys = [packed(item) for item in base]
@@ -128,7 +128,7 @@ def _compare_lists(
 
 
 def _moved(a: list[Any], b: list[Any], apart: list[int]) -> bool:
-    """Whether treating items as moved keeps more of a list than treating each index as changed."""
+    """True if treating items as moved keeps more of a list than treating each index as changed."""
     if len(apart) < 2:
         return False
     try:
@@ -200,7 +200,7 @@ class Gap(NamedTuple):
 
 
 def alike(xs: Sequence[Any], ys: Sequence[Any], *, look: bool = False) -> bool:
-    """Whether two runs of the same length are the same, at the speed of an encoder.
+    """True if two runs of the same length are the same, at the speed of an encoder.
 
     With `look`, compare for equality before encoding: useful where they probably differ. A value
     that cannot be stored is never the same as another.

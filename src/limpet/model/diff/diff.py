@@ -35,7 +35,7 @@ class Diff(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, before: Any, ops: Iterable[op.PlainOp]) -> Diff:
-        """What the operations change in a state. Raises InvalidOp, or what applying them raises."""
+        """Return the changes that operations make to a state. Raises as applying them does."""
         if not isinstance(before, dict):
             raise InvalidOp(f"operations change a state, which is a dict, not {op.kind(before)}")
         state = freeze(before)
@@ -197,7 +197,7 @@ def to_ops(changes: Iterable[Change]) -> tuple[PlainOp, ...]:
 
 
 def _joins(change: Change) -> bool:
-    """Whether this puts a value at a name of a dict that an operation can name."""
+    """True if this puts a value at a name of a dict that an operation can name."""
     return len(change.path) > 1 and isinstance(change.path[-1], str) and change.kind != Kind.DELETE
 
 

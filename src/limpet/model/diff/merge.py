@@ -192,7 +192,7 @@ class _Walk:
 
 
 def _settled(base: Any, a: Any, b: Any) -> bool:
-    """Whether no more than one side changed a value, or both alike."""
+    """True if no more than one side changed a value, or both alike."""
     return same(a, b) or same(base, a) or same(base, b)
 
 

@@ -278,7 +278,7 @@ def _write_msgpack(envelope: Envelope) -> bytes:
 
 
 def _read_msgpack(raw: bytes) -> Envelope:
-    """What the bytes say, whether or not they are the canonical ones."""
+    """Return the envelope in these bytes, canonical or not."""
     if _LARGE_MAP.search(raw):
         check_names(raw)
     found = _unpack(raw)

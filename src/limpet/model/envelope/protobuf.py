@@ -50,7 +50,7 @@ def write(envelope: Envelope) -> bytes:
 
 
 def read(raw: bytes) -> Envelope:
-    """What the bytes say, whether or not they are the canonical ones; raises InvalidEnvelope."""
+    """Return the envelope in these bytes, canonical or not. Raises InvalidEnvelope."""
     try:
         message = _ENVELOPE.FromString(raw)
     except DecodeError as error:

@@ -20,7 +20,7 @@ _KEPT: Final = ("labels", "timeouts", "retention", "durations", "archived_from",
 
 
 class Stubbed(Protocol):
-    """What a stub keeps of a head."""
+    """The members of a head that a stub keeps."""
 
     @property
     def key(self) -> Key: ...
@@ -85,7 +85,7 @@ def created_us(first: Mapping[str, Any], at_us: int) -> int:
 
 
 def kept(data: Mapping[str, Any]) -> Changes:
-    """What the head of a stub knows."""
+    """Return the facts in the head of a stub."""
     archived = data["archived"]
     shown = {name: value for name, value in archived.items() if name != "facts"}
     standing = {"phase": "archived", "standing": "archived", "archive": FrozenDict(shown)}

@@ -59,7 +59,7 @@ def unpinned(numbers: Iterable[int]) -> Fact:
 
 
 def last_checkpoint(facts: Facts) -> LastCheckpoint:
-    """What the head of the log says."""
+    """Return the newest checkpoint as the head of the log has it."""
     found = facts.get("checkpoint")
     return NO_CHECKPOINT if found is None else LastCheckpoint(found["number"], found["at_us"])
 

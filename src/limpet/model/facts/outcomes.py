@@ -27,7 +27,7 @@ Trend: TypeAlias = Literal["improving", "stable", "regressing"]
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What is to be achieved, and the last verdict on it."""
+    """The goal of a session, and the last verdict on it."""
 
     title: str
     detail: str | None
@@ -70,7 +70,7 @@ def outcome_evaluated(evaluation: Evaluation) -> Fact:
 
 
 def outcome_in(facts: Facts, texts: Texts = NO_TEXTS) -> Outcome | None:
-    """What is to be achieved; without its words where the event cannot be read."""
+    """Return the outcome; without its words where the event cannot be read."""
     found = facts.get("outcome")
     if found is None:
         return None

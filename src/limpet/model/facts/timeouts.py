@@ -120,7 +120,7 @@ def check_renewed(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
 
 
 def counts_background(facts: Facts) -> bool:
-    """Whether system.* events keep the session from being idle."""
+    """True if system.* events keep the session from being idle."""
     return bool(facts.get("timeouts", EMPTY).get("background"))
 
 

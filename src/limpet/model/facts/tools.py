@@ -43,7 +43,7 @@ def tools_bound(
 
 
 def tools_in(facts: Facts) -> Mapping[str, Mapping[str, Any]]:
-    """What is bound: version, required, permission and so on, by name."""
+    """Return the bound tools: version, required, permission and so on, by name."""
     found: Mapping[str, Mapping[str, Any]] = facts.get("tools", EMPTY)
     return found
 

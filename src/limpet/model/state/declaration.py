@@ -314,7 +314,7 @@ def _union(members: tuple[Form, ...], where: str) -> Form:
 
 
 def _alike(one: Form, other: Form) -> bool:
-    """Whether the two may become the same kind of JSON value.
+    """True if the two may become the same kind of JSON value.
 
     An int and a float differ by kind, but an enum or literal of numbers accepts 1.0 for 1.
     """
@@ -407,7 +407,7 @@ def _check_fit(reducer: Reducer, form: Form, where: str) -> None:
 
 
 def _has(form: Form | None, path: list[str]) -> bool:
-    """Whether a value of the form may have something at the path."""
+    """True if a value of the form may have something at the path."""
     if form is None or not path:
         return form is not None
     if isinstance(form, UnionForm):

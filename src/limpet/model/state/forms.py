@@ -290,7 +290,7 @@ def fields_of(record: type[Any]) -> Mapping[str, Form]:
 
 
 def is_unknown(value: Any, of: type[Enum]) -> bool:
-    """Whether this is an enum value that only newer code knows."""
+    """True if this is an enum value that only newer code knows."""
     if type(value) is not UnknownVariant or value.of is not of:
         return False
     return all(value.value != member.value for member in of)

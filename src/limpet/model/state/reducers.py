@@ -46,7 +46,7 @@ class Replace(msgspec.Struct, frozen=True):
 
 
 class Reducer(msgspec.Struct, frozen=True):
-    """What happens to a field when it is updated."""
+    """The rule by which an update changes a field."""
 
     holds: ClassVar[Holder] = "any"  # what the field must be
     nests: ClassVar[bool] = False  # the update is a list of what the field holds

@@ -66,7 +66,7 @@ class SchemaVersion(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 def compatible(stored: SchemaVersion, code: SchemaVersion) -> bool:
-    """Whether code of one version reads state of another with only its defaults.
+    """True if code of one version reads state of another with only its defaults.
 
     The rule: the same MAJOR, and the code's MINOR is not older.
     """

@@ -53,7 +53,7 @@ class TTL(timedelta):
         return start + self
 
     def is_over(self, start: datetime, now: datetime) -> bool:
-        """Whether it has expired at `now`, if it began at `start`. At the end itself it has."""
+        """True if it has expired at `now`, if it began at `start`. At the end itself it has."""
         return now >= self.ends_at(start)
 
     @classmethod
@@ -122,7 +122,7 @@ class Ref(msgspec.Struct, Generic[T], frozen=True, order=True):
         return cls(uri, hashlib.sha256(content).hexdigest())
 
     def matches(self, content: bytes) -> bool:
-        """Whether this is exactly the referenced content."""
+        """True if this is exactly the referenced content."""
         return hashlib.sha256(content).hexdigest() == self.sha256
 
     @classmethod

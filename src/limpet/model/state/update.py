@@ -207,7 +207,7 @@ def _fits_always(state_type: type[State], name: str, op: PlainOp) -> bool:
 
 
 def _is_whole(state_type: type[State], name: str) -> bool:
-    """Whether checking an update of this field needs more than the field."""
+    """True if checking an update of this field needs more than the field."""
     declared = state_type.__pydantic_decorators__
     if declared.model_validators or declared.root_validators:
         return True

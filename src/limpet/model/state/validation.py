@@ -347,7 +347,7 @@ def _first(errors: list[Any]) -> Any:
 
 
 def _by_size(found: Any) -> bool:
-    """Whether the only problem is that an integer does not fit 64 bits."""
+    """True if the only problem is that an integer does not fit 64 bits."""
     bound = found.get("ctx", {}).get("ge", found.get("ctx", {}).get("le"))
     return bound is not None and _BOUNDS.get(found["type"]) == bound
 

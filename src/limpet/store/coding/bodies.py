@@ -177,7 +177,7 @@ def tomb_crc(head: Head) -> int:
 
 
 def key_hash(secret: bytes, key: Key | tuple[str, str, str]) -> bytes:
-    """What is kept of an erased key, or of an erased user: enough to know it again."""
+    """Return the hash kept of an erased key or user, by which it is recognized again."""
     import hmac  # most processes meet nothing that was erased
 
     return hmac.digest(secret, canonical(key), "sha256")

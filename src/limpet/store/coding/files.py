@@ -69,7 +69,7 @@ class FileSeal:
 
     @property
     def seals(self) -> bool:
-        """Whether what is written is sealed: the store has a seal."""
+        """True if what is written is sealed: the store has a seal."""
         return self._sealer.seals
 
     async def ready(self) -> None:
@@ -85,7 +85,7 @@ class FileSeal:
         return BlockWriter(self, file)
 
     def reading(self, file: IO[bytes]) -> IO[bytes]:
-        """What a file holds, opened as it is read. Raises ArchiveSealed, ArchiveDamaged."""
+        """Return the content, opened as it is read. Raises ArchiveSealed, ArchiveDamaged."""
         if file.read(len(_MARK)) != _MARK:
             file.seek(0)
             return file
@@ -106,7 +106,7 @@ class FileSeal:
         return file.getvalue()
 
     def opened(self, raw: bytes) -> bytes:
-        """What a small file holds. Raises ArchiveSealed, ArchiveDamaged."""
+        """Return the content of a small file. Raises ArchiveSealed, ArchiveDamaged."""
         return self.reading(io.BytesIO(raw)).read()
 
     def header(self) -> bytes:
@@ -145,12 +145,12 @@ class FileSeal:
 
 
 def file_seal(store: Store, kind: FileKind, owner: KeyOwner, name: str) -> FileSeal:
-    """What seals and opens a file of a store's sessions: the seal of the store, if it has one."""
+    """Seals and opens the files of a store's sessions with the store's seal, if it has one."""
     return FileSeal(_sealer_of(store), kind, owner, name)
 
 
 def has_seal(store: Store) -> bool:
-    """Whether the files of a store's sessions are sealed when they are written."""
+    """True if the files of a store's sessions are sealed when they are written."""
     return _sealer_of(store).seals
 
 
@@ -207,7 +207,7 @@ class BlockWriter:
 
 
 class _BlockReader(io.RawIOBase):
-    """What the blocks of a file hold, from the first to the last."""
+    """Reads the content of the blocks of a file, from the first to the last."""
 
     def __init__(self, seal: FileSeal, header: bytes, file: IO[bytes]) -> None:
         self._seal, self._file = seal, file
@@ -253,7 +253,7 @@ class _BlockReader(io.RawIOBase):
 
 
 def is_sealed(path: Path) -> bool:
-    """Whether a file says of itself that it is sealed. Raises OSError."""
+    """True if a file says of itself that it is sealed. Raises OSError."""
     with path.open("rb") as file:
         return file.read(len(_MARK)) == _MARK
 

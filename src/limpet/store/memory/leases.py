@@ -22,7 +22,7 @@ from limpet.store.memory.tables import MemoryTables
 
 
 class Leasing(MemoryTables):
-    """What `limpet.store.leases.Leases` promises."""
+    """Implements `limpet.store.leases.Leases`."""
 
     async def claim(
         self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None

@@ -69,11 +69,11 @@ class MemoryLog:
         return 1 <= seq <= self.fold.head.version
 
     def is_hot(self, seq: int) -> bool:
-        """Whether the feed has it."""
+        """True if the feed has it."""
         return seq > self.cold or seq in self.hot
 
     def is_pending(self, seq: int) -> bool:
-        """Whether it is an own input that no later event has processed."""
+        """True if it is an own input that no later event has processed."""
         own = self.floor < seq and self.has(seq)
         return own and seq not in self.processed and self.own(seq).event.processed is not None
 
@@ -110,7 +110,7 @@ class MemoryLog:
         return fold
 
     def start(self) -> Fold:
-        """What it was before its first own event."""
+        """Return the fold before its first own event."""
         head, base = self.fold.head, self.base
         if base is None:
             return Fold(blank(head.key, head.uid, head.created_us))

@@ -268,7 +268,7 @@ class MemoryStore(Leasing):
         return Page(heads, more, shown)
 
     def _values(self, key: Key) -> FrozenDict:
-        """What the session's own fields and the shared names are, in one."""
+        """Return the session's own fields and the shared names together."""
         fields = self._kept[key].fold.fields
         return FrozenDict({**fields, **scope_fields(self.scopes(key.app, key.user))})
 
@@ -550,7 +550,7 @@ def _owned(head: Head, query: Query) -> bool:
 
 
 def _ranges(head: Head, query: Query) -> bool:
-    """Whether the range that is read has it. What else is asked for is looked at on the way."""
+    """True if the range that is read has it. What else is asked for is looked at on the way."""
     own_us = query.updated_after_us if query.order == "updated" else query.created_after_us
     labeled = query.labels.items() <= head.indexed_labels.items()
     return _owned(head, query) and labeled and (own_us is None or _mark(head, query) > own_us)

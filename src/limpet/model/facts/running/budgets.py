@@ -33,7 +33,7 @@ _COUNTED: Final = ("input", "output", "cache_read")
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """What may be used: cost in your currency, tokens, or both. None: no limit."""
+    """The limits of a session: cost in your currency, tokens, or both. None: no limit."""
 
     cost: float | None = None
     tokens: int | None = None
@@ -57,7 +57,7 @@ class Amount(NamedTuple):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a session has used so far."""
+    """The usage of a session so far."""
 
     turns: int = 0
     input: int = 0
@@ -183,7 +183,7 @@ def usage(facts: Facts) -> Usage:
 
 
 def reservations(facts: Facts) -> dict[str, Amount]:
-    """What calls under way may still use."""
+    """Return the sum that calls under way may still use."""
     found = facts.get("budget", EMPTY).get("reserved", EMPTY)
     return {id: Amount(*of) for id, of in found.items()}
 
@@ -195,12 +195,12 @@ def spent(facts: Facts) -> Amount:
 
 
 def used_with_children(facts: Facts) -> Amount:
-    """What is spent here and by children, or still theirs."""
+    """Return the sum spent here and by children, or still theirs."""
     return _plus(spent(facts), _lent(facts))
 
 
 def used_up(facts: Facts) -> Amount:
-    """What is gone if everything that is reserved is used: at the end of a child."""
+    """Return the sum that is gone if all that is reserved is used: at the end of a child."""
     return _plus(used_with_children(facts), _sum(reservations(facts).values()))
 
 
@@ -227,13 +227,13 @@ def view(facts: Facts) -> BudgetView | None:
 
 
 def remaining(facts: Facts) -> tuple[int | None, int | None]:
-    """What is neither spent nor reserved nor with children; None where there is no limit."""
+    """Return the sum neither spent, reserved nor with children; None where there is no limit."""
     left = _left(facts)
     return left.get("cost"), left.get("tokens")
 
 
 def needed(name: str, asked: float) -> dict[str, int]:
-    """What a call asked for that was refused with BudgetReached."""
+    """Return the needs of the call that was refused with BudgetReached."""
     return {name: round(asked * MILLION) if name == "cost" else round(asked)}
 
 
@@ -243,7 +243,7 @@ def lacking(facts: Facts) -> dict[str, int]:
 
 
 def is_enough(facts: Facts, of: Mapping[str, Any]) -> bool:
-    """Whether as much is left of the budget. What was not asked for may be overdrawn."""
+    """True if as much is left of the budget. What was not asked for may be overdrawn."""
     return all([left >= of[name] for name, left in _left(facts).items() if name in of])
 
 
@@ -366,19 +366,19 @@ def _limits(facts: Facts) -> dict[str, int]:
 
 
 def _left(facts: Facts) -> dict[str, int]:
-    """What is left of each limit; less than nothing if it is overdrawn."""
+    """Return the rest of each limit; below zero if it is overdrawn."""
     limits = _limits(facts)
     gone = used_up(facts)._asdict() if limits else {}
     return {name: limit - gone[name] for name, limit in limits.items()}
 
 
 def _lent(facts: Facts) -> Amount:
-    """What children have, or have used."""
+    """Return the sum that children have, or have used."""
     return _sum([_gone(facts), *[_amount(of) for of in _part(facts, "lent").values()]])
 
 
 def _gone(facts: Facts) -> Amount:
-    """What children that have ended have used."""
+    """Return the sum that ended children have used."""
     return _amount(_part(facts, "gone") or (0, 0))
 
 

@@ -92,7 +92,7 @@ def delegated(parent: Key, uid: str, turn: str, depth: int, tools: Any = None) -
 
 
 def delegation_ended() -> Fact:
-    """What this session did for another one is done."""
+    """The work of this session for another one is done."""
     return Fact(type=DELEGATION_ENDED, data={"ended": True})
 
 
@@ -113,7 +113,7 @@ def delegation(facts: Facts) -> FrozenDict | None:
 
 
 def works_for(facts: Facts, parent: Key, uid: str) -> bool:
-    """Whether the session says that it was delegated from this one."""
+    """True if the session says that it was delegated from this one."""
     found = delegation(facts)
     return found is not None and parent_in(facts) == parent and found.get("uid") == uid
 

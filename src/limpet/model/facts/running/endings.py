@@ -80,7 +80,7 @@ def ending_in(facts: Facts) -> FrozenDict:
 
 
 def is_held(facts: Facts) -> bool:
-    """Whether compensations are left that only a person may have tried again."""
+    """True if compensations are left that only a person may have tried again."""
     return "held" in ending_in(facts)
 
 
@@ -89,42 +89,42 @@ def has_ended(facts: Facts) -> bool:
 
 
 def to_cascade(facts: Facts) -> bool:
-    """Whether it has children that do not know yet that it ended."""
+    """True if it has children that do not know yet that it ended."""
     return bool(children.children_in(facts)) and "cascaded" not in ending_in(facts)
 
 
 def to_compensate(facts: Facts) -> bool:
-    """Whether effects are to be undone: only a termination undoes."""
+    """True if effects are to be undone: only a termination undoes."""
     ending = ending_in(facts)
     return facts.get("phase") == TERMINATED and "undo" in ending and "held" not in ending
 
 
 def to_tell(facts: Facts) -> bool:
-    """Whether a parent waits for its end, and no child of its own is left."""
+    """True if a parent waits for its end, and no child of its own is left."""
     return is_untold(facts) and not children.children_in(facts)
 
 
 def is_untold(facts: Facts) -> bool:
-    """Whether a parent waits for its end."""
+    """True if a parent waits for its end."""
     works_for = children.delegation(facts)
     return works_for is not None and not works_for.get("ended")
 
 
 def is_owed(facts: Facts) -> bool:
-    """Whether others rely on what is left to do: then its log is not put away before."""
+    """True if others rely on what is left to do: then its log is not put away before."""
     return has_ended(facts) and (
         to_compensate(facts) or is_untold(facts) or to_cascade(facts)  # or nobody ends its children
     )
 
 
 def to_close(facts: Facts) -> bool:
-    """Whether a run was under way when it ended; or one that was to finish it has died."""
+    """True if a run was under way when it ended; or one that was to finish it has died."""
     turn = runs.turn_in(facts)
     return (turn is not None and turn["span"] is not None) or "span" in ending_in(facts)
 
 
 def is_left(facts: Facts) -> bool:
-    """Whether anything is left to be done for a session that has ended."""
+    """True if anything is left to be done for a session that has ended."""
     if not has_ended(facts):
         return False
     return to_close(facts) or to_cascade(facts) or to_tell(facts) or to_compensate(facts)

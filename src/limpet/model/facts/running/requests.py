@@ -41,7 +41,7 @@ ANSWERED_BY: Final[Mapping[str, tuple[frozenset[str], str]]] = {
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a session waits for."""
+    """An open request: a session waits for its answer."""
 
     id: str
     kind: RequestKind

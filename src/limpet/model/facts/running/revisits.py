@@ -74,7 +74,7 @@ def without_revisits(facts: Facts) -> FrozenDict | None:
 
 
 def is_revisit(timer: Mapping[str, Any]) -> bool:
-    """Whether a turn has asked for this timer."""
+    """True if a turn has asked for this timer."""
     return "priority" in timer
 
 

@@ -262,23 +262,23 @@ def waiting_status(facts: Facts) -> Status:
 
 
 def is_dead(facts: Facts) -> bool:
-    """Whether it is a dead letter: held until somebody requeues it."""
+    """True if it is a dead letter: held until somebody requeues it."""
     return "dead" in run_in(facts)
 
 
 def is_paused(facts: Facts) -> bool:
-    """Whether its turn waits for an answer that has not come."""
+    """True if its turn waits for an answer that has not come."""
     return "paused" in run_in(facts)
 
 
 def is_short(facts: Facts) -> bool:
-    """Whether its turn waits for more of the budget than is left."""
+    """True if its turn waits for more of the budget than is left."""
     needs = run_in(facts).get("needs")
     return needs is not None and not budgets.is_enough(facts, needs)
 
 
 def is_interrupted(facts: Facts) -> bool:
-    """Whether an interrupt came that no wake has dealt with."""
+    """True if an interrupt came that no wake has dealt with."""
     return "interrupt" in run_in(facts)
 
 
@@ -289,13 +289,13 @@ def redirect_in(facts: Facts) -> int | None:
 
 
 def redirects(data: Mapping[str, Any] | None) -> bool:
-    """Whether an interrupt begins a turn: it has a note, and is not handed down by a parent."""
+    """True if an interrupt begins a turn: it has a note, and is not handed down by a parent."""
     note = None if data is None else data.get("note")
     return isinstance(note, str) and bool(note) and data is not None and "by" not in data
 
 
 def is_retried(facts: Facts) -> bool:
-    """Whether the time of the next attempt is set."""
+    """True if the time of the next attempt is set."""
     return "retry_us" in run_in(facts)
 
 

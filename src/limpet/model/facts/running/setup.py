@@ -42,7 +42,7 @@ class SetupChange(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """What a session runs with. Documents are `name@version`."""
+    """The setup that a session runs with. Documents are `name@version`."""
 
     agent: str | None = None
     environment: str | None = None
@@ -63,7 +63,7 @@ class Setup(msgspec.Struct, frozen=True):
         return sha256(canonical(parts)).hexdigest()
 
     def compare(self, other: Setup) -> tuple[SetupChange, ...]:
-        """What changed from this setup to another, by kind and name; empty if they are the same."""
+        """Return the changes from this setup to another, by kind and name; empty if equal."""
         mine, theirs = self._parts(), other._parts()
         names = sorted({*mine, *theirs})
         pairs = [(of, mine.get(of), theirs.get(of)) for of in names]
@@ -105,7 +105,7 @@ def attached(
 
 
 def setup_in(facts: Facts) -> Setup:
-    """What the head says a session runs with."""
+    """Return the setup in the head of a session."""
     kept = facts.get("setup", EMPTY)
     return Setup(
         facts.get("agent"),

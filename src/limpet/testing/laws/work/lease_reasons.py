@@ -25,7 +25,7 @@ async def _said(store: LeaseStore, times: int = 1) -> Lease:
 
 
 async def _is_due(store: LeaseStore, of: Key = A) -> bool:
-    """Whether a claim returns it at once, according to its inputs and timers."""
+    """True if a claim returns it at once, according to its inputs and timers."""
     return (await load(store, of)).head.lease_us is None and bool(await claim(store))
 
 
