@@ -85,7 +85,7 @@ def _started(command: list[str], environment: dict[str, str] | None) -> Iterator
 
 
 def _install() -> None:
-    """Make the environment anew whenever the lock is not the one it was made from."""
+    """Rebuild the environment whenever its lock has changed."""
     stamp = _HOME / "lock.sha256"
     digest = hashlib.sha256(_LOCK.read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == digest:

@@ -179,7 +179,7 @@ async def more(told: list[str]) -> None:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Wait for something to be so, and not for ever."""
+    """Wait until a condition holds, but not without a limit."""
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while not true():
         if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
 """A chat on LangGraph whose memory is a Limpet file: it survives its process, and can go back.
 
 Three turns of a graph, then the same thread as another process would find it, a look into the past,
-and the long-term store beside it. No model is called: the node answers by itself.
+and the long-term store beside it. No model is called: the node computes the answer.
 
     python examples/langgraph_chat.py
 """

@@ -3,7 +3,7 @@
     python examples/writer.py sqlite:///support.db support ada refund
 
 It goes on where the log ends, whoever wrote it, and prints the id of every event once that event
-is safe. It never stops by itself: the demo kills it, in the middle of whatever it is doing.
+is safe. It never stops: the demo kills it at an arbitrary moment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A writer that is going to be killed: it appends one event after another, for ever.
+"""A writer that is going to be killed: it appends one event after another, without end.
 
     python -m bench.fresh.write ours|raw DIRECTORY
 

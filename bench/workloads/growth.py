@@ -1,6 +1,6 @@
 """W6: a conversation whose messages are also a list in state, one message more every turn.
 
-A store that writes the state anew each turn grows with the square of the conversation. Here a
+A store that rewrites the state each turn grows with the square of the conversation. Here a
 message is stored once: disk stays near the payload and the last turn costs what the first did.
 """
 

@@ -69,7 +69,7 @@ class StoreMaintenance:
         *,
         progress: Progress | None = None,
     ) -> Report:
-        """Read one session (or, without a key, everything) back and check it against its chain."""
+        """Read one session back, or the whole store without a key, and check its hash chain."""
         one = one_or_all(key, user, id, reserved=True)
         return await self._journal.store.verify(one, check_progress(progress))
 
@@ -84,7 +84,7 @@ class StoreMaintenance:
         return Diagnosis((*read_checks(report), *kept, *lives), report)
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
-        """Copy the whole store to a file while it is in use. The copy is whole or not there."""
+        """Copy the whole store to a file while it is in use. The copy is complete or absent."""
         store = self._journal.store
         check_progress(progress)
         if not isinstance(target, (str, os.PathLike)):

@@ -52,7 +52,7 @@ class Writes(Protocol):
     """What the queue needs of the object that an event was appended through: a Writer."""
 
     def terms(self) -> object | None:
-        """Under which conditions it writes, to compare with another's; None: nobody else's."""
+        """Write conditions; two handles share a commit only if these are equal. None: never."""
         ...
 
     def propose(self, drafts: tuple[Prepared, ...], /) -> Commit | None:

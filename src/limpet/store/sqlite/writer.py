@@ -227,8 +227,8 @@ class JobQueue:
         self._turns_over.put(None)
 
     def _is_alone(self, job: SQLiteJob) -> bool:
-        """True if a job is the last thing that runs in this turn of its loop, and the turn is
-        young: nobody could join it."""
+        """True if nothing else is scheduled in this turn of the job's loop, and the turn has run
+        for less than a millisecond: no other job could share the commit."""
         if self._handed != self._finished or self._turns or self._ending or job.run is not None:
             return False
         # What waits to run on an event loop of asyncio's. Others do not say: they end their turns.

@@ -71,7 +71,7 @@ class ReadLaws:
                 last = events[-tail:] if tail else ()
                 assert loaded.events == tuple(e for e in last if e.at_us >= since_us)
 
-    async def test_state_is_what_the_log_amounts_to(self, store: Store) -> None:
+    async def test_state_matches_the_log(self, store: Store) -> None:
         """Replaying the log gives the head, the fields and their versions."""
         made = await create(store, A, {"n": 0, "list": [], "gone": 1})
         await add(store, A, draft("user.said", {"text": "x" * 60}, add={"list": [1, "two"]}))
