@@ -29,6 +29,7 @@ from limpet.model import (
 from limpet.store.coding import Codec, Damaged, bodies
 
 PackedBody: TypeAlias = tuple[int, bytes, int]  # flags, body and checksum
+NamesByOwner: TypeAlias = dict[tuple[str, str], dict[str, ScopeValue]]  # by app and user
 # What a body raises that is not ours: one flipped bit makes a value of another kind of a column.
 UNREADABLE: Final = (
     Damaged,

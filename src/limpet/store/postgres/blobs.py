@@ -32,6 +32,7 @@ from limpet.store.blobs import (
 )
 from limpet.store.coding import Codec, Damaged
 from limpet.store.postgres.reading.reader import PostgresReader
+from limpet.store.postgres.rows import key_names
 from limpet.store.postgres.server.pool import Pools
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
@@ -47,7 +48,7 @@ class PostgresBlobs:
     async def put_chunk(self, key: Key, upload: str, number: int, data: bytes) -> None:
         uid, _ = await self._owner(key)
         packed = await in_thread(lambda: pack_chunk(self._codec, uid, upload, number, data))
-        asked = (*_names(key), uid, upload, number, *packed, *_SWEEP)
+        asked = (*key_names(key), uid, upload, number, *packed, *_SWEEP)
         await self._change(key, "put_chunk", asked)
 
     async def finish(
@@ -71,7 +72,7 @@ class PostgresBlobs:
         chunk, row = await in_thread(pack)
         of = (bytes.fromhex(blob.hash), made.version, blob.chunks, fence)
         closed = list(TERMINAL) if at is None else []
-        asked = (*_names(key), uid, upload, *of, *chunk, *row, *_SWEEP, closed)
+        asked = (*key_names(key), uid, upload, *of, *chunk, *row, *_SWEEP, closed)
         if await self._change(key, "finish_blob", asked, fence) == "done":
             return made
         found = await self.find(key, blob.hash, own=True)
@@ -109,7 +110,7 @@ class PostgresBlobs:
         return tuple([read_blob(self._codec, key, row["blob_uid"], _row(row)) for row in there])
 
     async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
-        low = (app or "", "", "") if after is None else _names(after)
+        low = (app or "", "", "") if after is None else key_names(after)
         asked = (*low, app, limit)
         rows = await self._pools.run(lambda conn: conn.fetch(SQL["keys_with_blobs"], *asked))
         return tuple([Key(*row) for row in rows])
@@ -131,7 +132,7 @@ class PostgresBlobs:
         """The rows of a statement that begins at the session's head; raises if there is none."""
 
         async def run(conn: Connection) -> list[Any]:
-            found: list[Any] = await conn.fetch(sql, *_names(key), *args)
+            found: list[Any] = await conn.fetch(sql, *key_names(key), *args)
             if not found:
                 raise await self._reader.absent(conn, key)
             return found
@@ -152,7 +153,7 @@ class PostgresBlobs:
             if outcome == "lost":
                 raise UploadLost(key)
             if outcome == "fenced":
-                now = await conn.fetchval(SQL["fence_of"], *_names(key))
+                now = await conn.fetchval(SQL["fence_of"], *key_names(key))
                 raise SessionFenced(key, fence or 0, now or 0)
             return outcome
 
@@ -160,7 +161,7 @@ class PostgresBlobs:
 
     async def _gone(self, conn: Connection, key: Key) -> LimpetError:
         """There is none, or another session has the key that the chunk was not sealed for."""
-        found = await conn.fetchrow(SQL["blob_owner"], *_names(key))
+        found = await conn.fetchrow(SQL["blob_owner"], *key_names(key))
         return SessionDeleted(key) if found is not None else await self._reader.gone(conn, key)
 
 
@@ -184,7 +185,3 @@ async def problems(
 
 def _row(row: Any) -> BlobRow:
     return BlobRow(*[row[name] for name in BlobRow.__struct_fields__])
-
-
-def _names(key: Key) -> tuple[str, str, str]:
-    return (key.app, key.user, key.id)

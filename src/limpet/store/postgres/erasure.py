@@ -47,8 +47,8 @@ async def delete(conn: Connection, key: Key, ending: Ending, at: Standing | None
 
 
 async def _stands(conn: Connection, key: Key, at: Standing) -> bool:
-    found = await conn.fetchrow(SQL["standing"], *_names(key))
-    log = await conn.fetchrow(SQL["standing"], *_names(checkpoints_of(key)))
+    found = await conn.fetchrow(SQL["standing"], *rows.key_names(key))
+    log = await conn.fetchrow(SQL["standing"], *rows.key_names(checkpoints_of(key)))
     return (
         found is not None
         and found["uid"] == at.uid
@@ -73,7 +73,7 @@ async def exchange(conn: Connection, reader: PostgresReader, exchanges: Sequence
 
 async def _exchange(conn: Connection, reader: PostgresReader, each: Exchange) -> None:
     key, fence = each.key, 0
-    found = await conn.fetchrow(SQL["standing"], *_names(key))
+    found = await conn.fetchrow(SQL["standing"], *rows.key_names(key))
     if each.at is not None:
         if found is None or not await _stands(conn, key, each.at):
             raise NotExchanged
@@ -87,21 +87,23 @@ async def _exchange(conn: Connection, reader: PostgresReader, each: Exchange) ->
         return
     if await reader.erasure(conn, key) is not None:
         raise NotExchanged
-    sid = await conn.fetchval(SQL["take_key"], *_names(each.by), *_names(key), fence)
+    sid = await conn.fetchval(
+        SQL["take_key"], *rows.key_names(each.by), *rows.key_names(key), fence
+    )
     if sid is None:
         raise NotExchanged
     await conn.execute(SQL["take_labels"], sid, key.app, key.user)
 
 
 async def _delete(conn: Connection, key: Key, ending: Ending) -> bool:
-    row = await conn.fetchrow(SQL["unmake"], *_names(key))
+    row = await conn.fetchrow(SQL["unmake"], *rows.key_names(key))
     if row is None:
         return False
     sid, tomb = row["sid"], rows.unburied(key, row, row["now_us"], ending)
     kept = (tomb.uid, tomb.version, tomb.link, tomb.created_us, tomb.updated_us, tomb.active_us)
     crc = tomb_crc(tomb)
     ended = (tomb.floor, row["parent"], tomb.deleted_us, tomb.ending, crc)
-    await conn.execute(SQL["put_tomb"], sid, *_names(key), *kept, *ended)
+    await conn.execute(SQL["put_tomb"], sid, *rows.key_names(key), *kept, *ended)
     await conn.execute(SQL["remove_labels"], sid)
     await conn.execute(SQL["purge"], sid)
     await ledger.enter(conn, sid, buried(crc))
@@ -110,7 +112,7 @@ async def _delete(conn: Connection, key: Key, ending: Ending) -> bool:
 
 async def forks(conn: Connection, key: Key) -> tuple[Key, ...]:
     """The living sessions that began on the one of this key, or on those deleted under it."""
-    sids = [row["sid"] for row in await conn.fetch(SQL["sids"], *_names(key))]
+    sids = [row["sid"] for row in await conn.fetch(SQL["sids"], *rows.key_names(key))]
     return tuple(await _forks(conn, sids))
 
 
@@ -178,7 +180,7 @@ class _Erasing:
     async def _forks(self, key: Key) -> list[Key]:
         """Of all that have this key, once nobody can begin on them any more."""
         # Tombstones first: who takes the key again looks at them, and waits here or is seen below.
-        tombs = await self._conn.fetch(SQL["lock_tombs"], *_names(key))
+        tombs = await self._conn.fetch(SQL["lock_tombs"], *rows.key_names(key))
         living = await self._conn.fetch(SQL["lock"], *_columns([key]))
         return await _forks(self._conn, [row["sid"] for row in [*tombs, *living]])
 
@@ -204,8 +206,8 @@ class _Erasing:
     async def _remove(self, key: Key) -> Any:
         """Remove all that have this key; the row of the last of them."""
         conn = self._conn
-        dead = await conn.fetch(SQL["remove_tombs"], *_names(key))
-        living = await conn.fetch(SQL["unmake"], *_names(key))
+        dead = await conn.fetch(SQL["remove_tombs"], *rows.key_names(key))
+        living = await conn.fetch(SQL["unmake"], *rows.key_names(key))
         if not dead and not living:
             return None
         uids = [row["uid"] for row in [*dead, *living]]
@@ -332,8 +334,4 @@ def _with_checkpoints(keys: Iterable[Key]) -> list[Key]:
 
 
 def _columns(keys: Iterable[Key]) -> list[list[str]]:
-    return [list(column) for column in zip(*map(_names, keys), strict=True)] or [[], [], []]
-
-
-def _names(key: Key) -> tuple[str, str, str]:
-    return (key.app, key.user, key.id)
+    return [list(column) for column in zip(*map(rows.key_names, keys), strict=True)] or [[], [], []]

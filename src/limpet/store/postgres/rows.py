@@ -49,6 +49,11 @@ _KINDS: Final = ("head", "snapshot", "base", "event", "name", "checkpoint")
 # --- heads ---------------------------------------------------------------------------------------
 
 
+def key_names(key: Key) -> tuple[str, str, str]:
+    """A key as parameters of a statement."""
+    return (key.app, key.user, key.id)
+
+
 def key_from(row: Any) -> Key:
     """The key in a row that names a session in full."""
     return Key(row["app"], row["owner"], row["session_id"])

@@ -6,7 +6,7 @@ With states, one round trip brings the page's heads, snapshots, later events and
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import (
@@ -17,7 +17,6 @@ from limpet.model import (
     Head,
     Key,
     ScopeKey,
-    ScopeValue,
     limits,
 )
 from limpet.store import cursor as cursors
@@ -27,7 +26,7 @@ from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Page, Query, scope_fields
-from limpet.store.sql_rows import ScopeNameReader, replay_events
+from limpet.store.sql_rows import NamesByOwner, ScopeNameReader, replay_events
 
 _COMMON: Final = (
     "s.sid, s.app, s.owner, s.id AS session_id, s.uid, s.version, s.link, s.created_us, "
@@ -39,8 +38,6 @@ _LIVING: Final = (
 )
 _DELETED: Final = f"{_COMMON}, s.deleted_us, s.ending"
 _UNRESERVED: Final = "(s.app < '$' OR s.app >= '%')"
-
-NamesByOwner: TypeAlias = dict[tuple[str, str], dict[str, ScopeValue]]  # by app and owner
 
 
 async def page(conn: Connection, query: Query, *, cursor: str | None, limit: int) -> Page:

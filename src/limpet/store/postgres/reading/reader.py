@@ -101,7 +101,7 @@ class PostgresReader:
         A snapshot that cannot be read only costs time: the one before it is taken, in one round
         trip more; after some of them none, so that bad ones do not cost more than the log.
         """
-        columns = [list(column) for column in zip(*map(_names, keys), strict=True)]
+        columns = [list(column) for column in zip(*map(rows.key_names, keys), strict=True)]
         logs = [checkpoints_of(key) for key in keys] if asked.scopes else []
         columns += [[log.user for log in logs], [log.id for log in logs]]
         more = (asked.tail, asked.scopes, asked.since_us, READ_PAGE_BYTES_MAX, below)
@@ -226,7 +226,7 @@ class PostgresReader:
         return await self._gone(conn, key, archived=True)
 
     async def _gone(self, conn: Connection, key: Key, *, archived: bool) -> LimpetError:
-        row = await conn.fetchrow(SQL["gone"], *_names(key), self.key_hash(key))
+        row = await conn.fetchrow(SQL["gone"], *rows.key_names(key), self.key_hash(key))
         if archived and row["living"]:
             return SessionArchived(key)
         if row["deleted"]:
@@ -327,10 +327,6 @@ class PostgresReader:
 
 def _packed(row: Any) -> PackedBody:
     return row["flags"], row["body"], row["crc"]
-
-
-def _names(key: Key) -> tuple[str, str, str]:
-    return (key.app, key.user, key.id)
 
 
 def _by_place(found: list[Any]) -> dict[int, list[Any]]:

@@ -14,11 +14,12 @@ from typing import Any, TypeAlias
 import apsw
 import msgspec
 
-from limpet.model import Fold, FrozenDict, Head, Key, ScopeValue, blank, limits, replay_any
+from limpet.model import Fold, FrozenDict, Head, Key, blank, limits, replay_any
 from limpet.store import cursor as cursors
 from limpet.store.coding import Unready
 from limpet.store.pages import walk
 from limpet.store.protocol import Page, Query, scope_fields
+from limpet.store.sql_rows import NamesByOwner
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
@@ -29,7 +30,6 @@ _CREATED, _UPDATED, _FACTS = 7, 8, 10  # in a row of either; facts are in a row 
 _decode_facts = msgspec.json.Decoder(dict[str, Any]).decode
 
 KnownFold: TypeAlias = Callable[[Head], Fold | None]  # what is in memory of a session at this head
-NamesByOwner: TypeAlias = dict[tuple[str, str], dict[str, ScopeValue]]  # by app and user
 _BROKEN = (apsw.CorruptError, UnicodeDecodeError)
 
 
