@@ -6,27 +6,37 @@ sqlite:////var/lib/support.db  a file, absolute
 sqlite:///support.db?sync=normal   faster; a power cut may take the last commits (a crash does not)
 postgresql://user@host/db      a database on a server
 
-Each function here picks the `Backend` of the URL's scheme and calls it.
+Each function here picks the `Backend` of the URL's scheme and calls it. PostgreSQL's driver is an
+extra, so it is imported when it is needed; so are backups and the memory store, which most
+processes never use.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Final, Protocol
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from limpet.errors import InvalidInput, InvalidURL
+import msgspec
+
+from limpet.errors import (
+    Asked,
+    BackupRefused,
+    ExtraMissing,
+    InvalidInput,
+    InvalidURL,
+    StoreUnopened,
+)
 from limpet.store.answers import Checked
-from limpet.store.backends import BACKENDS, Backend, not_a_file, scheme_of, sqlite_path
 from limpet.store.protocol import Progress, Report, Restored, Seal, Store
-
-__all__ = [
-    "backup_store",
-    "look_at",
-    "open_store",
-    "refuse_missing",
-    "refuse_uncopied",
-    "restore_store",
-    "sqlite_path",
-]
+from limpet.store.sqlite.store import SQLiteStore
+from limpet.store.sqlite.writer import Pace
+from limpet.store.system import of_system
+from limpet.store.threads import in_thread
 
 
 async def open_store(
@@ -126,3 +136,348 @@ def _by_prefix(url: str) -> Backend | None:
 
 def _unknown(url: str) -> InvalidURL:
     return InvalidURL(url, f"no store is called {scheme_of(url)!r}")
+
+
+# --- what each kind of store does with a URL of its own -------------------------------------------
+
+_POSTGRES_TOOLS: Final = (
+    "has tools of its own. Copy one database with pg_dump -Fc --schema=limpet -f FILE URL and "
+    "put it back with pg_restore --clean --if-exists --single-transaction -d URL FILE; copy the "
+    "whole server, to any point in time, with pg_basebackup and archived WAL"
+)
+_NOT_TO_POSTGRES: Final = (
+    "is restored with its own tools. Put back what pg_dump wrote with pg_restore --clean "
+    "--if-exists --single-transaction -d URL FILE. A file of limpet backup is restored to a SQLite "
+    "store (limpet restore FILE sqlite:///store.db); to carry the state of its sessions over to "
+    "PostgreSQL, open both stores in a program (docs/cli.md, carry_over, has the lines)"
+)
+_IN_MEMORY: Final = "is kept in the memory of one process and in no file; name a sqlite:/// store"
+_MARKS: Final = frozenset("?#%[]\\")  # with a meaning of their own in some URL
+_FILES: Final = "Use sqlite:///relative.db or sqlite:////absolute.db"
+
+
+class Backup(Protocol):
+    """Copies the store that a URL names to a file."""
+
+    async def __call__(
+        self,
+        url: str,
+        target: Path,
+        *,
+        verify: bool,
+        progress: Progress | None,
+        checking: Progress | None,
+    ) -> Report | None: ...
+
+
+class Restore(Protocol):
+    """Puts a backup file in the place of the store that a URL names."""
+
+    def __call__(
+        self,
+        backup: Path,
+        url: str,
+        *,
+        replace: bool,
+        damaged: bool,
+        progress: Progress | None,
+        checking: Progress | None,
+    ) -> Restored: ...
+
+
+class Open(Protocol):
+    """Opens a store, and makes it if it is not there."""
+
+    def __call__(
+        self, url: str, seal: Seal | None, connections: int | None, check: Checked | None
+    ) -> Awaitable[Store]: ...
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True):
+    """The operations on the URLs of one kind of store."""
+
+    open: Open  # creates what is missing
+    look: Callable[[str], Awaitable[Store]]  # reads what is there and changes nothing
+    refuse_missing: Callable[[str], Awaitable[None]]  # raises StoreUnopened
+    refuse_backup: Callable[[str], None]  # raises BackupRefused where there is no file to copy
+    backup: Backup
+    restore: Restore
+    has_connections: bool = False  # whether it takes a number of connections
+
+
+# --- URLs ----------------------------------------------------------------------------------------
+
+
+def scheme_of(url: str) -> str:
+    """The part that names the kind of store. Raises InvalidURL."""
+    if not isinstance(url, str) or "://" not in url:
+        raise _not_a_url(url)
+    try:
+        return split_url(url).scheme
+    except ValueError:  # its words may hold a piece of a password
+        reason = "it is not a URL; [ and ] belong around an IPv6 address only"
+        raise InvalidURL(url, reason) from None
+
+
+def split_url(url: str) -> SplitResult:
+    """A URL in its parts. Of a plain one they are plain to see, and every start asks."""
+    if url.startswith("sqlite:///") and url.isprintable() and _MARKS.isdisjoint(url):
+        return SplitResult("sqlite", "", url[9:], "", "")
+    return urlsplit(url)
+
+
+def not_a_file(url: str) -> InvalidURL:
+    """Why nothing can be restored to a URL."""
+    if "://" not in url:
+        return _not_a_url(url)
+    return InvalidURL(url, "a backup is restored to a file", _FILES)
+
+
+def _not_a_url(given: object) -> InvalidURL:
+    """Most who write no URL mean a file."""
+    text = str(given)
+    if not isinstance(given, (str, Path)) or not text or ":" in text:
+        return InvalidURL(text, "it is not a URL")
+    return InvalidURL(text, "it is not a URL", f"Write sqlite:///{text} for that file")
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+async def _open_memory(
+    url: str,
+    seal: Seal | None = None,
+    connections: int | None = None,
+    check: Checked | None = None,  # it keeps no bytes that could change
+) -> Store:
+    if url != "memory://":
+        raise InvalidURL(url, "a memory store has no name and no options")
+    from limpet.store.memory import MemoryStore
+
+    return MemoryStore(seal=seal)
+
+
+async def _always_there(url: str) -> None:
+    """A memory store begins with its process."""
+
+
+def _refuse_memory_backup(url: str) -> None:
+    raise BackupRefused(url, _IN_MEMORY)
+
+
+async def _backup_memory(url: str, target: Path, **_: object) -> Report | None:
+    raise BackupRefused(url, _IN_MEMORY)
+
+
+def _restore_memory(backup: Path, url: str, **_: object) -> Restored:
+    raise not_a_file(url)
+
+
+# --- SQLite --------------------------------------------------------------------------------------
+
+
+_OPTIONS: Final = {"sync": ("full", "normal"), "inline": ("on", "off")}  # the usual one first
+
+
+async def _open_sqlite(
+    url: str, seal: Seal | None, connections: int | None, check: Checked | None
+) -> Store:
+    path = sqlite_path(url)
+    pace = Pace(enabled=_inline(url))
+    with _of_system(path, "change"):
+        return await SQLiteStore.open(path, sync=_sync(url), seal=seal, pace=pace, check=check)
+
+
+async def _look_sqlite(url: str) -> Store:
+    path = sqlite_path(url)
+    with _of_system(path, "read"):
+        return await SQLiteStore.look(path, sync=_sync(url))
+
+
+async def _refuse_no_file(url: str) -> None:
+    path = sqlite_path(url)
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError as error:
+        raise StoreUnopened(str(path), "there is no such file; check its path") from error
+    except OSError as error:
+        reason = f"{error.strerror}; check the path, and the permissions on the way to it"
+        raise StoreUnopened(str(path), reason) from error
+    if not size and path.is_file():
+        reason = "the file is empty, and nothing is made of it here; restore a backup"
+        raise StoreUnopened(str(path), reason)
+
+
+def _refuse_no_backup(url: str) -> None:
+    """A file can always be copied."""
+    scheme_of(url)
+
+
+async def _backup_sqlite(
+    url: str,
+    target: Path,
+    *,
+    verify: bool,
+    progress: Progress | None,
+    checking: Progress | None,
+) -> Report | None:
+    from limpet.store.sqlite.file.backup import back_up_file
+
+    path = sqlite_path(url)
+    copy = partial(back_up_file, path, target, sync=_sync(url))
+    with _of_system(path, "read"):
+        return await in_thread(lambda: copy(verify=verify, progress=progress, checking=checking))
+
+
+def _restore_sqlite(
+    backup: Path,
+    url: str,
+    *,
+    replace: bool,
+    damaged: bool,
+    progress: Progress | None,
+    checking: Progress | None,
+) -> Restored:
+    from limpet.store.sqlite.file.backup import restore
+
+    scheme_of(url)  # refuses what is malformed
+    path = sqlite_path(url)
+    with _of_system(path, "change"):
+        return restore(
+            backup,
+            path,
+            replace=replace,
+            damaged=damaged,
+            progress=progress,
+            checking=checking,
+        )
+
+
+@contextmanager
+def _of_system(path: Path, asked: Asked) -> Iterator[None]:
+    """Translate errors of the operating system while a file is opened or copied."""
+    try:
+        yield
+    except OSError as error:
+        raise of_system(error, str(path), asked) from error
+
+
+def sqlite_path(url: str) -> Path:
+    """The file that a sqlite: URL names."""
+    parts = split_url(url)
+    path = unquote(parts.path)
+    if parts.scheme == "sqlite" and parts.netloc and not parts.fragment:
+        meant = f"{parts.netloc}{path}"
+        raise InvalidURL(url, "a / is missing", f"Write sqlite:///{meant} for the file {meant}")
+    if parts.scheme != "sqlite" or parts.fragment or len(path) < 2:
+        raise InvalidURL(url, "it names no file")
+    if path.endswith("/") or "\x00" in path:
+        raise InvalidURL(url, "it names no file")
+    return Path(path[1:])
+
+
+def _sync(url: str) -> str:
+    return _options(url)["sync"]
+
+
+def _inline(url: str) -> bool:
+    """True if small commits may run on the event loop that asks for them."""
+    return _options(url)["inline"] == "on"
+
+
+def _options(url: str) -> dict[str, str]:
+    """The options of a sqlite: URL, those that it leaves out too. Raises InvalidURL."""
+    query = split_url(url).query
+    try:
+        given = dict(parse_qsl(query, strict_parsing=True, keep_blank_values=True))
+    except ValueError:
+        given = {} if not query else {"?": ""}
+    for name, value in given.items():
+        if name not in _OPTIONS:
+            raise InvalidURL(url, f"it has the unknown option {name!r}")
+        if value not in _OPTIONS[name]:
+            raise InvalidURL(url, f"{name} is {' or '.join(_OPTIONS[name])}, not {value!r}")
+    return {name: given.get(name, values[0]) for name, values in _OPTIONS.items()}
+
+
+# --- PostgreSQL, whose driver is an extra --------------------------------------------------------
+
+
+async def _open_postgres(
+    url: str,
+    seal: Seal | None,
+    connections: int | None,
+    check: Checked | None = None,
+    *,
+    looking: bool = False,
+) -> Store:
+    pool = _postgres_pool()
+    from limpet.store.postgres.store import PostgresStore
+
+    most = pool.CONNECTIONS if connections is None else connections
+    return await PostgresStore.open(url, seal=seal, connections=most, looking=looking, check=check)
+
+
+async def _look_postgres(url: str) -> Store:
+    await _postgres_pool().refuse_empty(url, ready=True)
+    return await _open_postgres(url, None, None, looking=True)
+
+
+async def _refuse_no_schema(url: str) -> None:
+    await _postgres_pool().refuse_empty(url)
+
+
+def _postgres_pool() -> ModuleType:
+    try:
+        from limpet.store.postgres.server import pool
+    except ImportError as error:
+        raise ExtraMissing("asyncpg", "postgres") from error
+    return pool
+
+
+def _refuse_server(_: str) -> None:
+    """A server has better tools than a copy of ours."""
+    raise BackupRefused("PostgreSQL", _POSTGRES_TOOLS)
+
+
+async def _backup_postgres(url: str, target: Path, **_: object) -> Report | None:
+    raise BackupRefused("PostgreSQL", _POSTGRES_TOOLS)
+
+
+def _restore_postgres(backup: Path, url: str, **_: object) -> Restored:
+    raise BackupRefused("PostgreSQL", _NOT_TO_POSTGRES)
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+MEMORY: Final = Backend(
+    open=_open_memory,
+    look=_open_memory,
+    refuse_missing=_always_there,
+    refuse_backup=_refuse_memory_backup,
+    backup=_backup_memory,
+    restore=_restore_memory,
+)
+SQLITE: Final = Backend(
+    open=_open_sqlite,
+    look=_look_sqlite,
+    refuse_missing=_refuse_no_file,
+    refuse_backup=_refuse_no_backup,
+    backup=_backup_sqlite,
+    restore=_restore_sqlite,
+)
+POSTGRESQL: Final = Backend(
+    open=_open_postgres,
+    look=_look_postgres,
+    refuse_missing=_refuse_no_schema,
+    refuse_backup=_refuse_server,
+    backup=_backup_postgres,
+    restore=_restore_postgres,
+    has_connections=True,
+)
+BACKENDS: Final = {
+    "memory": MEMORY,
+    "sqlite": SQLITE,
+    "postgresql": POSTGRESQL,
+    "postgres": POSTGRESQL,
+}

@@ -11,7 +11,7 @@ import pytest
 
 from limpet.errors import InvalidInput, InvalidURL
 from limpet.session.limpet import Limpet
-from limpet.store import backends
+from limpet.store import open as backends
 from limpet.store.memory import MemoryStore
 from limpet.store.open import open_store, sqlite_path
 from limpet.store.sqlite.store import SQLiteStore

@@ -29,7 +29,7 @@ from limpet.model import (
 )
 from limpet.model.reasons import NO_REASONS, due_for
 from limpet.store.cache import CachedSession
-from limpet.store.checking import checked
+from limpet.store.chain_check import checked
 from limpet.store.coding import REMOVED, SEALED, Codec, Damaged, bodies
 from limpet.store.coding.codec import ADOPTED, COMPRESS_BYTES_MIN
 from limpet.store.protocol import Erasure, Place

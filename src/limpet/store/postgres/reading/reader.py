@@ -33,7 +33,7 @@ from limpet.model import (
     genesis,
 )
 from limpet.store.cache import CachedSession
-from limpet.store.checking import changed, checked
+from limpet.store.chain_check import changed, checked
 from limpet.store.coding import SEALED, Codec, Damaged, Unready, bodies, key_hash, scope_owner
 from limpet.store.pages import bare
 from limpet.store.postgres import cold, rows

@@ -1,4 +1,4 @@
-"""Checking: events of a load against the chain, where the store was opened to do so.
+"""Chain check: the events of a load against the chain, if the store was opened to do so.
 
 A CRC finds what rotted. It does not find what somebody changed who computed it again: the link
 does, which follows from the link before, the names, the time and the body of the event.
