@@ -57,6 +57,7 @@ from limpet.store.protocol import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from limpet import providers
     from limpet.model.diff.changes import Change, Kind
     from limpet.model.diff.diff import Diff, diff
     from limpet.model.diff.merge import Merged, Resolved, merge
@@ -76,11 +77,14 @@ if TYPE_CHECKING:
     from limpet.model.state.semver import SchemaVersion
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
+    from limpet.runtime.agent import Agent
     from limpet.runtime.children import Child
     from limpet.runtime.compensation import PastEffect
     from limpet.runtime.effects import idempotency_key
     from limpet.runtime.managed_tools import ManagedTools
+    from limpet.runtime.model_call import ModelRequest, Piece, Reply, ToolCall, ToolResult, assemble
     from limpet.runtime.requests import Approval
+    from limpet.runtime.tool import tool
     from limpet.runtime.turn import Turn
     from limpet.runtime.worker import Worker
     from limpet.session.conversing.context import Context
@@ -118,6 +122,7 @@ __all__ = [
     "TTL",
     "Access",
     "Activation",
+    "Agent",
     "App",
     "Approval",
     "Blame",
@@ -178,10 +183,12 @@ __all__ = [
     "MigrationPlan",
     "MigrationRegistry",
     "Mirrored",
+    "ModelRequest",
     "Note",
     "Outcome",
     "Page",
     "PastEffect",
+    "Piece",
     "Policy",
     "Priority",
     "Record",
@@ -189,6 +196,7 @@ __all__ = [
     "Refused",
     "Remembered",
     "Replace",
+    "Reply",
     "Report",
     "Request",
     "Resolved",
@@ -220,8 +228,10 @@ __all__ = [
     "Timeouts",
     "Timer",
     "Tool",
+    "ToolCall",
     "ToolDenied",
     "ToolRegistry",
+    "ToolResult",
     "Trace",
     "Transition",
     "Turn",
@@ -234,6 +244,7 @@ __all__ = [
     "Woken",
     "Worker",
     "access",
+    "assemble",
     "deadline_at",
     "decode_fields",
     "diff",
@@ -247,9 +258,11 @@ __all__ = [
     "open",
     "open_sync",
     "ops",
+    "providers",
     "reducers",
     "restore",
     "runnable_at",
+    "tool",
 ]
 
 # Loaded when first asked for: most processes never compare, merge or migrate, and all of
@@ -338,12 +351,21 @@ _LATER = {
     "Revisit": "model.facts.running.revisits",
     "ManagedTools": "runtime.managed_tools",
     "Turn": "runtime.turn",
+    "Agent": "runtime.agent",
+    "ModelRequest": "runtime.model_call",
+    "Piece": "runtime.model_call",
+    "Reply": "runtime.model_call",
+    "ToolCall": "runtime.model_call",
+    "ToolResult": "runtime.model_call",
+    "assemble": "runtime.model_call",
+    "tool": "runtime.tool",
+    "providers": "providers",
     "Usage": "model.facts.running.budgets",
     "Worker": "runtime.worker",
     "idempotency_key": "runtime.effects",
 }
 
-_MODULES = ("envelope", "reducers")  # of these the module itself
+_MODULES = ("envelope", "providers", "reducers")  # of these the module itself
 
 if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
 

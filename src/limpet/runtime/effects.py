@@ -88,6 +88,8 @@ class Effect(msgspec.Struct):
     retries: int
     reserve: Amount | None
     compensate: str | None
+    call: str | None = None  # the id of the model's call that it is for: then its identity
+    outcome: Callable[..., Draft] | None = None  # of (output, is_error): recorded with the result
     occurrence: int = 0  # the first is 1
     args_hash: str = ""
 
@@ -102,6 +104,11 @@ class Effect(msgspec.Struct):
             raise InvalidInput("the timeout of an effect is a number of seconds above 0.")
         if not isinstance(self.compensate, (str, type(None))):
             raise InvalidInput("compensate is the name of a function, not the function itself.")
+
+    @property
+    def place(self) -> str:
+        """By which, with the occurrence, the turn finds it again."""
+        return self.call or self.name
 
     @property
     def seconds(self) -> float | None:
@@ -125,7 +132,10 @@ class EffectCall:
         """Its result: recorded, or performed now. Raises EffectFailed, EffectUnknown."""
         effect, turn = self._effect, self._turn
         self._check_compensation()
-        effect.occurrence = turn.records.occurrence("effect", effect.name)
+        if effect.call is None:
+            effect.occurrence = turn.records.occurrence("effect", effect.name)
+        else:
+            effect.occurrence = 1
         effect.args_hash = args_hash(dict(effect.args), effect.key)
         if effect.key is None:
             return await self._run()
@@ -135,10 +145,10 @@ class EffectCall:
 
     async def _run(self) -> Any:
         effect, turn = self._effect, self._turn
-        record = turn.records.reach(effect.name, effect.occurrence)
+        record = turn.records.reach(effect.place, effect.occurrence)
         if record is None and effect.key is not None:
             record = await self._elsewhere()
-        self._key = effect.key or identity(turn.id, "effect", effect.name, effect.occurrence)
+        self._key = effect.key or identity(turn.id, "effect", effect.place, effect.occurrence)
         if record is None:
             return await self._perform()
         hashes, values = (record.args_hash, effect.args_hash), (record.args, dict(effect.args))
@@ -218,7 +228,7 @@ class EffectCall:
         """Nobody knows whether it was done: what a person says about it. `recorded` are the
         arguments that it was tried with, if they are others than now."""
         turn, effect = self._turn, self._effect
-        id = identity(turn.id, "unknown", effect.name, effect.occurrence, self._tries)
+        id = identity(turn.id, "unknown", effect.place, effect.occurrence, self._tries)
         shown = {
             "effect": effect.name,
             "idempotency_key": self._key,
@@ -255,7 +265,7 @@ class EffectCall:
             drafts.append(budgets.reserved(self._span, effect.reserve))
         undo = self._compensation()
         given = (*of, self._tries, self._span, undo, plain(dict(effect.args)))
-        drafts.append(steps.effect_intended(self._id("intended"), *given))
+        drafts.append(steps.effect_intended(self._id("intended"), *given, call=effect.call))
         *_, intent = await turn.log.write(*drafts)
         turn.records.add(intent)
         why = self._use.denial(effect.name)  # by the head that the intent's own commit returned
@@ -316,7 +326,9 @@ class EffectCall:
         """The outcome, the end of its span and of its reservation, in one commit."""
         effect, turn = self._effect, self._turn
         of = (effect.name, effect.occurrence, effect.args_hash, self._key)
-        drafts: list[Draft] = [fact(self._id(outcome), *of, value)]
+        drafts: list[Draft] = [fact(self._id(outcome), *of, value, call=effect.call)]
+        if effect.outcome is not None and outcome != "unknown":
+            drafts.append(effect.outcome(value, is_error=outcome == "failed"))
         if self._acts:
             self._acts = False
             if effect.reserve is not None:
@@ -327,14 +339,14 @@ class EffectCall:
                     self._span, "tool", effect.name, result, parent=turn.wake_id, error=failed
                 )
             )
-        event, *_ = await turn.log.write(*drafts)
-        turn.records.add(event)
-        return event.data.get("result")
+        for event in (events := await turn.log.write(*drafts)):
+            turn.records.add(event)
+        return events[0].data.get("result")
 
     @property
     def _span(self) -> str:
         effect = self._effect
-        of = (effect.name, effect.occurrence, self._tries)
+        of = (effect.place, effect.occurrence, self._tries)
         return identity(self._turn.id, "span", *of, self._turn.wake_id)
 
     def _id(self, outcome: str, tries: int | None = None) -> str:
@@ -343,7 +355,7 @@ class EffectCall:
         tries = self._tries if tries is None else tries
         if effect.key is not None:
             return identity(turn.session.head.uid, f"effect.{outcome}", effect.key, tries)
-        return identity(turn.id, f"effect.{outcome}", effect.name, effect.occurrence, tries)
+        return identity(turn.id, f"effect.{outcome}", effect.place, effect.occurrence, tries)
 
 
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,19 +1,43 @@
-"""The vocabulary of a model call: what a model is asked, the pieces it streams, its whole reply.
+"""A model call: what a model is asked, the pieces it streams, and its reply, recorded once.
 
-`Turn.model` hands a `ModelRequest` to a function of the user's, or to one of `limpet.providers`,
-and takes back a `Reply`, a text, or an async iterator of `Piece`s.
+`Turn.model` hands a `ModelRequest` to a function of the user's, or to one of `limpet.providers`.
+It takes back a `Reply`, a text, a provider's own message, or an async iterator of `Piece`s, and
+records one agent.message and one agent.tool_use for each call of a tool, in one commit. A model's
+output is hostile input: what cannot be used is recorded as such and answered with an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import inspect
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from limpet.model import EMPTY, Event
-from limpet.session.conversing.shapes import Shape
+from limpet.errors import InvalidInput
+from limpet.model import EMPTY, NAME_CHARS_MAX, Draft, Event, canonical, described, unfit
+from limpet.model.facts.running import TOOL_USE, runs
+from limpet.runtime.budget import Reservation
+from limpet.runtime.run import TurnRun
+from limpet.runtime.turn_log import identity
+from limpet.session.conversing.shapes import Shape, safe_name
 from limpet.session.life.tools import Tool
+
+CALLS_MAX: Final = 128  # of tools, in one reply; what comes after is left out
+INPUT_BYTES_MAX: Final = 256 * 2**10  # of a tool; a larger one is answered with an error
+_COUNTS: Final = {  # the names that providers give their token counts
+    "input": ("input", "input_tokens", "prompt_tokens", "prompt_token_count"),
+    "output": ("output", "output_tokens", "completion_tokens", "candidates_token_count"),
+    "cache_read": ("cache_read", "cache_read_input_tokens", "cached_content_token_count"),
+}
 
 
 class ModelRequest(msgspec.Struct, frozen=True):
@@ -49,12 +73,13 @@ class Piece(msgspec.Struct, frozen=True):
 
 class ToolCall(msgspec.Struct, frozen=True):
     """A tool that the model wants to use. `id` is ours and unique in the session; `provider_id` is
-    the id that the provider gave it."""
+    the id that the provider gave it. `error` says why its input cannot be used, if it cannot."""
 
     id: str
     name: str
     input: Any = EMPTY
     provider_id: str | None = None
+    error: str | None = None
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -72,3 +97,370 @@ class ToolResult(msgspec.Struct, frozen=True):
 
     output: Any = None
     is_error: bool = False
+
+
+Said: TypeAlias = "Reply | str | AsyncIterator[Piece] | Any"  # or a provider's own message
+Call: TypeAlias = "Callable[[ModelRequest], Said | Awaitable[Said]]"
+
+
+class ModelCall:
+    """One call of Turn.model."""
+
+    def __init__(self, turn: TurnRun, name: str, tools: Iterable[Tool]) -> None:
+        self._turn, self._name, self._tools = turn, name, tuple(tools)
+        self._occurrence = turn.records.occurrence("model", name)
+        self.id = identity(turn.id, "model", name, self._occurrence)
+        self.attempt = 1
+        while self._started(self.attempt) in turn.records.events:
+            self.attempt += 1
+
+    @property
+    def recorded(self) -> Reply | None:
+        """The reply that an earlier run has recorded."""
+        events = self._turn.records.events
+        message = events.get(self.id)
+        if message is None:
+            return None
+        uses = [events.get(f"{self._call_id(n)}/use") for n in range(CALLS_MAX)]
+        return _reply(message, [use for use in uses if use is not None])
+
+    async def run(
+        self,
+        call: Call,
+        context: Callable[[], Awaitable[tuple[str, Sequence[Mapping[str, Any]]]]],
+        shape: Shape,
+        reservation: Reservation,
+    ) -> Reply:
+        """Ask the model, hand on each piece to followers, and record the whole."""
+        turn, span = self._turn, identity(self.id, "span", self.attempt)
+        system, messages = await context()
+        begun = runs.span_started(span, "model", self._name, parent=turn.wake_id)
+        begun = msgspec.structs.replace(begun, id=self._started(self.attempt))
+        turn.records.add((await turn.log.write(begun))[-1])
+        request = ModelRequest(system, messages, self._tools, shape, self.attempt)
+        try:
+            with turn.pauses.inside(f"the model call {self._name!r}"):
+                said = call(request)
+                said = await said if inspect.isawaitable(said) else said
+                whole = await self._collected(said)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            end = runs.span_completed(
+                span, "model", self._name, "error", parent=turn.wake_id, error=text
+            )
+            turn.log.queue(msgspec.structs.replace(end, id=f"{self._started(self.attempt)}/failed"))
+            raise
+        turn.driver.check()
+        end = runs.span_completed(span, "model", self._name, "success", parent=turn.wake_id)
+        uses = self._uses(whole)
+        message = self._message(whole, getattr(call, "name", None), shape)
+        reservation.settle_at(*[None if used is None else 0 for used in whole.used])
+        events = await turn.log.write(message, *uses, end, *reservation.settling())
+        events = events[: 1 + len(uses)]
+        for event in events:
+            turn.records.add(event)
+        return _reply(events[0], events[1:])
+
+    async def _collected(self, said: Said) -> _Whole:
+        whole = _Whole()
+        if hasattr(said, "__aiter__"):
+            try:
+                async for piece in said:
+                    self._turn.driver.check()
+                    for partial in whole.add(_piece(piece)):
+                        self._publish(partial)
+            finally:
+                if (close := getattr(said, "aclose", None)) is not None:
+                    await close()
+            return whole
+        for piece in _pieces_of(said):
+            for partial in whole.add(piece):
+                self._publish(partial)
+        return whole
+
+    def _publish(self, data: Mapping[str, Any]) -> None:
+        turn = self._turn
+        draft = Draft(type="agent.message", data=data, id=self.id)
+        turn.session.writer.publish(turn.log.prepare(draft), self.attempt)
+
+    def _message(self, whole: _Whole, model: Any, shape: Shape) -> Draft:
+        data: dict[str, Any] = {"text": whole.text, "call": self._name}
+        data["occurrence"] = self._occurrence
+        if isinstance(model, str) and not unfit(model, NAME_CHARS_MAX):
+            data["model"] = model
+        if whole.usage:
+            data["usage"] = whole.usage
+        if whole.cost is not None:
+            data["cost"] = whole.cost
+        if whole.stop:
+            data["stop_reason"] = whole.stop
+        if whole.natives:
+            data["native"] = {"shape": shape, "items": whole.natives}
+        return Draft(type="agent.message", data=data, id=self.id)
+
+    def _uses(self, whole: _Whole) -> list[Draft]:
+        names = {safe_name(tool.name): tool.name for tool in self._tools}
+        drafts = []
+        for number, (_, given) in enumerate(sorted(whole.calls.items())[:CALLS_MAX]):
+            id, (input, error) = self._call_id(number), _input_of(given["arguments"])
+            name = _clean(given["name"] or "")[:NAME_CHARS_MAX]
+            data: dict[str, Any] = {"request_id": id, "name": names.get(safe_name(name), name)}
+            data |= {"input": input, "message": self.id}
+            if not name.strip() or unfit(name, NAME_CHARS_MAX):
+                data["name"], error = "unnamed", "The call names no tool."
+            if given["id"]:
+                data["provider_id"] = _clean(str(given["id"]))[:NAME_CHARS_MAX]
+            if given.get("signature"):
+                data["signature"] = given["signature"]
+            if error is not None:
+                data["error"] = error
+            drafts.append(Draft(type=TOOL_USE, data=data, id=f"{id}/use"))
+        return drafts
+
+    def _call_id(self, number: int) -> str:
+        return f"{self.id}-{number}"
+
+    def _started(self, attempt: int) -> str:
+        return f"{self.id}/started/{attempt}"
+
+
+def assemble(partials: Iterable[Event]) -> str:
+    """Join the texts of partial events of one message, in order; those of its last attempt."""
+    found = [event for event in partials if event.partial and event.data is not None]
+    last = max([event.attempt for event in found], default=0)
+    parts = [event.data for event in found if event.attempt == last and "text" in event.data]
+    return "".join([str(data["text"]) for data in sorted(parts, key=lambda d: d.get("index", 0))])
+
+
+# --- what a model said ----------------------------------------------------------------------------
+
+
+class _Whole:
+    """The pieces of a reply, put together."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self.calls: dict[int, dict[str, Any]] = {}
+        self.usage: dict[str, int] = {}
+        self.cost: float | None = None
+        self.stop: str | None = None
+        self.natives: list[Any] = []
+        self._index = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    @property
+    def used(self) -> tuple[float | None, int | None]:
+        """Cost and tokens, where the model says them: they are counted with the message."""
+        return self.cost, sum(self.usage.values()) if self.usage else None
+
+    def add(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        """Take a piece; yield what followers see of it."""
+        if piece.reasoning:
+            yield self._numbered("reasoning", _clean(piece.reasoning))
+        if piece.text:
+            self._texts.append(_clean(piece.text))
+            yield self._numbered("text", self._texts[-1])
+        if piece.tool is not None:
+            yield self._numbered("tool", self._add_call(piece.tool))
+        if piece.usage is not None:
+            self.usage, self.cost = _used(piece.usage)
+        self.stop = _clean(str(piece.stop)) if piece.stop else self.stop
+        if piece.native is not None:
+            self.natives.append(piece.native)
+
+    def _numbered(self, name: str, value: Any) -> dict[str, Any]:
+        self._index += 1
+        return {name: value, "index": self._index - 1}
+
+    def _add_call(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        number = given.get("index")
+        if type(number) is not int:
+            number = len(self.calls) if given.get("id") or not self.calls else max(self.calls)
+        empty: dict[str, Any] = {"id": None, "name": None, "arguments": ""}
+        call = self.calls.setdefault(number, empty)
+        fragment = given.get("arguments")
+        if fragment is not None and not isinstance(fragment, str):
+            fragment = msgspec.json.encode(fragment).decode()
+        call["arguments"] += _clean(fragment or "")
+        for name in ("id", "name", "signature"):
+            if isinstance(given.get(name), str) and given[name]:
+                call[name] = _clean(given[name])
+        shown = {"index": number, "id": call["id"], "name": call["name"]}
+        return {**shown, "arguments": _clean(fragment or "")}
+
+
+def _piece(given: Any) -> Piece:
+    """A piece of a stream; a text, or a dict with its fields, is one too."""
+    if isinstance(given, Piece):
+        return given
+    if isinstance(given, str):
+        return Piece(text=given)
+    if isinstance(given, Mapping):
+        known = {name: given[name] for name in Piece.__struct_fields__ if name in given}
+        usage = {name: given[name] for name in ("cost",) if given.get(name) is not None}
+        if usage:
+            known["usage"] = {**(known.get("usage") or {}), **usage}
+        return Piece(**known)
+    raise InvalidInput(
+        f"a model call yields pieces (limpet.Piece, a text or a dict), not {described(given)}."
+    )
+
+
+def _pieces_of(said: Any) -> Iterator[Piece]:
+    """A whole reply as pieces: a Reply, a text, or a provider's own message."""
+    if isinstance(said, str):
+        yield Piece(text=said)
+    elif isinstance(said, Reply):
+        yield Piece(text=said.text, usage=said.usage, stop=said.stop_reason)
+        for number, call in enumerate(said.tool_calls):
+            yield _whole_call(number, call.provider_id or call.id, call.name, call.input)
+    elif (choices := field(said, "choices")) is not None:
+        yield from _from_chat(field(choices[0], "message"))
+        yield Piece(usage=_usage_of(said), stop=field(choices[0], "finish_reason"))
+    elif (candidates := field(said, "candidates")) is not None:
+        yield from _from_gemini(candidates[0])
+        yield Piece(usage=_counted(field(said, "usage_metadata") or field(said, "usageMetadata")))
+    elif isinstance(output := field(said, "output"), (list, tuple)):
+        yield from _from_responses(output)
+        yield Piece(usage=_usage_of(said), stop=field(said, "status"))
+    elif isinstance(content := field(said, "content"), (list, tuple)):
+        yield from _from_anthropic(content)
+        yield Piece(usage=_usage_of(said), stop=field(said, "stop_reason"))
+    elif field(said, "role") is not None or field(said, "tool_calls") is not None:
+        yield from _from_chat(said)
+    else:
+        raise InvalidInput(
+            f"a model call returns a limpet.Reply, a text, a provider's message or an async "
+            f"iterator of limpet.Piece, not {described(said)}."
+        )
+
+
+def _from_chat(message: Any) -> Iterator[Piece]:
+    yield Piece(text=field(message, "content") or field(message, "refusal"))
+    for number, call in enumerate(field(message, "tool_calls") or ()):
+        function = field(call, "function")
+        name, given = field(function, "name"), field(function, "arguments")
+        yield _whole_call(number, field(call, "id"), name, given)
+
+
+def _from_responses(items: Iterable[Any]) -> Iterator[Piece]:
+    for number, item in enumerate(items):
+        kind = field(item, "type")
+        if kind == "function_call":
+            id, name = field(item, "call_id"), field(item, "name")
+            yield _whole_call(number, id, name, field(item, "arguments"))
+        elif kind == "reasoning":
+            yield Piece(native=plain_object(item))
+        elif kind == "message":
+            for part in field(item, "content") or ():
+                yield Piece(text=field(part, "text") or field(part, "refusal"))
+
+
+def _from_anthropic(blocks: Iterable[Any]) -> Iterator[Piece]:
+    for number, block in enumerate(blocks):
+        kind = field(block, "type")
+        if kind == "text":
+            yield Piece(text=field(block, "text"))
+        elif kind == "tool_use":
+            id, name = field(block, "id"), field(block, "name")
+            yield _whole_call(number, id, name, field(block, "input"))
+        elif kind in ("thinking", "redacted_thinking"):
+            yield Piece(native=plain_object(block))
+
+
+def _from_gemini(candidate: Any) -> Iterator[Piece]:
+    for number, part in enumerate(field(field(candidate, "content"), "parts") or ()):
+        call = field(part, "function_call") or field(part, "functionCall")
+        if call is not None:
+            id, name = field(call, "id"), field(call, "name")
+            yield _whole_call(number, id, name, field(call, "args"))
+        elif not field(part, "thought"):
+            yield Piece(text=field(part, "text"))
+    stop = field(candidate, "finish_reason") or field(candidate, "finishReason")
+    yield Piece(stop=None if stop is None else str(getattr(stop, "value", stop)).lower())
+
+
+def _whole_call(number: int, id: Any, name: Any, arguments: Any) -> Piece:
+    given = arguments if isinstance(arguments, str) else plain_object(arguments)
+    return Piece(tool={"index": number, "id": id, "name": name, "arguments": given})
+
+
+def field(of: Any, name: str) -> Any:
+    """A field of what a client returns: an object of its types, or a dict of one without types."""
+    return of.get(name) if isinstance(of, Mapping) else getattr(of, name, None)
+
+
+def plain_object(given: Any) -> Any:
+    """An object of a client's types as JSON holds it."""
+    if isinstance(given, Mapping) or given is None:
+        return dict(given or {})
+    dump = getattr(given, "model_dump", None)
+    return given if dump is None else dump(mode="json", exclude_none=True)
+
+
+def _usage_of(said: Any) -> Mapping[str, Any] | None:
+    return _counted(field(said, "usage"))
+
+
+def _counted(usage: Any) -> Mapping[str, Any] | None:
+    """The counts of a provider's usage, under our names."""
+    if usage is None:
+        return None
+    found = {"cost": field(usage, "cost")}
+    for ours, names in _COUNTS.items():
+        found[ours] = next((n for n in [field(usage, name) for name in names] if n), None)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _used(usage: Any) -> tuple[dict[str, int], float | None]:
+    """The token counts and the cost that a model says; what is not a number is left out."""
+    counts = _counted(usage) or {}
+    tokens = {n: c for n, c in counts.items() if n != "cost" and type(c) is int and c >= 0}
+    if tokens:
+        tokens = {"input": 0, "output": 0, **tokens}
+    cost = counts.get("cost")
+    if isinstance(cost, bool) or not isinstance(cost, (int, float)):
+        return tokens, None
+    return tokens, float(cost) if 0 <= cost < float("inf") else None
+
+
+def _input_of(text: str) -> tuple[Any, str | None]:
+    """The input in a call's arguments, and why it cannot be used, if it cannot."""
+    if len(text.encode()) > INPUT_BYTES_MAX:
+        return {}, f"The input has more than {INPUT_BYTES_MAX:,} bytes. Send less."
+    if not text.strip():
+        return {}, None
+    try:
+        input = msgspec.json.decode(text)
+        canonical(input)
+    except (ValueError, InvalidInput, RecursionError) as error:
+        return {"arguments": text}, f"The input is not valid JSON: {error}"
+    if not isinstance(input, dict):
+        return {"arguments": input}, "The input is not a JSON object."
+    return input, None
+
+
+def _clean(text: str) -> str:
+    """A text that can be stored: models, and their clients, produce lone surrogates."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+
+
+def _reply(message: Event, uses: Sequence[Event]) -> Reply:
+    data = message.data
+    usage = dict(data["usage"]) if "usage" in data else None
+    if "cost" in data:
+        usage = {**(usage or {}), "cost": data["cost"]}
+    calls = [
+        ToolCall(
+            use.data["request_id"],
+            use.data["name"],
+            use.data["input"],
+            use.data.get("provider_id"),
+            use.data.get("error"),
+        )
+        for use in uses
+    ]
+    return Reply(data["text"], tuple(calls), usage, data.get("stop_reason"), message)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Final, Literal, overload
@@ -22,7 +22,7 @@ from limpet.session.life.tools import Tool
 from limpet.session.runs.setup import Permission
 
 OnUnknown = Literal["ask", "retry"]
-_KEY: Final = "idempotency_key"  # filled in by the effect, so no model sees it
+KEY: Final = "idempotency_key"  # filled in by the effect, so no model sees it
 _SECTION: Final = re.compile(r"^(Args|Arguments|Parameters|Params):\s*$")
 _NAMED: Final = re.compile(r"^\s*(?::param\s+)?\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s+(\S.*)$")
 _END: Final = re.compile(r"^(Returns|Return|Raises|Yields|Example|Examples|Note|Notes):\s*$")
@@ -80,6 +80,16 @@ def tool(
     return make if fn is None else make(fn)
 
 
+def tools_of(given: Iterable[Tool | Callable[..., Any]]) -> tuple[Tool, ...]:
+    """Tools, made of functions where they are not. Raises InvalidInput if two have one name."""
+    tools = [each if isinstance(each, Tool) else tool(each) for each in given]
+    names = [each.name for each in tools]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidInput(f"two tools are named {name!r}. Give each tool a name of its own.")
+    return tuple(tools)
+
+
 def arguments_of(tool: Tool, input: Any) -> dict[str, Any]:
     """Return the function's arguments for a model's input. Raises InvalidInput, saying where."""
     assert tool.function is not None
@@ -114,7 +124,7 @@ def input_type(function: Callable[..., Any]) -> type[msgspec.Struct]:
             raise InvalidInput(f"{name} takes *{parameter.name}: a tool names its parameters.")
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise InvalidInput(f"{name} takes {parameter.name} by position only: remove the `/`.")
-        if parameter.name == _KEY:
+        if parameter.name == KEY:
             continue
         hint = hints.get(parameter.name, Any)
         if parameter.default is parameter.empty:
@@ -123,6 +133,14 @@ def input_type(function: Callable[..., Any]) -> type[msgspec.Struct]:
             default = parameter.default if _is_simple(parameter) else None
             fields.append((parameter.name, hint, msgspec.field(default=default)))
     return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's parameters; empty for a built-in that has no signature."""
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return ()
 
 
 # --- private ------------------------------------------------------------------------------------

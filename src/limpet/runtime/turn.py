@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
@@ -26,16 +25,20 @@ from limpet.model.facts.running import (
     revisit_set,
     steps,
 )
-from limpet.model.facts.running.budgets import Amount
 from limpet.model.facts.running.setup import usable_tools
 from limpet.model.facts.running.steps import step_recorded
 from limpet.runtime import children, requests
+from limpet.runtime.budget import Reservation, ReservedBlock
 from limpet.runtime.children import Child
 from limpet.runtime.effects import Effect, EffectCall, OnUnknown, call
+from limpet.runtime.model_call import Call, ModelCall, Reply, ToolCall, ToolResult
 from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.run import TurnRun
+from limpet.runtime.tool import tool, tools_of
+from limpet.runtime.tool_call import ToolUseCall, strictest_of
 from limpet.runtime.turn_log import args_hash, identity, result_of
-from limpet.session.life.tools import ToolUse
+from limpet.session.conversing.shapes import Shape, safe_name
+from limpet.session.life.tools import Tool, ToolUse
 from limpet.session.runs.learnings import Learning, LearningKind, learn, learning_of
 from limpet.session.runs.setup import (
     Permission,
@@ -47,7 +50,6 @@ from limpet.session.session import Session
 
 if TYPE_CHECKING:
     from limpet.session.conversing.context import Context, Count, Summarize
-    from limpet.session.conversing.shapes import Shape
 
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -71,6 +73,7 @@ class Turn:
         self.revisits_set: list[Draft] = []  # for the closing commit
         registry = run.session.writer.journal.lifecycle(run.session.app).tools
         self._use = ToolUse(run.session, registry)
+        self._offered: dict[str, Tool] = {}  # the tools of the last model call, by safe name
 
     def __repr__(self) -> str:
         return f"<limpet.Turn {self.session.key} attempt {self.attempt}>"
@@ -196,6 +199,81 @@ class Turn:
             held = None if max_cost is max_tokens is None else budgets.amount(max_cost, max_tokens)
             effect = Effect(name, fn, args, on_unknown, key, timeout, retries, held, compensate)
             return await EffectCall(self.run, effect, self._use).run()
+
+    async def model(
+        self,
+        name: str,
+        call: Call,
+        *,
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        system: str | None = None,
+        tokens: int | None = None,
+        shape: Shape | None = None,
+        max_cost: float | None = None,
+        max_tokens: int | None = None,
+    ) -> Reply:
+        """Ask a model once: call(ModelRequest) with the conversation as it stands at this call.
+
+        `call` returns a Reply, a text, a provider's own message, or an async iterator of Pieces,
+        which followers see as they come. The whole is recorded in one commit: an agent.message, and
+        an agent.tool_use for each tool that the model wants; hand each of `reply.tool_calls` to
+        `tool`. `tokens` bounds the context. `shape` is the form of its messages: that of the
+        provider, else "openai". Raises BudgetReached before the call if nothing is left.
+        """
+        with self.run.working("model"):
+            self._offered = {safe_name(each.name): each for each in tools_of(tools)}
+            one = ModelCall(self.run, name, self._offered.values())
+            if (recorded := one.recorded) is not None:
+                return recorded
+            form: Shape = getattr(call, "shape", "openai") if shape is None else shape
+
+            async def context() -> tuple[str, Sequence[Mapping[str, Any]]]:
+                shown = await self.context(tokens=tokens, shape=form, system=system or "")
+                return shown.system, shown.messages
+
+            async with self._reserved(one.id, max_cost, max_tokens) as reservation:
+                return await one.run(call, context, form, reservation)
+
+    async def tool(
+        self,
+        call: ToolCall,
+        fn: Tool | Callable[..., Any] | None = None,
+        *,
+        permission: Permission | None = None,
+        on_unknown: OnUnknown | None = None,
+        pure: bool = False,
+        timeout: float | timedelta | None = None,  # noqa: ASYNC109  # of the function, for each try
+        retries: int = 0,
+    ) -> ToolResult:
+        """Run one of `reply.tool_calls` and return the result that the model will read.
+
+        `fn` is a function or a Tool; without it, the tool of that name in the last `model(tools=)`.
+        It runs as an effect, if it is pure as a step, with the strictest permission of this call,
+        the tool, the worker and the session. A tool without a function is the client's: the turn
+        pauses until `s.answer`. An unknown tool, a wrong input, an exception and a denial are error
+        results, never exceptions. Each call has exactly one result, whenever it is asked for again.
+        """
+        with self.run.working("tool"):
+            if not isinstance(call, ToolCall):
+                raise InvalidInput("turn.tool takes one of reply.tool_calls first.")
+            chosen = self._offered.get(safe_name(call.name)) if fn is None else None
+            if fn is not None:
+                chosen = fn if isinstance(fn, Tool) else tool(name=call.name)(fn)
+            said: list[Permission] = [permission or "always_allow"]
+            if chosen is not None:
+                said += [chosen.permission, self.permission(chosen.name)]
+            return await ToolUseCall(
+                self.run,
+                call,
+                chosen,
+                self._use,
+                permission=strictest_of(*said),
+                offered=[each.name for each in self._offered.values()],
+                on_unknown=on_unknown,
+                pure=pure,
+                timeout=timeout,
+                retries=retries,
+            ).run()
 
     async def say(
         self,
@@ -481,78 +559,6 @@ class TextStream:
             draft = step_recorded(self.id, name, self._occurrence, hashed, whole)
         event, *_ = await turn.log.write(draft, *reservation.settling())
         turn.records.add(event)
-
-
-class Reservation:
-    """The budget that one call may use. It ends settled: at what was used, or at all of it."""
-
-    def __init__(self, turn: TurnRun, of: Amount | None, id: str) -> None:
-        self._turn, self._of, self._id = turn, of, id
-        self._used = of
-        self._is_open = False
-
-    def settle(self, *, cost: float | None = None, tokens: int | None = None) -> None:
-        """Say what was used; recorded when the block ends."""
-        self._used = budgets.amount(cost, tokens)
-
-    def settle_at(self, cost: float | None, tokens: int | None) -> None:
-        """Settle at what was used, where that is known; else all of it counts as used."""
-        if self._of is not None:
-            used = budgets.amount(cost, tokens)
-            most = self._of
-            self._used = Amount(
-                most.cost if cost is None else used.cost,
-                most.tokens if tokens is None else used.tokens,
-            )
-
-    def settling(self) -> list[Draft]:
-        """The record of its end, to be written with the result of its call."""
-        if not self._is_open:
-            return []
-        assert self._used is not None
-        self._is_open = False
-        return [budgets.settled(self._id, self._used)]
-
-    async def __aenter__(self) -> Reservation:
-        if self._of is not None:
-            await self._turn.log.write(budgets.reserved(self._id, self._of))
-            self._is_open = True
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # Where the run was stopped, the closing commit settles what is left.
-        if self._is_open and self._turn.driver.stopped is None:
-            await self._turn.log.write(*self.settling())
-
-
-class ReservedBlock(Reservation):
-    """A part of a harness within which so much may be used, by whatever it calls.
-
-    Like any call of a turn it is done once: a later run finds it settled, or, if the turn paused
-    inside, still open.
-    """
-
-    def __init__(self, turn: TurnRun, of: Amount | None) -> None:
-        super().__init__(turn, of, "")
-
-    async def __aenter__(self) -> Reservation:
-        if self._of is None:
-            return self
-        turn, number = self._turn, self._turn.records.occurrence("reserve", "block")
-        tries = 0
-        self._id = identity(turn.id, "reserve", number, tries)
-        while (before := turn.records.reserved.get(self._id)) == "cut":  # made again, paid again
-            tries += 1
-            self._id = identity(turn.id, "reserve", number, tries)
-        if before is None:
-            return await super().__aenter__()
-        self._is_open = before == "open"
-        return self
 
 
 def _moment_us(when: datetime | timedelta, now_us: int) -> int:

@@ -236,6 +236,8 @@ class EffectRecord(msgspec.Struct):
     span: str = ""
     wake: str = ""
     args: Any = None  # of the last try; None: the log does not have them
+    name: str = ""
+    call: str | None = None  # the id of the model's call that it is for
 
 
 class TurnRecords:
@@ -246,6 +248,7 @@ class TurnRecords:
         self.effects: dict[tuple[str, int], EffectRecord] = {}
         self.events: dict[str, Event] = {}  # what the harness recorded under an id of the turn
         self.asked: dict[str, Event] = {}
+        self.calls: dict[str, Event] = {}  # of tools, by a model: each has one result in the end
         self.newest: dict[str, str] = {}  # of a request, the one that stands for it by now
         self.outcomes: set[str] = set()  # requests whose outcome is about to be recorded
         self.answers: dict[str, Mapping[str, Any]] = {}  # their data
@@ -308,11 +311,13 @@ class TurnRecords:
     def unknown_effects(self, turn_id: str, why: str) -> list[Draft]:
         """An outcome for each effect that was begun and has none."""
         drafts: list[Draft] = []
-        for (name, occurrence), record in self.dangling():
-            id = identity(turn_id, "effect.dangling", name, occurrence, record.tries)
-            of = (name, occurrence, record.args_hash, record.key)
-            unknown = effect_unknown(id, *of, why)
-            end = span_completed(record.span, "tool", name, "error", parent=record.wake, error=why)
+        for (place, occurrence), record in self.dangling():
+            id = identity(turn_id, "effect.dangling", place, occurrence, record.tries)
+            of = (record.name, occurrence, record.args_hash, record.key)
+            unknown = effect_unknown(id, *of, why, call=record.call)
+            end = span_completed(
+                record.span, "tool", record.name, "error", parent=record.wake, error=why
+            )
             # They belong to the wake that began it, so that its trace is whole.
             drafts += [
                 structs.replace(each, wake_id=record.wake or None) for each in (unknown, end)
@@ -322,7 +327,7 @@ class TurnRecords:
     def unanswered(self, why: str) -> list[Draft]:
         """An outcome for each tool call that has none: the conversation stays valid."""
         drafts = []
-        for id in self.asked:
+        for id in dict.fromkeys([*self.asked, *self.calls]):
             result = f"{id}/result"
             if result not in self.events and id not in self.outcomes:
                 data = {"request_id": id, "output": why, "is_error": True}
@@ -350,7 +355,7 @@ class TurnRecords:
         data, type = event.data, event.type
         if data is None:
             return
-        if type == STEP:
+        if type == STEP and "call" not in data:  # of a tool, its result is looked for
             self.steps[data["name"], data["occurrence"]] = event
         elif type == INTENDED or type in OUTCOMES:
             self._add_effect(event)
@@ -376,12 +381,16 @@ class TurnRecords:
                     record.error = ""  # to be tried again
         else:
             self.events[event.id] = event
+            if type == TOOL_USE and "message" in data:
+                self.calls[data["request_id"]] = event
 
     def _add_effect(self, event: Event) -> None:
-        data, of = event.data, (event.data["name"], event.data["occurrence"])
+        data, call = event.data, event.data.get("call")
+        of = (call or data["name"], data["occurrence"])
         record = self.effects.get(of)
         if record is None:
             record = self.effects[of] = EffectRecord(data["key"], data["args_hash"])
+            record.name, record.call = data["name"], call
         if event.type == INTENDED:
             record.tries, record.state = data["tries"], "intended"
             record.args_hash, record.args = data["args_hash"], data.get("args")

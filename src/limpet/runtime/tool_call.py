@@ -1,0 +1,225 @@
+"""A tool call of a model: checked, permitted, run once, and answered exactly once.
+
+Whatever goes wrong, a wrong input, an unknown tool, a denial or an exception, becomes a result
+that the model reads; the turn goes on. The call's id is the identity of its approval, its effect
+and its result, so calls may run in any order and at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import (
+    EffectFailed,
+    EffectUnknown,
+    Interrupted,
+    InvalidEvent,
+    InvalidInput,
+    ToolDenied,
+)
+from limpet.model import Draft, canonical, settle
+from limpet.model.facts.running import TOOL_RESULT, budgets, readable, steps
+from limpet.runtime import effects, requests
+from limpet.runtime.effects import Effect, EffectCall, OnUnknown, idempotency_key
+from limpet.runtime.model_call import ToolCall, ToolResult
+from limpet.runtime.run import TurnRun
+from limpet.runtime.tool import KEY, arguments_of, parameters_of
+from limpet.runtime.turn_log import args_hash
+from limpet.session.life.tools import Tool, ToolUse
+from limpet.session.runs.setup import PERMISSIONS, Permission
+
+OUTPUT_BYTES_MAX: Final = 2**20  # of a result; a larger one is cut, and says so
+UNKNOWN: Final = "Nobody knows whether this call had an effect."
+
+
+class ToolUseCall:
+    """One call of Turn.tool."""
+
+    def __init__(
+        self,
+        turn: TurnRun,
+        call: ToolCall,
+        tool: Tool | None,
+        use: ToolUse,
+        *,
+        permission: Permission,
+        offered: Iterable[str],
+        on_unknown: OnUnknown | None,
+        pure: bool,
+        timeout: float | timedelta | None,
+        retries: int,
+    ) -> None:
+        self._turn, self._call, self._tool, self._use = turn, call, tool, use
+        self._retries = retries
+        self._permission, self._on_unknown, self._offered = permission, on_unknown, offered
+        self._pure, self._timeout = pure, timeout
+
+    async def run(self) -> ToolResult:
+        """Its result: recorded, or found now. Never raises what the tool raised."""
+        call, turn = self._call, self._turn
+        turn.records.reach(call.id, 1)
+        done = turn.records.events.get(self._result_id)
+        if done is not None:
+            return ToolResult(done.data["output"], done.data.get("is_error", False))
+        budgets.check_overdrawn(turn.session.head.facts)
+        try:
+            return await self._ran()
+        except (InvalidInput, InvalidEvent) as error:  # of the input: nothing was done
+            return await self._answered(str(error), is_error=True)
+        except ToolDenied as error:
+            return await self._answered(str(error), is_error=True)
+
+    async def _ran(self) -> ToolResult:
+        call, tool = self._call, self._tool
+        if call.error is not None:
+            return await self._answered(call.error, is_error=True)
+        if tool is None:
+            offered = ", ".join(self._offered) or "none"
+            said = f"There is no tool named {call.name!r}. The tools are: {offered}."
+            return await self._answered(said, is_error=True)
+        input = dict(call.input)
+        if tool.function is not None:
+            arguments_of(tool, input)  # nobody is asked about an input that cannot be used
+        if self._permission == "deny":
+            raise ToolDenied(tool.name)
+        if self._permission == "always_ask":
+            allowed = await self._approved(input)
+            if isinstance(allowed, str):
+                return await self._answered(allowed, is_error=True)
+        if tool.function is None:
+            return await self._asked_client(input)
+        if self._pure or tool.pure:
+            return await self._stepped(tool, input)
+        return await self._performed(tool, input)
+
+    async def _approved(self, input: Mapping[str, Any]) -> str | None:
+        """None if a person allows the call, else the text that denies it."""
+        name = self._call.name
+        _, data = await requests.request(self._turn, self._call.id, "approval", name, input)
+        if data.get("allow") is True:
+            return None
+        note = data.get("note")
+        return f"The user did not allow this call. {note}" if note else "The user did not allow it."
+
+    async def _asked_client(self, input: Mapping[str, Any]) -> ToolResult:
+        name = self._call.name
+        _, data = await requests.request(self._turn, self._call.id, "question", name, input)
+        return await self._answered(data.get("output"), is_error=data.get("is_error") is True)
+
+    async def _stepped(self, tool: Tool, input: Mapping[str, Any]) -> ToolResult:
+        """A tool that only looks: one commit holds the step and the result."""
+        try:
+            async with asyncio.timeout(_seconds(self._timeout or tool.timeout)):
+                with self._turn.pauses.inside(f"the tool {tool.name!r}"):
+                    output = _output_of(await effects.call(_bound(tool), **input))
+        except Interrupted:
+            raise
+        except Exception as error:
+            return await self._answered(_said(error), is_error=True)
+        self._turn.driver.check()
+        step = steps.step_recorded(
+            f"{self._call.id}/step", tool.name, 1, args_hash(input), output, call=self._call.id
+        )
+        return await self._answered(output, is_error=False, before=(step,))
+
+    async def _performed(self, tool: Tool, input: Mapping[str, Any]) -> ToolResult:
+        turn = self._turn
+        cost = tool.cost or turn.session.tools.bound.get(tool.name, {}).get("cost")
+        effect = Effect(
+            tool.name,
+            _bound(tool),
+            input,
+            self._on_unknown or tool.on_unknown,
+            None,
+            self._timeout or tool.timeout,
+            self._retries,
+            budgets.amount(cost, None) if cost else None,
+            None,
+            call=self._call.id,
+            outcome=self._result,
+        )
+        try:
+            output = await EffectCall(turn, effect, self._use).run()
+        except EffectFailed as error:
+            return await self._answered(error.error, is_error=True)
+        except EffectUnknown as error:
+            if getattr(error, "tried_later", False):
+                raise
+            note = f"{UNKNOWN} {error.note}" if error.note else UNKNOWN
+            return await self._answered(note, is_error=True)
+        return await self._answered(output, is_error=False)
+
+    async def _answered(
+        self, output: Any, *, is_error: bool, before: tuple[Draft, ...] = ()
+    ) -> ToolResult:
+        """Record the result, unless it was recorded with the outcome of the effect."""
+        records = self._turn.records
+        event = records.events.get(self._result_id)
+        if event is None:
+            *_, event = await self._turn.log.write(*before, self._result(output, is_error=is_error))
+            records.add(event)
+        return ToolResult(event.data["output"], event.data.get("is_error", False))
+
+    def _result(self, output: Any, *, is_error: bool) -> Draft:
+        data: dict[str, Any] = {"request_id": self._call.id, "output": _cut(output)}
+        if is_error:
+            data["is_error"] = True
+        return Draft(type=TOOL_RESULT, data=data, id=self._result_id)
+
+    @property
+    def _result_id(self) -> str:
+        return f"{self._call.id}/result"
+
+
+def strictest_of(*said: Permission) -> Permission:
+    """Return the strictest of several permissions."""
+    return max(said, key=PERMISSIONS.index)
+
+
+def _bound(tool: Tool) -> Callable[..., Any]:
+    """The function as the effect calls it: with the plain input, which it turns into arguments."""
+
+    async def run(**input: Any) -> Any:
+        arguments = arguments_of(tool, input)
+        assert tool.function is not None
+        if KEY in parameters_of(tool.function):
+            arguments[KEY] = idempotency_key()
+        return _output_of(await effects.call(tool.function, **arguments))
+
+    return run
+
+
+def _output_of(value: Any) -> Any:
+    """What a tool returns, as JSON holds it; what it cannot hold is said in words."""
+    try:
+        return settle(value, "the result")
+    except InvalidInput:
+        pass
+    if (dump := getattr(value, "model_dump", None)) is not None:
+        value = dump(mode="json")
+    try:
+        return settle(msgspec.to_builtins(value), "the result")
+    except (InvalidInput, TypeError, ValueError):
+        return readable(str(value))
+
+
+def _cut(output: Any) -> Any:
+    raw = canonical(output)
+    if len(raw) <= OUTPUT_BYTES_MAX:
+        return output
+    shown = output if isinstance(output, str) else raw.decode()
+    return f"{shown[: OUTPUT_BYTES_MAX // 4]}… (cut; the result had {len(raw):,} bytes)"
+
+
+def _said(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return readable("It took too long." if isinstance(error, TimeoutError) else text)
+
+
+def _seconds(timeout: float | timedelta | None) -> float | None:
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
