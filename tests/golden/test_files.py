@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import limpet
-from limpet.session.move.import_export import adopt, proved
+from limpet.session.move.import_export import adopt_bundle, prove_bundle
 from tests.golden.files import BLOB, BUNDLE, KEY, SEALED, STATE, seal
 
 DIGESTS = {
@@ -25,7 +25,9 @@ async def test_the_plain_file_of_a_session_is_read_with_a_seal_and_without() -> 
     sealed = await seal()
     for source in (BUNDLE, sealed.at(BUNDLE)):
         async with limpet.open("memory://") as lp:
-            await adopt(lp.session(KEY).writer.journal, source, (await proved(source)).pins)
+            await adopt_bundle(
+                lp.session(KEY).writer.journal, source, (await prove_bundle(source)).pins
+            )
             await look(lp)
     async with limpet.open("memory://") as lp:
         await lp.import_(BUNDLE)
@@ -36,7 +38,7 @@ async def test_the_sealed_file_of_a_session_is_opened() -> None:
     """It has what the plain one has, to the byte."""
     sealed = await seal()
     assert sealed.opened(SEALED.read_bytes()) == BUNDLE.read_bytes()
-    assert (await proved(sealed.at(SEALED))).pins == (await proved(BUNDLE)).pins != {}
+    assert (await prove_bundle(sealed.at(SEALED))).pins == (await prove_bundle(BUNDLE)).pins != {}
 
 
 async def look(lp: limpet.Limpet) -> None:

@@ -107,7 +107,11 @@ class StorePolicies:
 
         It is kept with the store. This process follows it at once, others within a few seconds.
         """
-        from limpet.session.history.checkpoint_policy import COLLECTION, CheckpointPolicy, stored
+        from limpet.session.history.checkpoint_policy import (
+            COLLECTION,
+            CheckpointPolicy,
+            policy_document,
+        )
         from limpet.session.history.checkpoints import store_checkpoints
 
         if check_sessions(app) is None:
@@ -118,7 +122,7 @@ class StorePolicies:
         if policy is None:
             await documents.delete(app)
         else:
-            await documents.put(app, stored(policy))
+            await documents.put(app, policy_document(policy))
         store_checkpoints(self._journal).forget(app)
 
     async def retention(
@@ -139,11 +143,11 @@ class StorePolicies:
         This process follows new limits at once, others within a few seconds.
         """
         from limpet.session.history.checkpoints import store_checkpoints
-        from limpet.session.history.retention import COLLECTION, EVERY, checked
+        from limpet.session.history.retention import COLLECTION, EVERY, limits_document
 
         if check_sessions(app) is None:
             raise InvalidInput("limits are of an app. Pass its name.")
-        value = checked(events, age, EVERY if every is None else every)
+        value = limits_document(events, age, EVERY if every is None else every)
         documents = Internal(self._journal, COLLECTION, actor=check_actor(actor) or _NOBODY)
         await documents.put(app, value)
         store_checkpoints(self._journal).forget(app)

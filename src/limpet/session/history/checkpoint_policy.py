@@ -93,7 +93,7 @@ class StoredPolicy(msgspec.Struct, frozen=True):
         )
 
 
-def stored(policy: CheckpointPolicy) -> dict[str, Any]:
+def policy_document(policy: CheckpointPolicy) -> dict[str, Any]:
     """A policy as the value of its document. Times are in seconds."""
     before = policy.before
     return {

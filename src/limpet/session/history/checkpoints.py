@@ -115,7 +115,7 @@ async def checkpoint(writer: Writer, asked: CheckpointRequest) -> CheckpointRef:
     return made.ref
 
 
-def newest(writer: Writer) -> LastCheckpoint:
+def newest_checkpoint(writer: Writer) -> LastCheckpoint:
     """The newest checkpoint as of the last load, or made by this process since.
 
     Raises SessionNotLoaded.
@@ -130,7 +130,7 @@ def newest(writer: Writer) -> LastCheckpoint:
     return known.checkpoint
 
 
-async def listed(writer: Writer, limit: int, cursor: str | None) -> CheckpointPage:
+async def list_checkpoints(writer: Writer, limit: int, cursor: str | None) -> CheckpointPage:
     """A page of what is kept, the newest first."""
     if cursor is not None and not (isinstance(cursor, str) and cursor.isdecimal()):
         raise InvalidCursor("page")
@@ -156,12 +156,12 @@ async def restore(
     """
     from limpet.session.history.rewind import rewind  # most processes never go back
 
-    found = await trusted(writer, ref, fallback=fallback)
+    found = await find_trusted(writer, ref, fallback=fallback)
     damaged = fallback or found.by_tier
     return await rewind(writer, found.fold, actor=actor, data=found.data, damaged=damaged)
 
 
-async def trusted(writer: Writer, ref: CheckpointRef, *, fallback: bool) -> TrustedCheckpoint:
+async def find_trusted(writer: Writer, ref: CheckpointRef, *, fallback: bool) -> TrustedCheckpoint:
     """A checkpoint, and the state there; with `fallback`, of the newest that can be trusted.
 
     Raises NoCheckpoint, NoFullCheckpoint, CheckpointIntegrity.
@@ -175,7 +175,7 @@ async def trusted(writer: Writer, ref: CheckpointRef, *, fallback: bool) -> Trus
     passed: tuple[str, ...] = ()
     for way in ways:
         try:
-            found = await _trusted(writer, way)
+            found = await _trust(writer, way)
             return found._replace(passed=(*passed, *found.passed))
         except CheckpointIntegrity as error:
             _log_failure(way, error)
@@ -185,10 +185,10 @@ async def trusted(writer: Writer, ref: CheckpointRef, *, fallback: bool) -> Trus
     raise AssertionError("the last one returns or raises")
 
 
-async def _trusted(writer: Writer, kept: Checkpoint) -> TrustedCheckpoint:
+async def _trust(writer: Writer, kept: Checkpoint) -> TrustedCheckpoint:
     """The session at a checkpoint, by its log, or else by its file in a tier."""
     try:
-        return TrustedCheckpoint(kept, await verified(writer, kept))
+        return TrustedCheckpoint(kept, await verify_checkpoint(writer, kept))
     except CheckpointIntegrity as error:
         if kept.place is None:
             raise
@@ -215,7 +215,7 @@ async def _in_tier(writer: Writer, kept: Checkpoint, place: CheckpointFile, reas
     return Fold(structs.replace(head, version=kept.seq, facts=facts), fields)
 
 
-async def verified(writer: Writer, kept: Checkpoint) -> Fold:
+async def verify_checkpoint(writer: Writer, kept: Checkpoint) -> Fold:
     """The session at a checkpoint, as the log has it, if that is what the checkpoint names."""
     key, number = writer.known.key, kept.number
     try:

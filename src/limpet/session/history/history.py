@@ -1,7 +1,7 @@
 """The past of a session: read it, compare it, and keep places in it. `s.history`.
 
-Each verb is one call into a module of this room, which is imported when it is first used: most
-sessions are never blamed or restored.
+Each verb is one call into a module of this room. What most sessions never do, such as blame, is
+imported when it is first used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from limpet.session.arguments import (
     check_limit,
 )
 from limpet.session.history.checkpoint_log import CheckpointRef
+from limpet.session.history.checkpoints import (
+    list_checkpoints,
+    newest_checkpoint,
+    restore,
+    store_checkpoints,
+    unpin,
+)
 from limpet.session.history.point_in_time import When, fold_of, head_now, state_of
+from limpet.session.history.retention import watch_app
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
@@ -93,23 +101,17 @@ class SessionHistory(Generic[S]):
 
         As of the last load, and of what this process has made since. Raises SessionNotLoaded.
         """
-        from limpet.session.history.checkpoints import newest
-
-        return newest(self._writer).number
+        return newest_checkpoint(self._writer).number
 
     @property
     def last_checkpoint_at(self) -> datetime | None:
         """Return when the newest checkpoint was made; None before the first. See checkpoint_seq."""
-        from limpet.session.history.checkpoints import newest
-
-        made = newest(self._writer)
+        made = newest_checkpoint(self._writer)
         return to_time(made.at_us) if made.number else None
 
     async def checkpoints(self, *, limit: int = 50, cursor: str | None = None) -> CheckpointPage:
         """List the checkpoints, the newest first; `page.cursor` leads to the next page."""
-        from limpet.session.history.checkpoints import listed
-
-        return await listed(self._writer, check_limit(limit), cursor)
+        return await list_checkpoints(self._writer, check_limit(limit), cursor)
 
     async def restore(
         self, ref: CheckpointRef, *, fallback: bool = False, actor: str | None = None
@@ -120,8 +122,6 @@ class SessionHistory(Generic[S]):
         it that can. Either way the state is one that the log gives. Raises NoCheckpoint,
         NoFullCheckpoint; InvalidInput if it is of another session.
         """
-        from limpet.session.history.checkpoints import restore
-
         check_flag("fallback", fallback)
         return await restore(self._writer, ref, fallback=fallback, actor=self._writer.named(actor))
 
@@ -130,8 +130,6 @@ class SessionHistory(Generic[S]):
 
         The log still gives that state: s.history.at(ref.seq). Raises NoCheckpoint.
         """
-        from limpet.session.history.checkpoints import unpin
-
         await unpin(self._writer, ref, self._writer.named(actor))
 
     async def retention(
@@ -147,8 +145,6 @@ class SessionHistory(Generic[S]):
         See `lp.policies.retention`: nothing is lost, and the rest is moved in the background.
         """
         from limpet.model.facts.retention import retention_set
-        from limpet.session.history.checkpoints import store_checkpoints
-        from limpet.session.history.retention import watch_app
 
         journal = self._writer.journal
         draft = journal.prepare(retention_set(events=events, age=age), self._writer.named(actor))

@@ -70,7 +70,7 @@ class CompactReport(msgspec.Struct, frozen=True):
         return moved + (sizes if self.events else "")
 
 
-def checked(events: int | None, age: timedelta | None, every: timedelta) -> dict[str, Any]:
+def limits_document(events: int | None, age: timedelta | None, every: timedelta) -> dict[str, Any]:
     """The limits as the value of a document. Raises InvalidInput."""
     if not (isinstance(every, timedelta) and every >= timedelta(0)):
         raise InvalidInput(f"every is {described(every)}. Pass a timedelta.")
@@ -98,7 +98,7 @@ async def watch_app(journal: Journal, app: str) -> None:
     documents = Internal(journal, COLLECTION, actor="system:policies")
     if await documents.find(app) is None:
         with suppress(DocumentConflict):  # another was faster
-            await documents.put(app, checked(None, None, EVERY), expect=0)
+            await documents.put(app, limits_document(None, None, EVERY), expect=0)
 
 
 async def compact(journal: Journal, key: Key | None, progress: Progress | None) -> CompactReport:
@@ -123,7 +123,7 @@ async def compact(journal: Journal, key: Key | None, progress: Progress | None) 
             query = Query(app=app, reverse=False)
             page = await store.heads(query, cursor=cursor, limit=PAGE_MAX)
             for head in page.items:
-                total = merged(total, await _of(journal, head, limits))
+                total = add_reports(total, await _compact_head(journal, head, limits))
                 done += 1
                 if progress is not None:
                     progress(done, done + len(page.items))
@@ -145,7 +145,7 @@ async def _all_limits(journal: Journal) -> dict[str, RetentionLimits]:
             return found
 
 
-async def _of(journal: Journal, head: Head, app_limits: RetentionLimits) -> CompactReport:
+async def _compact_head(journal: Journal, head: Head, app_limits: RetentionLimits) -> CompactReport:
     limits = limits_for(head, app_limits)
     if not limits:
         return CompactReport()
@@ -189,7 +189,7 @@ async def _upto(store: Store, head: Head, limits: RetentionLimits, now_us: int) 
     return low
 
 
-def merged(one: CompactReport, other: CompactReport) -> CompactReport:
+def add_reports(one: CompactReport, other: CompactReport) -> CompactReport:
     """Return the sum of two reports."""
     pairs = zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)
     return CompactReport(*[a + b for a, b in pairs])
@@ -311,7 +311,7 @@ async def evict(journal: Journal, limit: int) -> tuple[CompactReport, bool]:
             if limits is None:
                 continue
             report, looked, more = await _pass(journal, document.name, limits, limit)
-            total, limit = merged(total, report), limit - looked
+            total, limit = add_reports(total, report), limit - looked
             if more or limit <= 0:
                 return total, True
         cursor = page.cursor
@@ -338,14 +338,14 @@ async def _pass(
     heads, after = await _page(journal, app, cursor, limit)
     total = CompactReport()
     for head in heads:
-        total = merged(total, await _evicted(journal, head, limits, now_us))
+        total = add_reports(total, await _evict_one(journal, head, limits, now_us))
     with suppress(DocumentConflict):  # another sweep was faster
         value = msgspec.to_builtins(_SweepPass(after, began_us))
         await passes.put(app, value, expect=0 if state is None else state.version)
     return total, len(heads), after is not None
 
 
-async def _evicted(
+async def _evict_one(
     journal: Journal, head: Head, limits: RetentionLimits, now_us: int
 ) -> CompactReport:
     own = limits_for(head, limits)

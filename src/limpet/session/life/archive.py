@@ -77,7 +77,7 @@ from limpet.session.life.policy import Transition
 from limpet.session.life.transitions import LIFECYCLE_ACTOR, PhaseChange
 from limpet.session.logs import SESSION
 from limpet.session.move.attachments import load_log
-from limpet.session.move.import_export import adopt, export_session, proved
+from limpet.session.move.import_export import adopt_bundle, export_session, prove_bundle
 from limpet.session.runs.delegation import children_elsewhere, head_of
 from limpet.store.coding.files import FileSeal, SealedPath, file_seal, is_sealed
 from limpet.store.memory import MemoryStore
@@ -143,7 +143,7 @@ async def _move_rows(journal: Journal, archive: Archive, key: Key) -> None:
         log = await load_log(journal.store, key)
         at = Standing(head.uid, head.version, 0 if log is None else log.head.version)
         try:
-            async with stored(journal, archive, key, at) as file:
+            async with archive_upload(journal, archive, key, at) as file:
                 if file is not None and await _is_exchanged(journal, archive, head, at, file):
                     journal.hub.touch(key)
                     break
@@ -209,11 +209,11 @@ async def unarchive_session(session: Handle, actor: str) -> Transition:
 
 async def _bring_back(journal: Journal, head: Head, actor: str) -> None:
     """Put the log in the place of its stub. A file that does not prove itself changes nothing."""
-    async with fetched(journal, facts.place(head.facts)) as file:
+    async with archived_file(journal, facts.place(head.facts)) as file:
         await _put_wanted(journal, head, "store", actor)
         log = _log_key(journal, head)
         try:
-            await adopt(journal, file.path, file.pins, log)
+            await adopt_bundle(journal, file.path, file.pins, log)
             await _replace_stub(journal, head, log)
         finally:
             await _drop_log(journal, log)
@@ -279,10 +279,10 @@ async def read_archived(journal: Journal, head: Head) -> Journal:
     stays where it is, and is read there."""
     place = facts.place(head.facts)
     assert place is not None
-    async with fetched(journal, place) as file:
+    async with archived_file(journal, place) as file:
         store = _ReadOnlyStore()
         apart = _apart(journal, store)
-        await adopt(apart, file.path, file.pins)
+        await adopt_bundle(apart, file.path, file.pins)
         store.is_read = True
     return apart
 
@@ -714,13 +714,13 @@ class ArchiveUpload:
             url = self._archive.url
             raise ArchiveFailed(url, "verified", "the file that came back differs")
         try:
-            await proved(self._seal.at(back))
+            await prove_bundle(self._seal.at(back))
         except ArchiveDamaged as error:
             raise ArchiveFailed(self._archive.url, "verified", error.reason) from error
 
 
 @asynccontextmanager
-async def stored(
+async def archive_upload(
     journal: Journal, archive: Archive, key: Key, at: Standing
 ) -> AsyncIterator[ArchiveUpload | None]:
     """The file of a session that stands there, for as long as the block lasts; None if the session
@@ -757,7 +757,7 @@ async def _is_exported(
 
 
 @asynccontextmanager
-async def fetched(journal: Journal, place: Any) -> AsyncIterator[ArchivedFile]:
+async def archived_file(journal: Journal, place: Any) -> AsyncIterator[ArchivedFile]:
     """The file of an archived session, for as long as the block lasts, proved. Raises."""
     archive = archive_of(journal)
     async with _folder(archive, "read") as folder:
@@ -767,7 +767,7 @@ async def fetched(journal: Journal, place: Any) -> AsyncIterator[ArchivedFile]:
         await seal.ready()
         if not await _is_the_one(path, place):
             raise ArchiveFailed(archive.url, "read", "the file is not the one that was put there")
-        yield ArchivedFile(seal.at(path), (await proved(seal.at(path))).pins)
+        yield ArchivedFile(seal.at(path), (await prove_bundle(seal.at(path))).pins)
 
 
 def archive_of(journal: Journal) -> Archive:

@@ -38,7 +38,12 @@ from limpet.model.facts.view import Facts
 from limpet.session.documents import Internal, Put, commit_puts
 from limpet.session.handle import Handle
 from limpet.session.history.checkpoint_log import Checkpoint
-from limpet.session.history.checkpoints import TrustedCheckpoint, trusted, unread_states, verified
+from limpet.session.history.checkpoints import (
+    TrustedCheckpoint,
+    find_trusted,
+    unread_states,
+    verify_checkpoint,
+)
 from limpet.session.history.point_in_time import fields_of, head_now
 from limpet.session.history.rewind import rewind
 from limpet.session.journal import Journal
@@ -259,7 +264,7 @@ class ResumptionRun:
     async def _check_restored(self, kept: Checkpoint) -> None:
         """The log gives the state that the newest checkpoint names, and all of it can be read."""
         writer = self._session.writer
-        await verified(writer, kept)
+        await verify_checkpoint(writer, kept)
         try:
             writer.known.check_whole()
         except SessionCorrupt as error:
@@ -269,7 +274,7 @@ class ResumptionRun:
     async def _fall_back(self, kept: tuple[Checkpoint, ...], why: str) -> str:
         """Go on from the newest checkpoint that can be trusted; the commit rewinds to it."""
         writer, failed = self._session.writer, kept[0]
-        self._back = back = await trusted(writer, failed.ref, fallback=True)
+        self._back = back = await find_trusted(writer, failed.ref, fallback=True)
         self._checkpoint = way = back.checkpoint
         fields = fields_of(writer.typed, back.fold)
         writer.known.preview(fields)

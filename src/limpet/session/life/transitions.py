@@ -51,7 +51,7 @@ from limpet.model.facts.running.runs import status_changed
 from limpet.session.documents import Put
 from limpet.session.handle import Handle
 from limpet.session.history.checkpoint_log import CheckpointRequest
-from limpet.session.history.checkpoints import store_checkpoints, verified
+from limpet.session.history.checkpoints import store_checkpoints, verify_checkpoint
 from limpet.session.history.rewind import replacing
 from limpet.session.life.memory import promotions
 from limpet.session.life.policy import (
@@ -268,7 +268,7 @@ class PhaseChange:
         session, known = self._session, self._session.writer.known
         reason = None if self._damaged else _unreadable(session, step)
         reason = reason or open_children(known.head.facts, step)
-        reason = reason or owed(known.head.facts, step)
+        reason = reason or unfinished_duty(known.head.facts, step)
         if not self._verified and step.name in ("activate", "resume"):
             reason = reason or await self._unprepared(step)
         if reason is None and (guard := self._policy.guards.get((step.before, step.name))):
@@ -288,7 +288,7 @@ class PhaseChange:
             if not found:
                 return "no checkpoint is kept; make one with s.checkpoint(full=True)"
             try:
-                await verified(writer, found[-1])
+                await verify_checkpoint(writer, found[-1])
             except CheckpointIntegrity as error:
                 return (
                     f"checkpoint {error.number} cannot be trusted ({error.reason}); "
@@ -397,7 +397,7 @@ def open_children(facts: Any, step: Transition) -> str | None:
     return f"{len(children)} of its children have not ended: {names}"
 
 
-def owed(facts: Any, step: Transition) -> str | None:
+def unfinished_duty(facts: Any, step: Transition) -> str | None:
     """Return why it cannot be archived yet: a worker has something to do for others first."""
     if step.name != "archive" or not endings.is_owed(facts):
         return None

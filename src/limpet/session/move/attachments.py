@@ -134,7 +134,7 @@ def marks_read(found: Loaded | None, uid: str) -> CheckpointMarks:
     return marks_in(found.fields, uid, Newest(head.version, head.link))
 
 
-def pinned(
+def pinning_commits(
     key: Key, records: Iterable[ChainedEvent], pins: Mapping[int, int], base: Base | None = None
 ) -> list[Commit]:
     """The commits that adopt these events, and keep the states of full checkpoints."""

@@ -86,7 +86,7 @@ from limpet.session.move.attachments import (
     newest_beside,
     newest_of,
     piece_beside,
-    pinned,
+    pinning_commits,
     records_beside,
 )
 from limpet.session.move.bundle import (
@@ -254,7 +254,7 @@ class _IncomingLog:
         if fresh:
             opening = self._opening
             base = opening.base if fresh[0].event.seq == opening.floor + 1 else None
-            await adopt_pinned(self._adopter, pinned(opening.key, fresh, self._pins, base))
+            await adopt_pinned(self._adopter, pinning_commits(opening.key, fresh, self._pins, base))
 
     async def add_chunk(self, chunk: BlobChunk) -> None:
         key, blob = self._opening.key, chunk.blob
@@ -295,7 +295,7 @@ class _IncomingBeside:
 # --- back from an archive ------------------------------------------------------------------------
 
 
-async def adopt(
+async def adopt_bundle(
     journal: Journal, source: BundleSource, pins: Mapping[int, int], to: Key | None = None
 ) -> None:
     """Adopt the log in a proved file in few commits, then its blobs.
@@ -367,7 +367,7 @@ class _ReturningLog:
     def _commits(self) -> list[Commit]:
         records, self._records = self._records, []
         base = self._opening.base if self._first else None
-        made = pinned(self._key, records, self._pins, base)
+        made = pinning_commits(self._key, records, self._pins, base)
         if self._first and made:
             made[0] = structs.replace(made[0], reuse=True)
             self._first = False
@@ -377,7 +377,7 @@ class _ReturningLog:
 # --- the proof -----------------------------------------------------------------------------------
 
 
-async def proved(source: BundleSource) -> CheckpointMarks:
+async def prove_bundle(source: BundleSource) -> CheckpointMarks:
     """Prove a whole file and return the marks of its checkpoints. Raises BundleDamaged."""
     reader = await in_thread(lambda: BundleReader(source))
     try:

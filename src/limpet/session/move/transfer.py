@@ -69,7 +69,7 @@ from limpet.session.move.attachments import (
     marks_read,
     newest_beside,
     piece_beside,
-    pinned,
+    pinning_commits,
     records_beside,
 )
 from limpet.store.answers import Committed, Loaded, Owner, Progress, Query, plural
@@ -340,7 +340,7 @@ class Transfer:
                 await refuse_gone(self._journal, head)
                 raise
             after = found[-1].event.seq
-            for commit in pinned(key, found, pins, base):
+            for commit in pinning_commits(key, found, pins, base):
                 await self._outbox.add(commit)
             base, begins = None, False
             self._report(self._done + len(found))
