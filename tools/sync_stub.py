@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from limpet.session.sync.facade import INSIDE, NAMES
+from limpet.session.sync.facade import NAMES
 
 SESSION: Final = Path("src/limpet/session")
 STUB: Final = SESSION / "sync" / "verbs.pyi"
@@ -192,7 +192,7 @@ def _verbs(module: str, of: str, of_state: str) -> Iterator[str]:
     members = [n for n in cls.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     overloaded = {n.name for n in members if _is_overload(n)}
     for member in members:
-        hidden = member.name.startswith("_") or member.name in ("close", *INSIDE)
+        hidden = member.name.startswith("_") or member.name == "close"
         if not hidden and (_is_overload(member) or member.name not in overloaded):
             yield _signature(member, of_state)
 

@@ -25,6 +25,7 @@ from limpet.session.life import archive as cold_files
 from limpet.session.life.archive_storage import DirectoryArchive
 from limpet.session.move.adopter import Adopter
 from limpet.session.move.bundle import BundleWriter
+from limpet.session.writer import writer_of
 from limpet.store.protocol import Query
 from tests.support.deadlines import passed
 
@@ -540,7 +541,7 @@ async def test_nothing_is_lost_that_is_recorded_while_the_file_is_written(
             else:
                 await other.checkpoint("late")
 
-    at: Any = DirectoryArchive if step == "put" else s.writer.journal.store
+    at: Any = DirectoryArchive if step == "put" else writer_of(s).journal.store
     does = getattr(at, step)
 
     async def do(*args: Any, **how: Any) -> Any:
@@ -732,7 +733,7 @@ async def test_a_move_that_cannot_be_finished_keeps_no_other_waiting(
             await s.archive()
     monkeypatch.setattr(cold_files, "export_session", refuses)
     monkeypatch.setattr(archiving, "OUTAGES_MAX", 1)
-    journal = s.writer.journal
+    journal = writer_of(s).journal
     session_of = functools.partial(lp.session, actor="user:ada", untyped=True)
     for _ in range(300):  # one is enough where they fail by themselves; else it takes some luck
         failed = await archiving.finish_all(journal, session_of, limit=1)

@@ -15,6 +15,7 @@ import pytest
 import limpet
 from limpet.model import limits
 from limpet.model.limits import BLOB_CHUNK_BYTES
+from limpet.session.writer import writer_of
 from tests.support.seal import FixedKeySeal
 
 WHO = "user:ada"
@@ -96,7 +97,7 @@ async def test_the_same_content_keeps_its_first_place(s: limpet.Session[Any]) ->
     one = await s.blobs.put(LARGE, "text/plain")
     two = await s.blobs.put(io.BytesIO(LARGE), "image/png")
     assert (two.hash, two.size, two.media_type) == (one.hash, one.size, "image/png")
-    assert len(await s.writer.journal.store.blobs.page(s.key, after="", limit=9)) == 1  # type: ignore[attr-defined]
+    assert len(await writer_of(s).journal.store.blobs.page(s.key, after="", limit=9)) == 1  # type: ignore[attr-defined]
 
 
 async def test_a_missing_blob_is_an_error(lp: limpet.Limpet, s: limpet.Session[Any]) -> None:
@@ -161,7 +162,7 @@ async def test_a_blob_has_a_bound(
     await s.blobs.put(io.BytesIO(LARGE), "text/plain")
     with pytest.raises(limpet.errors.BlobTooLarge):
         await s.blobs.put(io.BytesIO(LARGE + b"x"), "text/plain")
-    assert len(await s.writer.journal.store.blobs.page(s.key, after="", limit=9)) == 1  # type: ignore[attr-defined]
+    assert len(await writer_of(s).journal.store.blobs.page(s.key, after="", limit=9)) == 1  # type: ignore[attr-defined]
     assert (await lp.maintenance.verify()).ok
 
 
@@ -188,7 +189,7 @@ async def test_a_stream_that_fails_leaves_nothing(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await s.writer.journal.store.blobs.page(s.key, after="", limit=9) == ()  # type: ignore[attr-defined]
+    assert await writer_of(s).journal.store.blobs.page(s.key, after="", limit=9) == ()  # type: ignore[attr-defined]
     assert (await lp.maintenance.verify()).ok
 
 

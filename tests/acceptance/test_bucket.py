@@ -12,6 +12,7 @@ import limpet
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.life.archive_storage import open_archive
 from limpet.session.life.s3 import Credentials, signed
+from limpet.session.writer import writer_of
 from tests.support.bucket import Bucket, bucket_server
 
 
@@ -127,7 +128,7 @@ async def test_checkpoints_go_to_a_bucket(bucket: dict[str, bytes]) -> None:
         assert sorted(bucket) == sorted(
             f"limpet/{each.place.file}" for each in (newest, first) if each.place is not None
         )
-        tiers = store_checkpoints(s.writer.journal).tiers
+        tiers = store_checkpoints(writer_of(s).journal).tiers
         assert newest.place is not None
         assert await tiers.fields((s.key, s.head.uid), newest.place) == {"n": 2}
         await lp.delete(s.key)

@@ -13,6 +13,7 @@ import pytest
 import limpet
 from limpet import Budget, State, Tool, ToolRegistry
 from limpet.session.documents import commit_puts
+from limpet.session.writer import writer_of
 
 ADA = "user:ada"
 
@@ -171,7 +172,7 @@ async def test_state_and_memory_go_back_in_one_commit(
 ) -> None:
     """Both or neither: entries that are put again, and entries that are deleted."""
     session = await damaged.get(KEY, actor=ADA)
-    journal, sent = session.writer.journal, []
+    journal, sent = writer_of(session).journal, []
     commit = journal.commit
 
     async def noted(commits: Any) -> Any:
@@ -192,7 +193,7 @@ async def test_memory_goes_back_over_any_number_of_versions(lp: limpet.Limpet) -
     for number in range(101):
         await s.memory.session.put("a", number)
     (put,) = await s.memory.session.back_to(kept)
-    _, (document,) = await commit_puts(s.writer.journal, (), (put,))
+    _, (document,) = await commit_puts(writer_of(s).journal, (), (put,))
     assert (document.value, document.version) == ("old", 103)
 
 

@@ -18,6 +18,7 @@ from limpet import Tool, ToolRegistry
 from limpet.model.commit import Commit
 from limpet.model.facts.checkpoints import recorded
 from limpet.model.keys import checkpoints_of
+from limpet.session.writer import writer_of
 from limpet.store.memory import MemoryStore
 from limpet.store.open import sqlite_path
 from limpet.store.protocol import Query
@@ -283,7 +284,7 @@ async def forged(s: limpet.Session) -> limpet.CheckpointRef:
     ref = await s.checkpoint(full=True)
     row = {"number": ref.number + 1, "seq": ref.seq, "checksum": "0" * 64, "full": True}
     row |= {"trigger": "forged", "size": 1, "at_us": s.head.updated_us}
-    journal = s.writer.journal
+    journal = writer_of(s).journal
     draft = journal.prepare(recorded(row), "agent:main")
     await journal.store.commit([Commit(checkpoints_of(s.key), (draft,))])
     return msgspec.structs.replace(ref, number=ref.number + 1, checksum="0" * 64)

@@ -15,6 +15,7 @@ import limpet
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.life import archive as archiving
 from limpet.session.life.archive_storage import DirectoryArchive
+from limpet.session.writer import writer_of
 from limpet.store.coding import files as sealed_files
 from limpet.store.coding import scope_owner
 from limpet.store.coding.files import FileSeal
@@ -79,7 +80,7 @@ def archive_file(cold: Path) -> Path:
 
 async def in_tier(s: limpet.Session) -> list[Any]:
     """The states that the files of its checkpoints hold, the newest first."""
-    tiers = store_checkpoints(s.writer.journal).tiers
+    tiers = store_checkpoints(writer_of(s).journal).tiers
     kept = (await s.history.checkpoints()).items
     return [await tiers.fields((s.key, s.head.uid), each.place) for each in kept if each.place]
 
@@ -212,7 +213,7 @@ async def test_a_checkpoint_is_restored_from_its_sealed_file(
     async def damaged(*_: Any, **__: Any) -> Any:
         raise limpet.errors.SessionCorrupt(s.key, "damaged")
 
-    monkeypatch.setattr(s.writer.journal.store, "fold_at", damaged)
+    monkeypatch.setattr(writer_of(s).journal.store, "fold_at", damaged)
     with monkeypatch.context() as unready:
         unready.setattr(FileSeal, "ready", _unreachable)
         with pytest.raises(limpet.errors.SealUnavailable):
@@ -289,7 +290,7 @@ async def test_sealed_files_need_their_seal(tmp_path: Path, cold: Path) -> None:
     wrong = FixedKeySeal(bytes(32))
     for seal, error in ((None, limpet.errors.ArchiveSealed), (wrong, limpet.errors.ArchiveDamaged)):
         async with limpet.open(url, archive=where, seal=seal) as lp:
-            journal = lp.session(s.key).writer.journal
+            journal = writer_of(lp.session(s.key)).journal
             with pytest.raises(error):
                 await lp.get(s.key, archived=True)
             tiers = store_checkpoints(journal).tiers
@@ -332,7 +333,7 @@ async def test_a_session_that_two_archive_at_once_comes_back(
     s = await spoken(lp)
     await s.complete()
     other = await lp.get(s.key, actor="user:ada")
-    at: Any = DirectoryArchive if step == "put" else s.writer.journal.store
+    at: Any = DirectoryArchive if step == "put" else writer_of(s).journal.store
     does = getattr(at, step)
 
     async def do(*given: Any, **how: Any) -> Any:

@@ -13,6 +13,7 @@ import pytest
 
 import limpet
 from limpet.session.documents import commit_puts
+from limpet.session.writer import writer_of
 from limpet.store.clock import Clock
 from limpet.store.memory import MemoryStore
 from limpet.store.postgres.store import PostgresStore
@@ -66,7 +67,7 @@ async def test_memory_goes_back_to_the_checkpoint(skewed: limpet.Limpet) -> None
     await s.memory.session.put("a", "new")
     await s.memory.session.put("b", "new")
     (kept,) = (await s.history.checkpoints()).items
-    await commit_puts(s.writer.journal, (), await s.memory.session.back_to(kept))
+    await commit_puts(writer_of(s).journal, (), await s.memory.session.back_to(kept))
     assert {each.name: each.value for each in await s.memory.session.list()} == {"a": "old"}
 
 

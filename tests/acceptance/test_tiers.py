@@ -17,6 +17,7 @@ from limpet.errors import ArchiveFailed, StoreBusy
 from limpet.model import Commit
 from limpet.session.history.checkpoint_tiers import CheckpointFile
 from limpet.session.history.checkpoints import store_checkpoints
+from limpet.session.writer import writer_of
 from tests.support.deadlines import passed
 
 Made = limpet.Session[Any]
@@ -120,7 +121,7 @@ async def test_a_checkpoint_made_while_its_session_ends_leaves_no_file(
     lp: limpet.Limpet, s: Made, tier: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """Nobody could remove it later but with the user."""
-    store = s.writer.journal.store
+    store = writer_of(s).journal.store
     delete = store.delete
     other = await lp.get(s.key, actor="agent:main")
 
@@ -160,7 +161,7 @@ async def test_a_checkpoint_that_is_not_recorded_leaves_no_file(
     s: Made, tier: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If it is refused; where it may have been recorded the file stays, and is in nobody's way."""
-    store = s.writer.journal.store
+    store = writer_of(s).journal.store
     commit = store.commit
 
     async def unsure(commits: list[Commit]) -> Any:
@@ -221,7 +222,7 @@ async def test_an_imported_session_reaches_no_files_of_others(
             await other.policies.checkpointing("shop", CheckpointPolicy(tier=f"file://{tier}"))
         await other.import_(tmp_path / "one.limpet")
         copy = await other.get(s.key, actor="agent:main")
-        tiers = store_checkpoints(copy.writer.journal).tiers
+        tiers = store_checkpoints(writer_of(copy).journal).tiers
         (kept,) = (await copy.history.checkpoints()).items
         assert kept.place is not None
         elsewhere = CheckpointFile(kept.tier, f"{kept.place.file}/../../../other")

@@ -14,6 +14,7 @@ import pytest
 import limpet
 from limpet import Draft, Key, Limpet, Session, State, errors
 from limpet.model.events import to_us
+from limpet.session.writer import writer_of
 from tests.acceptance.test_follow import SOON, take, waiting
 
 PARTS = ("support", "ada", "one")
@@ -171,7 +172,7 @@ async def test_a_follower_of_types_meets_these_alone(s: Session) -> None:
 
 async def test_a_timer_is_set_for_so_long_from_now(lp: Limpet, s: Session) -> None:
     """A timedelta is added to the store's time of the call; a fact has a time of its own."""
-    now_us, at = s.writer.journal.now_us, datetime.now(UTC)
+    now_us, at = writer_of(s).journal.now_us, datetime.now(UTC)
     before = now_us()
     await s.lifecycle.set_timer("one", timedelta(hours=1), actor="x")
     after = now_us()

@@ -13,6 +13,7 @@ import limpet
 from limpet import Draft
 from limpet.errors import CheckpointIntegrity
 from limpet.session.history.checkpoints import store_checkpoints
+from limpet.session.writer import writer_of
 from limpet.store.coding import codec
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from tests.support.examples import tries
@@ -74,7 +75,7 @@ async def test_a_damaged_checkpoint_falls_back_to_the_full_one_before_it(path: P
         done = await s.history.restore(refs[2], fallback=True)
         assert done.event is not None
         assert (done.event.data["checkpoint"], done.event.data["at"]) == (1, 3)
-        assert s.writer.known.fields == {"n": 2}
+        assert writer_of(s).known.fields == {"n": 2}
         with pytest.raises(limpet.errors.SessionCorrupt):
             await s.checkpoint()
 
@@ -146,7 +147,7 @@ async def test_restoring_reads_the_state_and_a_few_deltas(
     monkeypatch.setattr(codec.Codec, "unpack", unpacked)
     monkeypatch.setattr(SQLiteReader, "_sized", paged)
     async with limpet.open(f"sqlite:///{path}") as lp:
-        store = lp.session(KEY).writer.journal.store
+        store = writer_of(lp.session(KEY)).journal.store
         state = max([await taken(store, ref, read) for ref in refs[::every]])  # full ones
         one = await taken(store, refs[1], read) - await taken(store, refs[0], read)
         assert 3_000 < state < 4_000
@@ -241,7 +242,7 @@ async def test_a_process_killed_in_fork_restore_or_compaction_loses_nothing(
             s = await lp.get(KEY)
             assert await s.read_ids([f"e{said}"])
             assert [event.seq for event in await everything(s)] == [*range(1, s.version + 1)]
-            tiers = store_checkpoints(s.writer.journal).tiers
+            tiers = store_checkpoints(writer_of(s).journal).tiers
             for each in (await s.history.checkpoints()).items:
                 assert each.place is not None
                 assert await tiers.fields((KEY, s.head.uid), each.place) == await s.history.at(
@@ -277,7 +278,7 @@ async def test_a_damaged_checkpoint_is_read_from_its_tier(path: Path, number: in
         assert done.event is not None
         assert done.event.data["tier"] == f"file://{path.parent}/tier"
         assert (done.event.data["checkpoint"], done.event.data["at"]) == (number, 3 * number)
-        assert s.writer.known.fields == {"n": 3 * number - 1}
+        assert writer_of(s).known.fields == {"n": 3 * number - 1}
         assert done.event.data["checksum"] == refs[number - 1].checksum
 
 
@@ -315,5 +316,5 @@ async def test_a_session_is_resumed_from_the_tier_of_its_checkpoint(path: Path) 
     damage(path, 5)
     async with limpet.open(f"sqlite:///{path}") as lp:
         s, report = await lp.resume(KEY, fallback=True)
-        assert (s.phase, s.writer.known.fields, report.fell_back) == ("active", {"n": 8}, True)
+        assert (s.phase, writer_of(s).known.fields, report.fell_back) == ("active", {"n": 8}, True)
         assert any("of file://" in warning for warning in report.warnings)

@@ -21,6 +21,7 @@ from limpet.model.keys import checkpoints_of
 from limpet.session.documents import Internal, Put, commit_puts
 from limpet.session.history.checkpoint_log import Checkpoint
 from limpet.session.life.memory import COLLECTION
+from limpet.session.writer import writer_of
 from limpet.store.clock import Clock
 from limpet.store.memory import MemoryStore
 from limpet.store.postgres.store import PostgresStore
@@ -76,7 +77,7 @@ async def remembered(session: limpet.Session) -> dict[str, Any]:
 
 async def go_back(session: limpet.Session, checkpoint: Checkpoint) -> None:
     puts = await session.memory.session.back_to(checkpoint)
-    await commit_puts(session.writer.journal, (), puts)
+    await commit_puts(writer_of(session).journal, (), puts)
 
 
 async def test_what_was_there_before_a_late_clients_checkpoint_stays(
@@ -132,7 +133,7 @@ async def test_an_entry_that_was_deleted_by_going_back_comes_back_with_its_check
 
 async def marks(session: limpet.Session, name: str) -> list[int]:
     """The checkpoints that the versions of an entry follow, the oldest first."""
-    documents = Internal(session.writer.journal, COLLECTION, owner=(KEY.app, KEY.user))
+    documents = Internal(writer_of(session).journal, COLLECTION, owner=(KEY.app, KEY.user))
     found = [each.name for each in (await documents.list()).items]
     (whole,) = [each for each in found if each.endswith(f"/{name}")]
     return [event.data[CHECKPOINT] for event in await documents.recorded(whole)][::-1]
@@ -160,7 +161,7 @@ async def test_a_checkpoint_between_a_look_and_the_put_is_noticed(
     there = await two[1].get(KEY, actor=ADA)
     for _ in range(earlier):
         await there.checkpoint()
-    journal = here.writer.journal
+    journal = writer_of(here).journal
     commit = journal.commit
 
     async def later(commits: Any) -> Any:
@@ -198,7 +199,7 @@ async def test_a_put_is_held_against_the_checkpoints_while_another_looks(
     """What was known of them is good until more is known: one that is made now is noticed."""
     here = await two[0].create("support", "ada", "one", actor=ADA)
     there = await two[1].get(KEY, actor=ADA)
-    store, turn = type(here.writer.journal.store), Put.turn
+    store, turn = type(writer_of(here).journal.store), Put.turn
     load, answered = store.load, asyncio.Event()
     looks: list[asyncio.Future[None]] = []
 
@@ -227,7 +228,7 @@ async def test_a_session_that_ends_between_a_look_and_the_put_begins_no_log(
 ) -> None:
     """Neither the entry nor a log of checkpoints is left of it."""
     here = await two[0].create("support", "ada", "one", actor=ADA)
-    journal = here.writer.journal
+    journal = writer_of(here).journal
     commit = journal.commit
 
     async def later(commits: Any) -> Any:
@@ -248,7 +249,7 @@ async def test_checkpoints_of_another_session_under_the_key_do_not_count(
 ) -> None:
     """Their log begins again with the first entry or the first checkpoint."""
     here = await two[0].create("support", "ada", "one", actor=ADA)
-    journal, log = here.writer.journal, checkpoints_of(KEY)
+    journal, log = writer_of(here).journal, checkpoints_of(KEY)
     names = ("seq", "checksum", "full", "trigger", "size", "at_us")
     row = dict(zip(names, (1, "00", False, "test", 0, 0), strict=True))
     old = (facts.checkpoints_created(log, "another"), facts.recorded({"number": 5, **row}))

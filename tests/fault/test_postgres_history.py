@@ -11,6 +11,7 @@ import pytest
 
 import limpet
 from limpet.errors import CheckpointIntegrity
+from limpet.session.writer import writer_of
 from tests.support.examples import tries
 from tests.support.postgres import without_clients
 from tests.support.processes import Child
@@ -58,7 +59,7 @@ async def test_a_damaged_checkpoint_falls_back_to_the_full_one_before_it(
         done = await s.history.restore(refs[2], fallback=True)
         assert done.event is not None
         assert (done.event.data["checkpoint"], done.event.data["at"]) == (1, 3)
-        assert s.writer.known.fields == {"n": 2}
+        assert writer_of(s).known.fields == {"n": 2}
 
 
 async def test_a_damaged_snapshot_of_a_checkpoint_costs_time_only(postgres_store_url: str) -> None:
@@ -197,4 +198,4 @@ async def test_a_damaged_checkpoint_is_read_from_its_tier(
         done = await s.history.restore(refs[2])
         assert done.event is not None
         assert (done.event.data["checkpoint"], done.event.data["at"]) == (3, 9)
-        assert s.writer.known.fields == {"n": 8}
+        assert writer_of(s).known.fields == {"n": 8}

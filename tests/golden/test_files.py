@@ -6,6 +6,7 @@ import hashlib
 
 import limpet
 from limpet.session.move.import_export import adopt_bundle, prove_bundle
+from limpet.session.writer import writer_of
 from tests.golden.files import BLOB, BUNDLE, KEY, SEALED, STATE, seal
 
 DIGESTS = {
@@ -26,7 +27,7 @@ async def test_the_plain_file_of_a_session_is_read_with_a_seal_and_without() -> 
     for source in (BUNDLE, sealed.at(BUNDLE)):
         async with limpet.open("memory://") as lp:
             await adopt_bundle(
-                lp.session(KEY).writer.journal, source, (await prove_bundle(source)).pins
+                writer_of(lp.session(KEY)).journal, source, (await prove_bundle(source)).pins
             )
             await look(lp)
     async with limpet.open("memory://") as lp:

@@ -20,6 +20,7 @@ from limpet import LimpetError
 from limpet.model.canonical import canonical
 from limpet.model.fold import Fold, replay
 from limpet.model.head import blank
+from limpet.session.writer import writer_of
 from limpet.store.postgres.writing import lane
 from limpet.store.sqlite import writer
 from tests.property.strategies import drafts, values
@@ -74,7 +75,7 @@ async def states_of_then(lp: limpet.Limpet, log: list[dict[str, Any]]) -> None:
     for event in await s.read():
         fold = replay(fold, event)
         assert same(await s.history.at(event.seq), fold.fields)
-    assert same(fold.fields, s.writer.known.fields)
+    assert same(fold.fields, writer_of(s).known.fields)
 
 
 async def rewinds(lp: limpet.Limpet, log: list[dict[str, Any]], back: int) -> None:
@@ -82,11 +83,11 @@ async def rewinds(lp: limpet.Limpet, log: list[dict[str, Any]], back: int) -> No
     last = s.version
     then, now = await s.history.at(min(back, last)), await s.history.at(last)
     await s.rewind(min(back, last))
-    assert same(s.writer.known.fields, then)
+    assert same(writer_of(s).known.fields, then)
     assert (await s.rewind(min(back, last))).event is None
     await s.rewind(last)
-    assert same(s.writer.known.fields, now)
-    assert same((await lp.get(s.key)).writer.known.fields, now)
+    assert same(writer_of(s).known.fields, now)
+    assert same(writer_of(await lp.get(s.key)).known.fields, now)
 
 
 async def merges(
@@ -103,7 +104,7 @@ async def merges(
     await first.merge(right)
     await second.merge(right)
     await second.merge(left)
-    assert same(first.writer.known.fields, second.writer.known.fields)
+    assert same(writer_of(first).known.fields, writer_of(second).known.fields)
 
 
 async def bisects(lp: limpet.Limpet, length: int, planted: int) -> None:
@@ -123,7 +124,7 @@ async def forks(
     for at in ats:
         line.append(await line[-1].fork(min(at, line[-1].version)))
         await line[-1].append("agent.did", set={"n": at})
-    states = {s.key: (s.version, s.writer.known.fields) for s in line}
+    states = {s.key: (s.version, writer_of(s).known.fields) for s in line}
     assert (await lp.maintenance.verify()).ok
     for s in line[:-1]:
         if keep:
@@ -132,7 +133,7 @@ async def forks(
             await lp.delete(s.key)
         left = await lp.get(line[-1].key)
         version, fields = states[left.key]
-        assert (left.version, same(left.writer.known.fields, fields)) == (version, True)
+        assert (left.version, same(writer_of(left).known.fields, fields)) == (version, True)
         assert len(await left.read()) == version
 
 

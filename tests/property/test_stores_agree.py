@@ -45,6 +45,7 @@ from limpet.model.commit import Commit
 from limpet.model.events import to_time
 from limpet.model.facts.forks import FORKED
 from limpet.model.fold import Fold
+from limpet.session.writer import writer_of
 from limpet.store import cache
 from limpet.store.memory import MemoryStore
 from limpet.store.postgres.store import PostgresStore
@@ -119,7 +120,7 @@ def plain(answer: Any) -> Any:
         case Lease():
             return structs.replace(answer, uid="")
         case Session():
-            if answer.writer.known.scopes is None:
+            if writer_of(answer).known.scopes is None:
                 return ("handle", answer.key)
             return (
                 "session",

@@ -17,6 +17,7 @@ import limpet
 from limpet import Draft, Event, Key, Limpet, LimpetError, Session
 from limpet.model.fold import Fold, replay
 from limpet.model.head import blank
+from limpet.session.writer import writer_of
 
 APP: Final = "disk"
 USER: Final = "ada"
@@ -82,8 +83,8 @@ class Run:
 
 def shown(session: Session) -> tuple[Any, ...]:
     """All that a live object shows."""
-    if session.writer.known.scopes is None:
-        return (session.writer.known.maybe_head, session.events)
+    if writer_of(session).known.scopes is None:
+        return (writer_of(session).known.maybe_head, session.events)
     return (session.head, dict(session.state), session.events, session.history.damaged)
 
 

@@ -22,6 +22,7 @@ from limpet.model.facts.running.endings import has_ended, is_held
 from limpet.model.facts.running.runs import is_dead, is_paused, is_short
 from limpet.model.lease import is_leased
 from limpet.session.limpet import Limpet
+from limpet.session.writer import writer_of
 
 Readiness: TypeAlias = Literal["leased", "due", "blocked", "dead", "held", "idle"]
 _INPUT_CHARS_MAX: Final = 60
@@ -145,5 +146,5 @@ async def backlog_of(lp: Limpet, app: str | None, *, now: datetime, limit: int) 
             session = lp.session(head.key)
             with suppress(SessionError):  # it ended meanwhile
                 await session.refresh(tail=0)
-                backlog.texts[head.key] = session.writer.known.texts
+                backlog.texts[head.key] = writer_of(session).known.texts
     return backlog

@@ -37,6 +37,7 @@ from limpet.errors import InvalidInput
 from limpet.model import NO_TEXTS, PAGE_MAX, Head, Texts, is_reserved, runnable_us, to_time, to_us
 from limpet.model.facts.phases import PHASES
 from limpet.session.wire import event_form, head_form, key_form, page_form
+from limpet.session.writer import writer_of
 from limpet.store.answers import plural
 from limpet.store.protocol import Order
 
@@ -227,7 +228,7 @@ def woken_by(woken: limpet.Activation) -> str:
 
 async def _status_of_one(lp: limpet.Limpet, key: limpet.Key) -> CommandResult:
     session = await lp.get(key, tail=0, untyped=True)
-    head, texts, now_us = session.head, session.writer.known.texts, to_us(lp.now())
+    head, texts, now_us = session.head, writer_of(session).known.texts, to_us(lp.now())
     form = {"at": _time(now_us), "status": session.status, "stop_reason": session.stop_reason}
     stopped = "" if session.stop_reason is None else f", stopped: {session.stop_reason}"
     ready = readiness(head, now_us)

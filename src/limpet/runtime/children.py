@@ -54,6 +54,7 @@ from limpet.session.creation import creation
 from limpet.session.runs.delegation import end_delegation
 from limpet.session.runs.setup import ALL_TOOLS, Permission, limits_of, strictest
 from limpet.session.session import Session
+from limpet.session.writer import writer_of
 
 if TYPE_CHECKING:
     from limpet.runtime.turn_log import TurnLog
@@ -145,7 +146,7 @@ def _first(
 def _creation(
     parent: Session[Any], key: Key, fields: Mapping[str, Any] | None, first: list[Draft]
 ) -> Commit:
-    journal, actor = parent.writer.journal, f"agent:{parent.app}"[:320]
+    journal, actor = writer_of(parent).journal, f"agent:{parent.app}"[:320]
     new = creation(
         journal,
         key.app,
@@ -196,13 +197,13 @@ class ChildEnd:
 
     async def commit(self, log: TurnLog, drafts: tuple[Prepared, ...], lease: Lease) -> None:
         """Close the child and notify its parent, in one commit, on the version it looked at."""
-        session, known = self._session, self._session.writer.known
+        session, known = self._session, writer_of(self._session).known
         head, delegation = known.head, children.delegation(known.head.facts)
         assert delegation is not None
         quiet = delegation.get("quiet")  # its parent was interrupted with it
         ended = None if quiet else await self._message()
         mine = Commit(session.key, drafts, head.version, lease.fence, uid=head.uid, release=lease)
-        journal, by = session.writer.journal, f"agent:{session.app}"[:320]
+        journal, by = writer_of(session).journal, f"agent:{session.app}"[:320]
         committed, recorded = await end_delegation(journal, head, mine, ended, log.prepare, by=by)
         known.absorb(committed, recorded)
 
@@ -239,7 +240,7 @@ async def commit_last(
 async def open_child(parent: Session[Any], key: Key) -> Session[Any]:
     """The session of this key, loaded, if it says that it works for this parent, whose log names
     it. Raises SessionNotFound if another session has the key."""
-    child: Session[Any] = Session(parent.writer.journal, key, actor=parent.actor, untyped=True)
+    child: Session[Any] = Session(writer_of(parent).journal, key, actor=parent.actor, untyped=True)
     await child.refresh(tail=0)
     if not children.works_for(child.head.facts, parent.key, parent.head.uid):
         raise SessionNotFound(key)

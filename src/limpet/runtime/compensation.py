@@ -53,6 +53,7 @@ from limpet.runtime.turn_log import (
 from limpet.session.life.policy import NOTHING, Lifecycle, call_function
 from limpet.session.logs import SESSION
 from limpet.session.session import Session
+from limpet.session.writer import writer_of
 
 _TYPES: Final = (
     INTENDED,
@@ -205,7 +206,7 @@ class EndedWake:
         compensations, retry_us = self._compensations, None
         fails = endings.ending_in(self._session.head.facts).get("fails", 0) + 1
         if again and fails <= self._retries:
-            retry_us = self._session.writer.journal.now_us() + self._retry_delay_us(fails)
+            retry_us = writer_of(self._session).journal.now_us() + self._retry_delay_us(fails)
         return endings.finished(compensations.done, compensations.left, retry_us=retry_us)
 
     async def _close(self, error: Exception | None) -> None:
@@ -245,7 +246,7 @@ class Compensations:
     def __init__(self, log: TurnLog, driver: Driver, lease_guard: LeaseGuard) -> None:
         self._log, self._driver, self._lease_guard = log, driver, lease_guard
         self._session: Session[Any] = log.session
-        policies = log.session.writer.journal.lifecycles
+        policies = writer_of(log.session).journal.lifecycles
         self._policy: Lifecycle = policies.get(log.session.app, NOTHING)
         self._all: list[Compensation] | None = None  # None: not read yet
 

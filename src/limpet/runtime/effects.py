@@ -50,6 +50,7 @@ from limpet.runtime.turn_log import (
 )
 from limpet.session.life.policy import NOTHING, Lifecycle
 from limpet.session.life.tools import HeldTool, ToolLocks, ToolUse
+from limpet.session.writer import writer_of
 
 OnUnknown: TypeAlias = Literal["ask", "retry"]
 BACKOFF_SECONDS: Final = 0.5
@@ -159,7 +160,7 @@ class EffectCall:
     def _check_compensation(self) -> None:
         """Refuse a name that this process cannot call: later would be too late."""
         name, session = self._effect.compensate, self._turn.session
-        policy: Lifecycle = session.writer.journal.lifecycles.get(session.app, NOTHING)
+        policy: Lifecycle = writer_of(session).journal.lifecycles.get(session.app, NOTHING)
         if name is not None and name not in policy.compensations:
             raise TurnMisused(
                 f"there is no compensation named {name!r}. Declare it with "

@@ -54,6 +54,7 @@ from limpet.session.runs.delegation import Kin, kin_of
 from limpet.session.runs.outcomes import MANAGED
 from limpet.session.session import Session
 from limpet.session.wire import time_form
+from limpet.session.writer import writer_of
 from limpet.store.protocol import Query
 
 LIMIT: Final = 20
@@ -142,7 +143,7 @@ class ToolCaller(msgspec.Struct, frozen=True):
         for made in await own.read_ids([created_id(id)]):
             if made.type == CHILD_CREATED and made.data is not None:
                 return await open_child(own, Key(made.data["app"], made.data["user"], id))
-        return Session(own.writer.journal, Key(own.app, own.user, id))
+        return Session(writer_of(own).journal, Key(own.app, own.user, id))
 
 
 class ManagedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -174,7 +175,7 @@ class SessionList(ManagedTool, frozen=True):
             return await SessionListChildren().run(caller)
         own = caller.session
         query = Query(app=own.app, user=own.user)
-        store = own.writer.journal.store
+        store = writer_of(own).journal.store
         page = await store.heads(query, cursor=self.cursor, limit=check_limit(self.limit))
         named = [head.key for head in page.items if "outcome" in head.facts]
         sessions = await store.load_many(named, tail=0) if named else ()
@@ -191,11 +192,11 @@ class SessionGetSnapshot(ManagedTool, frozen=True):
 
     async def run(self, caller: ToolCaller) -> Any:
         asked = await caller.other(self.id)
-        session: Session[Any] = Session(asked.writer.journal, asked.key)
+        session: Session[Any] = Session(writer_of(asked).journal, asked.key)
         await session.refresh(tail=0)
         used, left, parent = session.runs.usage, session.runs.budget, session.runs.parent
         return {
-            **head_shown(session.head, session.writer.known.texts),
+            **head_shown(session.head, writer_of(session).known.texts),
             "status": session.status,
             "state": {n: v for n, v in session.values.items() if not n.startswith("temp:")},
             "usage": {"turns": used.turns, "tokens": used.tokens, "cost": used.cost},
@@ -275,7 +276,7 @@ class SessionListChildren(ManagedTool, frozen=True):
 
     async def run(self, caller: ToolCaller) -> Any:
         own = caller.session
-        journal = own.writer.journal
+        journal = writer_of(own).journal
         sessions = await journal.store.load_many(list(await own.runs.children()), tail=0)
         of = (own.key, own.head.uid)
         at_work = [each for each in sessions if each and works_for(each.head.facts, *of)]
@@ -326,9 +327,9 @@ class SessionRunChild(ManagedTool, frozen=True):
             if not woken.ran:
                 break
             reasons.append(woken.reason)
-        child: Session[Any] = Session(caller.session.writer.journal, key)
+        child: Session[Any] = Session(writer_of(caller.session).journal, key)
         await child.refresh(tail=0)
-        shown = head_shown(child.head, child.writer.known.texts)
+        shown = head_shown(child.head, writer_of(child).known.texts)
         ended = bool((delegation(child.head.facts) or EMPTY).get("ended"))
         return {**shown, "cycles": len(reasons), "runs": reasons, "ended": ended}
 

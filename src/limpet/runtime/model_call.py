@@ -30,6 +30,7 @@ from limpet.runtime.run import TurnRun
 from limpet.runtime.turn_log import identity
 from limpet.session.conversing.shapes import Shape, safe_name
 from limpet.session.life.tools import Tool
+from limpet.session.writer import writer_of
 
 CALLS_MAX: Final = 128  # of tools, in one reply; what comes after is left out
 INPUT_BYTES_MAX: Final = 256 * 2**10  # of a tool; a larger one is answered with an error
@@ -181,7 +182,7 @@ class ModelCall:
     def _publish(self, data: Mapping[str, Any]) -> None:
         turn = self._turn
         draft = Draft(type="agent.message", data=data, id=self.id)
-        turn.session.writer.publish(turn.log.prepare(draft), self.attempt)
+        writer_of(turn.session).publish(turn.log.prepare(draft), self.attempt)
 
     def _message(self, whole: _Whole, model: Any, shape: Shape) -> Draft:
         data: dict[str, Any] = {"text": whole.text, "call": self._name}

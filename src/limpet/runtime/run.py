@@ -26,6 +26,7 @@ from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
 from limpet.session.runs.setup import Permission
 from limpet.session.session import Session
+from limpet.session.writer import writer_of
 from limpet.store.clock import steady_ns
 
 Stopped: TypeAlias = Literal["paused", "interrupted", "lost", "stopped", "mismatch", "ended"]
@@ -339,7 +340,7 @@ class TurnRun:
 
     @property
     def now_us(self) -> int:
-        return self.session.writer.journal.now_us()
+        return writer_of(self.session).journal.now_us()
 
     def working(self, outside: str | None = None) -> AbstractContextManager[None]:
         """Begin a call of the turn. Raises if the run was stopped, and TurnMisused for a verb that

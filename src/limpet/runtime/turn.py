@@ -47,6 +47,7 @@ from limpet.session.runs.setup import (
     permissions_within,
 )
 from limpet.session.session import Session
+from limpet.session.writer import writer_of
 
 if TYPE_CHECKING:
     from limpet.session.conversing.context import Context, Count, Summarize
@@ -71,7 +72,7 @@ class Turn:
         # What a person said when they interrupted the turn before: then it has no inputs.
         self.note = note
         self.revisits_set: list[Draft] = []  # for the closing commit
-        registry = run.session.writer.journal.lifecycle(run.session.app).tools
+        registry = writer_of(run.session).journal.lifecycle(run.session.app).tools
         self._use = ToolUse(run.session, registry)
         self._offered: dict[str, Tool] = {}  # the tools of the last model call, by safe name
 
@@ -419,7 +420,7 @@ class Turn:
         with self.run.working():
             session, learning = self.session, learning_of(kind, text)
             agent = self.agent_name
-            journal, by = session.writer.journal, session.actor or "system:runtime"
+            journal, by = writer_of(session).journal, session.actor or "system:runtime"
             await learn(journal, agent, learning, session.key, by)
             return learning
 
@@ -541,7 +542,7 @@ class TextStream:
         """To followers, in this process and in others; `attempt` says which run it is of."""
         turn = self._turn
         draft = Draft(type="agent.message", data={"text": text, "index": index}, id=self.id)
-        turn.session.writer.publish(turn.log.prepare(draft), turn.attempt)
+        writer_of(turn.session).publish(turn.log.prepare(draft), turn.attempt)
 
     async def _record(self, whole: str, reservation: Reservation) -> None:
         turn = self._turn

@@ -68,6 +68,7 @@ from limpet.model.facts.running.runs import (
 )
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
+from limpet.session.writer import writer_of
 
 EffectState: TypeAlias = Literal["intended", "succeeded", "failed", "unknown"]
 DIED: Final = "the worker stopped before the end of the run"
@@ -141,7 +142,7 @@ class TurnLog:
 
         Nobody looks at the session through this object again, so it does not learn what was left.
         """
-        writer = self.session.writer
+        writer = writer_of(self.session)
         known = writer.known
         last = Commit(
             known.key,
@@ -162,7 +163,7 @@ class TurnLog:
 
     def prepare(self, draft: Draft) -> Prepared:
         """A draft as this wake records it."""
-        journal = self.session.writer.journal
+        journal = writer_of(self.session).journal
         if draft.wake_id is None or draft.invocation_id is None:
             wake_id, turn_id = draft.wake_id or self.wake_id, draft.invocation_id or self.turn_id
             draft = structs.replace(draft, wake_id=wake_id, invocation_id=turn_id)
@@ -195,7 +196,7 @@ class TurnLog:
 
     def _named(self, drafts: list[Draft]) -> list[Draft]:
         """The drafts with ids, so that a lost answer can be asked for again."""
-        new_id = self.session.writer.journal.new_id
+        new_id = writer_of(self.session).journal.new_id
         return [d if d.id is not None else structs.replace(d, id=new_id()) for d in drafts]
 
     async def _send(
@@ -205,7 +206,7 @@ class TurnLog:
             try:
                 if beside:
                     return await self._commit_all(prepared, beside)
-                return await self.session.writer.commit(prepared)
+                return await writer_of(self.session).commit(prepared)
             except StoreError as error:  # its ids are given: what was recorded is found again
                 if not error.retryable or not left:
                     raise
@@ -215,7 +216,7 @@ class TurnLog:
     async def _commit_all(
         self, prepared: tuple[Prepared, ...], beside: tuple[Commit, ...]
     ) -> tuple[Event, ...]:
-        writer = self.session.writer
+        writer = writer_of(self.session)
         known, lease = writer.known, writer.lease
         fence = None if lease is None else lease.fence
         mine = Commit(known.key, prepared, None, fence, uid=known.uid)

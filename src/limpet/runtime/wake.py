@@ -84,6 +84,7 @@ from limpet.session.logs import SESSION
 from limpet.session.runs.runs import Harness, WakeOptions, Woken
 from limpet.session.runs.setup import check_permissions, permissions_for
 from limpet.session.session import Session
+from limpet.session.writer import writer_of
 from limpet.store.clock import steady_ns
 from limpet.store.protocol import Loaded
 
@@ -181,7 +182,7 @@ class Wake:
             migrations=options.migrations,
         )
         self._driver = Driver(lease.key)
-        self._wake_id = self.session.writer.journal.new_id()
+        self._wake_id = writer_of(self.session).journal.new_id()
         self._loaded: Loaded | None = None
 
     def stop(self, *, lost: bool) -> None:
@@ -240,7 +241,7 @@ class Wake:
         if not endings.is_left(self.session.head.facts):
             await self._lp.work.release(self.lease)
             return Woken(ran=ran, reason=phase, wake_id=self._wake_id)
-        wake_id = self.session.writer.journal.new_id()
+        wake_id = writer_of(self.session).journal.new_id()
         await EndedWake(
             self._log(wake_id, wake_id),
             self.lease,
@@ -263,7 +264,7 @@ class Wake:
     async def _turn(self, start: WakeStart) -> Woken:
         await self._rebind_tools()
         # Before anything is recorded: without its permissions it must not begin.
-        permissions = await permissions_for(self.session.writer, self._options.permissions)
+        permissions = await permissions_for(writer_of(self.session), self._options.permissions)
         log = self._log(start.turn_id, self._wake_id)
         log.begin(*start.drafts, self._started(start))
         if not start.has_turn:
@@ -299,7 +300,7 @@ class Wake:
         """Bind optional tools that the session lacks, once they are available."""
         if not degraded_in(self.session.head.facts):
             return
-        registry = self.session.writer.journal.lifecycle(self.session.app).tools
+        registry = writer_of(self.session).journal.lifecycle(self.session.app).tools
         try:
             fact = await returned(registry, self.session)
         except Exception as error:  # of the function that authorizes: the session goes on without
@@ -307,7 +308,7 @@ class Wake:
             SESSION.warning("tools not bound: session=%s error=%s", self.lease.key, name)
         else:
             if fact is not None:
-                writer = self.session.writer
+                writer = writer_of(self.session)
                 prepared = writer.journal.prepare(fact, self._worker)
                 try:
                     await writer.commit((prepared,), self.session.version)
@@ -373,7 +374,7 @@ class Wake:
 
     async def _listen(self) -> None:
         """Look at the head now, and when somebody else has recorded something; not too often."""
-        loop, hub = asyncio.get_running_loop(), self.session.writer.journal.hub
+        loop, hub = asyncio.get_running_loop(), writer_of(self.session).journal.hub
         with suppress(LimpetError):
             async with hub.listening(self.lease.key) as bell:
                 while not await self._is_stopped():
@@ -383,7 +384,7 @@ class Wake:
 
     async def _is_stopped(self) -> bool:
         """Stop the harness if somebody has interrupted or ended the session; True if so."""
-        store = self.session.writer.journal.store
+        store = writer_of(self.session).journal.store
         facts = (await store.load(self.lease.key, tail=0, scopes=False)).head.facts
         if runs.is_interrupted(facts):
             seq = runs.run_in(facts)["interrupt"]
@@ -451,7 +452,7 @@ class Wake:
 
     def _given_back(self, start: WakeStart) -> WakeEnd:
         """The worker stops: the next one goes on at once, and nothing counts as failed."""
-        now_us, why = self.session.writer.journal.now_us(), "the worker was stopped"
+        now_us, why = writer_of(self.session).journal.now_us(), "the worker was stopped"
         fact = runs.failed("worker.stopped", why, start.attempt, retry_us=now_us, counts=False)
         return WakeEnd("rescheduling", "error", why, drafts=[fact])
 
@@ -487,7 +488,7 @@ class Wake:
         if fails > self._options.retries:
             fact = runs.failed(code, message, start.attempt, effects=effects)
             return WakeEnd("retries_exhausted", "error", message, drafts=[fact], summary=message)
-        retry_us = self.session.writer.journal.now_us() + retry_delay_us(fails)
+        retry_us = writer_of(self.session).journal.now_us() + retry_delay_us(fails)
         fact = runs.failed(code, message, start.attempt, retry_us=retry_us, effects=effects)
         return WakeEnd("rescheduling", "error", message, drafts=[fact], summary=message)
 
@@ -519,7 +520,7 @@ async def load_all(wakes: Sequence[Wake]) -> None:
     """Read what was claimed together: many sessions cost little more than one. Where that is
     refused, each wake reads its own, and only the one it is about fails."""
     if len(wakes) > 1:
-        store = wakes[0].session.writer.journal.store
+        store = writer_of(wakes[0].session).journal.store
         with suppress(LimpetError):
             sessions = await store.load_many([wake.lease.key for wake in wakes], tail=TAIL)
             for wake, loaded in zip(wakes, sessions, strict=True):
@@ -559,10 +560,10 @@ async def open_wake(
     `loaded` is the session as it was read after its claim, with TAIL events.
     """
     now_us = lease.claimed_us  # by the store's clock
-    if loaded is None or not session.writer.take(loaded):
-        await session.writer.load(tail=TAIL)
+    if loaded is None or not writer_of(session).take(loaded):
+        await writer_of(session).load(tail=TAIL)
     if "resumes" in session.head.facts:  # it was suspended for idleness, and input waits
-        await session.writer.rouse()
+        await writer_of(session).rouse()
     facts = session.head.facts
     if session.head.phase != "active":
         return session.head.phase
@@ -584,7 +585,7 @@ async def _start_wake(
     overdue: dict[str, bool],
 ) -> WakeStart | str:
     facts = session.head.facts
-    turn, new_id = runs.turn_in(facts), session.writer.journal.new_id
+    turn, new_id = runs.turn_in(facts), writer_of(session).journal.new_id
     control = tuple([event.seq for event in pending if event.type in CONTROL])
     settling: list[Draft] = []
     records, died = TurnRecords(), False
@@ -611,7 +612,7 @@ async def _start_wake(
             records.answers[id] = answer.data
         start.by_default = bool(overdue)
     else:
-        texts = session.writer.known.texts
+        texts = writer_of(session).known.texts
         start = _new_turn(new_id(), pending, facts, lease, records, texts, redirect)
         if not start.has_turn and not settling and not control:
             return "nothing_pending"
@@ -683,7 +684,7 @@ async def _continued_turn(
         assert event is not None, "a turn's inputs are in its log"
         inputs.append(event)
     timers = tuple(turn["timers"])
-    revisits = revisits_of(session.head.facts, timers, session.writer.known.texts)
+    revisits = revisits_of(session.head.facts, timers, writer_of(session).known.texts)
     redirect = await _event_at(session, pending, turn.get("redirect"))
     return WakeStart(
         turn["id"],

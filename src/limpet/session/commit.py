@@ -43,6 +43,7 @@ from limpet.session.journal import Journal
 from limpet.session.known import changes_fields, own_ops
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
+from limpet.session.writer import upkeep_of, writer_of
 from limpet.store.protocol import Committed
 
 if TYPE_CHECKING:
@@ -203,13 +204,13 @@ class CommitBuilder:
 
         It is not tried again: if another writer was faster, the commit raises SessionConflict.
         """
-        typed = _checked(session).writer.typed
+        typed = writer_of(_checked(session)).typed
         if typed is None:
             raise InvalidInput("apply needs typed state. Open the session with a state_type.")
         known = self._know(session)
         typed.check(known.head)
         if known.head.schema_version is not None:
-            typed.prove(known.head, session.writer.known.fields)
+            typed.prove(known.head, writer_of(session).known.fields)
         planned = typed.plan(known.fields, update, _acting(session, actor))
         if not planned.ops and type is None:
             return
@@ -258,7 +259,7 @@ class CommitBuilder:
             assert expect is not None
             self.expect(session, expect)
         prepared = self._journal.prepare(draft, _checked(session).actor)
-        typed = session.writer.typed
+        typed = writer_of(session).typed
         if typed is not None and changes_fields(prepared):
             known = self._know(session)
             typed.check(known.head)
@@ -266,7 +267,7 @@ class CommitBuilder:
         self._put(session, prepared)
 
     def _check(self, session: Session[Any]) -> None:
-        self._check_place(_checked(session).writer.journal)
+        self._check_place(writer_of(_checked(session)).journal)
 
     def _put(self, session: Session[Any], prepared: Prepared) -> None:
         self._check(session)
@@ -299,7 +300,7 @@ class CommitBuilder:
         """State as this commit will leave it so far: one for a key, whatever object names it."""
         known = self._known.get(session.key)
         if known is None:
-            loaded = session.writer.known
+            loaded = writer_of(session).known
             if loaded.maybe_head is None:
                 raise SessionNotLoaded("the state")
             loaded.check_whole()
@@ -338,7 +339,7 @@ class CommitBuilder:
             by_key.setdefault(session.key, []).append(place)
         commits = tuple(self._commit(places) for places in by_key.values())
         for session in dict.fromkeys(self._sessions):
-            session.writer.known.check_temp(self._of(session))
+            writer_of(session).known.check_temp(self._of(session))
         try:
             answers = await self._send(commits)
         except StoreError as error:
@@ -352,7 +353,7 @@ class CommitBuilder:
         except SessionDeleted as error:
             for session in self._sessions:
                 if session.key == error.key:
-                    await session.internals.refuse_archived()
+                    await upkeep_of(session).refuse_archived()
             raise
         self.token = answers[-1].token
         events: dict[int, Event] = {}
@@ -360,7 +361,7 @@ class CommitBuilder:
             events.update(zip(places, answer.events, strict=True))
             for session in dict.fromkeys(self._sessions[place] for place in places):
                 mine = [self._drafts[p] if self._sessions[p] is session else None for p in places]
-                new, known = self._created.get(session.key), session.writer.known
+                new, known = self._created.get(session.key), writer_of(session).known
                 learn = known.begin if new is not None and new.session is session else known.absorb
                 learn(answer, tuple(mine))  # type: ignore[arg-type]  # all are its own
         self.events = tuple(events[place] for place in range(len(self._drafts)))
@@ -401,7 +402,7 @@ class CommitBuilder:
     def _is_classless(self, place: int) -> bool:
         """Whether this draft changes fields and was not checked against a State class."""
         session, draft = self._sessions[place], self._drafts[place]
-        return session.writer.classless and changes_fields(draft)
+        return writer_of(session).classless and changes_fields(draft)
 
 
 def _fence(sessions: Iterable[Session[Any]]) -> int | None:
@@ -416,7 +417,7 @@ def _fence(sessions: Iterable[Session[Any]]) -> int | None:
 
 def _uid(sessions: Iterable[Session[Any]]) -> str | None:
     """Which session is meant by the objects that have loaded it. Two of one key: one is gone."""
-    uids = {uid for session in sessions if (uid := session.writer.known.uid) is not None}
+    uids = {uid for session in sessions if (uid := writer_of(session).known.uid) is not None}
     leases = [session.lease for session in sessions if session.lease is not None]
     uids |= {lease.uid for lease in leases if lease.uid}
     if len(uids) > 1:

@@ -20,6 +20,7 @@ from limpet.session.arguments import check_actor, check_flag, check_untyped, own
 from limpet.session.documents import Documents, versioned
 from limpet.session.journal import Journal
 from limpet.session.session import Session
+from limpet.session.writer import writer_of
 
 if TYPE_CHECKING:
     from limpet.model.envelope.record import Envelope
@@ -85,7 +86,7 @@ def creation(
     if begins.typed is not None:
         check_untyped(untyped=untyped)
     session: Session[Any] = Session(journal, key, actor=bound, typed=begins.typed, untyped=untyped)
-    session.writer.known.check_temp((prepared,))
+    writer_of(session).known.check_temp((prepared,))
     return Creation(session, prepared, begins, reuse_deleted)
 
 

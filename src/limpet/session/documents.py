@@ -104,7 +104,7 @@ class Documents:
         self.collection, self.owner = _check_collection(collection), owner
         self.actor = check_actor(actor)
         self._user = WHOLE_STORE if owner is None else _check_owner(owner)
-        self.journal = journal
+        self._journal = journal
 
     def __repr__(self) -> str:
         of = "" if self.owner is None else f" of {self.owner[0]}/{self.owner[1]}"
@@ -126,7 +126,7 @@ class Documents:
         under it first. A deleted document can be put again: its versions count on.
         """
         put = Put(self, name, value, expect=expect, actor=actor, id=id)
-        _, (document,) = await commit_puts(self.journal, (), (put,))
+        _, (document,) = await commit_puts(self._journal, (), (put,))
         return document
 
     async def get(self, name: str, version: int | None = None) -> Document:
@@ -161,7 +161,7 @@ class Documents:
             raise InvalidQuery(f"prefix is the beginning of a name, not {described(prefix)}")
         app = self._mark + self.collection
         query = Query(app=app, user=self._user, order="key", reverse=False, prefix=prefix)
-        store = self.journal.store
+        store = self._journal.store
         page = await store.heads(query, cursor=cursor, limit=check_limit(limit), states=True)
         shown = [(h, page.states[h.key]) for h in page.items if h.key in page.states]
         items = [self.shown(_listed(head, state)) for head, state in shown if VALUE in state]
@@ -199,7 +199,7 @@ class Documents:
         """
         key, wanted = self.key(name), check_expect(expect)
         acting = (self.actor if actor is None else check_actor(actor)) or _NOBODY
-        draft, version = self.journal.prepare(document_deleted(actor=acting), None), 0
+        draft, version = self._journal.prepare(document_deleted(actor=acting), None), 0
         for _ in range(UPDATE_TRIES_MAX):
             newest = await self._read(key, 0, limit=1, reverse=True)
             version = newest[0].seq if newest and newest[0].type != DELETED else 0
@@ -208,7 +208,7 @@ class Documents:
             if not version:
                 return False
             try:
-                await self.journal.commit((Commit(key, (draft,), version),))
+                await self._journal.commit((Commit(key, (draft,), version),))
             except (SessionConflict, *_GONE):  # it was put, deleted or purged meanwhile
                 continue
             return True
@@ -220,8 +220,8 @@ class Documents:
         After that a put begins at version 1 again.
         """
         key = self.key(name)
-        removed = await self.journal.store.delete(key)
-        self.journal.hub.touch(key)
+        removed = await self._journal.store.delete(key)
+        self._journal.hub.touch(key)
         return removed
 
     def key(self, name: str) -> Key:
@@ -239,7 +239,7 @@ class Documents:
         """Versions as events; nothing if there is no such log."""
         how: dict[str, Any] = {"limit": limit, "reverse": reverse, "types": VERSIONS}
         try:
-            return await self.journal.store.read(key, after=after, **how)
+            return await self._journal.store.read(key, after=after, **how)
         except (*_GONE, SessionErased):
             return ()
 
@@ -296,7 +296,7 @@ class Put:
         interval: CheckpointInterval | None = None,
     ) -> None:
         """With an `interval` that was looked at: it is put between these two checkpoints."""
-        self.journal, self.documents, self.interval = documents.journal, documents, interval
+        self.journal, self.documents, self.interval = documents._journal, documents, interval
         documents.check(value)
         self.collection, self.key = documents.collection, documents.key(name)
         self.expect = self._over = check_expect(expect)

@@ -65,6 +65,7 @@ from limpet.session.runs.runs import RETRIES, Harness, OnMismatch, WakeOptions, 
 from limpet.session.runs.setup import Permission, Permissions, Vaults
 from limpet.session.session import Session
 from limpet.session.work import StoreWork
+from limpet.session.writer import writer_of
 from limpet.store import cursor as cursors
 from limpet.store.answers import Checked
 from limpet.store.cursor import check_app, check_position
@@ -316,7 +317,7 @@ class Limpet:
             (committed,) = await journal.commit((new.commit(),))
         except StoreFailed as error:  # its draft cannot be sent again: a creation takes no id of it
             raise StoreFailed(error.where, error.reason, "create") from error
-        session.writer.known.begin(committed, (new.draft,))
+        writer_of(session).known.begin(committed, (new.draft,))
         if committed.repeated:  # under a lost answer: its answer has no shared names
             await session.refresh()
         return session
@@ -391,7 +392,7 @@ class Limpet:
         session: Session[Any] = Session(journal, key, actor=actor, typed=typed, untyped=untyped)
         since_us = moment_us("since", since)
         seen = {"since_us": since_us, "at_least": check_token(at_least)}
-        await session.writer.load(tail=tail_of(tail, since), stub=True, **seen)  # type: ignore[arg-type]
+        await writer_of(session).load(tail=tail_of(tail, since), stub=True, **seen)  # type: ignore[arg-type]
         if session.head.facts.get("phase") == "archived":
             session = await _open_archived(session, tail_of(tail, since), archived=archived)
         if (
@@ -399,7 +400,7 @@ class Limpet:
             and session.head.schema_version is not None
             and not session.history.damaged
         ):
-            typed.prove(session.head, session.writer.known.fields)
+            typed.prove(session.head, writer_of(session).known.fields)
         return session
 
     @overload
@@ -530,7 +531,7 @@ class Limpet:
                 sessions.append(None)
                 continue
             session: Session[Mapping[str, Any]] = Session(self._journal, key, actor=actor)
-            session.writer.known.take(loaded)
+            writer_of(session).known.take(loaded)
             sessions.append(session)
         return tuple(sessions)
 
@@ -1034,21 +1035,21 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
         raise SessionArchived(session.key)
     if place(session.head.facts) is None:  # its log is still here
         return session
-    writer = session.writer
+    writer = writer_of(session)
     how: dict[str, Any] = {"actor": session.actor, "typed": writer.typed}
     how["untyped"] = not writer.classless
     try:
         apart = await read_archived(writer.journal, session.head)
     except ArchiveFailed:
         now: Session[Any] = type(session)(writer.journal, session.key, **how)
-        await now.writer.load(tail=tail, stub=True)
+        await writer_of(now).load(tail=tail, stub=True)
         if now.head.uid == session.head.uid:
             raise
         # It was unarchived meanwhile, and the file that its stub named is gone.
         is_back = now.head.phase != ARCHIVED
         return now if is_back else await _open_archived(now, tail, archived=archived)
     found: Session[Any] = type(session)(apart, session.key, **how)
-    await found.writer.load(tail=tail)
+    await writer_of(found).load(tail=tail)
     return found
 
 

@@ -79,12 +79,12 @@ from limpet.session.history.history import SessionHistory
 from limpet.session.history.point_in_time import When, fold_of, head_now
 from limpet.session.journal import Journal
 from limpet.session.known import Known
-from limpet.session.life.lifecycle import Internals, SessionLifecycle, SessionTools, acting
+from limpet.session.life.lifecycle import SessionLifecycle, SessionTools, SessionUpkeep, acting
 from limpet.session.life.policy import Transition
 from limpet.session.runs.outcomes import SessionOutcome
 from limpet.session.runs.runs import SessionRuns, status_at
 from limpet.session.runs.setup import SessionSetup
-from limpet.session.writer import Writer
+from limpet.session.writer import Writer, writer_of
 
 if TYPE_CHECKING:
     from limpet.model import Path
@@ -111,7 +111,7 @@ class Session(Generic[S]):
     """
 
     # A server may hold a hundred thousand: nothing is made before it is needed.
-    __slots__ = ("__weakref__", "_remembers", "actor", "key", "writer")
+    __slots__ = ("__weakref__", "_remembers", "_writer", "actor", "key")
 
     def __init__(
         self,
@@ -128,10 +128,10 @@ class Session(Generic[S]):
         self._remembers: Memory | None = None
         # For the rest of the package: what is known, and the way to write.
         how: dict[str, Any] = {"lease": lease, "typed": typed, "untyped": untyped}
-        self.writer = Writer(journal, Known(key), self, **how)
+        self._writer = Writer(journal, Known(key), self, **how)
 
     def __repr__(self) -> str:
-        known = self.writer.known
+        known = self._writer.known
         version = "not loaded" if known.maybe_head is None else f"version {known.version}"
         return f"<limpet.Session {self.key} {version}>"
 
@@ -152,21 +152,21 @@ class Session(Generic[S]):
     @property
     def lease(self) -> Lease | None:
         """The lease that everything written here is under, if any."""
-        return self.writer.lease
+        return self._writer.lease
 
     @property
     def head(self) -> Head:
         """Where the session stands: labels, pending inputs, timers, times."""
-        return self.writer.known.head
+        return self._writer.known.head
 
     @property
     def version(self) -> int:
         """The seq of the last event this object knows of."""
-        return self.writer.known.head.version
+        return self._writer.known.head.version
 
     @property
     def labels(self) -> Mapping[str, str]:
-        return self.writer.known.head.labels
+        return self._writer.known.head.labels
 
     @property
     def state(self) -> S:
@@ -174,7 +174,7 @@ class Session(Generic[S]):
 
         Raises SchemaViolation if what is stored does not fit the class.
         """
-        typed, known = self.writer.typed, self.writer.known
+        typed, known = self._writer.typed, self._writer.known
         if typed is None:
             return self.values  # type: ignore[return-value]  # S is a mapping then
         if known.maybe_head is None:
@@ -189,12 +189,12 @@ class Session(Generic[S]):
         The session's own fields are those of `version`; app: and user: names are as last loaded
         or written here (refresh reads them again).
         """
-        return self.writer.known.values
+        return self._writer.known.values
 
     @property
     def events(self) -> tuple[Event, ...]:
         """The loaded tail: the newest events this object knows of, without a gap."""
-        return self.writer.known.tail
+        return self._writer.known.tail
 
     @property
     def status(self) -> Status:
@@ -202,12 +202,12 @@ class Session(Generic[S]):
 
         It is running while a worker holds its lease.
         """
-        return status_at(self.writer.known.head, self.writer.journal.now_us())
+        return status_at(self._writer.known.head, self._writer.journal.now_us())
 
     @property
     def stop_reason(self) -> StopReason | None:
         """Why the last run stopped; None if there was none."""
-        head = self.writer.known.head
+        head = self._writer.known.head
         if head.phase in TERMINAL:
             return "terminated"
         found: StopReason | None = run_in(head.facts).get("stop")
@@ -216,20 +216,20 @@ class Session(Generic[S]):
     @property
     def blocked_on(self) -> tuple[Request, ...]:
         """What its turn waits for: answer with confirm or answer."""
-        known = self.writer.known
+        known = self._writer.known
         return open_requests(known.head.facts, known.texts)
 
     @property
     def phase(self) -> Phase:
         """init, active, suspended, resumed, completed, terminated or archived."""
-        return self.writer.known.head.phase
+        return self._writer.known.head.phase
 
     # --- facets --------------------------------------------------------------------------------
 
     @property
     def history(self) -> SessionHistory[S]:
         """The past: state at a time, diff, blame, bisect, lineage, checkpoints, retention."""
-        return SessionHistory(self.writer)
+        return SessionHistory(self._writer)
 
     @property
     def lifecycle(self) -> SessionLifecycle:
@@ -244,22 +244,22 @@ class Session(Generic[S]):
     @property
     def runs(self) -> SessionRuns:
         """Wakes and their traces, usage and budget, parent and children."""
-        return SessionRuns(self.writer)
+        return SessionRuns(self._writer)
 
     @property
     def blobs(self) -> SessionBlobs:
         """Large contents beside the log."""
-        return SessionBlobs(self.writer)
+        return SessionBlobs(self._writer)
 
     @property
     def outcome(self) -> SessionOutcome:
         """What the session is to achieve, and how far it is."""
-        return SessionOutcome(self.writer)
+        return SessionOutcome(self._writer)
 
     @property
     def setup(self) -> SessionSetup:
         """Agent, environment, permissions, resources and vaults."""
-        return SessionSetup(self.writer)
+        return SessionSetup(self._writer)
 
     @property
     def memory(self) -> Memory:
@@ -278,7 +278,7 @@ class Session(Generic[S]):
         SessionArchived, if its log was moved to the archive. Typed state of another MAJOR is
         migrated, which is recorded. Raises MigrationError then.
         """
-        await self.writer.load(tail=check_tail(tail))
+        await self._writer.load(tail=check_tail(tail))
         return self
 
     def envelope(self, *, format: Format = "json") -> bytes:
@@ -289,14 +289,14 @@ class Session(Generic[S]):
         from limpet.model.envelope import envelope as envelopes
 
         head = self.head
-        if not self.writer.known.is_loaded:
+        if not self._writer.known.is_loaded:
             raise SessionNotLoaded("the state")
-        self.writer.known.check_whole()
+        self._writer.known.check_whole()
         return envelopes.encode(
-            self.writer.known.fields,
+            self._writer.known.fields,
             schema_version=head.schema_version,
             state_version=head.version,
-            serialized_at_us=self.writer.journal.now_us(),
+            serialized_at_us=self._writer.journal.now_us(),
             format=format,
         )
 
@@ -323,7 +323,7 @@ class Session(Generic[S]):
         if before is not None:  # seqs are dense: no more can lie between; 1 asks if it is there
             limit = max(1, min(limit, before - after - 1))
         start = (before or 0) if reverse else after
-        page = await self.writer.journal.store.read(
+        page = await self._writer.journal.store.read(
             self.key, after=start, limit=limit, reverse=reverse, types=check_types(types)
         )
         return tuple([e for e in page if after < e.seq and (before is None or e.seq < before)])
@@ -331,7 +331,7 @@ class Session(Generic[S]):
     async def read_ids(self, ids: Iterable[str]) -> tuple[Event, ...]:
         """The events of this session's own log with these ids, in their order; no unknown ones."""
         wanted = check_ids(ids)
-        return await self.writer.journal.store.read_ids(self.key, wanted) if wanted else ()
+        return await self._writer.journal.store.read_ids(self.key, wanted) if wanted else ()
 
     def follow(
         self, *, after: int = 0, types: Iterable[str] | None = None, partials: bool = True
@@ -344,7 +344,7 @@ class Session(Generic[S]):
         Ends with SessionDeleted when the session is deleted, StoreClosed when Limpet is closed,
         FollowerBehind when partials pile up unread.
         """
-        journal, after = self.writer.journal, check_seq(after)
+        journal, after = self._writer.journal, check_seq(after)
         journal.check_open()
         check_flag("partials", partials)
         return journal.hub.follow(self.key, after, check_types(types), partials=partials)
@@ -356,7 +356,7 @@ class Session(Generic[S]):
         store. Who processes them calls again until nothing is left: a page of large ones ends
         early, as that of `read` does. The cost grows with what is pending.
         """
-        return await self.writer.journal.store.pending_inputs(self.key, limit=check_limit(limit))
+        return await self._writer.journal.store.pending_inputs(self.key, limit=check_limit(limit))
 
     async def messages(self, *, correlation_id: str | None = None) -> list[Message]:
         """The whole conversation, the oldest message first; or one of several that the session
@@ -438,7 +438,7 @@ class Session(Generic[S]):
         migrates it first. SessionTyped if it would change typed state and this object has no State
         class.
         """
-        writer = self.writer
+        writer = self._writer
         draft = Draft(
             type=type,
             data=data,
@@ -452,7 +452,7 @@ class Session(Generic[S]):
             id=id,
             input=input,
         )
-        prepared = self.writer.journal.prepare(traced(draft, trace), self.actor)
+        prepared = self._writer.journal.prepare(traced(draft, trace), self.actor)
         if partial:
             return writer.publish(prepared, check_attempt(attempt))
         if attempt != 1:
@@ -469,11 +469,11 @@ class Session(Generic[S]):
         """Record several events in order, all or nothing."""
         actor = self._acting(actor)
         drafts = list(check_many(drafts))
-        prepared = tuple([self.writer.journal.prepare(draft, actor) for draft in drafts])
+        prepared = tuple([self._writer.journal.prepare(draft, actor) for draft in drafts])
         may_repeat = any([draft.id is not None for draft in drafts])
         if not prepared:
             return ()
-        return await self.writer.append(prepared, check_expect(expect), may_repeat=may_repeat)
+        return await self._writer.append(prepared, check_expect(expect), may_repeat=may_repeat)
 
     async def update(
         self,
@@ -500,7 +500,7 @@ class Session(Generic[S]):
         """
         check_change(change)
         draft = traced(drafted(type, data=data, actor=self._acting(actor), id=id), trace)
-        return await self.writer.update(change, draft)
+        return await self._writer.update(change, draft)
 
     @overload
     async def apply(
@@ -546,18 +546,18 @@ class Session(Generic[S]):
         With a `type` the event is yours, with its data; else it is a state.updated. With
         `expect=n` it is recorded only if the session is at version n, else SessionConflict.
         """
-        if self.writer.typed is None:
+        if self._writer.typed is None:
             raise InvalidInput(
                 "apply needs typed state. Open the session with get(key, state_type=MyState)."
             )
         draft = traced(drafted(type, data=data, actor=self._acting(actor), id=id), trace)
-        return await self.writer.apply(update, draft, check_expect(expect))
+        return await self._writer.apply(update, draft, check_expect(expect))
 
     async def record(self, *facts: Fact, actor: str | None = None) -> tuple[Event, ...]:
         """Record facts about the session, as limpet.facts makes them, in order, all or nothing."""
         acting = self._acting(actor)
-        prepared = tuple([self.writer.journal.prepare(check_fact(fact), acting) for fact in facts])
-        return await self.writer.commit(prepared) if prepared else ()
+        prepared = tuple([self._writer.journal.prepare(check_fact(fact), acting) for fact in facts])
+        return await self._writer.commit(prepared) if prepared else ()
 
     def append_soon(
         self,
@@ -596,10 +596,10 @@ class Session(Generic[S]):
             id=id,
             input=input,
         )
-        prepared = self.writer.journal.prepare(traced(draft, trace), self.actor)
+        prepared = self._writer.journal.prepare(traced(draft, trace), self.actor)
         if prepared.temp_ops:
             raise InvalidEvent("temp: names are not queued. Set them with append")
-        return self.writer.journal.queue.add(self.key, self.writer, prepared)
+        return self._writer.journal.queue.add(self.key, self._writer, prepared)
 
     async def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event:
         """Set labels; None takes one off. Labels are for finding sessions: lp.list(labels=…)."""
@@ -656,8 +656,8 @@ class Session(Generic[S]):
             raise InvalidInput("the note of an interrupt is a text that is not empty.")
         data = {} if note is None else {"note": note}
         draft = Draft(type=INTERRUPT, data={**data, "at": "now"})
-        prepared = self.writer.journal.prepare(draft, self.writer.acting(actor))
-        return (await self.writer.commit((prepared,)))[0]
+        prepared = self._writer.journal.prepare(draft, self._writer.acting(actor))
+        return (await self._writer.commit((prepared,)))[0]
 
     # --- its past ------------------------------------------------------------------------------
 
@@ -680,7 +680,7 @@ class Session(Generic[S]):
         """
         from limpet.session.history.branches import record_fork
 
-        writer, bound = self.writer, check_actor(self.actor if actor is None else actor)
+        writer, bound = self._writer, check_actor(self.actor if actor is None else actor)
         journal, typed = writer.journal, writer.typed
         head = await head_now(writer)
         fold = await fold_of(writer, head.version if at is None else at)
@@ -691,7 +691,7 @@ class Session(Generic[S]):
         untyped = typed is None and not writer.classless
         how = {"actor": bound, "typed": again, "untyped": untyped}
         fork = type(self)(journal, key, **how)
-        fork.writer.known.begin(made, drafts)
+        writer_of(fork).known.begin(made, drafts)
         return fork
 
     async def rewind(self, when: When, *, actor: str | None = None) -> Rewound:
@@ -704,8 +704,8 @@ class Session(Generic[S]):
         """
         from limpet.session.history.rewind import rewind
 
-        fold = await fold_of(self.writer, when)
-        return await rewind(self.writer, fold, actor=self._acting(actor), data={})
+        fold = await fold_of(self._writer, when)
+        return await rewind(self._writer, fold, actor=self._acting(actor), data={})
 
     async def merge(
         self,
@@ -728,11 +728,11 @@ class Session(Generic[S]):
         from limpet.session.history.branches import merge_session
 
         if isinstance(other, Session):
-            if other.writer.journal is not self.writer.journal:
+            if writer_of(other).journal is not self._writer.journal:
                 raise InvalidInput(f"{other.key} is open in another store. Copy it here first.")
             other = other.key
         return await merge_session(
-            self.writer,
+            self._writer,
             key_of(other),
             policy=policy or escalate,
             policies=policies,
@@ -752,7 +752,7 @@ class Session(Generic[S]):
         from limpet.session.history.checkpoints import checkpoint
 
         return await checkpoint(
-            self.writer, CheckpointRequest(trigger, full, self._acting(actor), manual=True)
+            self._writer, CheckpointRequest(trigger, full, self._acting(actor), manual=True)
         )
 
     # --- its life ------------------------------------------------------------------------------
@@ -761,7 +761,7 @@ class Session(Generic[S]):
         """Begin the work: from init, or from resumed. Raises InvalidTransition, GuardFailed."""
         from limpet.session.life.transitions import load_to_move
 
-        await load_to_move(self.writer, "activate")
+        await load_to_move(self._writer, "activate")
         event: PhaseEvent = "reactivate" if self.phase == RESUMED else "activate"
         return (await self._move(event, actor=actor))[-1]
 
@@ -799,20 +799,18 @@ class Session(Generic[S]):
 
         return await archive_session(self, acting(self, actor))
 
-    # --- for the rest of the package -----------------------------------------------------------
+    # --- private -------------------------------------------------------------------------------
 
     @property
-    def internals(self) -> Internals:
-        """What other modules ask of a session and users have no use for."""
-        return Internals(self, self._remembers)
-
-    # --- private -------------------------------------------------------------------------------
+    def _upkeep(self) -> SessionUpkeep:
+        """For the modules below: see `writer.upkeep_of`."""
+        return SessionUpkeep(self, self._remembers)
 
     async def _answer(self, type: str, data: Mapping[str, Any], actor: str | None) -> Event:
         """Recorded on the version at which the request was seen: the commit refuses a second
         answer, and an answer of the wrong kind."""
-        writer, id = self.writer, data["request_id"]
-        prepared = writer.journal.prepare(Draft(type=type, data=data), self.writer.acting(actor))
+        writer, id = self._writer, data["request_id"]
+        prepared = writer.journal.prepare(Draft(type=type, data=data), self._writer.acting(actor))
         for left in reversed(range(UPDATE_TRIES_MAX)):
             await writer.load(tail=_TAIL)
             facts = writer.known.head.facts
@@ -828,7 +826,7 @@ class Session(Generic[S]):
 
     async def _check_asked(self, id: str) -> NoReturn:
         """The turn of this request is over, or there never was one: the log knows."""
-        asked = await self.writer.journal.store.read_ids(self.key, [asked_id(id)])
+        asked = await self._writer.journal.store.read_ids(self.key, [asked_id(id)])
         raise (RequestAnswered if asked else RequestNotFound)(self.key, id)
 
     def _acting(self, actor: str | None) -> str | None:

@@ -23,6 +23,7 @@ from limpet.session.arguments import (
 )
 from limpet.session.logs import SESSION, lease_lost
 from limpet.session.session import Session
+from limpet.session.writer import writer_of
 from limpet.store.leases import Leases
 from limpet.store.protocol import Page, Query
 
@@ -144,7 +145,7 @@ class StoreWork:
             raise InvalidInput(f"session {session.key} is not a dead letter. Send it an input.")
         by = check_actor(actor) or "system:operator"
         prepared = self._journal.prepare(requeued(), by)
-        return (await session.writer.commit((prepared,), session.version))[0]
+        return (await writer_of(session).commit((prepared,), session.version))[0]
 
     async def sweep(self, *, limit: int = 1_000) -> Swept:
         """Act on every timeout that has passed, for at most so many sessions; what was done.

@@ -24,9 +24,20 @@ from limpet.errors import (
     SessionDeleted,
     SessionFenced,
 )
-from limpet.model import UPDATE_TRIES_MAX, Commit, Draft, Event, Fact, Head, Lease, Prepared, Reads
+from limpet.model import (
+    UPDATE_TRIES_MAX,
+    Commit,
+    Draft,
+    Event,
+    Fact,
+    Head,
+    Key,
+    Lease,
+    Prepared,
+    Reads,
+)
 from limpet.model.facts.archive import is_stub
-from limpet.model.facts.phases import roused_us
+from limpet.model.facts.phases import Phase, roused_us
 from limpet.session.arguments import check_actor
 from limpet.session.documents import Put, commit_puts
 from limpet.session.journal import Journal
@@ -46,8 +57,9 @@ _PAUSE_SECONDS_MAX: Final = 0.002
 _MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch, SessionCorrupt)
 
 
-class Standby(Protocol):
-    """What is asked about a session that is suspended or archived: see `life.lifecycle`."""
+class Upkeep(Protocol):
+    """The work of `life` that writing brings about, on a session that is suspended, archived or
+    ending: see `life.lifecycle`."""
 
     async def rouse(self) -> None:
         """Resume the session: input was recorded that ends its suspension."""
@@ -58,17 +70,49 @@ class Standby(Protocol):
         ...
 
     async def stub(self) -> Head | None:
-        """What stands in the store for this session while its log is in the archive."""
+        """Return what stands in the store for this session while its log is in the archive."""
+        ...
+
+    def begin_memory(self) -> None:
+        """Begin with empty working memory; the other layers stay as they are."""
+        ...
+
+    async def release(self) -> None:
+        """Give back what a session holds only while it works: exclusive tools, working memory."""
         ...
 
 
-class Owner(Protocol):
-    """What a Writer needs of the object that it writes for: a Session."""
+class Handle(Protocol):
+    """A session, as the modules below it see it: `session.Session` is the one class."""
 
+    key: Key
     actor: str | None  # migrates, if a load has to
+    _writer: Writer
 
     @property
-    def internals(self) -> Standby: ...
+    def app(self) -> str: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def head(self) -> Head: ...
+    @property
+    def phase(self) -> Phase: ...
+    @property
+    def _upkeep(self) -> Upkeep: ...
+
+    async def record(self, *facts: Fact, actor: str | None = None) -> tuple[Event, ...]: ...
+
+
+def writer_of(session: Handle) -> Writer:
+    """Return the writer of a session, for the rest of the package."""
+    return session._writer
+
+
+def upkeep_of(session: Handle) -> Upkeep:
+    """Return what a session needs done beside its writes, for the rest of the package."""
+    return session._upkeep
 
 
 class Writer:
@@ -80,7 +124,7 @@ class Writer:
         self,
         journal: Journal,
         known: Known,
-        owner: Owner,
+        owner: Handle,
         *,
         lease: Lease | None,
         typed: Typed[Any] | None,
@@ -122,7 +166,7 @@ class Writer:
                 raise SessionArchived(head.key)
             self.known.take(loaded)
         except SessionDeleted:
-            await self._owner.internals.refuse_archived()
+            await self._owner._upkeep.refuse_archived()
             raise
         if moved is not None:
             self.known.absorb(moved, (None,))
@@ -190,12 +234,12 @@ class Writer:
         Raises SessionDeleted if it was deleted, SessionEnded if it is archived, SessionArchived if
         it is on its way.
         """
-        stub = await self._owner.internals.stub()
+        stub = await self._owner._upkeep.stub()
         if stub is not None:
             there = structs.replace(commit, uid=stub.uid, expect=None, fence=None)
             with suppress(SessionDeleted):  # or else the stub is gone by now
                 return (await self.journal.commit((there,)))[0].events
-        await self._owner.internals.refuse_archived()
+        await self._owner._upkeep.refuse_archived()
         return (await self.journal.commit((commit,)))[0].events  # it was deleted, or is back
 
     # --- for the queue: see `queueing.queue` ---------------------------------------------------
@@ -218,7 +262,7 @@ class Writer:
 
     async def rouse(self) -> None:
         """Resume the session, which was suspended until input came."""
-        await self._owner.internals.rouse()
+        await self._owner._upkeep.rouse()
         await self.load(tail=_TAIL)
 
     def refused(self, error: Exception) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import limpet
 from limpet.model.limits import REQUESTS_MAX
+from limpet.session.writer import writer_of
 from tests.support.agents import Bank, World, a_world
 
 
@@ -956,8 +957,8 @@ async def test_a_fold_keeps_the_words_of_events_and_nothing_else_of_them(world: 
     too_long = {"title": "x" * 100_000, "criteria": []}
     await session.append("user.define_outcome", too_long, actor="user:ada")
     words = [{"name": "rate", "input": {"of": "eur"}}, wanted]
-    assert list(session.writer.known.texts.values()) == words
+    assert list(writer_of(session).known.texts.values()) == words
     again = await world.lp.get(session.key)
-    assert [dict(each) for each in again.writer.known.texts.values()] == words
+    assert [dict(each) for each in writer_of(again).known.texts.values()] == words
     assert again.outcome is not None
     assert (again.outcome.current.title, again.blocked_on[0].input) == ("paid", {"of": "eur"})

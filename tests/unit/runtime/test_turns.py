@@ -12,6 +12,7 @@ import pytest
 import limpet
 from limpet.model.facts.running import revisits_of
 from limpet.model.limits import REVISITS_PER_TURN_MAX, TIMERS_MAX
+from limpet.session.writer import writer_of
 from tests.support.agents import Bank, World, a_world
 
 
@@ -397,7 +398,7 @@ async def test_a_revisit_is_replaced_when_asked(world: World) -> None:
 
     await world.begin("hi")
     await world.work(harness)
-    known = world.session.writer.known
+    known = writer_of(world.session).known
     (revisit,) = revisits_of(known.head.facts, ["revisit:k"], known.texts)
     assert (revisit.reason, revisit.priority) == ("new", "high")
 

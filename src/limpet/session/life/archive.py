@@ -69,7 +69,6 @@ from limpet.model.keys import ARCHIVE_LOGS as LOGS
 from limpet.model.keys import ARCHIVE_MOVES as UNDER_WAY
 from limpet.model.keys import ARCHIVE_STUBS as STUBS
 from limpet.session.documents import WHOLE_STORE, Internal, Put
-from limpet.session.handle import Handle
 from limpet.session.history.checkpoints import StoreCheckpoints
 from limpet.session.journal import Journal
 from limpet.session.life.archive_storage import Archive, folder_of, home_of, name_of
@@ -79,6 +78,7 @@ from limpet.session.logs import SESSION
 from limpet.session.move.attachments import load_log
 from limpet.session.move.import_export import adopt_bundle, export_session, prove_bundle
 from limpet.session.runs.delegation import children_elsewhere, head_of
+from limpet.session.writer import Handle, writer_of
 from limpet.store.coding.files import FileSeal, SealedPath, file_seal, is_sealed
 from limpet.store.memory import MemoryStore
 from limpet.store.pager import each_head
@@ -102,12 +102,12 @@ async def archive_session(
 
     Raises InvalidTransition if there is nothing to go on with.
     """
-    journal, archive = session.writer.journal, session.writer.journal.archive
+    journal, archive = writer_of(session).journal, writer_of(session).journal.archive
     done = Transition(ARCHIVED, ("move_to_archive",), None, ARCHIVED, "archive")
     if await _is_left(session):
         puts: tuple[Put, ...] = ()
         if archive is not None:  # with the transition: whoever comes next knows what is left to do
-            puts = (_wanted(session.writer.known.head, journal, "archive", actor),)
+            puts = (_wanted(writer_of(session).known.head, journal, "archive", actor),)
         (done,) = await PhaseChange(
             session, ("archive",), reason=reason, actor=actor, release=release, puts=puts
         ).run()
@@ -121,11 +121,11 @@ async def archive_session(
 async def _is_left(session: Handle) -> bool:
     """True if the transition is still to be made; if not, rows may still have to be moved."""
     try:
-        await session.writer.load(tail=1)
+        await writer_of(session).load(tail=1)
     except SessionArchived:
         rule(ARCHIVED, "archive")  # raises: the table has no such transition
-    head = session.writer.known.head
-    if head.phase == ARCHIVED and session.writer.journal.archive is None:
+    head = writer_of(session).known.head
+    if head.phase == ARCHIVED and writer_of(session).journal.archive is None:
         rule(ARCHIVED, "archive")
     return head.phase != ARCHIVED
 
@@ -183,7 +183,7 @@ async def unarchive_session(session: Handle, actor: str) -> Transition:
 
     Raises InvalidTransition if it is not archived.
     """
-    journal, key = session.writer.journal, session.key
+    journal, key = writer_of(session).journal, session.key
     for left in reversed(range(UPDATE_TRIES_MAX)):
         head = (await journal.store.load(key, tail=0, scopes=False)).head
         try:
@@ -263,8 +263,8 @@ def _said(head: Head, what: str) -> dict[str, Any]:
 
 async def _reopen(session: Handle, actor: str) -> Transition:
     """The transition back to the phase that it was archived from. Raises InvalidTransition."""
-    await session.writer.load(tail=1)
-    before = session.writer.known.head.facts.get("archived_from")
+    await writer_of(session).load(tail=1)
+    before = writer_of(session).known.head.facts.get("archived_from")
     (done,) = await PhaseChange(session, ("unarchive",), actor=actor, to=before).run()
     return done
 
@@ -394,7 +394,7 @@ async def stub_of(journal: Journal, key: Key, uid: str | None) -> Head | None:
 
 async def finish(session: Handle) -> bool:
     """Finish a move of this session that was interrupted. False if there is none."""
-    journal, key = session.writer.journal, session.key
+    journal, key = writer_of(session).journal, session.key
     intent = await _intent(journal, key)
     if intent is None:
         return False

@@ -19,8 +19,8 @@ from limpet.model.facts import (
 )
 from limpet.model.facts.timeouts import renewed
 from limpet.session.arguments import check_actor, check_lease_seconds, timer_at
-from limpet.session.handle import Handle
 from limpet.session.life.policy import refusal
+from limpet.session.writer import Handle, writer_of
 
 if TYPE_CHECKING:
     from limpet.model import Head, Lease
@@ -40,7 +40,7 @@ class SessionLifecycle:
     @property
     def timeouts(self) -> Timeouts | None:
         """Return after what times a sweep suspends, ends or deletes it; None: never."""
-        return self._session.writer.known.head.timeouts
+        return writer_of(self._session).known.head.timeouts
 
     async def set_timeouts(self, timeouts: Timeouts, *, actor: str | None = None) -> Event:
         """Replace its timeouts. `lp.work.sweep()` acts on them."""
@@ -56,8 +56,11 @@ class SessionLifecycle:
         for ("active", "renew") refuses.
         """
         fact, doer = renewed(idle), check_actor(actor) or self._session.actor
-        await self._session.writer.load(tail=20)
-        head, now_us = self._session.writer.known.head, self._session.writer.journal.now_us()
+        await writer_of(self._session).load(tail=20)
+        head, now_us = (
+            writer_of(self._session).known.head,
+            writer_of(self._session).journal.now_us(),
+        )
         if doer is None:
             raise GuardFailed(
                 head.phase, "renew", f"nobody is named: pass actor='user:{self._session.user}'"
@@ -66,8 +69,10 @@ class SessionLifecycle:
             raise GuardFailed(head.phase, "renew", f"{doer} is not its owner")
         if any(why == "absolute" and at_us <= now_us for why, at_us in deadlines(head)):
             raise GuardFailed(head.phase, "renew", "its absolute timeout has passed")
-        guard = self._session.writer.journal.lifecycle(self._session.app).guards.get(
-            ("active", "renew")
+        guard = (
+            writer_of(self._session)
+            .journal.lifecycle(self._session.app)
+            .guards.get(("active", "renew"))
         )
         if guard is not None and (reason := await refusal(guard, self._session)):
             raise GuardFailed(head.phase, "renew", reason)
@@ -78,13 +83,15 @@ class SessionLifecycle:
         """Seconds in each phase, up to now or to its end, the active ratio, and suspensions."""
         from limpet.session.life.transitions import durations
 
-        return durations(self._session.writer.known.head, self._session.writer.journal.now_us())
+        return durations(
+            writer_of(self._session).known.head, writer_of(self._session).journal.now_us()
+        )
 
     @property
     def suspended_often(self) -> bool:
         """True if it is suspended more often a day than the app's policy allows."""
         return self.durations.exceeds(
-            self._session.writer.journal.lifecycle(self._session.app).suspensions_per_day
+            writer_of(self._session).journal.lifecycle(self._session.app).suspensions_per_day
         )
 
     async def set_timer(
@@ -103,7 +110,7 @@ class SessionLifecycle:
         A kind="deadline" is when the session should end: lp.work.sweep() terminates it then. It
         makes no session due, and is shown by limpet.deadline_at.
         """
-        at = timer_at(at, self._session.writer.journal.now_us())
+        at = timer_at(at, writer_of(self._session).journal.now_us())
         return (await self._session.record(timer_set(name, at, kind=kind), actor=actor))[0]
 
     async def clear_timer(self, name: str, *, actor: str | None = None) -> Event:
@@ -126,7 +133,7 @@ class SessionTools:
     @property
     def bound(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the bound tools by name: version, required, permission and so on."""
-        return tools_in(self._session.writer.known.head.facts)
+        return tools_in(writer_of(self._session).known.head.facts)
 
     async def bind(
         self,
@@ -143,7 +150,7 @@ class SessionTools:
         from limpet.session.life.tools import bind, check_bindable
 
         check_bindable(registry, names)
-        await self._session.writer.load(tail=20)
+        await writer_of(self._session).load(tail=20)
         found = {name: registry.resolve(name) for name in names or registry.names}
         wanted = {name: {} if tool is None else tool.binding for name, tool in found.items()}
         bound = await bind(registry, wanted, self._session)
@@ -170,9 +177,9 @@ def acting(session: Handle, actor: str | None) -> str:
     return check_actor(actor) or session.actor or LIFECYCLE_ACTOR
 
 
-class Internals:
+class SessionUpkeep:
     """What the package asks of a session and its users do not: when it is suspended or archived,
-    and when it stops working. The modules below know it as `writer.Standby`, `handle.Holder`."""
+    and when it stops working. The modules below know it as `writer.Upkeep`."""
 
     __slots__ = ("_memory", "_session")
 
@@ -189,7 +196,7 @@ class Internals:
         """Return the stub that stands for this session while its log is in the archive."""
         from limpet.session.life.archive import stub_of
 
-        writer = self._session.writer
+        writer = writer_of(self._session)
         return await stub_of(writer.journal, self._session.key, writer.known.uid)
 
     async def rouse(self) -> None:
@@ -197,7 +204,7 @@ class Internals:
         from limpet.session.life.transitions import resume_on_input
 
         session = self._session
-        other = type(session)(session.writer.journal, session.key, untyped=True)  # type: ignore[call-arg]  # a Session
+        other = type(session)(writer_of(session).journal, session.key, untyped=True)  # type: ignore[call-arg]  # a Session
         await resume_on_input(other)
 
     def begin_memory(self) -> None:

@@ -40,12 +40,12 @@ from limpet.model.facts.running.children import delegation
 from limpet.model.values import round_trip, settle
 from limpet.session.conversing.shapes import text_of
 from limpet.session.documents import Document, Documents, Internal, Put, Removal, commit_puts
-from limpet.session.handle import Handle
 from limpet.session.history.checkpoint_interval import CheckpointInterval
 from limpet.session.history.checkpoint_log import Checkpoint
 from limpet.session.journal import Journal
 from limpet.session.runs.buffers import Buffers
 from limpet.session.runs.delegation import parent_of
+from limpet.session.writer import Handle, writer_of
 from limpet.store.pager import each_head
 from limpet.store.protocol import Query
 
@@ -77,7 +77,7 @@ class Memory(Buffers):
     """The layers of one session, and its buffers."""
 
     def __init__(self, session: Handle) -> None:
-        journal = session.writer.journal.documents
+        journal = writer_of(session).journal.documents
         self._session, self._working = session, WorkingMemory()
         self._own = Internal(journal, COLLECTION, owner=(session.app, session.user))
         self._interval = CheckpointInterval(journal, session.key)
@@ -117,7 +117,7 @@ class Memory(Buffers):
 
     def _by_head(self, made: Callable[[Head | None], Layer]) -> Layer:
         """A layer whose place the head decides: whom the session works for, or on what."""
-        head = self._session.writer.known.maybe_head
+        head = writer_of(self._session).known.maybe_head
         return UnreadLayer(self._session, made) if head is None else made(head)
 
     def layer(self, name: LayerName) -> WorkingMemory | Layer:
@@ -205,9 +205,12 @@ class Layer:
         if not self._own:
             return await self._documents.put(name, value, actor=actor)
         # Only while the session is there: another under its key would begin with it.
-        uid, put = self._session.writer.known.uid, Put(self._documents, name, value, actor=actor)
+        uid, put = (
+            writer_of(self._session).known.uid,
+            Put(self._documents, name, value, actor=actor),
+        )
         held = () if uid is None else (Commit(self._session.key, (), uid=uid),)
-        _, (document,) = await commit_puts(self._documents.journal, held, (put,))
+        _, (document,) = await commit_puts(put.journal, held, (put,))
         return document
 
     def _shown(self, document: Document) -> Remembered:
@@ -271,11 +274,11 @@ class SessionLayer(Layer):
 
     async def _put(self, name: str, value: Any, actor: str) -> Document:
         put = Put(self._documents, name, value, actor=actor, interval=await self._now())
-        _, (document,) = await commit_puts(self._documents.journal, (), (put,))
+        _, (document,) = await commit_puts(put.journal, (), (put,))
         return document
 
     async def _now(self) -> CheckpointInterval:
-        await self._interval.look(self._session.writer.known.uid)
+        await self._interval.look(writer_of(self._session).known.uid)
         return self._interval
 
 
@@ -304,13 +307,13 @@ class Overlay(Layer):
 
     async def _above(self) -> Layer | None:
         """Return what its parent sees, which may be delegated itself; None if it has no parent."""
-        parent = await parent_of(self._session.writer.journal.documents, self._head)
+        parent = await parent_of(writer_of(self._session).journal.documents, self._head)
         return None if parent is None else _semantic(self._session, parent.key, parent)
 
 
 def _semantic(session: Handle, key: Key, head: Head | None) -> Layer:
     """Semantic memory as the session of this key sees it."""
-    journal = session.writer.journal.documents
+    journal = writer_of(session).journal.documents
     if head is None or delegation(head.facts) is None:
         return Layer(session, Internal(journal, COLLECTION), shared_places(key.app)[0])
     own = Internal(journal, COLLECTION, owner=(key.app, key.user))
@@ -320,16 +323,16 @@ def _semantic(session: Handle, key: Key, head: Head | None) -> Layer:
 def _procedural(session: Handle, head: Head | None) -> Layer:
     task = "default" if head is None else head.labels.get("task", "default")
     place = f"{shared_places(session.app)[1]}{name_part(task)}/"
-    return Layer(session, Internal(session.writer.journal.documents, COLLECTION), place)
+    return Layer(session, Internal(writer_of(session).journal.documents, COLLECTION), place)
 
 
 async def _head_of(session: Handle) -> Head | None:
     """The head that this object knows, or else the newest; None if there is no session."""
-    known = session.writer.known.maybe_head
+    known = writer_of(session).known.maybe_head
     if known is not None:
         return known
     with suppress(SessionNotFound):
-        return (await session.writer.journal.store.load(session.key, tail=0, scopes=False)).head
+        return (await writer_of(session).journal.store.load(session.key, tail=0, scopes=False)).head
     return None
 
 
@@ -368,7 +371,7 @@ class Episodes(Layer):
 
     async def _above(self) -> Layer | None:
         """The parent's own episodes, which are read only; None if nobody is its parent."""
-        journal = self._session.writer.journal.documents
+        journal = writer_of(self._session).journal.documents
         parent = None if self._child is None else await parent_of(journal, self._child)
         if parent is None:
             return None
@@ -377,7 +380,7 @@ class Episodes(Layer):
 
 
 def _episodic(session: Handle, head: Head | None) -> Episodes:
-    journal, prefix = session.writer.journal.documents, f"episodic/{name_part(session.id)}/"
+    journal, prefix = writer_of(session).journal.documents, f"episodic/{name_part(session.id)}/"
     own = Internal(journal, COLLECTION, owner=(session.app, session.user))
     is_child = head is not None and delegation(head.facts) is not None
     return Episodes(session, own, prefix, head if is_child else None)

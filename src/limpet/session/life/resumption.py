@@ -36,7 +36,6 @@ from limpet.model.facts.phases import rule
 from limpet.model.facts.running.budgets import remaining, spent
 from limpet.model.facts.view import Facts
 from limpet.session.documents import Internal, Put, commit_puts
-from limpet.session.handle import Handle
 from limpet.session.history.checkpoint_log import Checkpoint
 from limpet.session.history.checkpoints import (
     TrustedCheckpoint,
@@ -52,6 +51,7 @@ from limpet.session.life.policy import Function, call_function, refusal
 from limpet.session.life.tools import Bound, ToolRegistry, bind, wanted_in
 from limpet.session.life.transitions import PhaseChange, load_to_move
 from limpet.session.logs import SESSION
+from limpet.session.writer import Handle, writer_of
 from limpet.store.answers import plural
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class ResumptionRun:
 
     async def run(self) -> Resumption:
         """All five phases, then the transition. Raises what the phase that fails raises."""
-        await load_to_move(self._session.writer, "resume")
+        await load_to_move(writer_of(self._session), "resume")
         phase = self._session.phase
         if phase != RESUMED:
             rule(phase, "resume")  # raises InvalidTransition before any work is done
@@ -250,7 +250,7 @@ class ResumptionRun:
 
     async def _note_unread(self, kept: tuple[Checkpoint, ...], at: Checkpoint) -> str:
         """Name kept states that cannot be read, and what gave the state instead."""
-        unread, since = await unread_states(self._session.writer, kept, at)
+        unread, since = await unread_states(writer_of(self._session), kept, at)
         if not unread:
             return ""
         which = "the first event" if not since else f"event {since + 1}"
@@ -263,7 +263,7 @@ class ResumptionRun:
 
     async def _check_restored(self, kept: Checkpoint) -> None:
         """The log gives the state that the newest checkpoint names, and all of it can be read."""
-        writer = self._session.writer
+        writer = writer_of(self._session)
         await verify_checkpoint(writer, kept)
         try:
             writer.known.check_whole()
@@ -273,7 +273,7 @@ class ResumptionRun:
 
     async def _fall_back(self, kept: tuple[Checkpoint, ...], why: str) -> str:
         """Go on from the newest checkpoint that can be trusted; the commit rewinds to it."""
-        writer, failed = self._session.writer, kept[0]
+        writer, failed = writer_of(self._session), kept[0]
         self._back = back = await find_trusted(writer, failed.ref, fallback=True)
         self._checkpoint = way = back.checkpoint
         fields = fields_of(writer.typed, back.fold)
@@ -289,9 +289,11 @@ class ResumptionRun:
 
     async def _rehydrate(self) -> str:
         session, of = self._session, self._of
-        queries = session.writer.known.fields.get(QUERIES, ()) if of.queries is None else of.queries
+        queries = (
+            writer_of(session).known.fields.get(QUERIES, ()) if of.queries is None else of.queries
+        )
         retrieval = Retrieval(
-            session.writer.journal,
+            writer_of(session).journal,
             session.key,
             of.retrieve,
             fresh_seconds=of.fresh_seconds,
@@ -327,7 +329,7 @@ class ResumptionRun:
     @property
     def _registry(self) -> ToolRegistry | None:
         """The tools that were given, or else those of the app."""
-        policy = self._session.writer.journal.lifecycle(self._session.app)
+        policy = writer_of(self._session).journal.lifecycle(self._session.app)
         found: ToolRegistry | None = self._of.tools or policy.tools
         return found
 
@@ -353,7 +355,7 @@ class ResumptionRun:
     async def _verify(self) -> str:
         """Check the newest head: others may have written since the first phase."""
         session, of = self._session, self._of
-        head = await head_now(session.writer)
+        head = await head_now(writer_of(session))
         restored = ToVerify(
             tools=self._bound.tools,
             tokens=tokens_left(head.facts, of.tokens),
@@ -386,7 +388,7 @@ class ResumptionRun:
         )
 
     def _context(self) -> Briefing:
-        known = (self._session.writer.known.fields, self._evidence, self._remembered)
+        known = (writer_of(self._session).known.fields, self._evidence, self._remembered)
         return Briefing(self._role, *known, self._tokens)
 
     async def _record(self, report: Resumption) -> None:
@@ -413,7 +415,7 @@ class ResumptionRun:
 
     async def _record_in_place(self, facts: tuple[Fact, ...]) -> None:
         """Record what has changed where there is no transition to record it with."""
-        writer, back = self._session.writer, self._back
+        writer, back = writer_of(self._session), self._back
         if back is not None:
             await rewind(writer, back.fold, actor=self._actor, data=back.data, damaged=True)
             if self._puts:
@@ -563,7 +565,7 @@ async def failures(session: Handle, head: Head, restored: ToVerify) -> tuple[str
 
 
 def _checksum(session: Handle, wanted: str | None) -> str | None:
-    known = session.writer.known
+    known = writer_of(session).known
     if known.damaged:
         return f"checksum: event {known.damaged[0]} cannot be read"
     if wanted is not None and checksum(known.fields).hex() != wanted:
@@ -573,7 +575,7 @@ def _checksum(session: Handle, wanted: str | None) -> str | None:
 
 def _schema(session: Handle, head: Head) -> str | None:
     """Its state has the version that this code is for, or one that it reads as its own."""
-    typed, version = session.writer.typed, head.schema_version
+    typed, version = writer_of(session).typed, head.schema_version
     if typed is None or version is None:
         return None
     try:
@@ -606,7 +608,7 @@ async def _children(session: Handle, head: Head) -> str | None:
     if not isinstance(children, Mapping):
         return None
     keys = [_child_key(head.key, id, child) for id, child in children.items()]
-    found = await session.writer.journal.store.load_many(keys, tail=0)
+    found = await writer_of(session).journal.store.load_many(keys, tail=0)
     lost = [key.id for key, each in zip(keys, found, strict=True) if each is None]
     return f"children: {', '.join(lost)} not found" if lost else None
 

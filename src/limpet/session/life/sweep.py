@@ -30,6 +30,7 @@ from limpet.session.life.archive import archive_session, end_session, finish_all
 from limpet.session.life.memory import forget_memory
 from limpet.session.life.transitions import PhaseChange
 from limpet.session.logs import SESSION
+from limpet.session.writer import writer_of
 from limpet.store.leases import Deadlines, Leases, Place
 
 if TYPE_CHECKING:
@@ -158,13 +159,13 @@ class Sweep:
         except (SessionFenced, *_GONE):  # another has it by now
             return "nothing"
         finally:
-            if session.writer.lease is not None:
+            if writer_of(session).lease is not None:
                 await store.release(lease)
 
     async def _judged(self, session: Session[Any], lease: Lease) -> Done:
         """Do what the newest head says, at the time when the lease was granted."""
-        await session.writer.load(tail=1, stub=True)
-        head = session.writer.known.head
+        await writer_of(session).load(tail=1, stub=True)
+        head = writer_of(session).known.head
         why = overdue(head, lease.claimed_us)
         if why is None:
             return "nothing"
@@ -196,7 +197,7 @@ class Sweep:
         await tiers.forget(key.app, key.user, key.id)
         await forget_memory(self._journal, key)
         deleted = await end_session(self._journal, key)
-        session.writer.lease = None  # it went with the session
+        writer_of(session).lease = None  # it went with the session
         await tiers.forget(key.app, key.user, key.id)  # made meanwhile
         self._journal.hub.touch(key)
         SESSION.info("session permanently deleted: session=%s", key)

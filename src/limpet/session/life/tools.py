@@ -33,9 +33,9 @@ from limpet.model.facts.running.setup import usable_tools
 from limpet.model.facts.tools import degraded_in, tools_bound, tools_in
 from limpet.model.state.semver import SchemaVersion
 from limpet.session.documents import Internal
-from limpet.session.handle import Handle
 from limpet.session.life.policy import call_function
 from limpet.session.runs.setup import PERMISSIONS, Permission, strictest
+from limpet.session.writer import Handle, writer_of
 from limpet.store.clock import steady_ns
 from limpet.store.leases import Leases
 
@@ -347,7 +347,7 @@ class ToolLocks:
 
     def __init__(self, session: Handle) -> None:
         self._session = session
-        self._documents = Internal(session.writer.journal, COLLECTION)
+        self._documents = Internal(writer_of(session).journal, COLLECTION)
         self._worker = f"session:{session.head.uid}"
 
     async def lock(self, name: str, seconds: float) -> Lease:
@@ -383,7 +383,7 @@ class ToolLocks:
     async def _own(self, name: str) -> Lease | None:
         """The lock that this session holds by now, for as long as a use may take at least."""
         key = self._documents.key(self._name(name))
-        store = self._session.writer.journal.store
+        store = writer_of(self._session).journal.store
         try:
             head = (await store.load(key, tail=0, scopes=False)).head
         except SessionError:  # nobody has ever locked it
@@ -409,7 +409,7 @@ class ToolLocks:
 
     @property
     def _leases(self) -> Leases:
-        store = self._session.writer.journal.store
+        store = writer_of(self._session).journal.store
         if not isinstance(store, Leases):
             raise InvalidInput("this store does not support leases, which locks on tools need.")
         return store

@@ -49,7 +49,6 @@ from limpet.model.facts.phases import (
 from limpet.model.facts.running import endings
 from limpet.model.facts.running.runs import status_changed
 from limpet.session.documents import Put
-from limpet.session.handle import Handle
 from limpet.session.history.checkpoint_log import CheckpointRequest
 from limpet.session.history.checkpoints import store_checkpoints, verify_checkpoint
 from limpet.session.history.rewind import replacing
@@ -66,7 +65,7 @@ from limpet.session.life.policy import (
 from limpet.session.life.tools import binding
 from limpet.session.logs import SESSION
 from limpet.session.runs.runs import status_at
-from limpet.session.writer import Writer
+from limpet.session.writer import Handle, Writer, upkeep_of, writer_of
 
 LIFECYCLE_ACTOR: Final = "system:lifecycle"
 _TAIL: Final = 20
@@ -147,7 +146,7 @@ class PhaseChange:
         """
         self._session, self._events, self._reason, self._actor = session, events, reason, actor
         self._more, self._between, self._release = more or {}, between, release
-        self._policy = session.writer.journal.lifecycle(session.app)
+        self._policy = writer_of(session).journal.lifecycle(session.app)
         self._rewinds = rewinds
         self._damaged, self._verified, self._to, self._puts = damaged, verified, to, puts
         self._bound: Fact | None = None
@@ -157,7 +156,7 @@ class PhaseChange:
     async def run(self) -> tuple[Transition, ...]:
         """Decide and record, until no other writer was faster. Raises InvalidTransition,
         GuardFailed, and what a hook before the transition raises: nothing is recorded then."""
-        writer = self._session.writer
+        writer = writer_of(self._session)
         for left in reversed(range(UPDATE_TRIES_MAX)):
             await load_to_move(writer, self._events[0])
             try:
@@ -173,7 +172,7 @@ class PhaseChange:
         raise AssertionError("the last try returns or raises")
 
     async def _try(self) -> tuple[Transition, ...]:
-        writer = self._session.writer
+        writer = writer_of(self._session)
         version = writer.known.version
         steps = self._steps(writer.known.head.phase)
         for step in steps:
@@ -211,12 +210,12 @@ class PhaseChange:
         """Return what goes right after the first event: a rewind, then tools that were bound."""
         found = list(self._between)
         if self._rewinds is not None:
-            found.insert(0, replacing(self._session.writer, *self._rewinds))
+            found.insert(0, replacing(writer_of(self._session), *self._rewinds))
         return tuple(found if self._bound is None else [*found, self._bound])
 
     async def _checkpoint(self, step: Transition) -> dict[str, Any]:
         """A full checkpoint of what is known, durable before the transition is recorded."""
-        writer = self._session.writer
+        writer = writer_of(self._session)
         known = writer.known
         asked = CheckpointRequest(step.name, True, self._actor)
         state = (known.head, known.fields)
@@ -243,7 +242,7 @@ class PhaseChange:
         """A session that ends is terminated from now on, whatever it was doing."""
         if step.phase not in TERMINAL or step.before in TERMINAL:
             return None
-        writer = self._session.writer
+        writer = writer_of(self._session)
         before = status_at(writer.known.head, writer.journal.now_us())
         return status_changed(before, "terminated", step.reason or step.name)
 
@@ -265,7 +264,7 @@ class PhaseChange:
         return steps
 
     async def _guard(self, step: Transition) -> None:
-        session, known = self._session, self._session.writer.known
+        session, known = self._session, writer_of(self._session).known
         reason = None if self._damaged else _unreadable(session, step)
         reason = reason or open_children(known.head.facts, step)
         reason = reason or unfinished_duty(known.head.facts, step)
@@ -281,7 +280,7 @@ class PhaseChange:
 
     async def _unprepared(self, step: Transition) -> str | None:
         """Return why it cannot begin or go on: it lacks a checkpoint, or tools."""
-        writer = self._session.writer
+        writer = writer_of(self._session)
         if step.name == "resume":
             kept = store_checkpoints(writer.journal).kept(self._session.key)
             found = await kept.read(writer.known.head.uid)
@@ -319,11 +318,11 @@ class PhaseChange:
     async def _after(self, step: Transition) -> None:
         """A hook that fails after the commit undoes nothing; that it failed is recorded."""
         if step.phase not in (INIT, ACTIVE, RESUMED):
-            await self._session.internals.release()
+            await upkeep_of(self._session).release()
         if step.phase == SUSPENDED:
             self._signal()
         if "initialize_memory" in step.side_effects:
-            self._session.internals.begin_memory()
+            upkeep_of(self._session).begin_memory()
         hook = self._policy.after.get((step.before, step.phase))
         if hook is None:
             return
@@ -337,7 +336,7 @@ class PhaseChange:
 
     def _signal(self) -> None:
         """Say so if it is suspended more often than is healthy: its timeouts deserve a look."""
-        writer = self._session.writer
+        writer = writer_of(self._session)
         spent = durations(writer.known.head, writer.journal.now_us())
         if not spent.exceeds(self._policy.suspensions_per_day):
             return
@@ -413,7 +412,7 @@ def _is_cleaned(step: Transition) -> bool:
 
 def _unreadable(session: Handle, step: Transition) -> str | None:
     """Return why its state cannot be relied on: a damaged event, or a class it does not fit."""
-    known, typed = session.writer.known, session.writer.typed
+    known, typed = writer_of(session).known, writer_of(session).typed
     if step.name in (*_ENDS, "archive", "unarchive"):
         return None  # what is damaged may always be ended
     if known.damaged:
@@ -486,5 +485,5 @@ def _names(session: Handle, found: Any) -> tuple[str, ...]:
     """The session's own fields, among the names that a scrubbing hook returned."""
     if isinstance(found, str) or not isinstance(found, Iterable):
         return ()
-    own = session.writer.known.fields
+    own = writer_of(session).known.fields
     return tuple(dict.fromkeys(name for name in found if name in own))

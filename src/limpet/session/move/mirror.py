@@ -38,6 +38,7 @@ from limpet.session.journal import Journal
 from limpet.session.move.bundle import NO_SPACE
 from limpet.session.session import Session
 from limpet.session.wire import event_form, head_form, key_form, time_form
+from limpet.session.writer import writer_of
 from limpet.store.answers import Query, plural
 from limpet.store.pager import each_head
 from limpet.store.threads import in_thread
@@ -120,7 +121,7 @@ async def _rest(session: Session[Any], place: Path) -> None:
     notes = {name: await getattr(session.memory, name).read() for name in _NOTES}
     last = await session.history.checkpoints(limit=1)
     newest = [_checkpoint(each) for each in last.items]
-    texts = session.writer.known.texts
+    texts = writer_of(session).known.texts
     timers = [_timer(name, timer, texts) for name, timer in head.facts.get("timers", {}).items()]
 
     def write() -> None:
@@ -151,7 +152,7 @@ def _summary(session: Session[Any], head: Head) -> dict[str, Any]:
         "blocked_on": msgspec.to_builtins(session.blocked_on),
         "usage": msgspec.to_builtins(session.runs.usage),
         "parent": None if works_for is None else _parent(works_for),
-        "state": session.writer.known.fields,
+        "state": writer_of(session).known.fields,
     }
 
 

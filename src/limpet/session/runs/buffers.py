@@ -21,9 +21,9 @@ from limpet.model.facts.running.memory import (
     version_in,
 )
 from limpet.session.arguments import check_actor, check_expect, check_limit
-from limpet.session.handle import Handle
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.history.point_in_time import head_now
+from limpet.session.writer import Handle, writer_of
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class Buffer:
         if version is not None and type(version) is not int:
             wanted = "version is that of a note, a number from 1"
             raise InvalidInput(f"{wanted}, not {described(version)}.")
-        newest, seq = version_in((await head_now(self._session.writer)).facts, self.name)
+        newest, seq = version_in((await head_now(writer_of(self._session))).facts, self.name)
         if version is None or version == newest:
             return await self._at(seq, newest) if seq else None
         for note in await self._versions(newest, None, down_to=version):
@@ -82,7 +82,7 @@ class Buffer:
         the wake that it belongs to.
         """
         fact = memory_written(self.name, value, expect=check_expect(expect), id=id)
-        writer = self._session.writer
+        writer = writer_of(self._session)
         (event,) = await writer.commit(
             (writer.journal.prepare(traced(fact, trace), self._by(actor)),)
         )
@@ -118,11 +118,11 @@ class Buffer:
 
     async def history(self, *, limit: int = 50) -> tuple[Note, ...]:
         """The newest versions, the newest first."""
-        newest, _ = version_in((await head_now(self._session.writer)).facts, self.name)
+        newest, _ = version_in((await head_now(writer_of(self._session))).facts, self.name)
         return tuple(await self._versions(newest, check_limit(limit)))
 
     async def _at(self, seq: int, version: int) -> Note:
-        store, key = self._session.writer.journal.store, self._session.key
+        store, key = writer_of(self._session).journal.store, self._session.key
         events = await store.read(key, after=seq - 1, limit=1, reverse=False, types=None)
         if not events or events[0].seq != seq:
             raise SessionCorrupt(key, f"event {seq} is missing")
@@ -132,7 +132,7 @@ class Buffer:
         self, newest: int, limit: int | None, *, of: int = 0, down_to: int = 1
     ) -> list[Note]:
         """Versions from the newest on, down to one version or one event."""
-        store, key = self._session.writer.journal.store, self._session.key
+        store, key = writer_of(self._session).journal.store, self._session.key
         notes: list[Note] = []
         before, version = 0, newest
         while version >= down_to and (limit is None or len(notes) < limit):
@@ -198,8 +198,8 @@ class Buffers:
 
         The version of `checkpoint` is the number of the newest one.
         """
-        head = await head_now(self._session.writer)
-        kept = store_checkpoints(self._session.writer.journal).kept(self._session.key)
+        head = await head_now(writer_of(self._session))
+        kept = store_checkpoints(writer_of(self._session).journal).kept(self._session.key)
         numbers = [each.number for each in await kept.read(head.uid)]
         infos = [BufferInfo("checkpoint", "ro", max(numbers, default=0))]
         for name in BUFFERS:

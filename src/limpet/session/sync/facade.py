@@ -17,11 +17,6 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from limpet.session.sync.loop import Loop, Stream
 
 T = TypeVar("T")
-INSIDE: Final = (
-    "internals",
-    "journal",
-    "writer",
-)  # for the rest of the package
 NAMES: Final = {
     "Session": "SyncSession",
     "CommitBuilder": "SyncCommit",
@@ -140,7 +135,7 @@ class Facade(Generic[T]):
 
 def public(of: object) -> list[str]:
     """The names that a user of an object is meant to see; of a class, its members."""
-    names = [name for name in dir(of) if not name.startswith("_") and name not in INSIDE]
+    names = [name for name in dir(of) if not name.startswith("_")]
     if not isinstance(of, type):
         return names
     return [name for name in names if not _is_slot(inspect.getattr_static(of, name))]
