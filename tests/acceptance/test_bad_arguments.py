@@ -83,6 +83,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "get_or_create user": lambda lp, s, v: lp.get_or_create("a", v, id="i"),
             "get_or_create id": lambda lp, s, v: lp.get_or_create("a", "u", id=v),
             "list app": lambda lp, s, v: lp.list(app=v),
+            "each app": lambda lp, s, v: anext(lp.each(app=v)),
             "list user": lambda lp, s, v: lp.list(app="a", user=v),
             "erase_user app": lambda lp, s, v: lp.erase_user(v, "u"),
             "erase_user user": lambda lp, s, v: lp.erase_user("a", v),
@@ -549,7 +550,7 @@ ELSEWHERE = {
     *("activate", "suspend", "resume", "complete", "terminate", "archive", "unarchive"),
     *("lifecycle", "sweep", "set_timeouts", "bind_tools", "lock_tool", "context"),
     *("wake", "interrupt", "confirm", "answer", "grant", "grade", "dead_letters", "requeue"),
-    *("permissions_for", "mirror", "now"),
+    *("mirror", "now"),
 }
 
 

@@ -342,3 +342,18 @@ async def test_every_filter_is_applied_on_the_way_along_an_index(tmp_path: Path)
             plan = [row[3] for row in conn.execute(f"EXPLAIN QUERY PLAN {sql}", bindings)]
             steps = [step for step in plan if "slot" not in sql or "LAST 2 TERMS" not in step]
             assert all("USING INDEX" in step for step in steps), (sql, plan)
+
+
+async def test_each_goes_through_all_pages_of_a_list(
+    lp: Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every head once, in the order of list, with its filters, however many pages there are."""
+    monkeypatch.setattr("limpet.session.limpet._EACH_PAGE", 2)
+    for number in range(5):
+        await lp.create("each", "ada", f"s{number}", labels={"odd": str(number % 2)})
+    await lp.create("other", "ada", "x")
+    heads = [head.key.id async for head in lp.each(app="each", order="key", reverse=False)]
+    assert heads == [f"s{number}" for number in range(5)]
+    odd = [head.key.id async for head in lp.each(app="each", labels={"odd": "1"})]
+    assert sorted(odd) == ["s1", "s3"]
+    assert [head async for head in lp.each(app="nothing")] == []

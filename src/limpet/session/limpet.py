@@ -25,7 +25,7 @@ from limpet.errors import (
     StoreClosed,
     StoreFailed,
 )
-from limpet.model import PAGE_MAX, FrozenDict, Key, Lease, described, to_time
+from limpet.model import PAGE_MAX, FrozenDict, Head, Key, Lease, described, to_time
 from limpet.model.facts import ARCHIVED, Phase, Timeouts
 from limpet.model.facts.archive import is_stub, place
 from limpet.model.facts.phases import rule
@@ -98,6 +98,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound="State")
 CopyTarget: TypeAlias = "Limpet | Adopter"  # the adopter of a Limpet that has its own loop
 _NONE: Final[Mapping[str, Any]] = {}
+_EACH_PAGE: Final = 200  # heads that `each` reads at a time
 _CHECKED: Final[Mapping[Any, type[Documents]]] = {"permissions": Permissions, "vaults": Vaults}
 
 
@@ -675,6 +676,53 @@ class Limpet:
         )
         store, limit = self._journal.store, check_limit(limit)
         return await store.heads(query, cursor=cursor, limit=limit, states=state)
+
+    def each(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        order: Order = "created",
+        reverse: bool = True,
+        prefix: str = "",
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+    ) -> AsyncGenerator[Head, None]:
+        """Every head that `list` would show, page after page: `async for head in lp.each(app=…)`.
+
+        Takes the filters of `list`. Sessions that are created or change meanwhile may be missed, or
+        come twice when ordered by their last update.
+        """
+
+        async def heads() -> AsyncGenerator[Head, None]:
+            cursor = None
+            while True:
+                page = await self.list(
+                    app=app,
+                    user=user,
+                    labels=labels,
+                    order=order,
+                    reverse=reverse,
+                    prefix=prefix,
+                    created_after=created_after,
+                    created_before=created_before,
+                    updated_after=updated_after,
+                    schema_version=schema_version,
+                    deleted=deleted,
+                    limit=_EACH_PAGE,
+                    cursor=cursor,
+                )
+                for head in page.items:
+                    yield head
+                cursor = page.cursor
+                if cursor is None:
+                    return
+
+        return heads()
 
     async def names(self, app: str, user: str | None = None) -> Mapping[str, Any]:
         """The app: names of an app, and the user: names of a user, without any session of theirs.

@@ -38,7 +38,7 @@ NAMES: dict[type[Any], str] = {
     SessionSetup: """
         current attach compare environment permissions check_permission resources vaults""",
     Limpet: """
-        work maintenance policies create get find get_or_create get_many list names session app
+        work maintenance policies create get find get_or_create get_many list each names session app
         documents agents environments resources permissions vaults commit flush delete erase
         erase_user export import_ copy resume unarchive watch position wake now close
         learnings promote memory_of""",

@@ -941,6 +941,21 @@ class SyncLimpet:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page: ...
+    def each(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        order: Order = "created",
+        reverse: bool = True,
+        prefix: str = "",
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+    ) -> Iterator[Head]: ...
     def names(self, app: str, user: str | None = None) -> Mapping[str, Any]: ...
     def watch(
         self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
