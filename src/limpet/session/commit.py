@@ -37,10 +37,10 @@ from limpet.model import ops as op
 from limpet.model.facts import Phase, Timeouts, drafted
 from limpet.model.facts.phases import roused_us
 from limpet.session.arguments import check_actor, check_expect, check_fact, check_lease
+from limpet.session.cached_state import changes_fields, own_ops
 from limpet.session.creation import Creation, creation
 from limpet.session.documents import Document, Documents, Put, commit_puts
 from limpet.session.journal import Journal
-from limpet.session.known import changes_fields, own_ops
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
 from limpet.session.writer import upkeep_of, writer_of

@@ -1,6 +1,6 @@
 """One session, as its owner holds it: the verbs that read it and add to it.
 
-What is known of it is `known`, how writes are decided and retried is `writer`. The object changes
+`cached_state` holds what the object knows, `writer` decides and retries writes. The object changes
 only after a commit has succeeded, and then shows exactly what was stored. It may be shared by tasks
 of one event loop: appends queue, and the object never goes backwards.
 """
@@ -73,12 +73,12 @@ from limpet.session.arguments import (
     own_key,
 )
 from limpet.session.blobs import SessionBlobs
+from limpet.session.cached_state import CachedState
 from limpet.session.conversing.conversation import messages_in
 from limpet.session.history.checkpoint_log import CheckpointRef
 from limpet.session.history.history import SessionHistory
 from limpet.session.history.point_in_time import When, fold_of, head_now
 from limpet.session.journal import Journal
-from limpet.session.known import Known
 from limpet.session.life.lifecycle import SessionLifecycle, SessionTools, SessionUpkeep, acting
 from limpet.session.life.policy import Transition
 from limpet.session.runs.outcomes import SessionOutcome
@@ -128,7 +128,7 @@ class Session(Generic[S]):
         self._remembers: Memory | None = None
         # For the rest of the package: what is known, and the way to write.
         how: dict[str, Any] = {"lease": lease, "typed": typed, "untyped": untyped}
-        self._writer = Writer(journal, Known(key), self, **how)
+        self._writer = Writer(journal, CachedState(key), self, **how)
 
     def __repr__(self) -> str:
         known = self._writer.known

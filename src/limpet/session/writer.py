@@ -39,9 +39,9 @@ from limpet.model import (
 from limpet.model.facts.archive import is_stub
 from limpet.model.facts.phases import Phase, roused_us
 from limpet.session.arguments import check_actor
+from limpet.session.cached_state import CachedState, changes_fields
 from limpet.session.documents import Put, commit_puts
 from limpet.session.journal import Journal
-from limpet.session.known import Known, changes_fields
 from limpet.session.logs import SESSION, lease_lost
 from limpet.session.typing.loading import Loading
 
@@ -123,7 +123,7 @@ class Writer:
     def __init__(
         self,
         journal: Journal,
-        known: Known,
+        known: CachedState,
         owner: Handle,
         *,
         lease: Lease | None,

@@ -17,7 +17,7 @@ from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.semver import SchemaVersion, relation
 from limpet.model.state.state import Record, State, decode_fields, encode_fields
 from limpet.model.state.update import Planned, plan_update, rests_on
-from limpet.session.known import own_ops
+from limpet.session.cached_state import own_ops
 from limpet.session.typing.upgrade import Upgrade, misfit
 
 S = TypeVar("S", bound=State)

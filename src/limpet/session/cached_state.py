@@ -33,7 +33,7 @@ from limpet.store.protocol import Committed, Loaded, scope_fields
 from limpet.store.scopes import Scopes
 
 
-class Known:
+class CachedState:
     """One session as far as one object has read or written it."""
 
     __slots__ = (

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limpet.model import Draft, Event, Fold, FrozenDict, Head, Key, blank, record
-from limpet.session.known import Known
+from limpet.session.cached_state import CachedState
 from limpet.store.protocol import Committed
 from limpet.testing.commits import ready
 
@@ -43,7 +43,7 @@ def answers(taken: list[tuple[str, int, int, tuple[int, ...]]]) -> list[Committe
 
 def shown(of: list[Committed]) -> Seen:
     """What an object shows after each of these answers."""
-    known, seen = Known(KEY), []
+    known, seen = CachedState(KEY), []
     for answer in of:
         known.absorb(answer, (None,))
         repeated = [event.repeated for event in known.tail]  # which equality ignores
@@ -60,7 +60,7 @@ def test_one_event_more_is_absorbed_as_any_answer(
 ) -> None:
     """Head, fields, tail and damage, whoever wrote in between, repeats included."""
     made = answers(taken)
-    with patch.object(Known, "_absorb_next", lambda *_: False):
+    with patch.object(CachedState, "_absorb_next", lambda *_: False):
         usual = shown(made)
     assert shown(made) == usual
 
@@ -68,7 +68,7 @@ def test_one_event_more_is_absorbed_as_any_answer(
 def test_a_repeat_is_not_taken_for_the_event_of_another() -> None:
     """Of five events an object knows three; a commit repeats the second and records the fifth."""
     made = answers([("a.b", 0, 0, ())] * 5)
-    known = Known(KEY)
+    known = CachedState(KEY)
     for answer in made[:3]:
         known.absorb(answer, (None,))
     second = msgspec.structs.replace(made[1].events[0], repeated=True)
