@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
+import limpet
 from limpet import ops
 
 SESSION_NAMES: Final = ("a", "b", "list", "dict", "n")
@@ -106,6 +107,13 @@ def drafts(draw: st.DrawFn, *, temp: bool = True) -> dict[str, Any]:
         made["cause"] = draw(st.sampled_from(GIVEN_IDS))
         made["correlation_id"] = "c-1"
     return made if temp else _without_temp(made)
+
+
+def append_arguments(draft: dict[str, Any]) -> dict[str, Any]:
+    """The same draft as Session.append takes it: with its ids in one trace."""
+    made = dict(draft)
+    ids = {name: made.pop(name) for name in ("cause", "correlation_id") if name in made}
+    return {**made, "trace": limpet.Trace(**ids)} if ids else made
 
 
 def _without_temp(made: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from limpet.model.head import blank
 from limpet.session.writer import writer_of
 from limpet.store.postgres.writing import lane
 from limpet.store.sqlite import writer
-from tests.property.strategies import drafts, values
+from tests.property.strategies import append_arguments, drafts, values
 from tests.support import postgres
 from tests.support.examples import examples
 
@@ -54,7 +54,7 @@ def run(kind: str, law: Callable[[limpet.Limpet], Awaitable[None]]) -> None:
 async def recorded(lp: limpet.Limpet, log: list[dict[str, Any]]) -> Made:
     s = await lp.create("shop", "ada", actor="test:history")
     for number, draft in enumerate(log):
-        draft = {**draft, "id": f"e{number}"}
+        draft = append_arguments({**draft, "id": f"e{number}"})
         try:
             await s.append(draft.pop("type"), draft.pop("data"), **draft)
         except LimpetError:

@@ -56,7 +56,7 @@ from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import draft as noted
 from limpet.testing.histories import base_at, forking
-from tests.property.strategies import GIVEN_IDS, TYPES, drafts, values
+from tests.property.strategies import GIVEN_IDS, TYPES, append_arguments, drafts, values
 from tests.property.typed_rules import TypedRules
 from tests.support import postgres
 from tests.support.inside import on_writer
@@ -407,7 +407,11 @@ class StoresAgree(TypedRules):
     @rule(key=keys, draft=drafts(), door=doors, expect=expects)
     def append(self, key: Key, draft: dict[str, Any], door: str, expect: str | None) -> None:
         version = self.expected(key, expect)
-        self.both(lambda side: side.at(door, key).append(**draft, actor=ACTOR, expect=version))
+        self.both(
+            lambda side: side.at(door, key).append(
+                **append_arguments(draft), actor=ACTOR, expect=version
+            )
+        )
 
     @rule(key=keys, batch=st.lists(drafts(), max_size=4), door=doors, expect=expects)
     def append_many(
@@ -429,7 +433,7 @@ class StoresAgree(TypedRules):
             async with lp.commit() as commit:
                 for (key, draft, _), version in zip(parts, versions, strict=True):
                     target = side.at(door, key)
-                    commit.append(target, **draft, actor=ACTOR, expect=version)
+                    commit.append(target, **append_arguments(draft), actor=ACTOR, expect=version)
             return commit.events
 
         self.both(ask)
@@ -444,7 +448,9 @@ class StoresAgree(TypedRules):
 
         async def ask(side: Side) -> Any:
             tasks = [
-                side.at("object", key).append(**draft, actor=ACTOR, expect=version)
+                side.at("object", key).append(
+                    **append_arguments(draft), actor=ACTOR, expect=version
+                )
                 for (key, draft, _), version in zip(parts, versions, strict=True)
             ]
             results = await asyncio.gather(*tasks, return_exceptions=True)
