@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, 
 from limpet.errors import (
     InvalidEvent,
     InvalidInput,
+    LimpetError,
     RequestAnswered,
     RequestNotFound,
     SessionConflict,
@@ -21,7 +22,6 @@ from limpet.errors import (
 from limpet.model import (
     ID_CHARS_MAX,
     PAGE_MAX,
-    UPDATE_TRIES_MAX,
     Draft,
     Event,
     Fact,
@@ -81,6 +81,7 @@ from limpet.session.history.point_in_time import When, fold_of, head_now
 from limpet.session.journal import Journal
 from limpet.session.life.lifecycle import SessionLifecycle, SessionTools, SessionUpkeep, acting
 from limpet.session.life.policy import Transition
+from limpet.session.retrying import retrying
 from limpet.session.runs.outcomes import SessionOutcome
 from limpet.session.runs.runs import SessionRuns, status_at
 from limpet.session.runs.setup import SessionSetup
@@ -811,18 +812,16 @@ class Session(Generic[S]):
         answer, and an answer of the wrong kind."""
         writer, id = self._writer, data["request_id"]
         prepared = writer.journal.prepare(Draft(type=type, data=data), self._writer.acting(actor))
-        for left in reversed(range(UPDATE_TRIES_MAX)):
+
+        async def attempt() -> Event:
             await writer.load(tail=_TAIL)
             facts = writer.known.head.facts
             if id not in requests_in(facts):
                 await self._check_asked(id)
             check_answer(self.key, facts, type, data)
-            try:
-                return (await writer.commit((prepared,), writer.known.version))[0]
-            except SessionConflict as error:
-                if error.on != "session" or not left:
-                    raise
-        raise AssertionError("the last try returns or raises")
+            return (await writer.commit((prepared,), writer.known.version))[0]
+
+        return await retrying(attempt, SessionConflict, unless=_is_not_about_the_version)
 
     async def _check_asked(self, id: str) -> NoReturn:
         """The turn of this request is over, or there never was one: the log knows."""
@@ -844,6 +843,10 @@ class Session(Generic[S]):
 
         change = PhaseChange(self, events, reason=reason, actor=acting(self, actor), more=more)
         return await change.run()
+
+
+def _is_not_about_the_version(error: LimpetError) -> bool:
+    return isinstance(error, SessionConflict) and error.on != "session"
 
 
 def _check_request(id: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from limpet.errors import InvalidInput, MemoryConflict, SessionCorrupt
-from limpet.model import PAGE_MAX, UPDATE_TRIES_MAX, Event, Trace, described, traced
+from limpet.model import PAGE_MAX, Event, Trace, described, traced
 from limpet.model.facts.running.memory import (
     BUFFERS,
     WRITTEN,
@@ -23,6 +23,7 @@ from limpet.model.facts.running.memory import (
 from limpet.session.arguments import check_actor, check_expect, check_limit
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.history.point_in_time import head_now
+from limpet.session.retrying import retrying
 from limpet.session.writer import Handle, writer_of
 
 
@@ -105,16 +106,14 @@ class Buffer:
         """
         if not isinstance(more, (str, list, tuple)):
             raise InvalidInput(f"append takes a text or a list, not {described(more)}.")
-        for left in reversed(range(UPDATE_TRIES_MAX)):
+
+        async def attempt() -> Note:
             note = await self.read()
             value, version = (None, 0) if note is None else (note.value, note.version)
-            try:
-                joined = _joined(self.name, value, more)
-                return await self.write(joined, expect=version, actor=actor, id=id, trace=trace)
-            except MemoryConflict:
-                if not left:
-                    raise
-        raise AssertionError("the last try returns or raises")
+            joined = _joined(self.name, value, more)
+            return await self.write(joined, expect=version, actor=actor, id=id, trace=trace)
+
+        return await retrying(attempt, MemoryConflict)
 
     async def history(self, *, limit: int = 50) -> tuple[Note, ...]:
         """The newest versions, the newest first."""

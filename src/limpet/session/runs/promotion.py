@@ -11,10 +11,11 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import DocumentConflict, InvalidInput, SessionConflict
-from limpet.model import UPDATE_TRIES_MAX, Commit, Key
+from limpet.model import Commit, Key
 from limpet.session.documents import Document, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.policies import StorePolicies
+from limpet.session.retrying import retrying
 from limpet.session.runs import learnings
 from limpet.session.runs.learnings import Gates, Learning
 from limpet.session.session import Session
@@ -35,19 +36,17 @@ async def promote(
         raise InvalidInput("promote takes a learning, as lp.learnings(agent) returns them.")
     by, gates = actor or _RUNTIME, await StorePolicies(journal).gates_of(agent)
     of = None if session is None else Session[Any](journal, session)
-    for left in reversed(range(UPDATE_TRIES_MAX)):
+
+    async def attempt() -> Document:
         commits = await _allowed(journal, agent, learning, gates, of, by)
         found, put = await learnings.promotion(journal, agent, learning, by)
         if put is None:
             assert found is not None
             return found
-        try:
-            _, (document,) = await commit_puts(journal, commits, (put,))
-            return document
-        except (DocumentConflict, SessionConflict):  # either moved on: look again
-            if not left:
-                raise
-    raise AssertionError("the last try returns or raises")
+        _, (document,) = await commit_puts(journal, commits, (put,))
+        return document
+
+    return await retrying(attempt, DocumentConflict, SessionConflict)
 
 
 async def _allowed(
