@@ -12,381 +12,246 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from limpet import errors, facts, ops
-from limpet.errors import (
-    BudgetReached,
-    EffectFailed,
-    EffectUnknown,
-    Interrupted,
-    InvalidInput,
-    LimpetError,
-    SessionConflict,
-    SessionEnded,
-    SessionError,
-    SessionExists,
-    SessionNotFound,
-    StoreError,
-    ToolDenied,
-)
-from limpet.model import Draft, Event, Head, Key, Lease, Trace
-from limpet.model.due import deadline_at, runnable_at
-from limpet.model.facts.timeouts import Timeouts
-from limpet.model.facts.timers import Timer
-from limpet.model.values import ABSENT
-from limpet.session.app import App
-from limpet.session.conversing.message import Message
-from limpet.session.documents import Document, DocumentPage, Documents
-from limpet.session.history.checkpoint_log import CheckpointRef
-from limpet.session.life.policy import Transition
-from limpet.session.limpet import Limpet, bind_runtime
-from limpet.session.runs.runs import Harness, WakeOptions, Woken
-from limpet.session.session import Session
-from limpet.store.protocol import (
-    Check,
-    Diagnosis,
-    Erasure,
-    Erasures,
-    FeedEntry,
-    Finding,
-    Page,
-    Report,
-    Restored,
-    Seal,
-)
+from limpet.exports import lazy_exports
+from limpet.session.limpet import Limpet as Limpet, bind_runtime
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from limpet import providers
-    from limpet.model.diff.changes import Change, Kind
-    from limpet.model.diff.diff import Diff, diff
-    from limpet.model.diff.merge import Merged, Resolved, merge
-    from limpet.model.diff.policy import Conflict, LastWriter, Policy, Priority, escalate
-    from limpet.model.envelope import envelope
-    from limpet.model.envelope.record import Envelope
-    from limpet.model.facts.outcomes import Evaluation, Outcome
-    from limpet.model.facts.running.budgets import Budget, BudgetView, Share, Usage
-    from limpet.model.facts.running.requests import Request
-    from limpet.model.facts.running.revisits import Revisit
-    from limpet.model.facts.running.runs import RunFailure
-    from limpet.model.facts.running.setup import Setup, SetupChange
-    from limpet.model.state import reducers
-    from limpet.model.state.access import Access, access
-    from limpet.model.state.migrations import Migrated, Migration, MigrationRegistry
-    from limpet.model.state.reducers import Replace
-    from limpet.model.state.semver import SchemaVersion
-    from limpet.model.state.state import Record, State, decode_fields, encode_fields
-    from limpet.model.state.types import TTL, Ref, UnknownVariant
-    from limpet.runtime.agent import Agent
-    from limpet.runtime.children import Child
-    from limpet.runtime.compensation import PastEffect
-    from limpet.runtime.effects import idempotency_key
-    from limpet.runtime.managed_tools import ManagedTools
-    from limpet.runtime.model_call import ModelRequest, Piece, Reply, ToolCall, ToolResult, assemble
-    from limpet.runtime.requests import Approval
-    from limpet.runtime.tool import tool
-    from limpet.runtime.turn import Turn
-    from limpet.runtime.worker import Worker
-    from limpet.session.conversing.context import Context
-    from limpet.session.history.blame import Blame
-    from limpet.session.history.branches import Lineage, MergedFrom
-    from limpet.session.history.checkpoint_log import Checkpoint, CheckpointPage
-    from limpet.session.history.checkpoint_policy import CheckpointPolicy
-    from limpet.session.history.retention import CompactReport
-    from limpet.session.history.rewind import Rewound
-    from limpet.session.life.memory import Remembered
-    from limpet.session.life.resumption import Briefing, Resumption
-    from limpet.session.life.sweep import Swept, Unswept
-    from limpet.session.life.tools import Tool, ToolRegistry
-    from limpet.session.life.transitions import Durations
-    from limpet.session.metrics import Metric
-    from limpet.session.move.mirror import Mirrored
-    from limpet.session.move.transfer import Copied, Refused
-    from limpet.session.runs.buffers import Buffer, BufferInfo, Note
-    from limpet.session.runs.delegation import Kin
-    from limpet.session.runs.learnings import Gates, Learning
-    from limpet.session.runs.setup import VaultDocument, Vaults
-    from limpet.session.runs.traces import Activation, Span, WakeTrace
-    from limpet.session.sync.shared import SharedLimpet
-    from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
-    from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan
+    from limpet import errors as errors, facts as facts, ops as ops, providers as providers
+    from limpet.errors import (
+        BudgetReached as BudgetReached,
+        EffectFailed as EffectFailed,
+        EffectUnknown as EffectUnknown,
+        Interrupted as Interrupted,
+        InvalidInput as InvalidInput,
+        LimpetError as LimpetError,
+        SessionConflict as SessionConflict,
+        SessionEnded as SessionEnded,
+        SessionError as SessionError,
+        SessionExists as SessionExists,
+        SessionNotFound as SessionNotFound,
+        StoreError as StoreError,
+        ToolDenied as ToolDenied,
+    )
+    from limpet.model import (
+        Draft as Draft,
+        Event as Event,
+        Head as Head,
+        Key as Key,
+        Lease as Lease,
+        Trace as Trace,
+    )
+    from limpet.model.diff.changes import Change as Change, Kind as Kind
+    from limpet.model.diff.diff import Diff as Diff, diff as diff
+    from limpet.model.diff.merge import Merged as Merged, Resolved as Resolved, merge as merge
+    from limpet.model.diff.policy import (
+        Conflict as Conflict,
+        LastWriter as LastWriter,
+        Policy as Policy,
+        Priority as Priority,
+        escalate as escalate,
+    )
+    from limpet.model.due import deadline_at as deadline_at, runnable_at as runnable_at
+    from limpet.model.envelope import envelope as envelope
+    from limpet.model.envelope.record import Envelope as Envelope
+    from limpet.model.facts.outcomes import Evaluation as Evaluation, Outcome as Outcome
+    from limpet.model.facts.running.budgets import (
+        Budget as Budget,
+        BudgetView as BudgetView,
+        Share as Share,
+        Usage as Usage,
+    )
+    from limpet.model.facts.running.requests import Request as Request
+    from limpet.model.facts.running.revisits import Revisit as Revisit
+    from limpet.model.facts.running.runs import RunFailure as RunFailure
+    from limpet.model.facts.running.setup import Setup as Setup, SetupChange as SetupChange
+    from limpet.model.facts.timeouts import Timeouts as Timeouts
+    from limpet.model.facts.timers import Timer as Timer
+    from limpet.model.state import reducers as reducers
+    from limpet.model.state.access import Access as Access, access as access
+    from limpet.model.state.migrations import (
+        Migrated as Migrated,
+        Migration as Migration,
+        MigrationRegistry as MigrationRegistry,
+    )
+    from limpet.model.state.reducers import Replace as Replace
+    from limpet.model.state.semver import SchemaVersion as SchemaVersion
+    from limpet.model.state.state import (
+        Record as Record,
+        State as State,
+        decode_fields as decode_fields,
+        encode_fields as encode_fields,
+    )
+    from limpet.model.state.types import TTL as TTL, Ref as Ref, UnknownVariant as UnknownVariant
+    from limpet.model.values import ABSENT as ABSENT
+    from limpet.runtime.agent import Agent as Agent
+    from limpet.runtime.children import Child as Child
+    from limpet.runtime.compensation import PastEffect as PastEffect
+    from limpet.runtime.effects import idempotency_key as idempotency_key
+    from limpet.runtime.managed_tools import ManagedTools as ManagedTools
+    from limpet.runtime.model_call import (
+        ModelRequest as ModelRequest,
+        Piece as Piece,
+        Reply as Reply,
+        ToolCall as ToolCall,
+        ToolResult as ToolResult,
+        assemble as assemble,
+    )
+    from limpet.runtime.requests import Approval as Approval
+    from limpet.runtime.tool import tool as tool
+    from limpet.runtime.turn import Turn as Turn
+    from limpet.runtime.worker import Worker as Worker
+    from limpet.session.app import App as App
+    from limpet.session.conversing.context import Context as Context
+    from limpet.session.conversing.message import Message as Message
+    from limpet.session.documents import (
+        Document as Document,
+        DocumentPage as DocumentPage,
+        Documents as Documents,
+    )
+    from limpet.session.history.blame import Blame as Blame
+    from limpet.session.history.branches import Lineage as Lineage, MergedFrom as MergedFrom
+    from limpet.session.history.checkpoint_log import (
+        Checkpoint as Checkpoint,
+        CheckpointPage as CheckpointPage,
+        CheckpointRef as CheckpointRef,
+    )
+    from limpet.session.history.checkpoint_policy import CheckpointPolicy as CheckpointPolicy
+    from limpet.session.history.retention import CompactReport as CompactReport
+    from limpet.session.history.rewind import Rewound as Rewound
+    from limpet.session.life.memory import Remembered as Remembered
+    from limpet.session.life.policy import Transition as Transition
+    from limpet.session.life.resumption import Briefing as Briefing, Resumption as Resumption
+    from limpet.session.life.sweep import Swept as Swept, Unswept as Unswept
+    from limpet.session.life.tools import Tool as Tool, ToolRegistry as ToolRegistry
+    from limpet.session.life.transitions import Durations as Durations
+    from limpet.session.metrics import Metric as Metric
+    from limpet.session.move.mirror import Mirrored as Mirrored
+    from limpet.session.move.transfer import Copied as Copied, Refused as Refused
+    from limpet.session.runs.buffers import Buffer as Buffer, BufferInfo as BufferInfo, Note as Note
+    from limpet.session.runs.delegation import Kin as Kin
+    from limpet.session.runs.learnings import Gates as Gates, Learning as Learning
+    from limpet.session.runs.runs import Harness, WakeOptions, Woken as Woken
+    from limpet.session.runs.setup import VaultDocument as VaultDocument, Vaults as Vaults
+    from limpet.session.runs.traces import (
+        Activation as Activation,
+        Span as Span,
+        WakeTrace as WakeTrace,
+    )
+    from limpet.session.session import Session as Session
+    from limpet.session.sync.shared import SharedLimpet as SharedLimpet
+    from limpet.session.sync.verbs import (
+        SyncApp as SyncApp,
+        SyncDocuments as SyncDocuments,
+        SyncLimpet as SyncLimpet,
+        SyncSession as SyncSession,
+    )
+    from limpet.session.typing.migrate import (
+        MigrationOutcome as MigrationOutcome,
+        MigrationPlan as MigrationPlan,
+    )
     from limpet.store.answers import Checked
-    from limpet.store.protocol import Progress
+    from limpet.store.protocol import (
+        Check as Check,
+        Diagnosis as Diagnosis,
+        Erasure as Erasure,
+        Erasures as Erasures,
+        FeedEntry as FeedEntry,
+        Finding as Finding,
+        Page as Page,
+        Progress,
+        Report as Report,
+        Restored as Restored,
+        Seal as Seal,
+    )
 
 # Silent until the application configures logging: docs/logging.md.
 logging.getLogger("limpet").addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"
-__all__ = [
-    "ABSENT",
-    "TTL",
-    "Access",
-    "Activation",
-    "Agent",
-    "App",
-    "Approval",
-    "Blame",
-    "Briefing",
-    "Budget",
-    "BudgetReached",
-    "BudgetView",
-    "Buffer",
-    "BufferInfo",
-    "Change",
-    "Check",
-    "Checkpoint",
-    "CheckpointPage",
-    "CheckpointPolicy",
-    "CheckpointRef",
-    "Child",
-    "CompactReport",
-    "Conflict",
-    "Context",
-    "Copied",
-    "Diagnosis",
-    "Diff",
-    "Document",
-    "DocumentPage",
-    "Documents",
-    "Draft",
-    "Durations",
-    "EffectFailed",
-    "EffectUnknown",
-    "Envelope",
-    "Erasure",
-    "Erasures",
-    "Evaluation",
-    "Event",
-    "FeedEntry",
-    "Finding",
-    "Gates",
-    "Head",
-    "Interrupted",
-    "InvalidInput",
-    "Key",
-    "Kin",
-    "Kind",
-    "LastWriter",
-    "Learning",
-    "Lease",
-    "Limpet",
-    "LimpetError",
-    "Lineage",
-    "ManagedTools",
-    "Merged",
-    "MergedFrom",
-    "Message",
-    "Metric",
-    "Migrated",
-    "Migration",
-    "MigrationOutcome",
-    "MigrationPlan",
-    "MigrationRegistry",
-    "Mirrored",
-    "ModelRequest",
-    "Note",
-    "Outcome",
-    "Page",
-    "PastEffect",
-    "Piece",
-    "Policy",
-    "Priority",
-    "Record",
-    "Ref",
-    "Refused",
-    "Remembered",
-    "Replace",
-    "Reply",
-    "Report",
-    "Request",
-    "Resolved",
-    "Restored",
-    "Resumption",
-    "Revisit",
-    "Rewound",
-    "RunFailure",
-    "SchemaVersion",
-    "Seal",
-    "Session",
-    "SessionConflict",
-    "SessionEnded",
-    "SessionError",
-    "SessionExists",
-    "SessionNotFound",
-    "Setup",
-    "SetupChange",
-    "Share",
-    "SharedLimpet",
-    "Span",
-    "State",
-    "StoreError",
-    "Swept",
-    "SyncApp",
-    "SyncDocuments",
-    "SyncLimpet",
-    "SyncSession",
-    "Timeouts",
-    "Timer",
-    "Tool",
-    "ToolCall",
-    "ToolDenied",
-    "ToolRegistry",
-    "ToolResult",
-    "Trace",
-    "Transition",
-    "Turn",
-    "UnknownVariant",
-    "Unswept",
-    "Usage",
-    "VaultDocument",
-    "Vaults",
-    "WakeTrace",
-    "Woken",
-    "Worker",
-    "access",
-    "assemble",
-    "deadline_at",
-    "decode_fields",
-    "diff",
-    "encode_fields",
-    "envelope",
-    "errors",
-    "escalate",
-    "facts",
-    "idempotency_key",
-    "merge",
-    "open",
-    "open_sync",
-    "ops",
-    "providers",
-    "reducers",
-    "restore",
-    "runnable_at",
-    "tool",
-]
 
-# Loaded when first asked for: most processes never compare, merge or migrate, and all of
-# them start.
-_LATER = {
-    "Access": "model.state.access",
-    "access": "model.state.access",
-    "Envelope": "model.envelope.record",
-    "Migrated": "model.state.migrations",
-    "Migration": "model.state.migrations",
-    "MigrationRegistry": "model.state.migrations",
-    "Record": "model.state.state",
-    "Ref": "model.state.types",
-    "Replace": "model.state.reducers",
-    "SchemaVersion": "model.state.semver",
-    "State": "model.state.state",
-    "TTL": "model.state.types",
-    "UnknownVariant": "model.state.types",
-    "decode_fields": "model.state.state",
-    "encode_fields": "model.state.state",
-    "envelope": "model.envelope.envelope",
-    "reducers": "model.state.reducers",
-    "Change": "model.diff.changes",
-    "Conflict": "model.diff.policy",
-    "Diff": "model.diff.diff",
-    "Kind": "model.diff.changes",
-    "LastWriter": "model.diff.policy",
-    "Merged": "model.diff.merge",
-    "Policy": "model.diff.policy",
-    "Priority": "model.diff.policy",
-    "Resolved": "model.diff.merge",
-    "diff": "model.diff.diff",
-    "escalate": "model.diff.policy",
-    "merge": "model.diff.merge",
-    "Blame": "session.history.blame",
-    "Lineage": "session.history.branches",
-    "MergedFrom": "session.history.branches",
-    "Rewound": "session.history.rewind",
-    "Checkpoint": "session.history.checkpoint_log",
-    "CheckpointPage": "session.history.checkpoint_log",
-    "CheckpointPolicy": "session.history.checkpoint_policy",
-    "CompactReport": "session.history.retention",
-    "Metric": "session.metrics",
-    "MigrationOutcome": "session.typing.migrate",
-    "MigrationPlan": "session.typing.migrate",
-    "Context": "session.conversing.context",
-    "Copied": "session.move.transfer",
-    "Mirrored": "session.move.mirror",
-    "Durations": "session.life.transitions",
-    "Remembered": "session.life.memory",
-    "Briefing": "session.life.resumption",
-    "Resumption": "session.life.resumption",
-    "Swept": "session.life.sweep",
-    "Tool": "session.life.tools",
-    "ToolRegistry": "session.life.tools",
-    "Unswept": "session.life.sweep",
-    "Refused": "session.move.transfer",
-    "SharedLimpet": "session.sync.shared",
-    "SyncApp": "session.sync.verbs",
-    "SyncDocuments": "session.sync.verbs",
-    "SyncLimpet": "session.sync.verbs",
-    "SyncSession": "session.sync.verbs",
-    "Approval": "runtime.requests",
-    "Activation": "session.runs.traces",
-    "Span": "session.runs.traces",
-    "WakeTrace": "session.runs.traces",
-    "Budget": "model.facts.running.budgets",
-    "BudgetView": "model.facts.running.budgets",
-    "Share": "model.facts.running.budgets",
-    "Buffer": "session.runs.buffers",
-    "BufferInfo": "session.runs.buffers",
-    "Kin": "session.runs.delegation",
-    "Gates": "session.runs.learnings",
-    "Learning": "session.runs.learnings",
-    "Note": "session.runs.buffers",
-    "Setup": "model.facts.running.setup",
-    "SetupChange": "model.facts.running.setup",
-    "VaultDocument": "session.runs.setup",
-    "Vaults": "session.runs.setup",
-    "Outcome": "model.facts.outcomes",
-    "Evaluation": "model.facts.outcomes",
-    "RunFailure": "model.facts.running.runs",
-    "Child": "runtime.children",
-    "PastEffect": "runtime.compensation",
-    "Request": "model.facts.running.requests",
-    "Revisit": "model.facts.running.revisits",
-    "ManagedTools": "runtime.managed_tools",
-    "Turn": "runtime.turn",
-    "Agent": "runtime.agent",
-    "ModelRequest": "runtime.model_call",
-    "Piece": "runtime.model_call",
-    "Reply": "runtime.model_call",
-    "ToolCall": "runtime.model_call",
-    "ToolResult": "runtime.model_call",
-    "assemble": "runtime.model_call",
-    "tool": "runtime.tool",
-    "providers": "providers",
-    "Usage": "model.facts.running.budgets",
-    "Worker": "runtime.worker",
-    "idempotency_key": "runtime.effects",
+# Every public name, by the module that it is loaded from at its first use.
+_HOMES = {
+    "limpet": "errors facts ops providers",
+    "limpet.errors": (
+        "BudgetReached EffectFailed EffectUnknown Interrupted InvalidInput LimpetError "
+        "SessionConflict SessionEnded SessionError SessionExists SessionNotFound StoreError "
+        "ToolDenied"
+    ),
+    "limpet.model": "Draft Event Head Key Lease Trace",
+    "limpet.model.diff.changes": "Change Kind",
+    "limpet.model.diff.diff": "Diff diff",
+    "limpet.model.diff.merge": "Merged Resolved merge",
+    "limpet.model.diff.policy": "Conflict LastWriter Policy Priority escalate",
+    "limpet.model.due": "deadline_at runnable_at",
+    "limpet.model.envelope": "envelope",
+    "limpet.model.envelope.record": "Envelope",
+    "limpet.model.facts.outcomes": "Evaluation Outcome",
+    "limpet.model.facts.running.budgets": "Budget BudgetView Share Usage",
+    "limpet.model.facts.running.requests": "Request",
+    "limpet.model.facts.running.revisits": "Revisit",
+    "limpet.model.facts.running.runs": "RunFailure",
+    "limpet.model.facts.running.setup": "Setup SetupChange",
+    "limpet.model.facts.timeouts": "Timeouts",
+    "limpet.model.facts.timers": "Timer",
+    "limpet.model.state": "reducers",
+    "limpet.model.state.access": "Access access",
+    "limpet.model.state.migrations": "Migrated Migration MigrationRegistry",
+    "limpet.model.state.reducers": "Replace",
+    "limpet.model.state.semver": "SchemaVersion",
+    "limpet.model.state.state": "Record State decode_fields encode_fields",
+    "limpet.model.state.types": "TTL Ref UnknownVariant",
+    "limpet.model.values": "ABSENT",
+    "limpet.runtime.agent": "Agent",
+    "limpet.runtime.children": "Child",
+    "limpet.runtime.compensation": "PastEffect",
+    "limpet.runtime.effects": "idempotency_key",
+    "limpet.runtime.managed_tools": "ManagedTools",
+    "limpet.runtime.model_call": "ModelRequest Piece Reply ToolCall ToolResult assemble",
+    "limpet.runtime.requests": "Approval",
+    "limpet.runtime.tool": "tool",
+    "limpet.runtime.turn": "Turn",
+    "limpet.runtime.worker": "Worker",
+    "limpet.session.app": "App",
+    "limpet.session.conversing.context": "Context",
+    "limpet.session.conversing.message": "Message",
+    "limpet.session.documents": "Document DocumentPage Documents",
+    "limpet.session.history.blame": "Blame",
+    "limpet.session.history.branches": "Lineage MergedFrom",
+    "limpet.session.history.checkpoint_log": "CheckpointRef Checkpoint CheckpointPage",
+    "limpet.session.history.checkpoint_policy": "CheckpointPolicy",
+    "limpet.session.history.retention": "CompactReport",
+    "limpet.session.history.rewind": "Rewound",
+    "limpet.session.life.memory": "Remembered",
+    "limpet.session.life.policy": "Transition",
+    "limpet.session.life.resumption": "Briefing Resumption",
+    "limpet.session.life.sweep": "Swept Unswept",
+    "limpet.session.life.tools": "Tool ToolRegistry",
+    "limpet.session.life.transitions": "Durations",
+    "limpet.session.limpet": "Limpet",
+    "limpet.session.metrics": "Metric",
+    "limpet.session.move.mirror": "Mirrored",
+    "limpet.session.move.transfer": "Copied Refused",
+    "limpet.session.runs.buffers": "Buffer BufferInfo Note",
+    "limpet.session.runs.delegation": "Kin",
+    "limpet.session.runs.learnings": "Gates Learning",
+    "limpet.session.runs.runs": "Woken",
+    "limpet.session.runs.setup": "VaultDocument Vaults",
+    "limpet.session.runs.traces": "Activation Span WakeTrace",
+    "limpet.session.session": "Session",
+    "limpet.session.sync.shared": "SharedLimpet",
+    "limpet.session.sync.verbs": "SyncApp SyncDocuments SyncLimpet SyncSession",
+    "limpet.session.typing.migrate": "MigrationOutcome MigrationPlan",
+    "limpet.store.protocol": (
+        "Check Diagnosis Erasure Erasures FeedEntry Finding Page Report Restored Seal"
+    ),
 }
 
-_MODULES = ("envelope", "providers", "reducers")  # of these the module itself
-
 if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
-
-    def __getattr__(name: str) -> object:
-        if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        try:
-            module = import_module(f"limpet.{_LATER[name]}")
-        except ModuleNotFoundError as error:
-            if error.name is None or not error.name.startswith("pydantic"):
-                raise
-            raise errors.ExtraMissing("pydantic", "state") from error
-        found = globals()[name] = module if name in _MODULES else getattr(module, name)
-        return found
-
-
-def __dir__() -> list[str]:
-    """Names that are loaded later are there to be found, too."""
-    return sorted({*globals(), *__all__})
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__, _HOMES, own=("open", "open_sync", "restore")
+    )
 
 
 async def _run_turn(

@@ -20,8 +20,7 @@ from limpet.model import Commit
 from limpet.model.facts.phases import transition
 from limpet.model.keys import ARCHIVE_DISCARDS, ARCHIVE_LOGS, ARCHIVE_STUBS
 from limpet.model.limits import LABELS_MAX
-from limpet.session.life import archive as archiving
-from limpet.session.life import archive as cold_files
+from limpet.session.life import archive as archiving, archive as cold_files
 from limpet.session.life.archive_storage import DirectoryArchive
 from limpet.session.move.adopter import Adopter
 from limpet.session.move.bundle import BundleWriter

@@ -12,8 +12,7 @@ import pytest
 import typer
 
 import limpet
-from limpet.cli import main as entry
-from limpet.cli import output, render
+from limpet.cli import main as entry, output, render
 from limpet.cli.app import app
 from tests.support import chats
 from tests.support.command import PAGE, answer, run, run_process, run_terminal

@@ -12,8 +12,7 @@ import pytest
 from backports import zstd
 
 import limpet
-from limpet.session.move import bundle
-from limpet.session.move import import_export as proof
+from limpet.session.move import bundle, import_export as proof
 from tests.support.hostile import donors, put_together, taken_apart
 
 MEGA = 2**20

@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from limpet import Diff, Kind, LimpetError, diff
 from limpet.errors import DiffMismatch, IntegrityViolation, InvalidDiff

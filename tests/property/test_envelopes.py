@@ -6,8 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from limpet import envelope
 from limpet.errors import EnvelopeNewer, IntegrityViolation, InvalidEnvelope

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from limpet.errors import LimpetError
 from limpet.model import Draft, Event, Fact, Key, Prepared, head, prepare

@@ -6,12 +6,20 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from limpet.errors import LimpetError
-from limpet.model import Draft, Fold, FrozenDict, Key, blank, is_run, record, record_run
-from limpet.model import events as model
+from limpet.model import (
+    Draft,
+    Fold,
+    FrozenDict,
+    Key,
+    blank,
+    events as model,
+    is_run,
+    record,
+    record_run,
+)
 
 ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 SALT = b"s" * 16

@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from limpet import Draft, InvalidInput, Key, LimpetError
 from limpet.errors import InvalidValue

@@ -6,8 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Annotated, Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import limpet
 from limpet.graph import (

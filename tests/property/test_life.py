@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import asyncpg
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 import limpet
 from limpet.session.life.archive_storage import DirectoryArchive

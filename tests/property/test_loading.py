@@ -6,8 +6,7 @@ import asyncio
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Final
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from pydantic import JsonValue
 
 import limpet

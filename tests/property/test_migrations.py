@@ -10,8 +10,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from limpet import MigrationRegistry
 from limpet.errors import MigrationAmbiguous, MigrationFailed, MigrationMissing, SchemaIncompatible

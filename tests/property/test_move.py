@@ -14,8 +14,7 @@ from hypothesis import given
 
 import limpet
 from limpet import Draft, Key, Limpet, LimpetError
-from limpet.session.move import adopter, transfer
-from limpet.session.move import import_export as files
+from limpet.session.move import adopter, import_export as files, transfer
 from limpet.testing.histories import fork, recorded
 from tests.property.strategies import drafts
 from tests.support.examples import examples

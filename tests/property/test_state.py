@@ -12,8 +12,7 @@ from itertools import combinations
 from typing import Any, Literal, Union
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from pydantic import create_model
 
 from limpet import TTL, Record, Ref, State

@@ -13,8 +13,7 @@ import sys
 from typing import Any, Final
 
 import limpet
-from limpet.session.move import adopter, transfer
-from limpet.session.move import import_export as files
+from limpet.session.move import adopter, import_export as files, transfer
 from limpet.store.sqlite.store import SQLiteStore
 
 PIECE: Final = 3

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import limpet
+import limpet.graph
 import limpet.model.diff.diff
 
 
@@ -54,6 +58,19 @@ def test_every_public_name_is_there() -> None:
     """What __all__ promises can be had, and is sorted as a reader expects."""
     assert [name for name in limpet.__all__ if not hasattr(limpet, name)] == []
     assert len(set(limpet.__all__)) == len(limpet.__all__)
+
+
+@pytest.mark.parametrize("package", [limpet, limpet.graph], ids=lambda p: p.__name__)
+def test_type_checkers_see_the_names_that_are_there(package: ModuleType) -> None:
+    """The imports under TYPE_CHECKING and the table of lazy exports name the same objects."""
+    tree = ast.parse(Path(package.__file__ or "").read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    seen = {(str(node.module), a.name) for node in imports for a in node.names if a.asname}
+    listed = {(module, name) for module, name in seen if not module.endswith(".otel")}
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert {name for _, name in listed} | defined == {*package.__all__}
+    for module, name in listed:
+        assert getattr(package, name) is getattr(import_module(module), name)
 
 
 def test_ops_completes_to_operations_only() -> None:

@@ -10,8 +10,7 @@ import msgspec
 import typer
 
 import limpet
-from limpet.adapters.adk_import import import_adk as import_from_adk
-from limpet.adapters.adk_import import open_source
+from limpet.adapters.adk_import import import_adk as import_from_adk, open_source
 from limpet.cli.command import (
     MOVE,
     Display,

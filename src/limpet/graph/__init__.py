@@ -18,182 +18,144 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from limpet.errors import ExtraMissing
+from limpet.exports import lazy_exports
 
 try:
     import pydantic as _pydantic  # noqa: F401  # asked for first, so that the error names the extra
 except ModuleNotFoundError as error:
     raise ExtraMissing("pydantic", "state") from error
 
-from limpet.graph.builder import GraphBuilder
-from limpet.graph.checkpoint import (
-    Checkpointer,
-    CheckpointFilter,
-    CheckpointRecord,
-    CheckpointSummary,
-    Frame,
-    InMemoryCheckpointer,
-    JointCheckpointer,
-    LeasingCheckpointer,
-    Position,
-    Progress,
-    ProgressSlot,
-)
-from limpet.graph.context import (
-    IdentityFilter,
-    Suspended,
-    current_correlation_id,
-    current_invocation_id,
-    current_metadata,
-    current_node,
-    current_session_id,
-    save_session,
-    suspend,
-)
-from limpet.graph.engine.compiled import CompiledGraph
-from limpet.graph.engine.loop import END
-from limpet.graph.engine.parallel import Branch
-from limpet.graph.harness import ChatHarness, ChatReply, Harness, HarnessOutcome
-from limpet.graph.middleware import (
-    FailureIsolationMiddleware,
-    RetryMiddleware,
-    Timing,
-    TimingMiddleware,
-    full_jitter,
-)
-from limpet.graph.observers import Drained, GraphSpan, NodeEvent, SuspensionDescriptor, Tracer
-from limpet.graph.plan import CompileWarning
-from limpet.graph.projections import (
-    DeclaredSameName,
-    ExplicitMapping,
-    FieldNameMatching,
-    Projection,
-)
-from limpet.graph.sessions import (
-    InMemorySessionStore,
-    RecordListing,
-    SessionFilter,
-    SessionLocks,
-    SessionRecord,
-    SessionStore,
-    SessionSummary,
-)
-from limpet.graph.state import Message, State
-from limpet.model.state.reducers import (
-    Reducer,
-    Replace,
-    append,
-    bounded_append,
-    concat_flatten,
-    dedupe_append,
-    last_write_wins,
-    merge,
-    merge_all,
-    merge_by_key,
-)
-
 if TYPE_CHECKING:
-    from limpet.graph.otel import IdentitySpanProcessor as IdentitySpanProcessor
-    from limpet.graph.otel import OpenTelemetryTracer as OpenTelemetryTracer
+    from limpet.graph.builder import GraphBuilder as GraphBuilder
+    from limpet.graph.checkpoint import (
+        Checkpointer as Checkpointer,
+        CheckpointFilter as CheckpointFilter,
+        CheckpointRecord as CheckpointRecord,
+        CheckpointSummary as CheckpointSummary,
+        Frame as Frame,
+        InMemoryCheckpointer as InMemoryCheckpointer,
+        JointCheckpointer as JointCheckpointer,
+        LeasingCheckpointer as LeasingCheckpointer,
+        Position as Position,
+        Progress as Progress,
+        ProgressSlot as ProgressSlot,
+    )
+    from limpet.graph.context import (
+        IdentityFilter as IdentityFilter,
+        Suspended as Suspended,
+        current_correlation_id as current_correlation_id,
+        current_invocation_id as current_invocation_id,
+        current_metadata as current_metadata,
+        current_node as current_node,
+        current_session_id as current_session_id,
+        save_session as save_session,
+        suspend as suspend,
+    )
+    from limpet.graph.engine.compiled import CompiledGraph as CompiledGraph
+    from limpet.graph.engine.loop import END as END
+    from limpet.graph.engine.parallel import Branch as Branch
+    from limpet.graph.harness import (
+        ChatHarness as ChatHarness,
+        ChatReply as ChatReply,
+        Harness as Harness,
+        HarnessOutcome as HarnessOutcome,
+    )
+    from limpet.graph.middleware import (
+        FailureIsolationMiddleware as FailureIsolationMiddleware,
+        RetryMiddleware as RetryMiddleware,
+        Timing as Timing,
+        TimingMiddleware as TimingMiddleware,
+        full_jitter as full_jitter,
+    )
+    from limpet.graph.observers import (
+        Drained as Drained,
+        GraphSpan as GraphSpan,
+        NodeEvent as NodeEvent,
+        SuspensionDescriptor as SuspensionDescriptor,
+        Tracer as Tracer,
+    )
+    from limpet.graph.otel import (
+        IdentitySpanProcessor as IdentitySpanProcessor,
+        OpenTelemetryTracer as OpenTelemetryTracer,
+    )
+    from limpet.graph.plan import CompileWarning as CompileWarning
+    from limpet.graph.projections import (
+        DeclaredSameName as DeclaredSameName,
+        ExplicitMapping as ExplicitMapping,
+        FieldNameMatching as FieldNameMatching,
+        Projection as Projection,
+    )
+    from limpet.graph.sessions import (
+        InMemorySessionStore as InMemorySessionStore,
+        RecordListing as RecordListing,
+        SessionFilter as SessionFilter,
+        SessionLocks as SessionLocks,
+        SessionRecord as SessionRecord,
+        SessionStore as SessionStore,
+        SessionSummary as SessionSummary,
+    )
+    from limpet.graph.state import Message as Message, State as State
     from limpet.graph.stores.checkpoints import (
-        LimpetCheckpointer,
-        PostgresCheckpointer,
-        SQLiteCheckpointer,
+        LimpetCheckpointer as LimpetCheckpointer,
+        PostgresCheckpointer as PostgresCheckpointer,
+        SQLiteCheckpointer as SQLiteCheckpointer,
     )
     from limpet.graph.stores.sessions import (
-        LimpetSessionStore,
-        PostgresSessionStore,
-        SQLiteSessionStore,
+        LimpetSessionStore as LimpetSessionStore,
+        PostgresSessionStore as PostgresSessionStore,
+        SQLiteSessionStore as SQLiteSessionStore,
+    )
+    from limpet.model.state.reducers import (
+        Reducer as Reducer,
+        Replace as Replace,
+        append as append,
+        bounded_append as bounded_append,
+        concat_flatten as concat_flatten,
+        dedupe_append as dedupe_append,
+        last_write_wins as last_write_wins,
+        merge as merge,
+        merge_all as merge_all,
+        merge_by_key as merge_by_key,
     )
 
-__all__ = [
-    "END",
-    "Branch",
-    "ChatHarness",
-    "ChatReply",
-    "CheckpointFilter",
-    "CheckpointRecord",
-    "CheckpointSummary",
-    "Checkpointer",
-    "CompileWarning",
-    "CompiledGraph",
-    "DeclaredSameName",
-    "Drained",
-    "ExplicitMapping",
-    "FailureIsolationMiddleware",
-    "FieldNameMatching",
-    "Frame",
-    "GraphBuilder",
-    "GraphSpan",
-    "Harness",
-    "HarnessOutcome",
-    "IdentityFilter",
-    "InMemoryCheckpointer",
-    "InMemorySessionStore",
-    "JointCheckpointer",
-    "LeasingCheckpointer",
-    "LimpetCheckpointer",
-    "LimpetSessionStore",
-    "Message",
-    "NodeEvent",
-    "Position",
-    "PostgresCheckpointer",
-    "PostgresSessionStore",
-    "Progress",
-    "ProgressSlot",
-    "Projection",
-    "RecordListing",
-    "Reducer",
-    "Replace",
-    "RetryMiddleware",
-    "SQLiteCheckpointer",
-    "SQLiteSessionStore",
-    "SessionFilter",
-    "SessionLocks",
-    "SessionRecord",
-    "SessionStore",
-    "SessionSummary",
-    "State",
-    "Suspended",
-    "SuspensionDescriptor",
-    "Timing",
-    "TimingMiddleware",
-    "Tracer",
-    "append",
-    "bounded_append",
-    "concat_flatten",
-    "current_correlation_id",
-    "current_invocation_id",
-    "current_metadata",
-    "current_node",
-    "current_session_id",
-    "dedupe_append",
-    "full_jitter",
-    "last_write_wins",
-    "merge",
-    "merge_all",
-    "merge_by_key",
-    "save_session",
-    "suspend",
-]
-
-# Loaded when first asked for: they need a store, or packages of another extra.
-_LATER = {
-    "IdentitySpanProcessor": "otel",
-    "OpenTelemetryTracer": "otel",
-    "LimpetCheckpointer": "stores.checkpoints",
-    "PostgresCheckpointer": "stores.checkpoints",
-    "SQLiteCheckpointer": "stores.checkpoints",
-    "LimpetSessionStore": "stores.sessions",
-    "PostgresSessionStore": "stores.sessions",
-    "SQLiteSessionStore": "stores.sessions",
+# Every public name, by the module that it is loaded from at its first use.
+_HOMES = {
+    "limpet.graph.builder": "GraphBuilder",
+    "limpet.graph.checkpoint": (
+        "Checkpointer CheckpointFilter CheckpointRecord CheckpointSummary Frame "
+        "InMemoryCheckpointer JointCheckpointer LeasingCheckpointer Position Progress "
+        "ProgressSlot"
+    ),
+    "limpet.graph.context": (
+        "IdentityFilter Suspended current_correlation_id current_invocation_id "
+        "current_metadata current_node current_session_id save_session suspend"
+    ),
+    "limpet.graph.engine.compiled": "CompiledGraph",
+    "limpet.graph.engine.loop": "END",
+    "limpet.graph.engine.parallel": "Branch",
+    "limpet.graph.harness": "ChatHarness ChatReply Harness HarnessOutcome",
+    "limpet.graph.middleware": (
+        "FailureIsolationMiddleware RetryMiddleware Timing TimingMiddleware full_jitter"
+    ),
+    "limpet.graph.observers": "Drained GraphSpan NodeEvent SuspensionDescriptor Tracer",
+    "limpet.graph.plan": "CompileWarning",
+    "limpet.graph.projections": "DeclaredSameName ExplicitMapping FieldNameMatching Projection",
+    "limpet.graph.sessions": (
+        "InMemorySessionStore RecordListing SessionFilter SessionLocks SessionRecord "
+        "SessionStore SessionSummary"
+    ),
+    "limpet.graph.state": "Message State",
+    "limpet.graph.stores.checkpoints": "LimpetCheckpointer PostgresCheckpointer SQLiteCheckpointer",
+    "limpet.graph.stores.sessions": "LimpetSessionStore PostgresSessionStore SQLiteSessionStore",
+    "limpet.model.state.reducers": (
+        "Reducer Replace append bounded_append concat_flatten dedupe_append last_write_wins "
+        "merge merge_all merge_by_key"
+    ),
 }
 
 if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
-
-    def __getattr__(name: str) -> object:
-        if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        value = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
-        return value
+    __getattr__, __dir__, __all__ = lazy_exports(
+        __name__,
+        _HOMES,
+        unlisted={"limpet.graph.otel": "IdentitySpanProcessor OpenTelemetryTracer"},
+    )

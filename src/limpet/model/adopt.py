@@ -13,8 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidEvent, LimpetError, SessionConflict
-from limpet.model import chain, head
-from limpet.model import ops as op
+from limpet.model import chain, head, ops as op
 from limpet.model.commit import Base
 from limpet.model.events import (
     Event,

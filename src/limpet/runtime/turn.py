@@ -12,8 +12,17 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
-from limpet.model import EMPTY, REVISITS_PER_TURN_MAX, Draft, Event, Trace, described, to_us, traced
-from limpet.model import ops as op
+from limpet.model import (
+    EMPTY,
+    REVISITS_PER_TURN_MAX,
+    Draft,
+    Event,
+    Trace,
+    described,
+    ops as op,
+    to_us,
+    traced,
+)
 from limpet.model.facts.running import (
     ANSWERS,
     INTERRUPT,

@@ -26,9 +26,9 @@ from limpet.model import (
     LastCheckpoint,
     Prepared,
     Texts,
+    ops as op,
     processed_by,
 )
-from limpet.model import ops as op
 from limpet.store.protocol import Committed, Loaded, scope_fields
 from limpet.store.scopes import Scopes
 

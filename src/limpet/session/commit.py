@@ -30,10 +30,10 @@ from limpet.model import (
     Trace,
     blank,
     described,
+    ops as op,
     scope_of,
     traced,
 )
-from limpet.model import ops as op
 from limpet.model.facts import Phase, Timeouts, drafted
 from limpet.model.facts.phases import roused_us
 from limpet.session.arguments import check_actor, check_expect, check_fact, check_lease

@@ -29,10 +29,10 @@ from limpet.model import (
     Key,
     Lease,
     Trace,
+    ops as op,
     traced,
     unfit,
 )
-from limpet.model import ops as op
 from limpet.model.facts import (
     RESUMED,
     TERMINAL,

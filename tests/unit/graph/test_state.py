@@ -11,8 +11,7 @@ from uuid import UUID
 
 import pytest
 from annotated_types import MaxLen
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import BaseModel, Field, field_serializer, model_validator
 
 import limpet

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from limpet import ops
 from limpet.errors import LimpetError, OpPathUnknown, OpTypeMismatch, SessionCorrupt

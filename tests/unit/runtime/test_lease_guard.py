@@ -13,8 +13,7 @@ import limpet
 from limpet.errors import StoreBusy, StoreClosed
 from limpet.model.commit import Commit
 from limpet.model.lease import Lease
-from limpet.runtime import effects, wake, worker
-from limpet.runtime import run as hold
+from limpet.runtime import effects, run as hold, wake, worker
 from limpet.store.protocol import Committed
 from limpet.testing.clock import FakeClock
 from tests.support.agents import APP, LEASE_SECONDS, MortalStore, World

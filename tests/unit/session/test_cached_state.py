@@ -5,8 +5,7 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import msgspec
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from limpet.model import Draft, Event, Fold, FrozenDict, Head, Key, blank, record
 from limpet.session.cached_state import CachedState

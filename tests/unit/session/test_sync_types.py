@@ -18,8 +18,7 @@ from limpet.session.commit import CommitBuilder
 from limpet.session.documents import Documents
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
-from limpet.session.sync import facade
-from limpet.session.sync import verbs as sync
+from limpet.session.sync import facade, verbs as sync
 from tools import sync_stub
 
 STUB = Path(sync.__file__).with_suffix(".pyi")

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from limpet import errors
-from limpet import ops as op
+from limpet import errors, ops as op
 from limpet.model.commit import Commit
 from limpet.model.facts.inputs import processed
 from limpet.model.fold import Fold

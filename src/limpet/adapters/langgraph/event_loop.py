@@ -13,8 +13,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from limpet import Limpet, Seal
-from limpet import open as open_limpet
+from limpet import Limpet, Seal, open as open_limpet
 from limpet.errors import InvalidInput, StoreClosed
 
 P = ParamSpec("P")

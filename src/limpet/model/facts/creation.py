@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from limpet.model.events import Fact
-from limpet.model.facts import archive, phases, timeouts
-from limpet.model.facts import labels as of_labels
+from limpet.model.facts import archive, labels as of_labels, phases, timeouts
 from limpet.model.facts.running import budgets
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.keys import Key

@@ -127,8 +127,7 @@ class Ref(msgspec.Struct, Generic[T], frozen=True, order=True):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        from pydantic_core import PydanticCustomError
-        from pydantic_core import core_schema as core
+        from pydantic_core import PydanticCustomError, core_schema as core
 
         def read(value: Any) -> Any:
             try:

@@ -17,8 +17,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from pydantic import GetCoreSchemaHandler, ValidationError
-from pydantic_core import CoreSchema, PydanticCustomError
-from pydantic_core import core_schema as core
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema as core
 
 from limpet.errors import SchemaViolation
 from limpet.model.limits import INT_MAX, INT_MIN

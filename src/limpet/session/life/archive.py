@@ -58,16 +58,17 @@ from limpet.model import (
     checkpoints_of,
     owner_of,
 )
-from limpet.model.facts import ARCHIVED, Timeouts, timeouts_set
-from limpet.model.facts import archive as facts
+from limpet.model.facts import ARCHIVED, Timeouts, archive as facts, timeouts_set
 from limpet.model.facts.documents import VALUE, document_created
 from limpet.model.facts.phases import rule
 from limpet.model.facts.retention import RETENTION_SET
 from limpet.model.facts.timeouts import timeouts_in
-from limpet.model.keys import ARCHIVE_DISCARDS as DISCARDS
-from limpet.model.keys import ARCHIVE_LOGS as LOGS
-from limpet.model.keys import ARCHIVE_MOVES as UNDER_WAY
-from limpet.model.keys import ARCHIVE_STUBS as STUBS
+from limpet.model.keys import (
+    ARCHIVE_DISCARDS as DISCARDS,
+    ARCHIVE_LOGS as LOGS,
+    ARCHIVE_MOVES as UNDER_WAY,
+    ARCHIVE_STUBS as STUBS,
+)
 from limpet.session.documents import WHOLE_STORE, Internal, Put
 from limpet.session.history.checkpoints import StoreCheckpoints
 from limpet.session.journal import Journal

@@ -53,8 +53,7 @@ from limpet.model import (
     unfit,
 )
 from limpet.model.adopt import UNFIT, proven
-from limpet.model.facts import checkpoints as checkpoint_facts
-from limpet.model.facts import documents as document_facts
+from limpet.model.facts import checkpoints as checkpoint_facts, documents as document_facts
 from limpet.model.facts.archive import is_stub
 from limpet.model.facts.forks import FORKED
 from limpet.session.journal import Journal

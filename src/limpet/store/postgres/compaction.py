@@ -12,8 +12,7 @@ from limpet.model import Key, genesis
 from limpet.store import cold
 from limpet.store.coding import Damaged, packed_snapshot
 from limpet.store.cold import Cold
-from limpet.store.postgres import cold as segments
-from limpet.store.postgres import rows
+from limpet.store.postgres import cold as segments, rows
 from limpet.store.postgres.reading.lineage import base_of
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server.settings import Connection

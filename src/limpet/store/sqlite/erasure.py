@@ -13,8 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import SessionDeleted, SessionErased, SessionHasForks
-from limpet.model import Head, Key, checkpoints_of, is_reserved, owner_of
-from limpet.model import buried as tombstone
+from limpet.model import Head, Key, buried as tombstone, checkpoints_of, is_reserved, owner_of
 from limpet.store.coding import erasure_crc, scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.protocol import (

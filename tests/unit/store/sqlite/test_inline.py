@@ -18,8 +18,7 @@ import pytest
 import limpet
 from limpet.errors import StoreForked
 from limpet.store.cache import Cache
-from limpet.store.sqlite import write_connection
-from limpet.store.sqlite import writer as paces
+from limpet.store.sqlite import write_connection, writer as paces
 from limpet.store.sqlite.batch import SQLiteBatch
 from limpet.store.sqlite.file import connect
 from limpet.store.sqlite.store import SQLiteStore

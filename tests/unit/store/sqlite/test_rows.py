@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from limpet.model import Draft, Fold, Key, blank, record
 from limpet.store.cache import CachedSession

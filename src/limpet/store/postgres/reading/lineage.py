@@ -27,8 +27,7 @@ from limpet.model import (
 )
 from limpet.store.coding import Damaged
 from limpet.store.pages import PageBytes, within
-from limpet.store.postgres import cold as segments
-from limpet.store.postgres import rows
+from limpet.store.postgres import cold as segments, rows
 from limpet.store.postgres.reading.reader import LAST, PostgresReader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL

@@ -1,0 +1,52 @@
+"""Lazy exports: a package lists its public names once, and loads each at its first use.
+
+Most processes never compare, merge or migrate, and all of them start. Type checkers do not follow a
+table: the same names stand under TYPE_CHECKING in the package, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+from limpet.errors import ExtraMissing
+
+
+def lazy_exports(
+    package: str,
+    homes: Mapping[str, str],
+    *,
+    own: tuple[str, ...] = (),
+    unlisted: Mapping[str, str] | None = None,
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` for a package.
+
+    `homes` maps each module to the names to take from it, `own` are those that the package defines.
+    `import *` leaves out what is `unlisted`: it needs the packages of another extra.
+    """
+    places = {name: module for module, names in homes.items() for name in names.split()}
+    namespace, exported = vars(sys.modules[package]), sorted({*places, *own})
+    for module, names in (unlisted or {}).items():
+        places |= dict.fromkeys(names.split(), module)
+
+    def load(name: str) -> object:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = places[name]
+        try:
+            if module == package:
+                value: object = import_module(f"{package}.{name}")
+            else:
+                value = getattr(__import__(module, fromlist=(name,)), name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not error.name.startswith("pydantic"):
+                raise
+            raise ExtraMissing("pydantic", "state") from error
+        namespace[name] = value
+        return value
+
+    def complete() -> list[str]:
+        return sorted({*namespace, *exported})
+
+    return load, complete, exported
