@@ -130,7 +130,7 @@ def test_the_readme_crashes_and_resumes(tmp_path: Path) -> None:
     assert third.stdout.count("did:") == 0
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/api.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/agent.md", "docs/api.md"])
 def test_a_program_of_the_first_pages_runs(page: str, tmp_path: Path) -> None:
     """Every other Python block is a program that ends well."""
     programs = [b for b in blocks(page) if b.language == "python" and not b.title]

@@ -83,6 +83,7 @@ class Worker:
         grace_seconds: float = GRACE_SECONDS,
         progress: Callable[[Rates], None] | None = None,
         failure: Callable[[Key, BaseException], None] | None = None,
+        signals: bool = True,
     ) -> None:
         if not isinstance(lp, Limpet):
             raise InvalidInput(
@@ -95,7 +96,7 @@ class Worker:
         self._concurrency, self._seconds = concurrency, check_lease_seconds(lease_seconds)
         self._idle_exit, self._max_turns = idle_exit, max_turns
         self._poll, self._grace = poll_seconds, grace_seconds
-        self._progress, self._failure = progress, failure
+        self._progress, self._failure, self._takes_signals = progress, failure, signals
         options = WakeOptions(
             retries=retries,
             on_mismatch=on_mismatch,
@@ -300,7 +301,7 @@ class Worker:
     def _signals(self) -> Iterator[None]:
         """SIGTERM and SIGINT end it, where this is the main thread of a program."""
         loop, heard = asyncio.get_running_loop(), []
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT) if self._takes_signals else ():
             with suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, self.stop)
                 heard.append(number)
