@@ -17,9 +17,10 @@ import msgspec
 from limpet.errors import SessionError
 from limpet.model import NO_TEXTS, PAGE_MAX, Head, Key, Texts, runnable_us, to_us
 from limpet.model.diff.changes import brief, printable
-from limpet.model.facts.running import children_in, failure_in, open_requests, run_in
+from limpet.model.facts.running.children import children_in
 from limpet.model.facts.running.endings import has_ended, is_held
-from limpet.model.facts.running.runs import is_dead, is_paused, is_short
+from limpet.model.facts.running.requests import open_requests
+from limpet.model.facts.running.runs import failure_in, is_dead, is_paused, is_short, run_in
 from limpet.model.lease import is_leased
 from limpet.session.limpet import Limpet
 from limpet.session.writer import writer_of

@@ -28,16 +28,9 @@ from limpet.errors import (
     StoreError,
 )
 from limpet.model import PAGE_MAX, Draft, Event, Key, Lease
-from limpet.model.facts.running import (
-    INTENDED,
-    OUTCOMES,
-    REQUEUED,
-    budgets,
-    children,
-    endings,
-    readable,
-    runs,
-)
+from limpet.model.facts.running import budgets, children, endings, runs
+from limpet.model.facts.running.runs import REQUEUED, readable
+from limpet.model.facts.running.steps import INTENDED, OUTCOMES
 from limpet.runtime.children import ChildEnd, commit_last, open_child
 from limpet.runtime.effects import OnUnknown, keyed
 from limpet.runtime.run import Driver, LeaseGuard

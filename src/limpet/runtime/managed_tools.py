@@ -39,10 +39,9 @@ from limpet.model import (
     settle,
 )
 from limpet.model.facts.outcomes import outcome_defined, outcome_in
-from limpet.model.facts.running import readable, span_completed, span_started
 from limpet.model.facts.running.children import CHILD_CREATED, created_id, delegation, works_for
 from limpet.model.facts.running.requests import open_requests
-from limpet.model.facts.running.runs import run_in
+from limpet.model.facts.running.runs import readable, run_in, span_completed, span_started
 from limpet.runtime.children import open_child
 from limpet.runtime.turn import Turn
 from limpet.runtime.turn_log import identity

@@ -24,7 +24,8 @@ import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.model import EMPTY, NAME_CHARS_MAX, Draft, Event, canonical, described, unfit
-from limpet.model.facts.running import TOOL_USE, runs
+from limpet.model.facts.running import runs
+from limpet.model.facts.running.requests import TOOL_USE
 from limpet.runtime.budget import Reservation
 from limpet.runtime.run import TurnRun
 from limpet.runtime.turn_log import identity

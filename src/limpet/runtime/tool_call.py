@@ -23,7 +23,9 @@ from limpet.errors import (
     ToolDenied,
 )
 from limpet.model import Draft, canonical, settle
-from limpet.model.facts.running import TOOL_RESULT, budgets, readable, steps
+from limpet.model.facts.running import budgets, steps
+from limpet.model.facts.running.requests import TOOL_RESULT
+from limpet.model.facts.running.runs import readable
 from limpet.runtime import effects, requests
 from limpet.runtime.effects import Effect, EffectCall, OnUnknown, idempotency_key
 from limpet.runtime.model_call import ToolCall, ToolResult

@@ -23,17 +23,11 @@ from limpet.model import (
     to_us,
     traced,
 )
-from limpet.model.facts.running import (
-    ANSWERS,
-    INTERRUPT,
-    Budget,
-    Revisit,
-    RevisitPriority,
-    Share,
-    budgets,
-    revisit_set,
-    steps,
-)
+from limpet.model.facts.running import budgets, steps
+from limpet.model.facts.running.budgets import Budget, Share
+from limpet.model.facts.running.requests import ANSWERS
+from limpet.model.facts.running.revisits import Revisit, RevisitPriority, revisit_set
+from limpet.model.facts.running.runs import INTERRUPT
 from limpet.model.facts.running.setup import usable_tools
 from limpet.model.facts.running.steps import step_recorded
 from limpet.runtime import children, requests

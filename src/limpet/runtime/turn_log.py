@@ -43,29 +43,18 @@ from limpet.model import (
     unfit,
 )
 from limpet.model.facts.phases import roused_us
-from limpet.model.facts.running import (
-    ANSWERS,
-    CHILD_CREATED,
-    CUSTOM_TOOL_USE,
-    ERROR,
-    INTENDED,
-    OUTCOMES,
-    RESERVED,
-    SETTLED,
-    STEP,
-    TOOL_RESULT,
-    TOOL_USE,
-    effect_unknown,
-    reservations,
-    settled,
-    span_completed,
-)
+from limpet.model.facts.running.budgets import RESERVED, SETTLED, reservations, settled
+from limpet.model.facts.running.children import CHILD_CREATED
+from limpet.model.facts.running.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_RESULT, TOOL_USE
 from limpet.model.facts.running.runs import (
+    ERROR,
     SPAN_COMPLETED,
     SPAN_STARTED,
     STATUS_CHANGED,
     STATUS_IDLE,
+    span_completed,
 )
+from limpet.model.facts.running.steps import INTENDED, OUTCOMES, STEP, effect_unknown
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
 from limpet.session.writer import writer_of

@@ -48,23 +48,12 @@ from limpet.model import (
     described,
     due_for,
 )
-from limpet.model.facts import degraded_in, processed
-from limpet.model.facts.running import (
-    ANSWERS,
-    CUSTOM_TOOL_USE,
-    FAILED,
-    STEP,
-    SUCCEEDED,
-    TOOL_USE,
-    Revisit,
-    asked,
-    budgets,
-    endings,
-    requests,
-    revisits_of,
-    runs,
-    timers_taken,
-)
+from limpet.model.facts.inputs import processed
+from limpet.model.facts.running import budgets, endings, requests, runs
+from limpet.model.facts.running.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_USE, asked
+from limpet.model.facts.running.revisits import Revisit, revisits_of, timers_taken
+from limpet.model.facts.running.steps import FAILED, STEP, SUCCEEDED
+from limpet.model.facts.tools import degraded_in
 from limpet.runtime.children import ChildEnd, commit_last, interrupt_all
 from limpet.runtime.compensation import EndedWake
 from limpet.runtime.requests import show_value

@@ -34,8 +34,9 @@ from limpet.model import (
     scope_of,
     traced,
 )
-from limpet.model.facts import Phase, Timeouts, drafted
-from limpet.model.facts.phases import roused_us
+from limpet.model.facts.phases import Phase, roused_us
+from limpet.model.facts.schema import drafted
+from limpet.model.facts.timeouts import Timeouts
 from limpet.session.arguments import check_actor, check_expect, check_fact, check_lease
 from limpet.session.cached_state import changes_fields, own_ops
 from limpet.session.creation import Creation, creation

@@ -14,8 +14,10 @@ import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.model import EMPTY, Commit, Prepared, scope_of
-from limpet.model.facts import ACTIVE, Phase, Timeouts, created
+from limpet.model.facts.creation import created
+from limpet.model.facts.phases import ACTIVE, Phase
 from limpet.model.facts.running.budgets import Budget, budget_of, granted
+from limpet.model.facts.timeouts import Timeouts
 from limpet.session.arguments import check_actor, check_flag, check_untyped, own_key
 from limpet.session.documents import Documents, versioned
 from limpet.session.journal import Journal

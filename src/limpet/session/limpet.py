@@ -26,10 +26,10 @@ from limpet.errors import (
     StoreFailed,
 )
 from limpet.model import PAGE_MAX, FrozenDict, Head, Key, Lease, described, to_time
-from limpet.model.facts import ARCHIVED, Phase, Timeouts
 from limpet.model.facts.archive import is_stub, place
-from limpet.model.facts.phases import rule
-from limpet.model.facts.running import Budget
+from limpet.model.facts.phases import ARCHIVED, Phase, rule
+from limpet.model.facts.running.budgets import Budget
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.ids import Ids
 from limpet.session.app import App
 from limpet.session.arguments import (

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from limpet.errors import InvalidInput, SessionCorrupt
-from limpet.model.facts import Phase, Timeouts, timeouts_data
+from limpet.model.facts.phases import Phase
+from limpet.model.facts.timeouts import Timeouts, timeouts_data
 from limpet.session.arguments import (
     check_actor,
     check_flag,

@@ -33,27 +33,20 @@ from limpet.model import (
     traced,
     unfit,
 )
-from limpet.model.facts import (
-    RESUMED,
-    TERMINAL,
-    Phase,
-    PhaseEvent,
-    drafted,
-    labeled,
-    processed,
-)
-from limpet.model.facts.running import (
+from limpet.model.facts.inputs import processed
+from limpet.model.facts.labels import labeled
+from limpet.model.facts.phases import RESUMED, TERMINAL, Phase, PhaseEvent
+from limpet.model.facts.running.requests import (
     CONFIRMATION,
     CUSTOM_RESULT,
-    INTERRUPT,
     Request,
-    Status,
-    StopReason,
+    asked_id,
+    check_answer,
     open_requests,
     requests_in,
-    run_in,
 )
-from limpet.model.facts.running.requests import asked_id, check_answer
+from limpet.model.facts.running.runs import INTERRUPT, Status, StopReason, run_in
+from limpet.model.facts.schema import drafted
 from limpet.session.arguments import (
     AnyKey,
     check_actor,

@@ -28,8 +28,9 @@ from limpet.model import (
     replay_any,
     scope_of,
 )
-from limpet.model.facts import archive, pending
+from limpet.model.facts import archive
 from limpet.model.facts.forks import FORKED
+from limpet.model.facts.inputs import pending
 from limpet.model.keys import is_staged
 from limpet.store.coding import BY_OP, Codec, Damaged
 from limpet.store.protocol import ChainedEvent, Finding

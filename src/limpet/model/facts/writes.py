@@ -18,9 +18,12 @@ from limpet.model.facts.phases import (
 )
 from limpet.model.facts.priority import PRIORITIZED
 from limpet.model.facts.retention import RETENTION_SET
-from limpet.model.facts.running import CHILD_RELEASED, RETURNED as BUDGET_RETURNED, endings
-from limpet.model.facts.running.budgets import SETTLED as BUDGET_SETTLED
-from limpet.model.facts.running.children import DELEGATION_ENDED
+from limpet.model.facts.running import endings
+from limpet.model.facts.running.budgets import (
+    RETURNED as BUDGET_RETURNED,
+    SETTLED as BUDGET_SETTLED,
+)
+from limpet.model.facts.running.children import CHILD_RELEASED, DELEGATION_ENDED
 from limpet.model.facts.running.runs import (
     REQUEUED,
     SPAN_COMPLETED,

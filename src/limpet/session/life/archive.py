@@ -58,11 +58,11 @@ from limpet.model import (
     checkpoints_of,
     owner_of,
 )
-from limpet.model.facts import ARCHIVED, Timeouts, archive as facts, timeouts_set
+from limpet.model.facts import archive as facts
 from limpet.model.facts.documents import VALUE, document_created
-from limpet.model.facts.phases import rule
+from limpet.model.facts.phases import ARCHIVED, rule
 from limpet.model.facts.retention import RETENTION_SET
-from limpet.model.facts.timeouts import timeouts_in
+from limpet.model.facts.timeouts import Timeouts, timeouts_in, timeouts_set
 from limpet.model.keys import (
     ARCHIVE_DISCARDS as DISCARDS,
     ARCHIVE_LOGS as LOGS,

@@ -31,9 +31,9 @@ from limpet.errors import (
     SessionIntegrity,
 )
 from limpet.model import EMPTY, PAGE_MAX, Fact, Head, Key, canonical, checksum, described
-from limpet.model.facts import RESUMED, PhaseEvent, degraded_in, tools_in
-from limpet.model.facts.phases import rule
+from limpet.model.facts.phases import RESUMED, PhaseEvent, rule
 from limpet.model.facts.running.budgets import remaining, spent
+from limpet.model.facts.tools import degraded_in, tools_in
 from limpet.model.facts.view import Facts
 from limpet.session.documents import Internal, Put, commit_puts
 from limpet.session.history.checkpoint_log import Checkpoint

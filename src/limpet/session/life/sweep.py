@@ -22,7 +22,7 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import PAGE_MAX, Deadline, Head, Key, Lease, deadlines
-from limpet.model.facts import ACTIVE, PhaseEvent
+from limpet.model.facts.phases import ACTIVE, PhaseEvent
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.history.retention import evict
 from limpet.session.journal import Journal

@@ -33,7 +33,8 @@ from limpet.errors import (
     StoreFull,
 )
 from limpet.model import PAGE_MAX, Head, Key, Texts
-from limpet.model.facts.running import children, revisits_of
+from limpet.model.facts.running import children
+from limpet.model.facts.running.revisits import revisits_of
 from limpet.session.journal import Journal
 from limpet.session.move.bundle import NO_SPACE
 from limpet.session.session import Session

@@ -13,19 +13,11 @@ import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.model import ID_CHARS_MAX, Event, Head, Key, is_leased, unfit
-from limpet.model.facts import TERMINAL
-from limpet.model.facts.running import (
-    Budget,
-    BudgetView,
-    RunFailure,
-    Status,
-    Usage,
-    budgets,
-    children_in,
-    failure_in,
-)
-from limpet.model.facts.running.children import parent_in
-from limpet.model.facts.running.runs import waiting_status
+from limpet.model.facts.phases import TERMINAL
+from limpet.model.facts.running import budgets
+from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
+from limpet.model.facts.running.children import children_in, parent_in
+from limpet.model.facts.running.runs import RunFailure, Status, failure_in, waiting_status
 from limpet.model.limits import DELEGATION_DEPTH_MAX
 from limpet.session.arguments import check_limit
 from limpet.session.runs.delegation import Kin, kin_of

@@ -16,7 +16,6 @@ import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.model import Event, described
-from limpet.model.facts import tools_in
 from limpet.model.facts.running.setup import (
     Setup,
     SetupChange,
@@ -24,6 +23,7 @@ from limpet.model.facts.running.setup import (
     setup_in,
     usable_tools,
 )
+from limpet.model.facts.tools import tools_in
 from limpet.session.documents import Document, Documents, versioned
 from limpet.session.history.point_in_time import head_now
 

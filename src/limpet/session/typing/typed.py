@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from limpet.errors import FieldAccessDenied, InvalidInput, SchemaViolation
 from limpet.model import Fact, FrozenDict, FrozenList, Head, PlainOp, Prepared, apply, described
-from limpet.model.facts import migrated
+from limpet.model.facts.schema import migrated
 from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.semver import SchemaVersion, relation
 from limpet.model.state.state import Record, State, decode_fields, encode_fields
