@@ -79,7 +79,7 @@ from limpet.session.runs.runs import Harness, OnMismatch, Woken
 from limpet.session.runs.setup import Permission, VaultDocument
 from limpet.session.runs.traces import Activation, WakeTrace
 from limpet.session.typing.migrate import Failure, MigrationPlan
-from limpet.store.answers import Checked
+from limpet.store.protocol import Checked
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,

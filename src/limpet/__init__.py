@@ -151,9 +151,9 @@ if TYPE_CHECKING:
         MigrationOutcome as MigrationOutcome,
         MigrationPlan as MigrationPlan,
     )
-    from limpet.store.answers import Checked
     from limpet.store.protocol import (
         Check as Check,
+        Checked,
         Diagnosis as Diagnosis,
         Erasure as Erasure,
         Erasures as Erasures,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.model import UPDATE_TRIES_MAX
+from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.life.archive_storage import open_archive
 from limpet.session.runs.delegation import head_of, notify_parent
 from limpet.store.memory import MemoryStore

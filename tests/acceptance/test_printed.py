@@ -10,7 +10,7 @@ import pytest
 
 import limpet
 from limpet import Check, Diagnosis, Finding, Key, MigrationRegistry, Report
-from limpet.store.answers import Restored
+from limpet.store.protocol import Restored
 from tests.support import chats
 
 KEY = Key("shop", "ada", "1")

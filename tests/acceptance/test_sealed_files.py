@@ -16,9 +16,9 @@ from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.life import archive as archiving
 from limpet.session.life.archive_storage import DirectoryArchive
 from limpet.session.writer import writer_of
-from limpet.store.coding import files as sealed_files, scope_owner
+from limpet.store.coding import files as sealed_files
 from limpet.store.coding.files import FileSeal
-from limpet.store.coding.seal import Sealer
+from limpet.store.coding.seal import Sealer, scope_owner
 from limpet.store.memory import MemoryStore
 from limpet.testing.laws.sealed import unreachable
 from limpet.testing.seals import WatchedSeal

@@ -15,13 +15,14 @@ from typing import Final, Literal, TypeAlias, get_args
 import msgspec
 
 from limpet.errors import SessionError
-from limpet.model import NO_TEXTS, PAGE_MAX, Head, Key, Texts, runnable_us, to_us
+from limpet.model import NO_TEXTS, Head, Key, Texts, runnable_us, to_us
 from limpet.model.diff.changes import brief, printable
 from limpet.model.facts.running.children import children_in
 from limpet.model.facts.running.endings import has_ended, is_held
 from limpet.model.facts.running.requests import open_requests
 from limpet.model.facts.running.runs import failure_in, is_dead, is_paused, is_short, run_in
 from limpet.model.lease import is_leased
+from limpet.model.limits import PAGE_MAX
 from limpet.session.limpet import Limpet
 from limpet.session.writer import writer_of
 

@@ -42,10 +42,9 @@ from limpet.errors import InvalidInput
 from limpet.model import Key, to_time
 from limpet.session.typing.migrate import Fate, MigrationOutcome, MigrationPlan
 from limpet.session.wire import key_form, report_form
-from limpet.store.answers import Erasure, Report, plural, size
 from limpet.store.doctor import damage
 from limpet.store.open import backup_store, restore_store
-from limpet.store.protocol import Forks
+from limpet.store.protocol import Erasure, Forks, Report, plural, size
 
 _FINDINGS: Final = (
     "What to do: keep a copy of the store. Then restore the whole store from a backup that "

@@ -34,12 +34,12 @@ from limpet.cli.render import (
     timed,
 )
 from limpet.errors import InvalidInput
-from limpet.model import NO_TEXTS, PAGE_MAX, Head, Texts, is_reserved, runnable_us, to_time, to_us
+from limpet.model import NO_TEXTS, Head, Texts, is_reserved, runnable_us, to_time, to_us
 from limpet.model.facts.phases import PHASES
+from limpet.model.limits import PAGE_MAX
 from limpet.session.wire import event_form, head_form, key_form, page_form
 from limpet.session.writer import writer_of
-from limpet.store.answers import plural
-from limpet.store.protocol import Order
+from limpet.store.protocol import Order, plural
 
 _MORE = "and more; use --limit to show more, or --cursor with the cursor of --json."
 _WAKES_SHOWN = 20

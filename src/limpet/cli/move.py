@@ -25,7 +25,7 @@ from limpet.cli.render import CommandResult, Severity, TextLine, at_the_shell
 from limpet.errors import InvalidInput
 from limpet.model import is_reserved
 from limpet.session.wire import key_form
-from limpet.store.answers import plural, size
+from limpet.store.protocol import plural, size
 
 _ADK_FILE: Final = re.compile(r"sqlite(\+\w+)?:///(?P<path>[^?]+?)(\.(db|sqlite3?))?(\?.*)?")
 

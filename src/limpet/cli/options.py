@@ -17,7 +17,7 @@ import typer
 
 import limpet
 from limpet.errors import InvalidInput, InvalidURL, LimpetError, SessionNotFound
-from limpet.model import PAGE_MAX
+from limpet.model.limits import PAGE_MAX
 from limpet.store.cursor import check_app
 from limpet.store.open import sqlite_path
 

@@ -38,7 +38,7 @@ from limpet.model.diff.changes import Kind
 from limpet.model.diff.diff import Diff
 from limpet.model.diff.text import SIGNS, old_and_new, place
 from limpet.session.wire import error_form
-from limpet.store.answers import Progress as Callback
+from limpet.store.protocol import Progress as Callback
 
 FOUND: Final = 1
 INTERRUPTED: Final = 130  # as a shell reports a process that was interrupted

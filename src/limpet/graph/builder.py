@@ -55,7 +55,8 @@ from limpet.graph.projections import (
 )
 from limpet.graph.sessions import Conflicts, OnLoad, SessionConfig, SessionStore
 from limpet.graph.state import State, StatePlan, plan_of
-from limpet.model import GRAPH_STEPS_MAX, described
+from limpet.model import described
+from limpet.model.limits import GRAPH_STEPS_MAX
 from limpet.model.state.label_migrations import LabelRegistry
 from limpet.model.state.reducers import Append, BoundedAppend, ConcatFlatten, MergeAll
 

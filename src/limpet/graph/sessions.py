@@ -38,7 +38,8 @@ from limpet.errors import (
 )
 from limpet.graph.projections import ExplicitMapping, Projection
 from limpet.graph.state import StatePlan
-from limpet.model import LABEL_VALUE_CHARS_MAX, STATE_DEPTH_MAX, Key, described, unfit
+from limpet.model import Key, described, unfit
+from limpet.model.limits import LABEL_VALUE_CHARS_MAX, STATE_DEPTH_MAX
 from limpet.model.ops import check_name
 from limpet.model.state.label_migrations import LabelRegistry
 from limpet.model.values import round_trip, settle

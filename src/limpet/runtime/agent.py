@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from limpet.errors import InvalidInput
-from limpet.model import NAME_CHARS_MAX, described, unfit
+from limpet.model import described, unfit
+from limpet.model.limits import NAME_CHARS_MAX
 from limpet.runtime import effects
 from limpet.runtime.model_call import Call
 from limpet.runtime.tool import tools_of

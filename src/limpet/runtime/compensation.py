@@ -27,10 +27,11 @@ from limpet.errors import (
     SessionNotFound,
     StoreError,
 )
-from limpet.model import PAGE_MAX, Draft, Event, Key, Lease
+from limpet.model import Draft, Event, Key, Lease
 from limpet.model.facts.running import budgets, children, endings, runs
 from limpet.model.facts.running.runs import REQUEUED, readable
 from limpet.model.facts.running.steps import INTENDED, OUTCOMES
+from limpet.model.limits import PAGE_MAX
 from limpet.runtime.children import ChildEnd, commit_last, open_child
 from limpet.runtime.effects import OnUnknown, keyed
 from limpet.runtime.run import Driver, LeaseGuard

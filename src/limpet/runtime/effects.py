@@ -28,10 +28,11 @@ from limpet.errors import (
     ToolDenied,
     TurnMisused,
 )
-from limpet.model import NAME_CHARS_MAX, Draft, Event, settle, unfit
+from limpet.model import Draft, Event, settle, unfit
 from limpet.model.facts.running import budgets, steps
 from limpet.model.facts.running.budgets import Amount
 from limpet.model.facts.running.runs import readable, span_completed, span_started
+from limpet.model.limits import NAME_CHARS_MAX
 from limpet.runtime.requests import SHOWN_BYTES_MAX, queue_result, request, show_value
 from limpet.runtime.run import TurnRun
 from limpet.runtime.turn_log import (

@@ -26,22 +26,12 @@ from limpet.errors import (
     StoreError,
     TurnError,
 )
-from limpet.model import (
-    EMPTY,
-    EVENT_BYTES_MAX,
-    NO_TEXTS,
-    Event,
-    Head,
-    Key,
-    Texts,
-    Trace,
-    described,
-    settle,
-)
+from limpet.model import EMPTY, NO_TEXTS, Event, Head, Key, Texts, Trace, described, settle
 from limpet.model.facts.outcomes import outcome_defined, outcome_in
 from limpet.model.facts.running.children import CHILD_CREATED, created_id, delegation, works_for
 from limpet.model.facts.running.requests import open_requests
 from limpet.model.facts.running.runs import readable, run_in, span_completed, span_started
+from limpet.model.limits import EVENT_BYTES_MAX
 from limpet.runtime.children import open_child
 from limpet.runtime.turn import Turn
 from limpet.runtime.turn_log import identity

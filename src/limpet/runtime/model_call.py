@@ -23,9 +23,10 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput
-from limpet.model import EMPTY, NAME_CHARS_MAX, Draft, Event, canonical, described, unfit
+from limpet.model import EMPTY, Draft, Event, canonical, described, unfit
 from limpet.model.facts.running import runs
 from limpet.model.facts.running.requests import TOOL_USE
+from limpet.model.limits import NAME_CHARS_MAX
 from limpet.runtime.budget import Reservation
 from limpet.runtime.run import TurnRun
 from limpet.runtime.turn_log import identity

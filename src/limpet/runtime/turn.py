@@ -12,17 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
-from limpet.model import (
-    EMPTY,
-    REVISITS_PER_TURN_MAX,
-    Draft,
-    Event,
-    Trace,
-    described,
-    ops as op,
-    to_us,
-    traced,
-)
+from limpet.model import EMPTY, Draft, Event, Trace, described, ops as op, to_us, traced
 from limpet.model.facts.running import budgets, steps
 from limpet.model.facts.running.budgets import Budget, Share
 from limpet.model.facts.running.requests import ANSWERS
@@ -30,6 +20,7 @@ from limpet.model.facts.running.revisits import Revisit, RevisitPriority, revisi
 from limpet.model.facts.running.runs import INTERRUPT
 from limpet.model.facts.running.setup import usable_tools
 from limpet.model.facts.running.steps import step_recorded
+from limpet.model.limits import REVISITS_PER_TURN_MAX
 from limpet.runtime import children, requests
 from limpet.runtime.budget import Reservation, ReservedBlock
 from limpet.runtime.children import Child

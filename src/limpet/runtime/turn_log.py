@@ -27,8 +27,6 @@ from limpet.errors import (
 )
 from limpet.model import (
     CHILD_ENDED,
-    NAME_CHARS_MAX,
-    PAGE_MAX,
     PROCESSED,
     Commit,
     Draft,
@@ -55,6 +53,7 @@ from limpet.model.facts.running.runs import (
     span_completed,
 )
 from limpet.model.facts.running.steps import INTENDED, OUTCOMES, STEP, effect_unknown
+from limpet.model.limits import NAME_CHARS_MAX, PAGE_MAX
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
 from limpet.session.writer import writer_of

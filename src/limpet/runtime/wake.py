@@ -36,8 +36,6 @@ from limpet.errors import (
 from limpet.model import (
     CHILD_ENDED,
     EMPTY,
-    PAGE_MAX,
-    TURN_INPUTS_MAX,
     Draft,
     Event,
     Facts,
@@ -54,6 +52,7 @@ from limpet.model.facts.running.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_U
 from limpet.model.facts.running.revisits import Revisit, revisits_of, timers_taken
 from limpet.model.facts.running.steps import FAILED, STEP, SUCCEEDED
 from limpet.model.facts.tools import degraded_in
+from limpet.model.limits import PAGE_MAX, TURN_INPUTS_MAX
 from limpet.runtime.children import ChildEnd, commit_last, interrupt_all
 from limpet.runtime.compensation import EndedWake
 from limpet.runtime.requests import show_value

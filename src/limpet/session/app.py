@@ -11,10 +11,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from limpet.errors import InvalidInput, InvalidKey, SchemaViolation, SessionExists
-from limpet.model import KEY_PART_CHARS_MAX, Lease, described, unfit
+from limpet.model import Lease, described, unfit
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.timeouts import Timeouts
+from limpet.model.limits import KEY_PART_CHARS_MAX
 from limpet.session.arguments import AnyKey, check_actor, check_sessions
 from limpet.session.session import Session
 from limpet.session.work import StoreWork

@@ -21,7 +21,9 @@ from limpet.errors import (
     ReservedApp,
     ReservedType,
 )
-from limpet.model import (
+from limpet.model import Fact, Key, Lease, Reasons, described, is_reserved, to_time, to_us, unfit
+from limpet.model.facts.documents import FAMILY
+from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     ID_CHARS_MAX,
     INT_MAX,
@@ -31,17 +33,7 @@ from limpet.model import (
     TAIL_LOADED,
     TYPE_CHARS_MAX,
     WORKER_CHARS_MAX,
-    Fact,
-    Key,
-    Lease,
-    Reasons,
-    described,
-    is_reserved,
-    to_time,
-    to_us,
-    unfit,
 )
-from limpet.model.facts.documents import FAMILY
 from limpet.store.cursor import check_app
 from limpet.store.protocol import Progress
 

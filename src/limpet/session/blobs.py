@@ -22,15 +22,8 @@ from limpet.errors import (
     LimpetError,
     SessionCorrupt,
 )
-from limpet.model import (
-    BLOB_CHUNK_BYTES,
-    MEDIA_TYPE_CHARS_MAX,
-    Key,
-    Lease,
-    described,
-    limits,
-    unfit,
-)
+from limpet.model import Key, Lease, described, limits, unfit
+from limpet.model.limits import BLOB_CHUNK_BYTES, MEDIA_TYPE_CHARS_MAX
 from limpet.session.journal import Journal
 from limpet.session.writer import Writer
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs

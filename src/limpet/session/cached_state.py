@@ -18,7 +18,6 @@ from limpet.model import (
     NO_CHECKPOINT,
     NO_TEXTS,
     PROCESSING,
-    TAIL_KEPT,
     Event,
     FrozenDict,
     Head,
@@ -29,6 +28,7 @@ from limpet.model import (
     ops as op,
     processed_by,
 )
+from limpet.model.limits import TAIL_KEPT
 from limpet.store.protocol import Committed, Loaded, scope_fields
 from limpet.store.scopes import Scopes
 

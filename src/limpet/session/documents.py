@@ -33,19 +33,7 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
-from limpet.model import (
-    KEY_PART_CHARS_MAX,
-    UPDATE_TRIES_MAX,
-    Commit,
-    Event,
-    Head,
-    Key,
-    described,
-    is_reserved,
-    owner_of,
-    to_time,
-    unfit,
-)
+from limpet.model import Commit, Event, Head, Key, described, is_reserved, owner_of, to_time, unfit
 from limpet.model.facts.documents import (
     ACTOR,
     DELETED,
@@ -55,6 +43,7 @@ from limpet.model.facts.documents import (
     document_deleted,
     document_put,
 )
+from limpet.model.limits import KEY_PART_CHARS_MAX, UPDATE_TRIES_MAX
 from limpet.session.arguments import check_actor, check_before, check_expect, check_limit
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION

@@ -12,8 +12,9 @@ from limpet.errors import (
     SealUnavailable,
     SessionError,
 )
-from limpet.model import PAGE_MAX, Head, Key
+from limpet.model import Head, Key
 from limpet.model.facts.running.children import parent_in
+from limpet.model.limits import PAGE_MAX
 from limpet.session.arguments import (
     key_of,
 )

@@ -18,20 +18,9 @@ from limpet.errors import (
     StoreError,
     StoreForked,
 )
-from limpet.model import (
-    COMMIT_BYTES_MAX,
-    DRAFTS_PER_COMMIT_MAX,
-    SESSIONS_PER_COMMIT_MAX,
-    Commit,
-    Draft,
-    Fact,
-    Key,
-    LastCheckpoint,
-    Prepared,
-    prepare,
-    prepare_plain,
-)
+from limpet.model import Commit, Draft, Fact, Key, LastCheckpoint, Prepared, prepare, prepare_plain
 from limpet.model.ids import Ids
+from limpet.model.limits import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, SESSIONS_PER_COMMIT_MAX
 from limpet.session.following.follow import Hub
 from limpet.session.life.policy import NOTHING, Lifecycle
 from limpet.session.metrics import Metrics

@@ -25,12 +25,13 @@ from limpet.errors import (
     StoreClosed,
     StoreFailed,
 )
-from limpet.model import PAGE_MAX, FrozenDict, Head, Key, Lease, described, to_time
+from limpet.model import FrozenDict, Head, Key, Lease, described, to_time
 from limpet.model.facts.archive import is_stub, place
 from limpet.model.facts.phases import ARCHIVED, Phase, rule
 from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.ids import Ids
+from limpet.model.limits import PAGE_MAX
 from limpet.session.app import App
 from limpet.session.arguments import (
     AnyKey,
@@ -67,10 +68,10 @@ from limpet.session.session import Session
 from limpet.session.work import StoreWork
 from limpet.session.writer import writer_of
 from limpet.store import cursor as cursors
-from limpet.store.answers import Checked
 from limpet.store.cursor import check_app, check_position
 from limpet.store.open import open_store
 from limpet.store.protocol import (
+    Checked,
     Erasure,
     Erasures,
     FeedEntry,

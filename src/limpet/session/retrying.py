@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from limpet.errors import LimpetError
-from limpet.model import UPDATE_TRIES_MAX
+from limpet.model.limits import UPDATE_TRIES_MAX
 
 T = TypeVar("T")
 _PAUSE_SECONDS_MAX: Final = 0.002

@@ -19,20 +19,7 @@ from limpet.errors import (
     SessionConflict,
     SessionNotLoaded,
 )
-from limpet.model import (
-    ID_CHARS_MAX,
-    PAGE_MAX,
-    Draft,
-    Event,
-    Fact,
-    Head,
-    Key,
-    Lease,
-    Trace,
-    ops as op,
-    traced,
-    unfit,
-)
+from limpet.model import Draft, Event, Fact, Head, Key, Lease, Trace, ops as op, traced, unfit
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.labels import labeled
 from limpet.model.facts.phases import RESUMED, TERMINAL, Phase, PhaseEvent
@@ -47,6 +34,7 @@ from limpet.model.facts.running.requests import (
 )
 from limpet.model.facts.running.runs import INTERRUPT, Status, StopReason, run_in
 from limpet.model.facts.schema import drafted
+from limpet.model.limits import ID_CHARS_MAX, PAGE_MAX
 from limpet.session.arguments import (
     AnyKey,
     check_actor,

@@ -13,9 +13,11 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from limpet.errors import SessionCorrupt, SessionEnded
-from limpet.model import BLOB_CHUNK_BYTES, Head, Key
+from limpet.model import Head, Key
 from limpet.model.facts.phases import TERMINAL
-from limpet.store.coding import Codec, Damaged, Sealer
+from limpet.model.limits import BLOB_CHUNK_BYTES
+from limpet.store.coding.codec import Codec, Damaged
+from limpet.store.coding.seal import Sealer
 from limpet.store.protocol import Place
 
 

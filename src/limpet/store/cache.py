@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 
 from limpet.model import (
-    EVENT_OVERHEAD_BYTES,
     PROCESSING,
     Event,
     Fold,
@@ -24,6 +23,7 @@ from limpet.model import (
     processed_by,
 )
 from limpet.model.lease import with_lease
+from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store.protocol import Owner
 from limpet.store.scope_limits import Sizes
 

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from limpet.model import Event, chain, decode_body, is_input
-from limpet.store.coding import Codec, Damaged
+from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.protocol import ChainedEvent, Place
 
 EVENTS_MAX: Final = 2_048  # in one segment

@@ -10,15 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidCursor, InvalidKey, InvalidQuery
-from limpet.model import (
-    EMPTY,
-    INT_MAX,
-    KEY_PART_CHARS_MAX,
-    QUERY_LABELS_MAX,
-    FrozenDict,
-    Key,
-    unfit,
-)
+from limpet.model import EMPTY, FrozenDict, Key, unfit
+from limpet.model.limits import INT_MAX, KEY_PART_CHARS_MAX, QUERY_LABELS_MAX
 from limpet.store.protocol import Query
 
 

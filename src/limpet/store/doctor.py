@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from limpet.store.coding import NO_SEAL
+from limpet.store.coding.codec import NO_SEAL
 from limpet.store.protocol import Check, Finding, Report
 
 _PARTS: Final = {"event": "log", "session": "log", "label": "indexes", "file": "indexes"}

@@ -15,8 +15,10 @@ from weakref import WeakSet
 import msgspec
 
 from limpet.errors import SealUnavailable
-from limpet.model import PARTIAL_BYTES_MAX, PARTIALS_WAITING_MAX, Event, Key, freeze
-from limpet.store.coding import Codec, Damaged, Unready
+from limpet.model import Event, Key, freeze
+from limpet.model.limits import PARTIAL_BYTES_MAX, PARTIALS_WAITING_MAX
+from limpet.store.coding.codec import Codec, Damaged
+from limpet.store.coding.seal import Unready
 from limpet.store.protocol import Partial, Place
 
 

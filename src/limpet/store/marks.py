@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from limpet.model import INT_MAX
+from limpet.model.limits import INT_MAX
 
 
 class Mark(msgspec.Struct, frozen=True):

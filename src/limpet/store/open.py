@@ -31,8 +31,7 @@ from limpet.errors import (
     InvalidURL,
     StoreUnopened,
 )
-from limpet.store.answers import Checked
-from limpet.store.protocol import Progress, Report, Restored, Seal, Store
+from limpet.store.protocol import Checked, Progress, Report, Restored, Seal, Store
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.store.sqlite.writer import Pace
 from limpet.store.system import of_system

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from limpet.model import PAGE_MAX, Head
+from limpet.model import Head
+from limpet.model.limits import PAGE_MAX
 from limpet.store.protocol import Query, Store
 
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from limpet.model import READ_PAGE_BYTES_MAX, Event, limits
+from limpet.model import Event, limits
+from limpet.model.limits import READ_PAGE_BYTES_MAX
 
 T = TypeVar("T")
 

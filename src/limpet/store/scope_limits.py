@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from typing import Protocol, TypeAlias
 
 from limpet.errors import ScopeFull
-from limpet.model import (
+from limpet.model import ScopeKey, ScopeValue
+from limpet.model.limits import (
     SCOPE_BYTES_MAX,
     SCOPE_NAMES_EVER_MAX,
     SCOPE_NAMES_MAX,
     SCOPE_SMALL_BYTES,
-    ScopeKey,
-    ScopeValue,
 )
 from limpet.store.protocol import Owner
 

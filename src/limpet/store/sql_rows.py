@@ -26,7 +26,8 @@ from limpet.model import (
     replay_any,
     scope_next,
 )
-from limpet.store.coding import Codec, Damaged, bodies
+from limpet.store.coding import bodies
+from limpet.store.coding.codec import Codec, Damaged
 
 PackedBody: TypeAlias = tuple[int, bytes, int]  # flags, body and checksum
 NamesByOwner: TypeAlias = dict[tuple[str, str], dict[str, ScopeValue]]  # by app and user

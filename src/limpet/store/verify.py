@@ -32,7 +32,8 @@ from limpet.model.facts import archive
 from limpet.model.facts.forks import FORKED
 from limpet.model.facts.inputs import pending
 from limpet.model.keys import is_staged
-from limpet.store.coding import BY_OP, Codec, Damaged
+from limpet.store.coding.bodies import BY_OP
+from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.protocol import ChainedEvent, Finding
 from limpet.store.sql_rows import ScopeRow, scope_after, start_fold, unpack_scope
 

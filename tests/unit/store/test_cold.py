@@ -7,7 +7,7 @@ import pytest
 
 from limpet.model import genesis
 from limpet.store import cold
-from limpet.store.coding import Codec
+from limpet.store.coding.codec import Codec
 from limpet.store.cold import Cold, SegmentDamaged
 from limpet.store.memory import MemoryStore
 from limpet.testing.commits import add, create, draft, key, load

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from limpet import Check, Diagnosis, Finding, Key, Report
-from limpet.store.answers import plural, size
 from limpet.store.coding.codec import NO_SEAL
 from limpet.store.doctor import read_checks
+from limpet.store.protocol import plural, size
 
 KEY = Key("shop", "ada", "1")
 

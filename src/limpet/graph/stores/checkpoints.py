@@ -62,14 +62,8 @@ from limpet.graph.stores.documents import (
 )
 from limpet.graph.stores.leases import LEASE_SECONDS, HeldLeases
 from limpet.graph.stores.sessions import StoredSessions, document_of
-from limpet.model import (
-    OPS_PER_EVENT_MAX,
-    UPDATE_TRIES_MAX,
-    Head,
-    PlainOp,
-    Set,
-    thaw,
-)
+from limpet.model import Head, PlainOp, Set, thaw
+from limpet.model.limits import OPS_PER_EVENT_MAX, UPDATE_TRIES_MAX
 from limpet.session.limpet import Limpet
 from limpet.store.protocol import Page
 

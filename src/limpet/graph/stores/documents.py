@@ -33,19 +33,9 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
-from limpet.model import (
-    OPS_PER_EVENT_MAX,
-    PAGE_MAX,
-    UPDATE_TRIES_MAX,
-    Delete,
-    Head,
-    Key,
-    Lease,
-    PlainOp,
-    Set,
-    described,
-)
+from limpet.model import Delete, Head, Key, Lease, PlainOp, Set, described
 from limpet.model.diff.diff import diff
+from limpet.model.limits import OPS_PER_EVENT_MAX, PAGE_MAX, UPDATE_TRIES_MAX
 from limpet.session.commit import CommitBuilder
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session

@@ -36,7 +36,8 @@ from limpet.graph.stores.documents import (
     sqlite_url,
 )
 from limpet.graph.stores.leases import LeaseLocks
-from limpet.model import PAGE_MAX, Head, thaw
+from limpet.model import Head, thaw
+from limpet.model.limits import PAGE_MAX
 from limpet.session.limpet import Limpet
 
 SCHEMA: Final = "graph.schema"

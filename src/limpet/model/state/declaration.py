@@ -24,7 +24,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from limpet.errors import InvalidSchema
-from limpet.model import NAME_CHARS_MAX, described, scope_of, unfit
+from limpet.model import described, scope_of, unfit
+from limpet.model.limits import NAME_CHARS_MAX
 from limpet.model.state.access import Access
 from limpet.model.state.forms import (
     SCALARS,

@@ -19,7 +19,8 @@ from pydantic import Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from limpet.errors import LimpetError, SchemaViolation
-from limpet.model import ABSENT, OPS_PER_EVENT_MAX, Add, Delete, Inc, Merge, PlainOp, Set, described
+from limpet.model import ABSENT, Add, Delete, Inc, Merge, PlainOp, Set, described
+from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.model.state import validation
 from limpet.model.state.access import Access
 from limpet.model.state.forms import DictForm, Form, ItemsForm, RecordForm, Scalar, fields_of

@@ -16,7 +16,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
 from limpet.errors import FollowerBehind, LimpetError, SessionDeleted, StoreClosed
-from limpet.model import PARTIALS_WAITING_MAX, Event, Key
+from limpet.model import Event, Key
+from limpet.model.limits import PARTIALS_WAITING_MAX
 from limpet.session.following.feed_reader import FeedReader
 from limpet.session.following.live import LiveEnd
 from limpet.session.following.topic import UNKNOWN, Follower, Topic

@@ -16,7 +16,8 @@ from functools import partial
 from typing import Final
 
 from limpet.errors import LimpetError
-from limpet.model import PARTIALS_WAITING_MAX, Event, Key
+from limpet.model import Event, Key
+from limpet.model.limits import PARTIALS_WAITING_MAX
 from limpet.store.protocol import Channel, Live, Partial, Store
 
 GATHER_SECONDS: Final = 0.02

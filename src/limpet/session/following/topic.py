@@ -10,7 +10,8 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from limpet.model import FINALS_REMEMBERED, PARTIALS_WAITING_MAX, Event, Key
+from limpet.model import Event, Key
+from limpet.model.limits import FINALS_REMEMBERED, PARTIALS_WAITING_MAX
 from limpet.store.pages import wanted
 
 # A version that is not known yet: later than any, until the log was read to its end.

@@ -18,7 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidInput, SessionCorrupt
-from limpet.model import EMPTY, PAGE_MAX, Event, Fold, Path, PlainOp, described, ops as op
+from limpet.model import EMPTY, Event, Fold, Path, PlainOp, described, ops as op
+from limpet.model.limits import PAGE_MAX
 from limpet.session.history.point_in_time import event_at, first_readable, head_now
 from limpet.session.writer import Writer
 

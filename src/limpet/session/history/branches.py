@@ -22,24 +22,12 @@ from limpet.errors import (
     SessionNotFound,
     SessionTyped,
 )
-from limpet.model import (
-    EMPTY,
-    PAGE_MAX,
-    Base,
-    Commit,
-    Event,
-    Fold,
-    Head,
-    Key,
-    Path,
-    Prepared,
-    checksum,
-    same,
-)
+from limpet.model import EMPTY, Base, Commit, Event, Fold, Head, Key, Path, Prepared, checksum, same
 from limpet.model.diff.merge import Merged, merge
 from limpet.model.diff.policy import Policy
 from limpet.model.facts.forks import forked, inherited
 from limpet.model.facts.history import MERGED, merged
+from limpet.model.limits import PAGE_MAX
 from limpet.session.history.point_in_time import event_at, fields_of
 from limpet.session.journal import Journal
 from limpet.session.typing.upgrade import ops_between

@@ -23,19 +23,10 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
-from limpet.model import (
-    EMPTY,
-    UPDATE_TRIES_MAX,
-    Commit,
-    Fact,
-    FrozenDict,
-    Head,
-    Key,
-    to_time,
-    to_us,
-)
+from limpet.model import EMPTY, Commit, Fact, FrozenDict, Head, Key, to_time, to_us
 from limpet.model.facts import checkpoints as facts
 from limpet.model.keys import checkpoints_of
+from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.history.checkpoint_policy import STORE, CheckpointPolicy
 from limpet.session.history.checkpoint_tiers import CheckpointFile, CheckpointTiers
 from limpet.session.journal import Journal

@@ -34,7 +34,6 @@ from limpet.errors import (
 from limpet.model import (
     EMPTY,
     NO_CHECKPOINT,
-    UPDATE_TRIES_MAX,
     Commit,
     Fold,
     FrozenDict,
@@ -47,6 +46,7 @@ from limpet.model import (
     is_reserved,
 )
 from limpet.model.facts.archive import check_present, place
+from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.history.checkpoint_log import (
     Checkpoint,
     CheckpointLog,

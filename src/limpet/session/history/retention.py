@@ -26,14 +26,14 @@ from limpet.errors import (
     SessionErased,
     SessionNotFound,
 )
-from limpet.model import PAGE_MAX, Head, Key, described
+from limpet.model import Head, Key, described
 from limpet.model.facts.retention import limits_data, retention_in
+from limpet.model.limits import PAGE_MAX
 from limpet.session.documents import Internal
 from limpet.session.history.point_in_time import event_at
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
-from limpet.store.answers import plural, size
-from limpet.store.protocol import Compacts, Progress, Query, Store
+from limpet.store.protocol import Compacts, Progress, Query, Store, plural, size
 
 COLLECTION: Final = "retention"
 EVERY: Final = timedelta(hours=1)  # sweeps look at all sessions of an app that often

@@ -13,7 +13,6 @@ import msgspec
 
 from limpet.errors import SessionConflict, SessionCorrupt, SessionTyped
 from limpet.model import (
-    PAGE_MAX,
     Delete,
     Event,
     Fact,
@@ -26,6 +25,7 @@ from limpet.model import (
     scope_of,
 )
 from limpet.model.facts.history import rewound
+from limpet.model.limits import PAGE_MAX
 from limpet.session.history.point_in_time import fields_of
 from limpet.session.typing.upgrade import ops_between
 from limpet.session.writer import Writer

@@ -46,8 +46,6 @@ from limpet.errors import (
 )
 from limpet.model import (
     EMPTY,
-    PAGE_MAX,
-    UPDATE_TRIES_MAX,
     Commit,
     Fact,
     FrozenDict,
@@ -69,6 +67,7 @@ from limpet.model.keys import (
     ARCHIVE_MOVES as UNDER_WAY,
     ARCHIVE_STUBS as STUBS,
 )
+from limpet.model.limits import PAGE_MAX, UPDATE_TRIES_MAX
 from limpet.session.documents import WHOLE_STORE, Internal, Put
 from limpet.session.history.checkpoints import StoreCheckpoints
 from limpet.session.journal import Journal

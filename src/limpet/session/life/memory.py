@@ -23,20 +23,11 @@ from limpet.errors import (
     SessionNotFound,
     SessionSuspended,
 )
-from limpet.model import (
-    PAGE_MAX,
-    Commit,
-    Event,
-    Head,
-    Key,
-    name_part,
-    owner_of,
-    unfit,
-    without_length,
-)
+from limpet.model import Commit, Event, Head, Key, name_part, owner_of, unfit, without_length
 from limpet.model.facts.documents import CHECKPOINT, DELETED
 from limpet.model.facts.phases import RESUMED, SUSPENDED, TERMINAL
 from limpet.model.facts.running.children import delegation
+from limpet.model.limits import PAGE_MAX
 from limpet.model.values import round_trip, settle
 from limpet.session.conversing.shapes import text_of
 from limpet.session.documents import Document, Documents, Internal, Put, Removal, commit_puts

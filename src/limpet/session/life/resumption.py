@@ -30,11 +30,12 @@ from limpet.errors import (
     SessionCorrupt,
     SessionIntegrity,
 )
-from limpet.model import EMPTY, PAGE_MAX, Fact, Head, Key, canonical, checksum, described
+from limpet.model import EMPTY, Fact, Head, Key, canonical, checksum, described
 from limpet.model.facts.phases import RESUMED, PhaseEvent, rule
 from limpet.model.facts.running.budgets import remaining, spent
 from limpet.model.facts.tools import degraded_in, tools_in
 from limpet.model.facts.view import Facts
+from limpet.model.limits import PAGE_MAX
 from limpet.session.documents import Internal, Put, commit_puts
 from limpet.session.history.checkpoint_log import Checkpoint
 from limpet.session.history.checkpoints import (
@@ -52,7 +53,7 @@ from limpet.session.life.tools import Bound, ToolRegistry, bind, wanted_in
 from limpet.session.life.transitions import PhaseChange, load_to_move
 from limpet.session.logs import SESSION
 from limpet.session.writer import Handle, writer_of
-from limpet.store.answers import plural
+from limpet.store.protocol import plural
 
 if TYPE_CHECKING:
     from limpet.session.session import Session

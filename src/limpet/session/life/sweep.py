@@ -21,8 +21,9 @@ from limpet.errors import (
     SessionLocked,
     SessionNotFound,
 )
-from limpet.model import PAGE_MAX, Deadline, Head, Key, Lease, deadlines
+from limpet.model import Deadline, Head, Key, Lease, deadlines
 from limpet.model.facts.phases import ACTIVE, PhaseEvent
+from limpet.model.limits import PAGE_MAX
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.history.retention import evict
 from limpet.session.journal import Journal

@@ -28,7 +28,7 @@ from limpet.errors import (
     SessionConflict,
     ToolAuthorizationFailed,
 )
-from limpet.model import EMPTY, UPDATE_TRIES_MAX, Fact, Fold, Head, Lease
+from limpet.model import EMPTY, Fact, Fold, Head, Lease
 from limpet.model.facts.phases import (
     ACTIVE,
     ARCHIVED,
@@ -48,6 +48,7 @@ from limpet.model.facts.phases import (
 )
 from limpet.model.facts.running import endings
 from limpet.model.facts.running.runs import status_changed
+from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.documents import Put
 from limpet.session.history.checkpoint_log import CheckpointRequest
 from limpet.session.history.checkpoints import store_checkpoints, verify_checkpoint

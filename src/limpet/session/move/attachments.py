@@ -17,10 +17,11 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from limpet.errors import SessionCorrupt, SessionDeleted, SessionNotFound
-from limpet.model import INT_MAX, Base, Commit, FrozenDict, Head, Key
+from limpet.model import Base, Commit, FrozenDict, Head, Key
 from limpet.model.events import TIME_US_MAX, TIME_US_MIN
 from limpet.model.facts import checkpoints as facts
 from limpet.model.keys import checkpoints_of
+from limpet.model.limits import INT_MAX
 from limpet.session.history.checkpoint_tiers import CheckpointFile
 from limpet.session.journal import Journal
 from limpet.session.life.memory import memory_logs, own_places

@@ -28,25 +28,21 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, 
 import msgspec
 
 from limpet.errors import BundleDamaged, BundleRefused, LimpetError, StoreError
-from limpet.model import (
+from limpet.model import Base, Event, Head, Key, decode_body, unfit
+from limpet.model.adopt import check_base
+from limpet.model.events import TIME_US_MAX, TIME_US_MIN
+from limpet.model.limits import (
     BLOB_BYTES_MAX,
     BLOB_CHUNK_BYTES,
     EVENT_BYTES_MAX,
     ID_CHARS_MAX,
     INT_MAX,
     MEDIA_TYPE_CHARS_MAX,
-    Base,
-    Event,
-    Head,
-    Key,
-    decode_body,
-    unfit,
 )
-from limpet.model.adopt import check_base
-from limpet.model.events import TIME_US_MAX, TIME_US_MIN
 from limpet.session.move.attachments import BlobChunk, CheckpointEvent, MemoryEvent
 from limpet.store.blobs import Blob
-from limpet.store.coding import Damaged, base_body, base_from
+from limpet.store.coding.bodies import base_body, base_from
+from limpet.store.coding.codec import Damaged
 from limpet.store.protocol import ChainedEvent
 from limpet.store.sqlite.file.locks import part_beside
 

@@ -34,11 +34,7 @@ from limpet.errors import (
     StoreFull,
 )
 from limpet.model import (
-    BLOB_CHUNK_BYTES,
-    COMMIT_BYTES_MAX,
     CREATED,
-    DRAFTS_PER_COMMIT_MAX,
-    MEDIA_TYPE_CHARS_MAX,
     Commit,
     Fold,
     Head,
@@ -56,6 +52,12 @@ from limpet.model.adopt import UNFIT, proven
 from limpet.model.facts import checkpoints as checkpoint_facts, documents as document_facts
 from limpet.model.facts.archive import is_stub
 from limpet.model.facts.forks import FORKED
+from limpet.model.limits import (
+    BLOB_CHUNK_BYTES,
+    COMMIT_BYTES_MAX,
+    DRAFTS_PER_COMMIT_MAX,
+    MEDIA_TYPE_CHARS_MAX,
+)
 from limpet.session.journal import Journal
 from limpet.session.life.memory import memory_key
 from limpet.session.move.adopter import (

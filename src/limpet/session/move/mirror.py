@@ -32,16 +32,17 @@ from limpet.errors import (
     SessionNotFound,
     StoreFull,
 )
-from limpet.model import PAGE_MAX, Head, Key, Texts
+from limpet.model import Head, Key, Texts
 from limpet.model.facts.running import children
 from limpet.model.facts.running.revisits import revisits_of
+from limpet.model.limits import PAGE_MAX
 from limpet.session.journal import Journal
 from limpet.session.move.bundle import NO_SPACE
 from limpet.session.session import Session
 from limpet.session.wire import event_form, head_form, key_form, time_form
 from limpet.session.writer import writer_of
-from limpet.store.answers import Query, plural
 from limpet.store.pager import each_head
+from limpet.store.protocol import Query, plural
 from limpet.store.threads import in_thread
 
 RELATIONS: Final = Path(".limpet-runtime", "session-relations.json")

@@ -31,8 +31,6 @@ from limpet.errors import (
 )
 from limpet.model import (
     CHECKPOINTS,
-    OPS_PER_EVENT_MAX,
-    PAGE_MAX,
     Base,
     Commit,
     Head,
@@ -45,6 +43,7 @@ from limpet.model import (
 from limpet.model.facts.archive import is_stub, place
 from limpet.model.facts.names import APP as NAMES
 from limpet.model.keys import ARCHIVING
+from limpet.model.limits import OPS_PER_EVENT_MAX, PAGE_MAX
 from limpet.session.documents import WHOLE_STORE
 from limpet.session.journal import Journal
 from limpet.session.life.memory import MEMORY_APP, shared_places
@@ -72,9 +71,8 @@ from limpet.session.move.attachments import (
     pinning_commits,
     records_beside,
 )
-from limpet.store.answers import Committed, Loaded, Owner, Progress, Query, plural
 from limpet.store.pager import each_head
-from limpet.store.protocol import Names
+from limpet.store.protocol import Committed, Loaded, Names, Owner, Progress, Query, plural
 
 REFUSED_NAMED_MAX: Final = 1_000
 _REFUSALS: Final = (SessionError, InvalidInput)

@@ -33,7 +33,8 @@ from limpet.errors import (
     StoreReadOnly,
     Unrecorded,
 )
-from limpet.model import QUEUED_BYTES_MAX, QUEUED_EVENTS_MAX, Commit, Draft, Event, Key, Prepared
+from limpet.model import Commit, Draft, Event, Key, Prepared
+from limpet.model.limits import QUEUED_BYTES_MAX, QUEUED_EVENTS_MAX
 from limpet.session.logs import SESSION
 from limpet.store.protocol import Committed
 

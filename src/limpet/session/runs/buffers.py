@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from limpet.errors import InvalidInput, MemoryConflict, SessionCorrupt
-from limpet.model import PAGE_MAX, Event, Trace, described, traced
+from limpet.model import Event, Trace, described, traced
 from limpet.model.facts.running.memory import (
     BUFFERS,
     WRITTEN,
@@ -20,6 +20,7 @@ from limpet.model.facts.running.memory import (
     memory_written,
     version_in,
 )
+from limpet.model.limits import PAGE_MAX
 from limpet.session.arguments import check_actor, check_expect, check_limit
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.history.point_in_time import head_now

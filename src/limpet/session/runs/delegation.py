@@ -24,7 +24,7 @@ from limpet.errors import (
     SessionErased,
     SessionNotFound,
 )
-from limpet.model import PAGE_MAX, UPDATE_TRIES_MAX, Commit, Draft, Event, Head, Key, Prepared
+from limpet.model import Commit, Draft, Event, Head, Key, Prepared
 from limpet.model.events import CHILD_ENDED
 from limpet.model.facts.archive import place
 from limpet.model.facts.running import budgets, children
@@ -38,6 +38,7 @@ from limpet.model.facts.running.children import (
     works_for,
 )
 from limpet.model.facts.running.endings import is_untold
+from limpet.model.limits import PAGE_MAX, UPDATE_TRIES_MAX
 from limpet.session.journal import Journal
 from limpet.store.protocol import Committed, Query
 

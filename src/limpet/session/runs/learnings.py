@@ -14,8 +14,9 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import DocumentConflict, InvalidInput, PromotionRefused
-from limpet.model import PAGE_MAX, UPDATE_TRIES_MAX, Fact, Key, name_part
+from limpet.model import Fact, Key, name_part
 from limpet.model.facts.outcomes import Grade, Verdict
+from limpet.model.limits import PAGE_MAX, UPDATE_TRIES_MAX
 from limpet.session.documents import Document, Internal, Put
 from limpet.session.journal import Journal
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput
-from limpet.model import ID_CHARS_MAX, Event, Head, Key, is_leased, unfit
+from limpet.model import Event, Head, Key, is_leased, unfit
 from limpet.model.facts.phases import TERMINAL
 from limpet.model.facts.running import budgets
 from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
 from limpet.model.facts.running.children import children_in, parent_in
 from limpet.model.facts.running.runs import RunFailure, Status, failure_in, waiting_status
-from limpet.model.limits import DELEGATION_DEPTH_MAX
+from limpet.model.limits import DELEGATION_DEPTH_MAX, ID_CHARS_MAX
 from limpet.session.arguments import check_limit
 from limpet.session.runs.delegation import Kin, kin_of
 from limpet.session.runs.setup import Permission

@@ -9,8 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidInput
-from limpet.model import PAGE_MAX, Event, to_time
+from limpet.model import Event, to_time
 from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
+from limpet.model.limits import PAGE_MAX
 from limpet.session.writer import Writer
 
 _SPANS: Final = (SPAN_STARTED, SPAN_COMPLETED)

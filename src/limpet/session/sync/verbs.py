@@ -29,8 +29,7 @@ from limpet.session.session import Session
 from limpet.session.sync.facade import Facade
 from limpet.session.sync.loop import Loop
 from limpet.session.work import StoreWork
-from limpet.store.answers import Checked
-from limpet.store.protocol import Seal
+from limpet.store.protocol import Checked, Seal
 
 S = TypeVar("S", covariant=True)
 A = TypeVar("A")  # what the state of an app is, which it also takes

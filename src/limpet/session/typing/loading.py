@@ -17,9 +17,10 @@ from limpet.errors import (
     SessionCorrupt,
     SessionFenced,
 )
-from limpet.model import UPDATE_TRIES_MAX, Commit, Key, Lease, Prepared
+from limpet.model import Commit, Key, Lease, Prepared
 from limpet.model.facts.archive import is_stub
 from limpet.model.lease import is_leased, locked
+from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION, lease_lost
 from limpet.store.protocol import Committed, Loaded

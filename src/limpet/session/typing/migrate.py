@@ -33,14 +33,15 @@ from limpet.errors import (
     SessionNotFound,
     StoreCorrupt,
 )
-from limpet.model import PAGE_MAX, Head, Key, apply
+from limpet.model import Head, Key, apply
 from limpet.model.facts.archive import is_stub
+from limpet.model.limits import PAGE_MAX
 from limpet.model.state.migrations import MigrationRegistry, check_registry
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
 from limpet.session.typing.loading import Loading
 from limpet.session.typing.upgrade import Upgrade
-from limpet.store.answers import Progress, Query, plural
+from limpet.store.protocol import Progress, Query, plural
 
 # What becomes of a session:
 #   untyped       it has no schema version and is left alone

@@ -18,9 +18,10 @@ from limpet.errors import (
     SchemaViolation,
     SessionSchemaViolation,
 )
-from limpet.model import OPS_PER_EVENT_MAX, Fact, FrozenDict, Head, PlainOp, scope_of
+from limpet.model import Fact, FrozenDict, Head, PlainOp, scope_of
 from limpet.model.diff.diff import diff
 from limpet.model.facts import schema
+from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.model.ops import Delete, Set
 from limpet.model.state.migrations import Migrated, MigrationRegistry, Way, check_registry
 from limpet.model.state.semver import NewerMinor, SchemaVersion

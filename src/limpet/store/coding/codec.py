@@ -14,9 +14,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from limpet.store.answers import Checked
 from limpet.store.coding.seal import Sealer, WaitingSealer
-from limpet.store.protocol import Place, Seal
+from limpet.store.protocol import Checked, Place, Seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

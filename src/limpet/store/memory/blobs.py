@@ -9,8 +9,9 @@ from typing import NamedTuple
 import msgspec
 
 from limpet.errors import SessionError, SessionFenced, UploadLost
-from limpet.model import BLOB_UPLOAD_SECONDS_MAX, Key
+from limpet.model import Key
 from limpet.model.lease import admits
+from limpet.model.limits import BLOB_UPLOAD_SECONDS_MAX
 from limpet.store.blobs import Blob, check_open
 from limpet.store.memory.log import MemoryLog
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from limpet.model import MARKS_SWEPT
+from limpet.model.limits import MARKS_SWEPT
 from limpet.store.marks import Mark, added
 
 

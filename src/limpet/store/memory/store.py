@@ -47,7 +47,7 @@ from limpet.model.facts.archive import is_stub
 from limpet.store import cursor as cursors
 from limpet.store.blobs import Blobs
 from limpet.store.clock import Clock
-from limpet.store.coding import Sealer, scope_owner
+from limpet.store.coding.seal import Sealer, scope_owner
 from limpet.store.live import MemoryChannel
 from limpet.store.marks import Marks
 from limpet.store.memory.blobs import MemoryBlobs

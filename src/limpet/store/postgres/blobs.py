@@ -18,8 +18,9 @@ from limpet.errors import (
     SessionFenced,
     UploadLost,
 )
-from limpet.model import BLOB_UPLOAD_SECONDS_MAX, BLOB_UPLOADS_SWEPT, INT_MAX, Key
+from limpet.model import Key
 from limpet.model.facts.phases import TERMINAL
+from limpet.model.limits import BLOB_UPLOAD_SECONDS_MAX, BLOB_UPLOADS_SWEPT, INT_MAX
 from limpet.store.blobs import (
     Blob,
     BlobRow,
@@ -30,7 +31,7 @@ from limpet.store.blobs import (
     read_blob,
     unpack_chunk,
 )
-from limpet.store.coding import Codec, Damaged
+from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.rows import key_names
 from limpet.store.postgres.server.pool import Pools

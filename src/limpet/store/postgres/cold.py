@@ -13,7 +13,7 @@ from typing import Any
 
 from limpet.model import Event
 from limpet.store import cold
-from limpet.store.coding import Codec, Damaged
+from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.cold import Cold
 from limpet.store.pages import PageBytes, wanted, within
 from limpet.store.postgres import rows

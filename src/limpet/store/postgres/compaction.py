@@ -10,7 +10,8 @@ from typing import Any
 
 from limpet.model import Key, genesis
 from limpet.store import cold
-from limpet.store.coding import Damaged, packed_snapshot
+from limpet.store.coding.bodies import packed_snapshot
+from limpet.store.coding.codec import Damaged
 from limpet.store.cold import Cold
 from limpet.store.postgres import cold as segments, rows
 from limpet.store.postgres.reading.lineage import base_of

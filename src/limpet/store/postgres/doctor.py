@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
-from limpet.store.answers import Check, plural, size
 from limpet.store.doctor import listed
 from limpet.store.postgres.failures import UNOPENED, unopened
 from limpet.store.postgres.server.address import is_pooled, listening_url, where
@@ -26,6 +25,7 @@ from limpet.store.postgres.server.settings import (
     Connection,
 )
 from limpet.store.postgres.sql import SQL
+from limpet.store.protocol import Check, plural, size
 
 OLDEST: Final = 14  # of the major versions that its makers still maintain
 DEAD_ROWS_MIN: Final = 10_000

@@ -15,7 +15,8 @@ from msgspec.structs import astuple, replace
 
 from limpet.errors import SessionHasForks
 from limpet.model import Key, checkpoints_of, is_reserved, owner_of
-from limpet.store.coding import erasure_crc, scope_owner, tomb_crc
+from limpet.store.coding.bodies import erasure_crc, tomb_crc
+from limpet.store.coding.seal import scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.postgres import ledger, rows
 from limpet.store.postgres.reading.reader import PostgresReader

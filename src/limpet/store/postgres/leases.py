@@ -15,18 +15,8 @@ from limpet.errors import (
     SessionNotFound,
     StoreBusy,
 )
-from limpet.model import (
-    INT_MAX,
-    LEFT_US,
-    Head,
-    Key,
-    Lease,
-    blank,
-    due_for,
-    lasting,
-    left_until,
-    locked,
-)
+from limpet.model import LEFT_US, Head, Key, Lease, blank, due_for, lasting, left_until, locked
+from limpet.model.limits import INT_MAX
 from limpet.store.cache import Cache
 from limpet.store.leases import Place, span_us
 from limpet.store.postgres.reading.reader import PostgresReader

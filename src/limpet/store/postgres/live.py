@@ -21,8 +21,9 @@ from typing import Final
 
 import msgspec
 
-from limpet.model import PARTIAL_BYTES_MAX, Key
-from limpet.store.coding import Codec
+from limpet.model import Key
+from limpet.model.limits import PARTIAL_BYTES_MAX
+from limpet.store.coding.codec import Codec
 from limpet.store.live import Inbox, Packed, can_pack, pack_all
 from limpet.store.logs import POSTGRES
 from limpet.store.postgres.failures import UNOPENED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.model import MARKS_SWEPT
+from limpet.model.limits import MARKS_SWEPT
 from limpet.store.marks import Mark
 from limpet.store.postgres.server.pool import Pools
 from limpet.store.postgres.sql import SQL

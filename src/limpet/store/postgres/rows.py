@@ -23,7 +23,7 @@ from limpet.model import (
     freeze,
     last_checkpoint,
 )
-from limpet.store.coding import REMOVED, SEALED, Codec, Damaged
+from limpet.store.coding.codec import REMOVED, SEALED, Codec, Damaged
 from limpet.store.protocol import ChainedEvent, Ending, Place
 from limpet.store.sql_rows import ScopeRow
 

@@ -14,8 +14,6 @@ from typing import Any, Final, TypeVar
 
 from limpet.errors import InvalidInput, LimpetError, PositionUnknown, StoreBusy
 from limpet.model import (
-    INT_MAX,
-    READ_PAGE_BYTES_MAX,
     Base,
     Commit,
     Event,
@@ -27,9 +25,9 @@ from limpet.model import (
     checkpoints_of,
     described,
 )
-from limpet.store.answers import Checked
+from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
 from limpet.store.blobs import Blobs, ReadyBlobs
-from limpet.store.coding import Codec
+from limpet.store.coding.codec import Codec
 from limpet.store.leases import Place
 from limpet.store.marks import Marks
 from limpet.store.pages import bare, newest, newest_since, page
@@ -60,6 +58,7 @@ from limpet.store.protocol import (
     ChainedEvent,
     Channel,
     Check,
+    Checked,
     Committed,
     Compacted,
     Ending,

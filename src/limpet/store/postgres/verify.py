@@ -11,18 +11,11 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import SealUnavailable
-from limpet.model import (
-    INT_MAX,
-    READ_PAGE_BYTES_MAX,
-    Base,
-    Fold,
-    Head,
-    Key,
-    blank,
-    deadline_us,
-    due_us,
-)
-from limpet.store.coding import SEALED, Damaged, erasure_crc, scope_owner, tomb_crc
+from limpet.model import Base, Fold, Head, Key, blank, deadline_us, due_us
+from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
+from limpet.store.coding.bodies import erasure_crc, tomb_crc
+from limpet.store.coding.codec import SEALED, Damaged
+from limpet.store.coding.seal import scope_owner
 from limpet.store.cold import SegmentDamaged, mark
 from limpet.store.ledger import compare
 from limpet.store.postgres import blobs, cold, ledger, rows

@@ -12,7 +12,6 @@ import apsw
 
 from limpet.model import (
     PROCESSING,
-    UPDATE_SLOT_BITS,
     Base,
     Event,
     Fold,
@@ -23,6 +22,7 @@ from limpet.model import (
     ScopeWrite,
     activity_moves,
 )
+from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.store.cache import Cache, CachedScope, CachedSession
 from limpet.store.coding import bodies
 from limpet.store.plan import Plan

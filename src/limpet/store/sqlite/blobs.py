@@ -14,7 +14,8 @@ import apsw
 import msgspec
 
 from limpet.errors import SessionCorrupt, SessionDeleted, SessionFenced, UploadLost
-from limpet.model import BLOB_CHUNKS_PURGED, BLOB_UPLOAD_SECONDS_MAX, INT_MAX, Head, Key, admits
+from limpet.model import Head, Key, admits
+from limpet.model.limits import BLOB_CHUNKS_PURGED, BLOB_UPLOAD_SECONDS_MAX, INT_MAX
 from limpet.store.blobs import (
     Blob,
     BlobRow,
@@ -26,7 +27,7 @@ from limpet.store.blobs import (
     read_blob,
     unpack_chunk,
 )
-from limpet.store.coding import Codec, Damaged
+from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.write_connection import SQLiteWriteConnection

@@ -15,7 +15,7 @@ import apsw
 
 from limpet.model import Event
 from limpet.store import cold
-from limpet.store.coding import Codec, Damaged
+from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.cold import Cold, SegmentDamaged
 from limpet.store.pages import wanted
 from limpet.store.protocol import ChainedEvent

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from limpet.model import Head, Key, genesis
 from limpet.model.facts.archive import is_stub
 from limpet.store import cold
-from limpet.store.coding import Damaged, packed_snapshot
+from limpet.store.coding.bodies import packed_snapshot
+from limpet.store.coding.codec import Damaged
 from limpet.store.cold import Cold
 from limpet.store.protocol import Compacted
 from limpet.store.sqlite import rows

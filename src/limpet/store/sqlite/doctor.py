@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import apsw
 
-from limpet.store.answers import Check, plural, size
+from limpet.store.protocol import Check, plural, size
 from limpet.store.sqlite import live
 from limpet.store.sqlite.file.filesystems import NETWORK, DiskSpace, disk_space, file_system
 from limpet.store.sqlite.file.locks import first_bytes

@@ -14,7 +14,8 @@ import msgspec
 
 from limpet.errors import SessionDeleted, SessionErased, SessionHasForks
 from limpet.model import Head, Key, buried as tombstone, checkpoints_of, is_reserved, owner_of
-from limpet.store.coding import erasure_crc, scope_owner
+from limpet.store.coding.bodies import erasure_crc
+from limpet.store.coding.seal import scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.protocol import (
     Ending,

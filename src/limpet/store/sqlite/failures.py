@@ -26,7 +26,7 @@ from limpet.errors import (
     StoreReadOnly,
     StoreUnopened,
 )
-from limpet.store.coding import Damaged
+from limpet.store.coding.codec import Damaged
 from limpet.store.sqlite.file.filesystems import is_full
 from limpet.store.sqlite.file.locks import being_restored
 from limpet.store.sqlite.file.schema import kind_of

@@ -14,7 +14,7 @@ from limpet.errors import (
     SessionError,
     SessionNotFound,
 )
-from limpet.model import INT_MAX, PRIORITY_MAX, Head, Key, Lease, due_for
+from limpet.model import Head, Key, Lease, due_for
 from limpet.model.lease import (
     AHEAD_US,
     acquired,
@@ -24,6 +24,7 @@ from limpet.model.lease import (
     measured_again,
     renewed,
 )
+from limpet.model.limits import INT_MAX, PRIORITY_MAX
 from limpet.store.leases import Place, span_us
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import stored_key

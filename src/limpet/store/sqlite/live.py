@@ -23,7 +23,7 @@ from typing import Any, Final
 import apsw
 
 from limpet.model import Key
-from limpet.store.coding import Codec
+from limpet.store.coding.codec import Codec
 from limpet.store.live import Inbox, Packed, can_pack, pack_all
 from limpet.store.logs import SQLITE, error_name
 from limpet.store.protocol import Partial

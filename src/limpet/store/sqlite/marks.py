@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from limpet.model import MARKS_SWEPT
+from limpet.model.limits import MARKS_SWEPT
 from limpet.store.marks import Mark, added
 from limpet.store.sqlite.blobs import RunRead, RunWrite
 from limpet.store.sqlite.reading.reader import SQLiteReader

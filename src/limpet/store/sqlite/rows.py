@@ -13,7 +13,6 @@ from limpet.errors import LimpetError
 from limpet.model import (
     EMPTY,
     SALT_BYTES,
-    UPDATE_SLOT_BITS,
     Event,
     Facts,
     Head,
@@ -27,11 +26,12 @@ from limpet.model import (
     freeze,
     processed_by,
 )
+from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.model.reasons import NO_REASONS, due_for
 from limpet.store.cache import CachedSession
 from limpet.store.chain_check import checked
-from limpet.store.coding import REMOVED, SEALED, Codec, Damaged, bodies
-from limpet.store.coding.codec import ADOPTED, COMPRESS_BYTES_MIN
+from limpet.store.coding import bodies
+from limpet.store.coding.codec import ADOPTED, COMPRESS_BYTES_MIN, REMOVED, SEALED, Codec, Damaged
 from limpet.store.protocol import Erasure, Place
 
 # Of the alias `e`. When an input was processed stands in the event that processed it.

@@ -26,11 +26,11 @@ from limpet.errors import (
     StoreReadOnly,
 )
 from limpet.model import Base, Commit, Event, Fold, Key, Lease, ScopeValue
-from limpet.store.answers import Checked
 from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.cache import CachedSession
 from limpet.store.clock import Clock
-from limpet.store.coding import Codec, Unavailable, Unready, owners_of
+from limpet.store.coding.codec import Codec
+from limpet.store.coding.seal import Unavailable, Unready, owners_of
 from limpet.store.leases import Place
 from limpet.store.logs import SQLITE
 from limpet.store.marks import Marks
@@ -38,6 +38,7 @@ from limpet.store.protocol import (
     ChainedEvent,
     Channel,
     Check,
+    Checked,
     Committed,
     Compacted,
     Ending,

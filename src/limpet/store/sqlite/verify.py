@@ -11,8 +11,11 @@ from zlib import crc32
 import apsw
 
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
-from limpet.model import INT_MAX, Base, Fold, Head, Key
-from limpet.store.coding import Awaited, Codec, Damaged, tomb_crc
+from limpet.model import Base, Fold, Head, Key
+from limpet.model.limits import INT_MAX
+from limpet.store.coding.bodies import tomb_crc
+from limpet.store.coding.codec import Codec, Damaged
+from limpet.store.coding.seal import Awaited
 from limpet.store.cold import SegmentDamaged, mark
 from limpet.store.ledger import compare
 from limpet.store.pages import PageBytes, bare, within

@@ -16,7 +16,7 @@ import apsw
 
 from limpet.model import SALT_BYTES, Noise
 from limpet.store.cache import Cache
-from limpet.store.coding import Codec
+from limpet.store.coding.codec import Codec
 from limpet.store.logs import SQLITE
 from limpet.store.sqlite.file.connect import Database, close
 from limpet.store.sqlite.reading.reader import SQLiteReader

@@ -25,10 +25,12 @@ from typing import Any, Final, Protocol, TypeAlias
 import apsw
 
 from limpet.errors import Asked, LimpetError, SessionError, StoreClosed, StoreForked
-from limpet.model import SNAPSHOT_FLOOR_BYTES, SNAPSHOT_SHARE, Commit, Key
+from limpet.model import Commit, Key
+from limpet.model.limits import SNAPSHOT_FLOOR_BYTES, SNAPSHOT_SHARE
 from limpet.store import logs
 from limpet.store.cache import CachedSession
-from limpet.store.coding import Awaited, Unready, bodies
+from limpet.store.coding import bodies
+from limpet.store.coding.seal import Awaited, Unready
 from limpet.store.logs import SQLITE
 from limpet.store.sqlite import blobs, erasure
 from limpet.store.sqlite.batch import SQLiteBatch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.store.coding import Codec
+from limpet.store.coding.codec import Codec
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.writing.clock import ServerClock
 from limpet.store.postgres.writing.committer import Committer

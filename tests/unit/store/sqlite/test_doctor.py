@@ -10,8 +10,8 @@ import pytest
 
 import limpet
 from limpet import Check, Diagnosis, Key
-from limpet.store.answers import size
 from limpet.store.clock import Clock, wall_ns
+from limpet.store.protocol import size
 from limpet.store.sqlite import doctor, erasure
 from limpet.store.sqlite.file.filesystems import DiskSpace, disk_space
 from limpet.store.sqlite.store import SQLiteStore

@@ -6,7 +6,7 @@ from hypothesis import example, given, strategies as st
 
 from limpet.model import Draft, Fold, Key, blank, record
 from limpet.store.cache import CachedSession
-from limpet.store.coding import Codec
+from limpet.store.coding.codec import Codec
 from limpet.store.sqlite import rows
 from limpet.testing.commits import ready
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from limpet.errors import PositionUnknown
-from limpet.model import READ_PAGE_BYTES_MAX, Key
+from limpet.model import Key
+from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.store import cursor as cursors
-from limpet.store.coding import SEALED, Codec
+from limpet.store.coding.codec import SEALED, Codec
 from limpet.store.pages import page
 from limpet.store.postgres import rows
 from limpet.store.postgres.server.settings import Connection

@@ -9,18 +9,11 @@ from operator import itemgetter
 from typing import Any, Final
 
 from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
-from limpet.model import (
-    EVENT_OVERHEAD_BYTES,
-    STATES_BYTES_MAX,
-    STATES_NAME_BYTES,
-    FrozenDict,
-    Head,
-    Key,
-    ScopeKey,
-    limits,
-)
+from limpet.model import FrozenDict, Head, Key, ScopeKey, limits
+from limpet.model.limits import EVENT_OVERHEAD_BYTES, STATES_BYTES_MAX, STATES_NAME_BYTES
 from limpet.store import cursor as cursors
-from limpet.store.coding import SEALED, scope_owner
+from limpet.store.coding.codec import SEALED
+from limpet.store.coding.seal import scope_owner
 from limpet.store.postgres import rows
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server.settings import Connection

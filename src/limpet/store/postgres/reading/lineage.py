@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from limpet.errors import InvalidInput, SessionCorrupt
 from limpet.model import (
-    READ_PAGE_BYTES_MAX,
     Base,
     Event,
     Fold,
@@ -25,7 +24,8 @@ from limpet.model import (
     removed_event,
     scope_of,
 )
-from limpet.store.coding import Damaged
+from limpet.model.limits import READ_PAGE_BYTES_MAX
+from limpet.store.coding.codec import Damaged
 from limpet.store.pages import PageBytes, within
 from limpet.store.postgres import cold as segments, rows
 from limpet.store.postgres.reading.reader import LAST, PostgresReader

@@ -18,9 +18,7 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import (
-    EVENT_OVERHEAD_BYTES,
     NO_CHECKPOINT,
-    READ_PAGE_BYTES_MAX,
     Base,
     Event,
     Fold,
@@ -32,9 +30,13 @@ from limpet.model import (
     checkpoints_of,
     genesis,
 )
+from limpet.model.limits import EVENT_OVERHEAD_BYTES, READ_PAGE_BYTES_MAX
 from limpet.store.cache import CachedSession
 from limpet.store.chain_check import changed, checked
-from limpet.store.coding import SEALED, Codec, Damaged, Unready, bodies, key_hash, scope_owner
+from limpet.store.coding import bodies
+from limpet.store.coding.bodies import key_hash
+from limpet.store.coding.codec import SEALED, Codec, Damaged
+from limpet.store.coding.seal import Unready, scope_owner
 from limpet.store.pages import bare
 from limpet.store.postgres import cold, rows
 from limpet.store.postgres.server.settings import Connection

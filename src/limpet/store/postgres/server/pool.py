@@ -27,7 +27,7 @@ from limpet.errors import (
     StoreUnopened,
 )
 from limpet.model import described
-from limpet.store.coding import Awaited, Sealer
+from limpet.store.coding.seal import Awaited, Sealer
 from limpet.store.logs import POSTGRES, error_name
 from limpet.store.postgres.failures import BROKEN, FAILURES, UNOPENED, translate, unopened
 from limpet.store.postgres.server import schema, settings

@@ -13,11 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from limpet.model import (
-    EVENT_OVERHEAD_BYTES,
     LEFT_US,
     PROCESSING,
-    SCOPE_NAMES_EVER_MAX,
-    SCOPE_NAMES_MAX,
     Base,
     Commit,
     Fold,
@@ -34,16 +31,17 @@ from limpet.model import (
     scope_of,
 )
 from limpet.model.lease import with_lease
+from limpet.model.limits import EVENT_OVERHEAD_BYTES, SCOPE_NAMES_EVER_MAX, SCOPE_NAMES_MAX
 from limpet.store.cache import CachedScope, CachedSession
-from limpet.store.coding import (
+from limpet.store.coding.bodies import (
     BY_OP,
-    Codec,
     base_body,
     base_place,
     packed_snapshot,
     scope_body,
     scope_place,
 )
+from limpet.store.coding.codec import Codec
 from limpet.store.plan import Plan
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server.settings import Connection

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from limpet.model import Commit, Key
 from limpet.store.cache import Cache, CachedSession
-from limpet.store.coding import Unready, owners_of
+from limpet.store.coding.seal import Unready, owners_of
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server.pool import PostgresWriteConnection
 from limpet.store.postgres.writing.clock import ServerClock

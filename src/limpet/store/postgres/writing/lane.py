@@ -20,18 +20,13 @@ import asyncpg
 import msgspec
 
 from limpet.errors import LimpetError, StoreBusy
-from limpet.model import (
-    CREATED,
-    EVENT_OVERHEAD_BYTES,
-    SALT_BYTES,
-    SNAPSHOT_FLOOR_BYTES,
-    SNAPSHOT_SHARE,
-    Key,
-    Noise,
-)
+from limpet.model import CREATED, SALT_BYTES, Key, Noise
+from limpet.model.limits import EVENT_OVERHEAD_BYTES, SNAPSHOT_FLOOR_BYTES, SNAPSHOT_SHARE
 from limpet.store import logs
 from limpet.store.cache import Cache, CachedSession
-from limpet.store.coding import Codec, Unready, bodies
+from limpet.store.coding import bodies
+from limpet.store.coding.codec import Codec
+from limpet.store.coding.seal import Unready
 from limpet.store.logs import POSTGRES
 from limpet.store.plan import Plan
 from limpet.store.postgres.failures import BROKEN, translate

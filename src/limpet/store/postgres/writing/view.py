@@ -11,7 +11,6 @@ from typing import Final
 
 from limpet.errors import LimpetError, SessionDeleted, SessionNotFound
 from limpet.model import (
-    SCOPE_SMALL_BYTES,
     Base,
     Commit,
     Event,
@@ -22,6 +21,7 @@ from limpet.model import (
     ScopeValue,
     processed_by,
 )
+from limpet.model.limits import SCOPE_SMALL_BYTES
 from limpet.store.cache import Cache, CachedScope, CachedSession
 from limpet.store.postgres.reading.lineage import link_at
 from limpet.store.postgres.reading.reader import LoadRequest, PostgresReader

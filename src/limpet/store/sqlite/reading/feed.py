@@ -15,7 +15,7 @@ import apsw
 
 from limpet.errors import PositionUnknown
 from limpet.model import Key
-from limpet.store.coding import Unready
+from limpet.store.coding.seal import Unready
 from limpet.store.cursor import read_position, write_position
 from limpet.store.pages import PageBytes, bare, within
 from limpet.store.protocol import FeedEntry, Touched

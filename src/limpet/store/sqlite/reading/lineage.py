@@ -15,18 +15,9 @@ from typing import Any
 
 import msgspec
 
-from limpet.model import (
-    READ_PAGE_BYTES_MAX,
-    Event,
-    Head,
-    Key,
-    ScopeKey,
-    path_opening,
-    removed_event,
-    scope_of,
-)
-from limpet.store.coding import COMPRESSED, Damaged
-from limpet.store.coding.codec import ADOPTED
+from limpet.model import Event, Head, Key, ScopeKey, path_opening, removed_event, scope_of
+from limpet.model.limits import READ_PAGE_BYTES_MAX
+from limpet.store.coding.codec import ADOPTED, COMPRESSED, Damaged
 from limpet.store.pages import PageBytes, bare, within
 from limpet.store.protocol import ChainedEvent, NameSince
 from limpet.store.sql_rows import inherited_event, is_naming

@@ -23,7 +23,6 @@ from limpet.errors import (
 )
 from limpet.model import (
     CHECKPOINTS,
-    EVENT_OVERHEAD_BYTES,
     NO_CHECKPOINT,
     Base,
     Event,
@@ -38,17 +37,11 @@ from limpet.model import (
     last_checkpoint,
 )
 from limpet.model.facts.archive import is_stub
-from limpet.store.coding import (
-    SEALED,
-    Codec,
-    Damaged,
-    Unready,
-    base_from,
-    base_place,
-    bodies,
-    key_hash,
-    scope_owner,
-)
+from limpet.model.limits import EVENT_OVERHEAD_BYTES
+from limpet.store.coding import bodies
+from limpet.store.coding.bodies import base_from, base_place, key_hash
+from limpet.store.coding.codec import SEALED, Codec, Damaged
+from limpet.store.coding.seal import Unready, scope_owner
 from limpet.store.pages import PageBytes, bare, newest, within
 from limpet.store.protocol import Erasure, Owner
 from limpet.store.scope_limits import DELETED

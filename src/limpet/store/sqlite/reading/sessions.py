@@ -19,7 +19,7 @@ from limpet.errors import (
 )
 from limpet.model import NO_CHECKPOINT, Base, Event, Fold, Head, Key, LastCheckpoint
 from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX, CachedSession
-from limpet.store.coding import Damaged
+from limpet.store.coding.codec import Damaged
 from limpet.store.pages import PageBytes, newest_since
 from limpet.store.protocol import ChainedEvent, Loaded, Owner, Page, Query
 from limpet.store.scopes import Scopes

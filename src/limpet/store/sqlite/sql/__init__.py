@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from limpet.model import EVENT_OVERHEAD_BYTES
+from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS, TOMBSTONE_COLUMNS
 from limpet.store.statements import scripts, statements
 

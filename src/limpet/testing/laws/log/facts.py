@@ -11,8 +11,9 @@ from limpet.errors import (
     SessionErased,
     SessionNotFound,
 )
-from limpet.model import LABELS_MAX, TIMERS_MAX, Prepared, deadline_us, runnable_us
+from limpet.model import Prepared, deadline_us, runnable_us
 from limpet.model.facts.timers import Timer
+from limpet.model.limits import LABELS_MAX, TIMERS_MAX
 from limpet.store.protocol import Store
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log, refused
 

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterable
 
 from limpet.errors import LimpetError, ScopeFull
-from limpet.model import SCOPE_BYTES_MAX, SCOPE_NAMES_MAX, Prepared
+from limpet.model import Prepared
+from limpet.model.limits import SCOPE_BYTES_MAX, SCOPE_NAMES_MAX
 from limpet.store.protocol import Store, scope_fields
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, refused
 

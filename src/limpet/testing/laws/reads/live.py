@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from limpet.model import PARTIAL_BYTES_MAX, Event, Key, freeze
+from limpet.model import Event, Key, freeze
+from limpet.model.limits import PARTIAL_BYTES_MAX
 from limpet.store.protocol import Channel, Live, Partial, Store
 from limpet.testing.commits import create, key
 

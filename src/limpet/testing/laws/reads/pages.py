@@ -7,7 +7,8 @@ from typing import Final
 
 import pytest
 
-from limpet.model import PROCESSED, READ_PAGE_BYTES_MAX, Event
+from limpet.model import PROCESSED, Event
+from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.store.protocol import Store
 from limpet.testing.commits import ALL, add, create, draft, key
 

@@ -17,8 +17,9 @@ from limpet.errors import (
     StoreClosed,
     UploadLost,
 )
-from limpet.model import BLOB_CHUNK_BYTES, BLOB_UPLOAD_SECONDS_MAX, Base, Commit, Key, checksum
+from limpet.model import Base, Commit, Key, checksum
 from limpet.model.facts.forks import forked
+from limpet.model.limits import BLOB_CHUNK_BYTES, BLOB_UPLOAD_SECONDS_MAX
 from limpet.store.blobs import Blob, KeepsBlobs
 from limpet.store.leases import Leases
 from limpet.store.protocol import Feed, Store

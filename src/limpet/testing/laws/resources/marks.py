@@ -8,7 +8,7 @@ from typing import Protocol
 import pytest
 
 from limpet.errors import StoreClosed
-from limpet.model import INT_MAX, MARKS_SWEPT
+from limpet.model.limits import INT_MAX, MARKS_SWEPT
 from limpet.store.marks import KeepsMarks, Mark, Marks
 from limpet.store.protocol import Feed, Query, Store
 from limpet.testing.commits import ALL, create, key

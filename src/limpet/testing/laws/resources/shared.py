@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from limpet.errors import ScopeFull, SessionConflict, SessionDeleted, SessionExists
-from limpet.model import SCOPE_NAMES_MAX, Commit
+from limpet.model import Commit
+from limpet.model.limits import SCOPE_NAMES_MAX
 from limpet.store.protocol import Query, Store, scope_fields
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log, picture
 from limpet.testing.laws.log.scope_limits import setting
