@@ -50,10 +50,10 @@ async def tell(folder: Path, console: Console, scene: Scene, claim: Claim) -> No
         async with worker(url, bank) as second:
             await until(session, "requires_action")
             (request,) = session.blocked_on
-            claim(request.kind == "effect", "it does not pay again: it asks")
+            claim(request.kind == "unknown_effect", "it does not pay again: it asks")
             key = request.input["idempotency_key"]
             claim(key in paid(bank)[0], "and names the key to look for")
-            await session.answer(request.id, "receipt 7")
+            await session.resolve(request.id, happened="receipt 7")
             await until(session, "end_turn")
             second.terminate()
             claim(await second.wait() == 0, "SIGTERM ends the second worker cleanly")

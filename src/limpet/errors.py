@@ -692,8 +692,8 @@ class TurnMismatch(TurnError, code="turn.mismatch"):
     """
 
     template = """{what} {name!r} (call {occurrence} of that name in the turn) {why}. Move
-    nondeterministic code into turn.step or turn.stream; confirm the request to continue with what
-    is recorded."""
+    nondeterministic code into turn.step or turn.stream, or deploy the code that the turn began
+    with; then answer the request with s.resolve(request_id, run_again=True)."""
     what: str
     name: str
     occurrence: int
@@ -772,7 +772,7 @@ class RequestAnswered(TurnError, code="request.answered"):
 
 
 class RequestMismatch(TurnError, InvalidInput, code="request.mismatch", status=400, exit_code=2):
-    template = "request {id!r} has the kind {kind!r}. Use s.{verb} to answer it."
+    template = "request {id!r} has the kind {kind!r}. Use {verb} to answer it."
     id: str
     kind: str
     verb: str

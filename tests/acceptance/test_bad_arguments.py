@@ -514,12 +514,17 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         {
             "confirm": lambda lp, s, v: s.confirm(v, allow=True),
             "answer": lambda lp, s, v: s.answer(v, 1),
+            "resolve": lambda lp, s, v: s.resolve(v, run_again=True),
             "trace": lambda lp, s, v: s.runs.trace(v),
         },
     ),
     *rows(
         [5, None, "yes", OBJECT],
-        {"confirm allow": lambda lp, s, v: s.confirm("r", allow=v)},
+        {
+            "confirm allow": lambda lp, s, v: s.confirm("r", allow=v),
+            "resolve run_again": lambda lp, s, v: s.resolve("r", run_again=v),
+            "resolve give_up": lambda lp, s, v: s.resolve("r", give_up=v),
+        },
     ),
     *rows(
         [None, 5, "x", OBJECT, K],

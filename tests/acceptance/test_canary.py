@@ -222,6 +222,25 @@ async def fail(lp: Limpet) -> None:
     s = await begun(lp, "mismatched")
     await lp.wake(s.key, mismatched)
 
+    async def unknown(turn: Turn) -> None:
+        await turn.effect("pay", _never_heard, order=said("unknown"))
+
+    for number, (answer, word) in enumerate((("happened", "happened"), ("note", "given up"))):
+        s = await begun(lp, f"unknown-{number}")
+        await lp.wake(s.key, unknown)
+        await s.refresh()
+        (request,) = s.blocked_on
+        assert request.input["args"] == {"order": said("unknown")}
+        if answer == "happened":
+            await s.resolve(request.id, happened=said(word))
+        else:
+            await s.resolve(request.id, give_up=True, note=said(word))
+        await lp.wake(s.key, unknown)
+
+
+async def _never_heard(order: str) -> None:
+    raise TimeoutError(said("never heard"))
+
 
 async def put_away(lp: Limpet) -> None:
     s = await begun(lp, "archived", state={"field": said("archived")})

@@ -290,6 +290,55 @@ def test_what_needs_a_person_is_shown_and_answered(here: Path) -> None:
     assert [line["state"] for line in told["shown"]] == ["blocked", "held"]
 
 
+PAYING = """
+async def pay(eur):
+    with open("paid.txt", "a") as file:
+        file.write("paid ")
+    raise TimeoutError
+
+
+async def support(turn):
+    await turn.say(str(await turn.effect("pay", pay, eur=900)))
+"""
+
+
+def test_an_effect_that_may_have_happened_is_resolved_and_never_confirmed(here: Path) -> None:
+    """Its idempotency key is shown whole; resolve says what it will do, and asks."""
+    (here / "paying_agent.py").write_text(PAYING)
+    run(here, "work", "support.db", "--harness", "paying_agent:support", "--stop-when-idle")
+    one, other, third = [
+        ("--app", "support", "--user", "ada", "--id", id) for id in ("c0", "c1", "c2")
+    ]
+    with limpet.open_sync(f"sqlite:///{here}/support.db") as lp:
+        (request,) = lp.get("support", "ada", "c0").blocked_on
+    key = request.input["idempotency_key"]
+    shown = run(here, "status", "support.db", *one).stdout
+    assert f'waits for unknown_effect pay {{"eur":900}}, idempotency key {key}, since ' in shown
+    assert f", by {request.input['worker']} ({request.id})" in shown
+    code, told = answer(here, "confirm", "support.db", "--allow", *one)
+    assert (code, told["error"]["code"]) == (2, "request.mismatch")
+    assert (
+        "Use limpet resolve --happened JSON | --run-again | --give-up" in told["error"]["message"]
+    )
+    assert "limpet resolve" in run(here, "answer", "support.db", "5", *one).stderr
+    assert "choose one of --happened" in run(here, "resolve", "support.db", *one).stderr
+    both = run(here, "resolve", "support.db", "--run-again", "--give-up", "--yes", *one)
+    assert "choose one of --happened" in both.stderr
+    asked = run(here, "resolve", "support.db", "--run-again", *one)
+    assert asked.returncode == 2
+    assert f"Pass --yes to perform the effect 'pay' (idempotency key {key}) again" in asked.stderr
+    done = run(here, "resolve", "support.db", "--happened", '"receipt 7"', "--yes", *one)
+    assert f"record the result of the effect 'pay' (idempotency key {key})" in done.stdout
+    assert run(here, "resolve", "support.db", "--run-again", "-y", *other).returncode == 0
+    code, told = answer(here, "resolve", "support.db", "--give-up", "--note", "no", "-y", *third)
+    assert (code, told["event"]["data"]["decision"]) == (0, "give_up")
+    run(here, "work", "support.db", "--harness", "paying_agent:support", "--stop-when-idle")
+    assert (here / "paid.txt").read_text() == "paid " * 4
+    with limpet.open_sync(f"sqlite:///{here}/support.db") as lp:
+        stops = {id: lp.get("support", "ada", id).stop_reason for id in ("c0", "c1", "c2")}
+    assert stops == {"c0": "end_turn", "c1": "requires_action", "c2": "end_turn"}
+
+
 def test_trace_prints_a_tree_with_times(here: Path) -> None:
     """The wake, its tools and its events; as JSON too."""
     assert run(here, "trace", "support.db", *NAMED).returncode == 2

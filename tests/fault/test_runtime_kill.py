@@ -123,7 +123,7 @@ async def leave_unknown(lp: limpet.Limpet) -> set[str]:
         session = await lp.get(head.key)
         for request in session.blocked_on:
             asked.add(request.input["idempotency_key"])
-            await session.confirm(request.id, allow=False, actor="user:ada")
+            await session.resolve(request.id, give_up=True, actor="user:ada")
     return asked
 
 

@@ -104,6 +104,7 @@ GOOD: Final[dict[str, dict[str, Any]]] = {
     "user.interrupt": {"note": "stop", "by": "parent"},
     "user.tool_confirmation": {"request_id": "r1", "allow": True},
     "user.custom_tool_result": {"request_id": "r2", "output": 1},
+    "user.resolution": {"request_id": "r3", "decision": "happened", "output": 1},
     "user.define_outcome": {"title": "t", "detail": "d", "criteria": ["a"]},
 }
 FIRST: Final[dict[str, dict[str, Any]]] = {

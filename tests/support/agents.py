@@ -101,6 +101,18 @@ class World:
         return [e.data["text"] for e in await self.log() if e.type == "agent.message"]
 
 
+async def decide(
+    session: limpet.Session[Any], request: limpet.Request, *, allow: bool, actor: str = "user:ada"
+) -> None:
+    """A person says yes or no to a request, by the verb for its kind."""
+    if request.kind == "approval":
+        await session.confirm(request.id, allow=allow, actor=actor)
+    elif allow:
+        await session.resolve(request.id, run_again=True, actor=actor)
+    else:
+        await session.resolve(request.id, give_up=True, actor=actor)
+
+
 @asynccontextmanager
 async def a_world() -> AsyncIterator[World]:
     clock = FakeClock()

@@ -15,6 +15,7 @@ import limpet
 from limpet.model.lease import Lease
 from limpet.runtime.wake import Wake, harness_options
 from limpet.session.runs.runs import WakeOptions
+from tests.support.agents import decide
 from tests.support.simulation import APP, LEASE_SECONDS, Simulation
 
 CHILD = "research"
@@ -80,7 +81,7 @@ class Families(Simulation):
         if session.head.phase != "active":
             return
         for request in session.blocked_on[:1]:
-            await session.confirm(request.id, allow=True, actor="user:ada")
+            await decide(session, request, allow=True)
 
     async def _answer_all(self) -> bool:
         return False  # deadlines answer

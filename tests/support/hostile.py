@@ -34,7 +34,13 @@ Lines = list[dict[str, Any]]
 _NAMES: Final = ("id", "type", "actor", "cause", "invocation_id", "correlation_id", "wake_id")
 # What each type has: the members that a fold reads, or that an import looks at.
 _FORMS: Final = {**adopted_shapes._DATA, **shapes._SHAPES}
-_TYPES: Final = (*_FORMS, "user.interrupt", "user.define_outcome", "user.tool_confirmation")
+_TYPES: Final = (
+    *_FORMS,
+    "user.interrupt",
+    "user.define_outcome",
+    "user.tool_confirmation",
+    "user.resolution",
+)
 _OPEN: Final = ("agent.tool_use", "agent.custom_tool_use", "agent.message", "user.message")
 _WORDS: Final = sorted(
     {

@@ -24,6 +24,7 @@ from limpet.session.runs.runs import WakeOptions
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed
 from limpet.testing.clock import FakeClock
+from tests.support.agents import decide
 
 APP = "support"
 LEASE_SECONDS = 30.0
@@ -180,9 +181,9 @@ class Simulation:
         await session.refresh()
         for request in session.blocked_on[:1]:
             allow = self.random.random() < 0.6
-            if request.kind == "effect" and allow:
+            if request.kind == "unknown_effect" and allow:
                 self.allowed[request.input["idempotency_key"]] += 1
-            await session.confirm(request.id, allow=allow, actor="user:ada")
+            await decide(session, request, allow=allow)
 
     async def _claim(self) -> None:
         for lease in await self.lp.work.claim("sim", app=APP, lease_seconds=LEASE_SECONDS):
@@ -247,9 +248,9 @@ class Simulation:
                 continue
             for request in session.blocked_on:
                 found = True
-                if request.kind == "effect":
+                if request.kind == "unknown_effect":
                     self.allowed[request.input["idempotency_key"]] += 1
-                await session.confirm(request.id, allow=True, actor="user:ada")
+                await decide(session, request, allow=True)
         return found
 
     async def _requeue(self, session: limpet.Session[Any]) -> bool:

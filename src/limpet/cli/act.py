@@ -1,5 +1,5 @@
-"""The commands that act on sessions: create, send, confirm, answer, requeue; and those that run
-agents: work and wake."""
+"""The commands that act on sessions: create, send, confirm, answer, resolve, requeue; and those
+that run agents: work and wake."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import asyncio
 import inspect
 import sys
 import time
-import traceback
-from pathlib import Path
-from types import TracebackType
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -25,11 +23,13 @@ from limpet.cli.command import (
     SessionKey,
     Unopened,
     Writing,
+    ask_first,
     command,
 )
 from limpet.cli.options import (
     App,
     Labels,
+    Yes,
     imported_function,
     imported_object,
     json_object,
@@ -38,7 +38,8 @@ from limpet.cli.options import (
 )
 from limpet.cli.output import Output, one_line, output, users_code
 from limpet.cli.render import CommandResult, TextLine
-from limpet.errors import InvalidInput, SessionExists
+from limpet.errors import InvalidInput, RequestMismatch, SessionExists
+from limpet.runtime.run import traceback_of
 from limpet.runtime.worker import Rates
 from limpet.session.wire import event_form, head_form
 
@@ -60,8 +61,13 @@ _Setup = Annotated[
 ]
 _SHOW_SECONDS: Final = 1.0
 _MESSAGES_MAX: Final = 100
+_COMMANDS: Final = {  # which answer a request of each kind
+    "approval": "limpet confirm --allow | --deny",
+    "question": "limpet answer OUTPUT",
+    "unknown_effect": "limpet resolve --happened JSON | --run-again | --give-up",
+    "mismatch": "limpet resolve --run-again | --give-up",
+}
 _CLEAR_LINE: Final = "\r\x1b[K"
-_OURS: Final = Path(limpet.__file__).parent
 
 
 @command(ACT)
@@ -208,12 +214,12 @@ async def confirm(
     ] = None,
     note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why.")] = None,
 ) -> CommandResult:
-    """Allow or deny what a session waits for."""
+    """Allow or deny what a session asks approval for."""
     session: limpet.Session[Any] = lp.session(key)
     await session.refresh()
     if allow is None:
         raise InvalidInput("choose --allow or --deny. Pass one of the two.")
-    wanted = open_request(session, request)
+    wanted = open_request(session, request, "approval")
     return _answered(key, await session.confirm(wanted, allow=allow, note=note, actor=actor))
 
 
@@ -225,11 +231,53 @@ async def answer(
     output: Annotated[str, typer.Argument(metavar="OUTPUT", help="JSON, or a text.")],
     request: _RequestId = None,
 ) -> CommandResult:
-    """Give the output that a session waits for."""
+    """Give the output that a session asks for."""
     session: limpet.Session[Any] = lp.session(key)
     await session.refresh()
-    wanted = open_request(session, request)
+    wanted = open_request(session, request, "question")
     return _answered(key, await session.answer(wanted, json_or_text(output), actor=actor))
+
+
+@command(ACT)
+async def resolve(
+    lp: Writing,
+    key: SessionKey,
+    screen: Display,
+    actor: Actor,
+    request: _RequestId = None,
+    *,
+    happened: Annotated[
+        str | None,
+        typer.Option("--happened", metavar="JSON", help="It was performed, with this result."),
+    ] = None,
+    run_again: Annotated[
+        bool, typer.Option("--run-again", help="Perform it again, under the same key.")
+    ] = False,
+    give_up: Annotated[bool, typer.Option("--give-up", help="Leave it as it is.")] = False,
+    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why.")] = None,
+    yes: Yes = False,
+) -> CommandResult:
+    """Settle an effect that may have happened, or a mismatch.
+
+    Says what it will do and asks first, unless --yes is given. After a mismatch, --run-again runs
+    the turn again with every check on, and --give-up ends it.
+    """
+    given = {"happened": happened is not None, "run_again": run_again, "give_up": give_up}
+    chosen = [decision for decision, is_given in given.items() if is_given]
+    if len(chosen) != 1:
+        raise InvalidInput("choose one of --happened JSON, --run-again and --give-up.")
+    session: limpet.Session[Any] = lp.session(key)
+    await session.refresh()
+    id = open_request(session, request, "unknown_effect", "mismatch")
+    wanted = next((each for each in session.blocked_on if each.id == id), None)
+    result = json_or_text(happened) if happened is not None else msgspec.UNSET
+    deed = "resolve it" if wanted is None else _resolution(wanted, chosen[0])
+    ask_first(screen, deed, "nothing was recorded", yes=yes)
+    event = await session.resolve(
+        id, happened=result, run_again=run_again, give_up=give_up, note=note, actor=actor
+    )
+    done = _answered(key, event)
+    return CommandResult(done.form, [TextLine(f"to do: {deed}.", "ok"), *done.parts])
 
 
 @command(ACT)
@@ -238,13 +286,17 @@ async def requeue(lp: Writing, key: SessionKey, actor: Actor) -> CommandResult:
     return _answered(key, await lp.work.requeue(key, actor=actor))
 
 
-def open_request(session: limpet.Session[Any], request: str | None) -> str:
-    """The id of the request: the one that is named, or the only one. Raises InvalidInput."""
+def open_request(session: limpet.Session[Any], request: str | None, *kinds: str) -> str:
+    """The id of the request: the one that is named, or the only one. Raises InvalidInput;
+    RequestMismatch if it is not of one of these kinds."""
     waiting = [f"{each.kind} {each.name} ({each.id})" for each in session.blocked_on]
+    if request is None and len(waiting) == 1:
+        request = session.blocked_on[0].id
+    for each in session.blocked_on:
+        if each.id == request and each.kind not in kinds:
+            raise RequestMismatch(each.id, each.kind, _COMMANDS[each.kind])
     if request is not None:
         return request
-    if len(waiting) == 1:
-        return session.blocked_on[0].id
     if not waiting:
         raise InvalidInput(f"session {session.key} waits for no answer. See limpet status.")
     raise InvalidInput(
@@ -293,6 +345,27 @@ class RateLine:
 # --- private ------------------------------------------------------------------------------------
 
 
+def _resolution(request: limpet.Request, decision: str) -> str:
+    """What a resolution does, in words that a question may begin with."""
+    if request.kind == "mismatch":
+        where = f"the turn that stopped at {request.name!r}"
+        return (
+            f"run {where} again with every check on, which asks again unless the code fits"
+            if decision == "run_again"
+            else f"end {where}; its inputs count as processed"
+        )
+    shown = request.input if isinstance(request.input, Mapping) else {}
+    effect = f"the effect {request.name!r} (idempotency key {shown.get('idempotency_key')})"
+    if decision == "happened":
+        return f"record the result of {effect} without performing it"
+    if decision == "give_up":
+        return f"give up {effect}: the turn sees EffectUnknown, and nothing is performed"
+    return (
+        f"perform {effect} again; if it has happened and the other side does not know that key, it "
+        "happens twice"
+    )
+
+
 def _answered(key: limpet.Key, event: limpet.Event) -> CommandResult:
     line = TextLine(f"ok: event {event.seq} of {key}. A worker goes on with it.", "ok")
     return CommandResult({"event": event_form(event)}, [line])
@@ -325,18 +398,5 @@ def _text_of(data: dict[str, Any]) -> str:
 
 
 def _show_failure(err: Output, key: limpet.Key, error: BaseException) -> None:
-    lines = "".join(traceback.format_exception(type(error), error, harness_lines(error)))
-    err.write(f"limpet: a turn of {one_line(str(key))} failed\n{lines}")
+    err.write(f"limpet: a turn of {one_line(str(key))} failed\n{traceback_of(error)}")
     err.flush()
-
-
-def harness_lines(error: BaseException) -> TracebackType | None:
-    """The traceback from the first line that is not ours; all of it if every line is."""
-    lines = error.__traceback__
-    while lines is not None and _is_ours(lines):
-        lines = lines.tb_next
-    return lines or error.__traceback__
-
-
-def _is_ours(lines: TracebackType) -> bool:
-    return Path(lines.tb_frame.f_code.co_filename).is_relative_to(_OURS)

@@ -7,7 +7,7 @@ size of the store. The store's clock decides whether a lease has ended.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Final, Literal, TypeAlias, get_args
@@ -19,7 +19,7 @@ from limpet.model import NO_TEXTS, Head, Key, Texts, runnable_us, to_us
 from limpet.model.diff.changes import brief, printable
 from limpet.model.facts.running.children import children_in
 from limpet.model.facts.running.endings import has_ended, is_held
-from limpet.model.facts.running.requests import open_requests
+from limpet.model.facts.running.requests import Request, open_requests
 from limpet.model.facts.running.runs import failure_in, is_dead, is_paused, is_short, run_in
 from limpet.model.lease import is_leased
 from limpet.model.limits import PAGE_MAX
@@ -28,6 +28,7 @@ from limpet.session.writer import writer_of
 
 Readiness: TypeAlias = Literal["leased", "due", "blocked", "dead", "held", "idle"]
 _INPUT_CHARS_MAX: Final = 60
+_TRIED: Final = {"idempotency_key": "idempotency key", "since": "since", "worker": "by"}
 _ORDER: Final[tuple[Readiness, ...]] = get_args(Readiness)  # leased sessions are shown first
 
 
@@ -109,16 +110,24 @@ def needs(head: Head, state: Readiness, texts: Texts = NO_TEXTS) -> list[str]:
     """What a blocked session waits for, or why a session is a dead letter; else nothing."""
     facts, failure = head.facts, failure_in(head.facts, texts)
     if state == "blocked":
-        asked = [
-            f"waits for {each.kind} {each.name} {brief(each.input, _INPUT_CHARS_MAX)} ({each.id})"
-            for each in open_requests(facts, texts)
-        ]
+        asked = [f"waits for {request_line(each)}" for each in open_requests(facts, texts)]
         if is_short(facts) and failure is not None:
             asked.append(_one_line(failure.message or failure.code))
         return asked or [f"waits for child {child}" for child in _awaited(head)]
     if state == "dead" and not is_held(facts):
         return [] if failure is None else [_one_line(failure.message or failure.code)]
     return ["a compensation failed"] if state == "dead" else []
+
+
+def request_line(request: Request) -> str:
+    """What is asked for, in one line. An unknown effect is looked up elsewhere: its idempotency key
+    is shown whole, with when it was tried and by whom."""
+    name, shown = f"{request.kind} {request.name}", request.input
+    if request.kind != "unknown_effect" or not isinstance(shown, Mapping):
+        return f"{name} {brief(shown, _INPUT_CHARS_MAX)} ({request.id})"
+    args = brief(shown["args"], _INPUT_CHARS_MAX) if "args" in shown else ""
+    tried = [f"{word} {shown[name]}" for name, word in _TRIED.items() if shown.get(name)]
+    return printable(f"{' '.join([name, args]).rstrip()}, {', '.join(tried)} ({request.id})")
 
 
 def _one_line(message: str) -> str:

@@ -4,7 +4,6 @@ and those that forget for good: erase, erase-user."""
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections import Counter
 from datetime import timedelta
@@ -25,6 +24,7 @@ from limpet.cli.command import (
     Unopened,
     User,
     Writing,
+    ask_first,
     command,
 )
 from limpet.cli.options import (
@@ -37,7 +37,7 @@ from limpet.cli.options import (
     shortened,
     store_url,
 )
-from limpet.cli.render import Cell, CommandResult, Grid, Part, Screen, TextLine
+from limpet.cli.render import Cell, CommandResult, Grid, Part, TextLine
 from limpet.errors import InvalidInput
 from limpet.model import Key, to_time
 from limpet.session.typing.migrate import Fate, MigrationOutcome, MigrationPlan
@@ -291,7 +291,8 @@ async def erase(
     A SQLite file is rewritten, which takes time by its size. Asks first, unless --yes is given.
     """
     to_forks = _forks(forks)
-    _confirm(screen, f"erase the session {key}", yes=yes)
+    deed = f"erase the session {key}"
+    ask_first(screen, deed, "nothing was erased", yes=yes)
     erasure = await lp.erase(key, forks=to_forks)
     if erasure is None:
         line = TextLine(f"ok: there is no session {key}; nothing was erased.", "warning")
@@ -310,7 +311,8 @@ async def erase_user(lp: Writing, who: User, screen: Display, *, yes: Yes = Fals
     given. Repeating it is harmless, and finishes what was interrupted.
     """
     Key(who.app, who.user, "any")  # refuses what could not be one
-    _confirm(screen, f"erase user {who.user} of app {who.app}", yes=yes)
+    deed = f"erase user {who.user} of app {who.app}"
+    ask_first(screen, deed, "nothing was erased", yes=yes)
     done = await lp.erase_user(who.app, who.user)
     lines = [
         TextLine(f"kept: {key}, a fork of another user, keeps the state it began on.", "warning")
@@ -429,16 +431,6 @@ def _copy_form(file: Path, report: Report | None, seconds: float) -> dict[str, A
     sealed = len(report.findings) - len(problems)
     verify = {**report_form(Report(report.sessions, report.events, problems)), "sealed": sealed}
     return {**form, "verify": verify}
-
-
-def _confirm(screen: Screen, deed: str, *, yes: bool) -> None:
-    """Let a person confirm. Where no prompt is possible, --yes has to be given."""
-    if yes:
-        return
-    if screen.as_json or not sys.stdin.isatty():
-        raise InvalidInput(f"This terminal cannot prompt. Pass --yes to {deed}.")
-    if not typer.confirm(f"{deed[0].upper()}{deed[1:]} for good?", err=True):
-        raise InvalidInput("nothing was erased: it was not confirmed. Answer y, or pass --yes.")
 
 
 def _forks(text: str) -> Forks:

@@ -256,6 +256,17 @@ def acting(actor: str | None) -> str:
     return f"cli:{getpass.getuser()}" if actor is None else actor
 
 
+def ask_first(screen: Screen, deed: str, otherwise: str, *, yes: bool) -> None:
+    """Let a person confirm a deed; `otherwise` says what is the case if they do not. Where no
+    prompt is possible, --yes has to be given."""
+    if yes:
+        return
+    if screen.as_json or not sys.stdin.isatty():
+        raise InvalidInput(f"This terminal cannot prompt. Pass --yes to {deed}.")
+    if not typer.confirm(f"{deed[0].upper()}{deed[1:]}?", err=True):
+        raise InvalidInput(f"{otherwise}: it was not confirmed. Answer y, or pass --yes.")
+
+
 # --- private ------------------------------------------------------------------------------------
 
 

@@ -98,6 +98,7 @@ _INPUT_FOLDS: Final[Mapping[str, Fold]] = {
     runs.INTERRUPT: runs.fold_interrupt,
     requests.CONFIRMATION: runs.fold_answer,
     requests.CUSTOM_RESULT: runs.fold_answer,
+    requests.RESOLUTION: runs.fold_answer,
     CHILD_ENDED: runs.fold_child_ended,
     outcomes.DEFINED: outcomes.fold_defined,
 }

@@ -28,12 +28,19 @@ from limpet.errors import (
     ToolDenied,
     TurnMisused,
 )
-from limpet.model import Draft, Event, settle, unfit
+from limpet.model import EMPTY, Draft, Event, settle, unfit
+from limpet.model.events import to_time
 from limpet.model.facts.running import budgets, steps
 from limpet.model.facts.running.budgets import Amount
 from limpet.model.facts.running.runs import readable, span_completed, span_started
 from limpet.model.limits import NAME_CHARS_MAX
-from limpet.runtime.requests import SHOWN_BYTES_MAX, queue_result, request, show_value
+from limpet.runtime.requests import (
+    SHOWN_BYTES_MAX,
+    decision_in,
+    queue_result,
+    request,
+    show_value,
+)
 from limpet.runtime.run import TurnRun
 from limpet.runtime.turn_log import (
     EffectRecord,
@@ -87,6 +94,7 @@ class Effect(msgspec.Struct):
     compensate: str | None
     call: str | None = None  # the id of the model's call that it is for: then its identity
     outcome: Callable[..., Draft] | None = None  # of (output, is_error): recorded with the result
+    record_args: bool = True  # else the log has their hash only
     occurrence: int = 0  # the first is 1
     args_hash: str = ""
 
@@ -99,6 +107,13 @@ class Effect(msgspec.Struct):
             raise InvalidInput(f"the key of an effect {why}.")
         if self.seconds is not None and not 0 < self.seconds < math.inf:
             raise InvalidInput("the timeout of an effect is a number of seconds above 0.")
+        if not isinstance(self.record_args, bool):
+            raise InvalidInput("record_args is True or False.")
+        if self.compensate is not None and not self.record_args:
+            raise InvalidInput(
+                "compensate needs the recorded arguments. Leave record_args as it is, or undo the "
+                "effect yourself."
+            )
         if not isinstance(self.compensate, (str, type(None))):
             raise InvalidInput("compensate is the name of a function, not the function itself.")
 
@@ -148,7 +163,8 @@ class EffectCall:
         self._key = effect.key or identity(turn.id, "effect", effect.place, effect.occurrence)
         if record is None:
             return await self._perform()
-        hashes, values = (record.args_hash, effect.args_hash), (record.args, dict(effect.args))
+        hashes = (record.args_hash, effect.args_hash)
+        values = (record.args, dict(effect.args)) if effect.record_args else (None, None)
         turn.check_same("the effect", effect.name, effect.occurrence, hashes, values)
         self._key, self._tries = record.key, record.tries
         return await self._from(record)
@@ -183,7 +199,7 @@ class EffectCall:
         same = record.args_hash == effect.args_hash  # else another action may have been performed
         if effect.on_unknown == "retry" and same:
             return await self._perform()
-        return await self._asked(None if same else record.args)
+        return await self._asked(record)
 
     async def _elsewhere(self) -> EffectRecord | None:
         """Return the record of another call in this session under the caller's key."""
@@ -221,26 +237,46 @@ class EffectCall:
                 break
         return sorted(events, key=lambda event: event.seq)
 
-    async def _asked(self, recorded: Any = None) -> Any:
-        """Nobody knows whether it was done: what a person says about it. `recorded` are the
-        arguments that it was tried with, if they are others than now."""
+    async def _asked(self, record: EffectRecord) -> Any:
+        """Nobody knows whether it was done: a person says so, or decides what to do."""
         turn, effect = self._turn, self._effect
         id = identity(turn.id, "unknown", effect.place, effect.occurrence, self._tries)
-        shown = {
-            "effect": effect.name,
-            "idempotency_key": self._key,
-            "args": show_value(dict(effect.args), 2 * SHOWN_BYTES_MAX),
-        }
-        if recorded is not None:
-            shown["recorded_args"] = show_value(recorded)
-        id, data = await request(turn, id, "effect", effect.name, shown, hashed=effect.args_hash)
+        id, data = await request(
+            turn,
+            id,
+            "unknown_effect",
+            effect.name,
+            self._shown(record),
+            hashed=effect.args_hash,
+            occurrence=effect.occurrence,
+        )
         queue_result(turn, id, data)
-        if "output" in data:
+        decision = decision_in(data)
+        if decision == "happened":
             await self._record(steps.effect_succeeded, "succeeded", data["output"])
             return data["output"]
-        if data.get("allow") is True:
+        if decision == "run_again":
             return await self._perform()
         raise EffectUnknown(effect.name, effect.occurrence, data.get("note"))
+
+    def _shown(self, record: EffectRecord) -> dict[str, Any]:
+        """What a person needs to look it up: what was intended, under which key, when, by whom."""
+        effect = self._effect
+        shown: dict[str, Any] = {
+            "effect": effect.name,
+            "idempotency_key": self._key,
+            "args_hash": record.args_hash,
+            "since": to_time(record.since_us).isoformat(),
+            "worker": record.worker,
+            "wake_id": record.wake,
+            "tries": record.tries,
+            "why": record.error,
+        }
+        if effect.record_args:
+            shown["args"] = show_value(dict(effect.args), 2 * SHOWN_BYTES_MAX)
+            if record.args is not None and record.args_hash != effect.args_hash:
+                shown["recorded_args"] = show_value(record.args)
+        return shown
 
     async def _perform(self) -> Any:
         """Perform it as a use of the tool of its name. Raises ToolDenied, ToolLocked."""
@@ -261,7 +297,8 @@ class EffectCall:
         if effect.reserve is not None:
             drafts.append(budgets.reserved(self._span, effect.reserve))
         undo = self._compensation()
-        given = (*of, self._tries, self._span, undo, plain(dict(effect.args)))
+        args = plain(dict(effect.args)) if effect.record_args else EMPTY
+        given = (*of, self._tries, self._span, undo, args)
         drafts.append(steps.effect_intended(self._id("intended"), *given, call=effect.call))
         *_, intent = await turn.log.write(*drafts)
         turn.records.add(intent)
@@ -307,7 +344,8 @@ class EffectCall:
         why = readable(said) if before or str(error) else "it took too long"
         await self._record(steps.effect_unknown, "unknown", why, failed=why)
         if self._effect.on_unknown == "ask":
-            return await self._asked()
+            place = self._effect.place, self._effect.occurrence
+            return await self._asked(self._turn.records.effects[place])
         unknown = EffectUnknown(self._effect.name, self._effect.occurrence, why)
         unknown.tried_later = True
         raise unknown from error

@@ -13,14 +13,17 @@ import msgspec
 
 from limpet.errors import InvalidInput, ToolFailed
 from limpet.model import Draft, canonical
-from limpet.model.facts.running.requests import TOOL_RESULT, RequestKind, asked
+from limpet.model.facts.running.requests import TOOL_RESULT, Decision, RequestKind, asked
 from limpet.runtime.run import TurnRun
 from limpet.runtime.turn_log import args_hash, identity, plain
 
 Otherwise: TypeAlias = Literal["allow", "deny"]
 DEADLINE_MAX: Final = timedelta(days=3_650)
 SHOWN_BYTES_MAX: Final = 4 * 2**10  # of one value; a request has a bound
-_BOUND: Final = ("approval", "effect")  # their answers let something be done: this input alone
+_BOUND: Final = (
+    "approval",
+    "unknown_effect",
+)  # their answers let something be done: this input alone
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -125,6 +128,17 @@ def show_value(value: Any, most: int = SHOWN_BYTES_MAX) -> Any:
     if len(raw := canonical(shown := plain(value))) <= most:
         return shown
     return f"{raw[: most // 2].decode(errors='ignore')}… ({len(raw):,} bytes)"
+
+
+def decision_in(data: Mapping[str, Any]) -> Decision:
+    """Return what a person decided about an unknown effect or a mismatch. Logs of earlier versions
+    have a confirmation or an output instead."""
+    if "decision" in data:
+        decision: Decision = data["decision"]
+        return decision
+    if "output" in data:
+        return "happened"
+    return "run_again" if data.get("allow") is True else "give_up"
 
 
 def queue_result(

@@ -13,10 +13,12 @@ import asyncio
 import dis
 import functools
 import inspect
+import traceback
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from limpet.errors import Interrupted, InvalidInput, StoreError, TurnMismatch, TurnMisused
@@ -31,6 +33,7 @@ from limpet.store.clock import steady_ns
 
 Stopped: TypeAlias = Literal["paused", "interrupted", "lost", "stopped", "mismatch", "ended"]
 GRACE_SECONDS: Final = 10.0  # for a harness that was stopped to come to its end
+_PACKAGE: Final = Path(__file__).parents[1]
 _RENEW_TRIES: Final = 4
 _RENEW_PAUSE_SECONDS: Final = 0.05
 # How often the event loop goes round before a turn counts as blocked: a call that has just ended
@@ -364,6 +367,23 @@ class TurnRun:
         if recorded != now and not self.accepts:
             why = f"was recorded with other arguments (hash {recorded[:8]}, now {now[:8]})"
             raise TurnMismatch(what, name, occurrence, why, *values)
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of a harness's error, as text."""
+    return "".join(traceback.format_exception(type(error), error, harness_lines(error)))
+
+
+def harness_lines(error: BaseException) -> types.TracebackType | None:
+    """The traceback from the first line that is not ours; all of it if every line is."""
+    lines = error.__traceback__
+    while lines is not None and _is_ours(lines):
+        lines = lines.tb_next
+    return lines or error.__traceback__
+
+
+def _is_ours(lines: types.TracebackType) -> bool:
+    return Path(lines.tb_frame.f_code.co_filename).is_relative_to(_PACKAGE)
 
 
 def _let_go(running: Awaitable[Any] | None) -> None:

@@ -38,6 +38,7 @@ def tool(
     on_unknown: OnUnknown = "ask",
     pure: bool = False,
     timeout: float | timedelta | None = None,
+    record_args: bool = True,
     name: str | None = None,
     description: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
@@ -48,6 +49,7 @@ def tool(
     on_unknown: OnUnknown = "ask",
     pure: bool = False,
     timeout: float | timedelta | None = None,
+    record_args: bool = True,
     name: str | None = None,
     description: str | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
@@ -75,6 +77,7 @@ def tool(
             on_unknown=on_unknown,
             pure=pure,
             timeout=timeout,
+            record_args=record_args,
         )
 
     return make if fn is None else make(fn)

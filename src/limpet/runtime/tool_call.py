@@ -55,9 +55,10 @@ class ToolUseCall:
         pure: bool,
         timeout: float | timedelta | None,
         retries: int,
+        record_args: bool | None = None,
     ) -> None:
         self._turn, self._call, self._tool, self._use = turn, call, tool, use
-        self._retries = retries
+        self._retries, self._record_args = retries, record_args
         self._permission, self._on_unknown, self._offered = permission, on_unknown, offered
         self._pure, self._timeout = pure, timeout
 
@@ -144,6 +145,7 @@ class ToolUseCall:
             None,
             call=self._call.id,
             outcome=self._result,
+            record_args=tool.record_args if self._record_args is None else self._record_args,
         )
         try:
             output = await EffectCall(turn, effect, self._use).run()

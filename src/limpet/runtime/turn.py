@@ -25,7 +25,7 @@ from limpet.runtime import children, requests
 from limpet.runtime.budget import Reservation, ReservedBlock
 from limpet.runtime.children import Child
 from limpet.runtime.effects import Effect, EffectCall, OnUnknown, call
-from limpet.runtime.model_call import Call, ModelCall, Reply, ToolCall, ToolResult
+from limpet.runtime.model_call import Call, ModelCall, Piece, Reply, ToolCall, ToolResult
 from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import tool, tools_of
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from limpet.session.conversing.context import Context, Count, Summarize
 
 _NONE: Final[Mapping[str, Any]] = {}
+_PIECE: Final = ("text", "usage", "cost", "model")  # of a stream
 
 
 class Turn:
@@ -144,8 +145,10 @@ class Turn:
     ) -> str:
         """The whole text of the pieces, recorded once; followers see each piece as it comes.
 
-        A piece is a text, or a dict with `text`, `usage`, `cost` or `model`. The whole is one
-        agent.message, with say=False only the result of a step.
+        A piece is a text, a dict with `text`, `usage`, `cost` or `model`, or a limpet.Piece, of
+        which the text and the usage count. Anything else is InvalidInput, above all a piece of a
+        tool call: a model that calls tools belongs into `model`. The whole is one agent.message,
+        with say=False only the result of a step.
         """
         with self.run.working():
             stream = TextStream(
@@ -170,6 +173,7 @@ class Turn:
         max_cost: float | None = None,
         max_tokens: int | None = None,
         compensate: str | None = None,
+        record_args: bool = True,
         **args: Any,
     ) -> Any:
         """The result of fn(**args), an action on the world: performed once, or asked about.
@@ -181,7 +185,8 @@ class Turn:
         function of lp.policies.lifecycle(app, compensations=…) that undoes it if the session is
         terminated. Where the session has tools bound, `name` is one of them, and authorized now:
         else it raises ToolDenied, and ToolLocked while another session holds a tool that is
-        exclusive. Of a tool that is bound with a cost, each use is charged to the session.
+        exclusive. Of a tool that is bound with a cost, each use is charged to the session. The
+        arguments are recorded with the intent, up to 4 KiB; with record_args=False only their hash.
         """
         with self.run.working("effect"):
             if permission_for(self.run.permissions, name) == "always_ask" and not self._has_asked(
@@ -192,7 +197,18 @@ class Turn:
             if max_cost is max_tokens is None:  # what one use of a bound tool costs
                 max_cost = self.session.tools.bound.get(name, EMPTY).get("cost") or None
             held = None if max_cost is max_tokens is None else budgets.amount(max_cost, max_tokens)
-            effect = Effect(name, fn, args, on_unknown, key, timeout, retries, held, compensate)
+            effect = Effect(
+                name,
+                fn,
+                args,
+                on_unknown,
+                key,
+                timeout,
+                retries,
+                held,
+                compensate,
+                record_args=record_args,
+            )
             return await EffectCall(self.run, effect, self._use).run()
 
     async def model(
@@ -239,6 +255,7 @@ class Turn:
         pure: bool = False,
         timeout: float | timedelta | None = None,  # noqa: ASYNC109  # of the function, for each try
         retries: int = 0,
+        record_args: bool | None = None,
     ) -> ToolResult:
         """Run one of `reply.tool_calls` and return the result that the model will read.
 
@@ -247,6 +264,7 @@ class Turn:
         the tool, the worker and the session. A tool without a function is the client's: the turn
         pauses until `s.answer`. An unknown tool, a wrong input, an exception and a denial are error
         results, never exceptions. Each call has exactly one result, whenever it is asked for again.
+        With record_args=False the intent of the effect has the hash of the input only.
         """
         with self.run.working("tool"):
             if not isinstance(call, ToolCall):
@@ -268,6 +286,7 @@ class Turn:
                 pure=pure,
                 timeout=timeout,
                 retries=retries,
+                record_args=record_args,
             ).run()
 
     async def say(
@@ -298,18 +317,28 @@ class Turn:
         inc: Mapping[str, int | float] = _NONE,
         delete: Iterable[str] = (),
         ops: Iterable[op.Op] = (),
+        id: str | None = None,
         trace: Trace | None = None,
         input: bool = False,
     ) -> Event:
-        """Record an event of your own, once in a turn. The arguments are those of Session.append;
-        its id follows from the turn."""
+        """Record an event of your own, once in a turn. The arguments mean what they mean for
+        Session.append.
+
+        Without an `id` it follows from the turn, the type and the number of the call. With one,
+        that is the identity of the call: a repeated id returns the first record. A partial is sent
+        with `turn.session.append(…, partial=True)`: it is not recorded.
+        """
         with self.run.working():
-            occurrence = self.run.records.occurrence("append", type)
-            id = identity(self.id, "append", type, occurrence)
-            before = self.run.records.events.get(id)
+            if id is None:
+                occurrence = self.run.records.occurrence("append", type)
+                id = identity(self.id, "append", type, occurrence)
+                before = self.run.records.events.get(id)
+                if before is not None:
+                    hashes = (args_hash(before.data), args_hash(data))
+                    self.run.check_same("the event", type, occurrence, hashes, (before.data, data))
+            else:
+                before = self.run.records.events.get(id)
             if before is not None:
-                hashes = (args_hash(before.data), args_hash(data))
-                self.run.check_same("the event", type, occurrence, hashes, (before.data, data))
                 return before
             draft = Draft(
                 type=type,
@@ -525,8 +554,20 @@ class TextStream:
     def _text(self, piece: Any) -> str:
         if isinstance(piece, str):
             return piece
+        if isinstance(piece, Piece):
+            usage = dict(piece.usage or {})
+            cost = usage.pop("cost", None)
+            said = {"text": piece.text, "usage": usage or None, "cost": cost, "tool": piece.tool}
+            piece = {name: value for name, value in said.items() if value is not None}
         if not isinstance(piece, Mapping):
             raise InvalidInput(f"a piece of a stream is a text or a dict, not {described(piece)}.")
+        for name in piece:
+            if name not in _PIECE:
+                raise InvalidInput(
+                    f"a piece of the stream {self._name!r} has {name!r}, which turn.stream cannot "
+                    f"record. It takes {', '.join(_PIECE)}; use turn.model for a model that calls "
+                    "tools."
+                )
         for name in ("usage", "cost", "model"):
             if piece.get(name) is not None:
                 self._more[name] = piece[name]

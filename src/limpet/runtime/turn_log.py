@@ -43,7 +43,13 @@ from limpet.model import (
 from limpet.model.facts.phases import roused_us
 from limpet.model.facts.running.budgets import RESERVED, SETTLED, reservations, settled
 from limpet.model.facts.running.children import CHILD_CREATED
-from limpet.model.facts.running.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_RESULT, TOOL_USE
+from limpet.model.facts.running.requests import (
+    ANSWERS,
+    CUSTOM_TOOL_USE,
+    TOOL_RESULT,
+    TOOL_USE,
+    RequestKind,
+)
 from limpet.model.facts.running.runs import (
     ERROR,
     SPAN_COMPLETED,
@@ -227,6 +233,8 @@ class EffectRecord(msgspec.Struct):
     args: Any = None  # of the last try; None: the log does not have them
     name: str = ""
     call: str | None = None  # the id of the model's call that it is for
+    since_us: int = 0  # the last try began
+    worker: str = ""  # which made it
 
 
 class TurnRecords:
@@ -329,15 +337,10 @@ class TurnRecords:
         self.reserved |= dict.fromkeys(held, "cut")
         return [settled(id, of, cut=True) for id, of in held.items()]
 
-    @property
-    def accepted(self) -> bool | None:
-        """True if a person decided that the turn goes on although it takes another way; False if
-        they decided against it; None if nobody has."""
-        if not self.asked:
-            return None
-        asked = [id for id, event in self.asked.items() if event.data["awaits"] == "mismatch"]
-        said = [self.answers[id].get("allow") is True for id in asked if id in self.answers]
-        return said[-1] if said else None
+    def answers_of(self, kind: RequestKind) -> list[Mapping[str, Any]]:
+        """The data of the answers to requests of this kind."""
+        asked = [id for id, event in self.asked.items() if event.data["awaits"] == kind]
+        return [self.answers[id] for id in asked if id in self.answers]
 
     def add(self, event: Event) -> None:
         """Take note of an event of the turn."""
@@ -384,6 +387,7 @@ class TurnRecords:
             record.tries, record.state = data["tries"], "intended"
             record.args_hash, record.args = data["args_hash"], data.get("args")
             record.span, record.wake = data["span_id"], event.wake_id or ""
+            record.since_us, record.worker = event.at_us, event.actor
             return
         record.state = OUTCOMES[event.type]  # type: ignore[assignment]  # one of its states
         record.result, record.error = data.get("result"), data.get("error", "")

@@ -55,8 +55,8 @@ from limpet.model.facts.tools import degraded_in
 from limpet.model.limits import PAGE_MAX, TURN_INPUTS_MAX
 from limpet.runtime.children import ChildEnd, commit_last, interrupt_all
 from limpet.runtime.compensation import EndedWake
-from limpet.runtime.requests import show_value
-from limpet.runtime.run import Driver, LeaseGuard, TurnRun, harness_of
+from limpet.runtime.requests import decision_in, show_value
+from limpet.runtime.run import Driver, LeaseGuard, TurnRun, harness_of, traceback_of
 from limpet.runtime.turn import Turn
 from limpet.runtime.turn_log import (
     DIED,
@@ -273,7 +273,7 @@ class Wake:
             self._driver,
             self.lease_guard,
             attempt=start.attempt,
-            accepts=self._options.on_mismatch == "accept" or start.records.accepted is True,
+            accepts=self._options.on_mismatch == "accept",
             permissions=permissions,
             worker_permissions=self._options.permissions,
         )
@@ -412,7 +412,7 @@ class Wake:
         if isinstance(error, BudgetReached):
             return self._short(start, error)
         if (refusal := _refusal(error)) is not None:
-            return _refused(start, refusal.code, str(refusal))
+            return _refused(start, refusal.code, str(refusal), traceback=traceback_of(error))
         return self._failed(start, error)
 
     def _unpaid(self, start: WakeStart) -> BudgetReached | None:
@@ -457,7 +457,7 @@ class Wake:
         return None if redirect is None else redirect.seq
 
     def _mismatched(self, start: WakeStart, error: TurnMismatch) -> WakeEnd:
-        """A person is asked whether it goes on with what is recorded, and sees both values."""
+        """A person decides whether it runs again or is given up, and sees both values."""
         id = identity(start.turn_id, "mismatch", start.attempt)
         shown = {"what": error.what, "occurrence": error.occurrence, "why": error.why}
         shown |= {"recorded": show_value(error.recorded), "now": show_value(error.now)}
@@ -471,19 +471,25 @@ class Wake:
         code = error.code if isinstance(error, LimpetError) else "turn.failed"
         message = f"{type(error).__name__}: {error}"
         effects = [list(of) for of in start.records.raised(error)]
+        lines = traceback_of(error)
         fails = start.fails + 1
         SESSION.warning("turn failed: session=%s fails=%d code=%s", self.lease.key, fails, code)
         if fails > self._options.retries:
-            fact = runs.failed(code, message, start.attempt, effects=effects)
+            fact = runs.failed(code, message, start.attempt, effects=effects, traceback=lines)
             return WakeEnd("retries_exhausted", "error", message, drafts=[fact], summary=message)
         retry_us = writer_of(self.session).journal.now_us() + retry_delay_us(fails)
-        fact = runs.failed(code, message, start.attempt, retry_us=retry_us, effects=effects)
+        fact = runs.failed(
+            code, message, start.attempt, retry_us=retry_us, effects=effects, traceback=lines
+        )
         return WakeEnd("rescheduling", "error", message, drafts=[fact], summary=message)
 
     def _dead(self, start: WakeStart) -> WakeEnd | None:
-        """If it must not run again: its runs died too often, or a person said no."""
-        if start.records.accepted is False:
-            return _refused(start, TurnMismatch.code, "the mismatch was not accepted")
+        """If it must not run again: its runs died too often, or a person gave it up."""
+        given_up = [a for a in start.records.answers_of("mismatch") if decision_in(a) == "give_up"]
+        if given_up:
+            note = given_up[-1].get("note")
+            why = "the turn was given up after a mismatch"
+            return _refused(start, TurnMismatch.code, f"{why}: {note}" if note else why)
         if start.died and start.fails > self._options.retries:
             why = f"{start.fails} runs of the turn ended with their worker"
             return WakeEnd("retries_exhausted", "error", why, summary=why)
@@ -900,9 +906,9 @@ def _refusal(error: BaseException) -> ToolDenied | EffectUnknown | None:
     return error if isinstance(error, EffectUnknown) and not error.tried_later else None
 
 
-def _refused(start: WakeStart, code: str, why: str) -> WakeEnd:
+def _refused(start: WakeStart, code: str, why: str, *, traceback: str | None = None) -> WakeEnd:
     """A no is an answer: the turn is over, and its inputs are processed."""
-    failed = runs.failed(code, why, start.attempt, counts=False)
+    failed = runs.failed(code, why, start.attempt, counts=False, traceback=traceback)
     return WakeEnd("end_turn", "error", why, drafts=[failed], summary=why)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, overload
 
+from msgspec import UNSET
+
 from limpet.errors import (
     InvalidEvent,
     InvalidInput,
@@ -26,6 +28,7 @@ from limpet.model.facts.phases import RESUMED, TERMINAL, Phase, PhaseEvent
 from limpet.model.facts.running.requests import (
     CONFIRMATION,
     CUSTOM_RESULT,
+    RESOLUTION,
     Request,
     asked_id,
     check_answer,
@@ -197,7 +200,7 @@ class Session(Generic[S]):
 
     @property
     def blocked_on(self) -> tuple[Request, ...]:
-        """What its turn waits for: answer with confirm or answer."""
+        """What its turn waits for: answer with confirm, answer or resolve, by its kind."""
         known = self._writer.known
         return open_requests(known.head.facts, known.texts)
 
@@ -601,8 +604,9 @@ class Session(Generic[S]):
         note: str | None = None,
         actor: str | None = None,
     ) -> Event:
-        """Allow or deny what a turn asked for. Its worker goes on with it.
+        """Allow or deny what a turn asked for: a request of the kind "approval".
 
+        When the approval is used, it is checked again: permission, phase, budget and deadline.
         Raises RequestNotFound, RequestAnswered, RequestMismatch.
         """
         _check_request(request_id)
@@ -621,13 +625,47 @@ class Session(Generic[S]):
         is_error: bool = False,
         actor: str | None = None,
     ) -> Event:
-        """Bring the output of a tool that a turn asked for; or the result of an effect of which
-        nobody knew. Raises RequestNotFound, RequestAnswered, RequestMismatch."""
+        """Bring the output of a tool that a turn asked for: a request of the kind "question".
+
+        Raises RequestNotFound, RequestAnswered, RequestMismatch.
+        """
         _check_request(request_id)
         data: dict[str, Any] = {"request_id": request_id, "output": output}
         if is_error:
             data["is_error"] = True
         return await self._answer(CUSTOM_RESULT, data, actor)
+
+    async def resolve(
+        self,
+        request_id: str,
+        *,
+        happened: Any = UNSET,
+        run_again: bool = False,
+        give_up: bool = False,
+        note: str | None = None,
+        actor: str | None = None,
+    ) -> Event:
+        """Settle an unknown effect or a mismatch. Pass exactly one of the three.
+
+        `happened=result`: the effect was performed, and this is its result; not for a mismatch.
+        `run_again=True` performs the effect again under the same idempotency key; of a mismatch it
+        runs the turn again, with every check on. `give_up=True` raises EffectUnknown in the turn
+        (for a model's tool call it is an error result); of a mismatch it ends the turn, and its
+        inputs are processed. Raises RequestNotFound, RequestAnswered, RequestMismatch.
+        """
+        _check_request(request_id)
+        given = {"happened": happened is not UNSET, "run_again": run_again, "give_up": give_up}
+        chosen = [name for name, is_given in given.items() if is_given is not False]
+        if len(chosen) != 1 or given[chosen[0]] is not True:
+            raise InvalidInput(
+                "resolve takes exactly one of happened=result, run_again=True and give_up=True."
+            )
+        data: dict[str, Any] = {"request_id": request_id, "decision": chosen[0]}
+        if happened is not UNSET:
+            data["output"] = happened
+        if note is not None:
+            data["note"] = note
+        return await self._answer(RESOLUTION, data, actor)
 
     async def interrupt(self, note: str | None = None, *, actor: str | None = None) -> Event:
         """Stop its turn: what it waits for is dropped, and its revisits.

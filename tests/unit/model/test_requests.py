@@ -12,6 +12,7 @@ from limpet.model.facts.running.requests import (
     ANSWERED_BY,
     CONFIRMATION,
     CUSTOM_RESULT,
+    RESOLUTION,
     Request,
     asked,
     asked_id,
@@ -25,7 +26,6 @@ from limpet.model.facts.running.requests import (
     open_requests,
     overdue,
     requests_in,
-    verb_for,
 )
 from limpet.model.facts.texts import by_seq
 from limpet.model.facts.view import Facts, Moment, with_changes
@@ -51,7 +51,7 @@ def test_a_request_says_what_is_asked() -> None:
     wanted = {**data, "input_hash": "h", "permission": "ask"}
     assert plain == Draft(type="agent.tool_use", data=wanted, id=asked_id("r"))
     assert asked_id("r") == "r/asked"
-    more = asked("r", "effect", "wire", 1, input_hash="h", deadline_us=5, replaces="q")
+    more = asked("r", "unknown_effect", "wire", 1, input_hash="h", deadline_us=5, replaces="q")
     assert more.data["deadline_us"] == 5
     assert more.data["otherwise"] is False
     assert more.data["replaces"] == "q"
@@ -127,31 +127,41 @@ def test_the_first_deadline_of_those_that_are_awaited_counts() -> None:
     assert overdue(bare, NOW_US) == {"a": False}
 
 
-@pytest.mark.parametrize(
-    ("kind", "types"),
-    [
-        ("approval", [CONFIRMATION]),
-        ("mismatch", [CONFIRMATION]),
-        ("question", [CUSTOM_RESULT]),
-        ("effect", [CONFIRMATION, CUSTOM_RESULT]),
-    ],
-)
-def test_a_kind_of_request_takes_its_kind_of_answer(kind: Any, types: list[str]) -> None:
-    """The error names the request and the verb; once it is answered no kind fits."""
-    facts, data = ask(EMPTY, "a", kind), {"request_id": "a"}
-    for type in ANSWERED_BY:
-        if type in types:
+@pytest.mark.parametrize("kind", [*ANSWERED_BY, "effect"])
+@pytest.mark.parametrize("type", [CONFIRMATION, CUSTOM_RESULT, RESOLUTION])
+def test_a_kind_of_request_takes_its_kind_of_answer(kind: Any, type: str) -> None:
+    """The error names the request and the verb; once it is answered no kind fits. An earlier
+    version called an unknown effect an effect."""
+    facts, data = ask(EMPTY, "a", kind), {"request_id": "a", "decision": "run_again"}
+    named = "unknown_effect" if kind == "effect" else kind
+    assert open_requests(facts)[0].kind == named
+    wanted, verb = ANSWERED_BY[named]
+    if type == wanted:
+        check_answer(KEY, facts, type, data)
+    else:
+        with pytest.raises(RequestMismatch) as wrong:
             check_answer(KEY, facts, type, data)
-        else:
-            with pytest.raises(RequestMismatch) as wrong:
-                check_answer(KEY, facts, type, data)
-            assert (wrong.value.id, wrong.value.kind) == ("a", kind)
-            assert wrong.value.verb == verb_for(kind) == ANSWERED_BY[types[0]][1]
-        with pytest.raises(RequestAnswered) as late:
-            check_answer(KEY, answer(facts, "a"), type, data)
-        assert (late.value.key, late.value.id) == (KEY, "a")
-        for other in ("b", None, 5, ["a"]):
-            check_answer(KEY, facts, type, {"request_id": other})
+        assert (wrong.value.id, wrong.value.kind, wrong.value.verb) == ("a", named, f"s.{verb}")
+    with pytest.raises(RequestAnswered) as late:
+        check_answer(KEY, answer(facts, "a"), type, data)
+    assert (late.value.key, late.value.id) == (KEY, "a")
+    for other in ("b", None, 5, ["a"]):
+        check_answer(KEY, facts, type, {"request_id": other})
+
+
+def test_a_resolution_is_one_of_three() -> None:
+    """A mismatch did not happen; what did happen has its result."""
+    effect, mismatch = ask(EMPTY, "a", "unknown_effect"), ask(EMPTY, "a", "mismatch")
+    for decision in ("happened", "run_again", "give_up"):
+        data = {"request_id": "a", "decision": decision, "output": None}
+        check_answer(KEY, effect, RESOLUTION, data)
+        if decision != "happened":
+            check_answer(KEY, mismatch, RESOLUTION, data)
+    for facts, wrong in ((mismatch, "happened"), (effect, "again"), (effect, None)):
+        with pytest.raises(RequestMismatch, match=r"resolve\(request_id, "):
+            check_answer(KEY, facts, RESOLUTION, {"request_id": "a", "decision": wrong})
+    with pytest.raises(InvalidEvent, match="has its output"):
+        check_answer(KEY, effect, RESOLUTION, {"request_id": "a", "decision": "happened"})
 
 
 def test_a_head_stays_small() -> None:

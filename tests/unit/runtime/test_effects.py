@@ -49,7 +49,7 @@ async def test_an_unknown_effect_is_asked_about_and_not_repeated(world: World) -
     session = await killed_in_mid_refund(world, bank)
     assert len(bank.done) == 1
     (request,) = session.blocked_on
-    assert (request.kind, request.name) == ("effect", "refund")
+    assert (request.kind, request.name) == ("unknown_effect", "refund")
     assert request.input["idempotency_key"] == bank.done[0]
     assert request.input["args"] == {"order": 7}
     assert "effect.unknown" in await world.types()
@@ -69,7 +69,7 @@ async def test_an_unknown_effect_with_large_arguments_is_asked_about(world: Worl
     (request,) = session.blocked_on
     assert request.input["args"].startswith('{"letter":"')
     assert request.input["args"].endswith(" bytes)")
-    await session.answer(request.id, "sent")
+    await session.resolve(request.id, happened="sent")
     await world.work(harness)
     assert await world.said() == ["sent"]
 
@@ -78,7 +78,7 @@ async def test_confirmed_it_runs_again_under_the_same_key(world: World) -> None:
     """The other side can tell that it is the same action."""
     bank = Bank()
     session = await killed_in_mid_refund(world, bank)
-    await session.confirm(session.blocked_on[0].id, allow=True)
+    await session.resolve(session.blocked_on[0].id, run_again=True)
     await world.work(refunding(bank))
     assert len(bank.done) == 2
     assert len(set(bank.done)) == 1
@@ -89,7 +89,7 @@ async def test_refused_it_raises_in_the_turn(world: World) -> None:
     """EffectUnknown, with the note of whoever decided."""
     bank = Bank()
     session = await killed_in_mid_refund(world, bank)
-    await session.confirm(session.blocked_on[0].id, allow=False, note="the bank says no")
+    await session.resolve(session.blocked_on[0].id, give_up=True, note="the bank says no")
     await world.work(refunding(bank))
     assert await world.said() == ["unknown: the bank says no"]
     assert len(bank.done) == 1
@@ -99,7 +99,7 @@ async def test_answered_the_answer_is_its_result(world: World) -> None:
     """Somebody looked: what they found is recorded as if the effect had returned it."""
     bank = Bank()
     session = await killed_in_mid_refund(world, bank)
-    await session.answer(session.blocked_on[0].id, {"number": 77})
+    await session.resolve(session.blocked_on[0].id, happened={"number": 77})
     await world.work(refunding(bank))
     assert await world.said() == ["paid 77"]
     assert len(bank.done) == 1
@@ -173,7 +173,7 @@ async def test_what_takes_too_long_is_unknown(world: World) -> None:
 
     session = await world.begin("hi")
     await world.work(harness)
-    assert [r.kind for r in session.blocked_on] == ["effect"]
+    assert [r.kind for r in session.blocked_on] == ["unknown_effect"]
 
 
 async def test_a_key_of_the_caller_is_performed_once_in_a_session(world: World) -> None:
@@ -197,7 +197,7 @@ async def test_a_key_of_the_caller_is_performed_once_in_a_session(world: World) 
     await world.work(harness)
     await world.send("again")
     await world.work(harness)
-    assert [r.kind for r in other.blocked_on] == ["effect"]
+    assert [r.kind for r in other.blocked_on] == ["unknown_effect"]
     assert bank.done == ["order-7", "order-7"]
     assert session.key != other.key
 
@@ -263,7 +263,7 @@ async def test_calls_at_once_under_one_key_pause_together(world: World) -> None:
     await world.work(harness)
     assert session.stop_reason == "requires_action"
     (request,) = session.blocked_on
-    await session.answer(request.id, "paid")
+    await session.resolve(request.id, happened="paid")
     await world.work(harness)
     assert await world.said() == [" ".join(["paid"] * 8)]
     types = await world.types()

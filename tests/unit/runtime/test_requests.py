@@ -74,7 +74,9 @@ async def test_a_question_is_answered_and_an_approval_confirmed(world: World) ->
     assert await world.said() == ["1.25"]
     await world.send("again")
     await world.work(wires)
-    with pytest.raises(limpet.errors.RequestMismatch, match=r"Use s\.confirm\(…\) to"):
+    with pytest.raises(
+        limpet.errors.RequestMismatch, match=r"Use s\.confirm\(request_id, allow=…\) to"
+    ):
         await session.answer(session.blocked_on[0].id, 1)
     with pytest.raises(AttributeError):
         session.blocked_on[0].name = "another"  # type: ignore[misc]
@@ -208,25 +210,23 @@ async def test_an_accepted_mismatch_does_not_approve_another_input(world: World)
     assert not session.head.pending
 
 
-async def test_a_person_who_accepts_a_mismatch_sees_both_values_and_approves_neither(
-    world: World,
-) -> None:
-    """The request shows what was approved and what is asked for now; a no to that one counts."""
-    wire = Wire(900, 9_000, 9_000, 9_000)
+async def test_each_mismatch_is_decided_by_itself(world: World) -> None:
+    """The request shows both values; run_again runs the turn with all checks on."""
+    wire = Wire(900, 9_000, 9_000, 900)
     session = await world.begin("hi")
     await world.work(wire)
     await session.confirm(session.blocked_on[0].id, allow=True)
     await world.work(wire)
-    (mismatch,) = session.blocked_on
-    assert mismatch.kind == "mismatch"
-    assert (mismatch.input["recorded"], mismatch.input["now"]) == ({"eur": 900}, {"eur": 9_000})
-    await session.confirm(mismatch.id, allow=True)
+    (first,) = session.blocked_on
+    assert first.kind == "mismatch"
+    assert (first.input["recorded"], first.input["now"]) == ({"eur": 900}, {"eur": 9_000})
+    await session.resolve(first.id, run_again=True)
     await world.work(wire)
-    (again,) = session.blocked_on
-    assert (again.kind, dict(again.input)) == ("approval", {"eur": 9_000})
-    await session.confirm(again.id, allow=False)
+    (second,) = session.blocked_on
+    assert (second.kind, second.id != first.id, wire.wired) == ("mismatch", True, [])
+    await session.resolve(second.id, run_again=True)
     (woken,) = await world.work(wire)
-    assert (woken.reason, wire.wired) == ("end_turn", [])
+    assert (woken.reason, wire.wired) == ("end_turn", [900])
 
 
 async def test_a_mismatch_of_large_values_is_asked_about(world: World) -> None:
@@ -340,10 +340,10 @@ async def test_an_unknown_effect_with_other_arguments_is_asked_about(world: Worl
     await world.work(harness, on_mismatch="accept")
     assert done == [900]
     (request,) = session.blocked_on
-    assert request.kind == "effect"
+    assert request.kind == "unknown_effect"
     shown = request.input
     assert (shown["recorded_args"], shown["args"]) == ({"eur": 900}, {"eur": 9_000})
-    await session.confirm(request.id, allow=True)
+    await session.resolve(request.id, run_again=True)
     await world.work(harness, on_mismatch="accept")
     assert done == [900, 9_000]
 
@@ -366,12 +366,12 @@ async def test_an_unknown_effect_is_tried_again_with_the_arguments_that_were_all
     await world.work(harness)
     (first,) = session.blocked_on
     assert first.input["args"] == {"eur": 900}
-    await session.confirm(first.id, allow=True)
+    await session.resolve(first.id, run_again=True)
     await world.work(harness, on_mismatch="accept")
     assert done == [900]
     (second,) = session.blocked_on
-    assert (second.kind, second.input["args"]) == ("effect", {"eur": 9_000})
-    await session.confirm(second.id, allow=True)
+    assert (second.kind, second.input["args"]) == ("unknown_effect", {"eur": 9_000})
+    await session.resolve(second.id, run_again=True)
     await world.work(harness, on_mismatch="accept")
     assert done == [900, 9_000]
     results = {
@@ -560,7 +560,7 @@ async def test_an_unknown_effect_that_a_person_gives_up_ends_the_turn(world: Wor
 
     session = await world.begin("hi")
     await world.work(harness)
-    await session.confirm(session.blocked_on[0].id, allow=False, note="leave it")
+    await session.resolve(session.blocked_on[0].id, give_up=True, note="leave it")
     (woken,) = await world.work(harness)
     assert woken.reason == "end_turn"
     assert isinstance(woken.error, limpet.EffectUnknown)

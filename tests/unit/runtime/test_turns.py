@@ -142,13 +142,14 @@ async def test_another_argument_than_the_recorded_one_stops_the_turn(world: Worl
     assert (request.kind, request.name) == ("mismatch", "plan")
     error = [e for e in await world.log() if e.type == "session.error"][-1]
     assert error.data["code"] == "turn.mismatch"
-    await session.confirm(request.id, allow=True)
+    runs = 0
+    await session.resolve(request.id, run_again=True)
     (woken,) = await world.work(harness)
     assert woken.reason == "end_turn"
     assert not session.head.pending
 
 
-async def test_a_mismatch_that_is_refused_ends_the_turn(world: World) -> None:
+async def test_a_mismatch_that_is_given_up_ends_the_turn(world: World) -> None:
     """The harness does not run again, and its inputs count as processed."""
     runs = 0
 
@@ -159,14 +160,16 @@ async def test_a_mismatch_that_is_refused_ends_the_turn(world: World) -> None:
         await turn.approve("go", {})
 
     session = await world.begin("hi")
-    for _ in range(2):
-        await world.work(harness)
-        await session.confirm(session.blocked_on[0].id, allow=runs == 1)
+    await world.work(harness)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    await world.work(harness)
+    await session.resolve(session.blocked_on[0].id, give_up=True, note="ada was called")
     await world.work(harness)
     assert (session.stop_reason, session.head.pending) == ("end_turn", 0)
     assert runs == 2
     (*_, error) = await session.read(types=["session.error"])
     assert (error.data["code"], error.data["counts"]) == ("turn.mismatch", False)
+    assert error.data["message"].endswith("ada was called")
     await world.send("again")
     await world.work(harness)
     assert session.blocked_on, "the next message has a turn of its own"
@@ -190,8 +193,8 @@ async def test_an_effect_that_a_new_run_does_not_reach_stops_the_turn(world: Wor
     assert isinstance(woken.error, limpet.errors.TurnMismatch)
     assert "refund" in str(woken.error)
     assert session.head.pending
-    await session.confirm(session.blocked_on[0].id, allow=True)
-    (woken,) = await world.work(harness)
+    await session.resolve(session.blocked_on[0].id, run_again=True)
+    (woken,) = await world.work(harness, on_mismatch="accept")
     assert woken.reason == "end_turn"
     assert len(bank.done) == 1
 

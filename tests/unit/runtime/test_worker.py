@@ -289,7 +289,7 @@ async def test_what_a_stopped_run_left_open_has_an_outcome_at_once(world: World)
     assert session.runs.budget is not None
     assert (session.runs.budget.spent.cost, session.runs.budget.reserved.cost) == (0.25, 0.0)
     await world.work(harness)
-    await session.answer(session.blocked_on[0].id, "paid", actor="user:ada")
+    await session.resolve(session.blocked_on[0].id, happened="paid", actor="user:ada")
     await world.work(harness)
     types = await world.types()
     assert session.stop_reason == "end_turn"

@@ -231,7 +231,7 @@ class _Finished(Struct):
 
 class _Asked(Struct):
     request_id: Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX - len("/asked"))]
-    awaits: requests.RequestKind
+    awaits: requests.StoredKind
     name: Name
     input: Any
     input_hash: str = ""

@@ -50,8 +50,9 @@ class Tool(msgspec.Struct, frozen=True):
     """A tool: its name and JSON schema for a model, how a session binds it, and its function.
 
     Without a function it runs elsewhere: in the client, which answers the request, or in code that
-    uses `Turn.effect`. `substitutes` may stand in for it, the first first. `on_unknown`, `pure` and
-    `timeout` say how `Turn.tool` runs the function; `limpet.tool` makes a Tool of one.
+    uses `Turn.effect`. `substitutes` may stand in for it, the first first. `on_unknown`, `pure`,
+    `timeout` and `record_args` say how `Turn.tool` runs the function; `limpet.tool` makes a Tool of
+    one.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Tool(msgspec.Struct, frozen=True):
     on_unknown: Literal["ask", "retry"] = "ask"
     pure: bool = False
     timeout: float | timedelta | None = None
+    record_args: bool = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself. Nothing is recorded."""

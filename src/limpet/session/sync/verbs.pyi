@@ -302,6 +302,16 @@ class SyncSession(Generic[S_co]):
     def answer(
         self, request_id: str, output: Any, *, is_error: bool = False, actor: str | None = None
     ) -> Event: ...
+    def resolve(
+        self,
+        request_id: str,
+        *,
+        happened: Any = ...,
+        run_again: bool = False,
+        give_up: bool = False,
+        note: str | None = None,
+        actor: str | None = None,
+    ) -> Event: ...
     def interrupt(self, note: str | None = None, *, actor: str | None = None) -> Event: ...
     def fork(
         self,

@@ -28,15 +28,28 @@ CUSTOM_TOOL_USE: Final = "agent.custom_tool_use"
 TOOL_RESULT: Final = "agent.tool_result"
 CONFIRMATION: Final = "user.tool_confirmation"
 CUSTOM_RESULT: Final = "user.custom_tool_result"
-ANSWERS: Final = frozenset((CONFIRMATION, CUSTOM_RESULT))
+RESOLUTION: Final = "user.resolution"
+ANSWERS: Final = frozenset((CONFIRMATION, CUSTOM_RESULT, RESOLUTION))
 
-# approval: may this be done; question: answered from outside; effect: was it done, do it again;
-# mismatch: the harness takes another way than it took before.
-RequestKind: TypeAlias = Literal["approval", "question", "effect", "mismatch"]
-# The kinds that each type of answer is for, and the verb that records it.
-ANSWERED_BY: Final[Mapping[str, tuple[frozenset[str], str]]] = {
-    CONFIRMATION: (frozenset(("approval", "effect", "mismatch")), "confirm(…)"),
-    CUSTOM_RESULT: (frozenset(("question", "effect")), "answer(request_id, output)"),
+# approval: may this be done; question: answered from outside; unknown_effect: nobody knows whether
+# it was done; mismatch: the harness does not make the calls that it made before.
+RequestKind: TypeAlias = Literal["approval", "question", "unknown_effect", "mismatch"]
+StoredKind: TypeAlias = RequestKind | Literal["effect"]  # as unknown_effect was called before
+# How a person settles what only they can know.
+Decision: TypeAlias = Literal["happened", "run_again", "give_up"]
+# The type of answer that each kind takes, and the verb that records it.
+ANSWERED_BY: Final[Mapping[RequestKind, tuple[str, str]]] = {
+    "approval": (CONFIRMATION, "confirm(request_id, allow=…)"),
+    "question": (CUSTOM_RESULT, "answer(request_id, output)"),
+    "unknown_effect": (
+        RESOLUTION,
+        "resolve(request_id, happened=result | run_again=True | give_up=True)",
+    ),
+    "mismatch": (RESOLUTION, "resolve(request_id, run_again=True | give_up=True)"),
+}
+DECISIONS: Final[Mapping[str, tuple[Decision, ...]]] = {
+    "unknown_effect": ("happened", "run_again", "give_up"),
+    "mismatch": ("run_again", "give_up"),
 }
 
 
@@ -106,8 +119,14 @@ def open_requests(facts: Facts, texts: Texts = NO_TEXTS) -> tuple[Request, ...]:
     for seq, id, r in sorted(found, key=lambda each: int(each[0])):
         said = {**r, **texts.get(seq, EMPTY)}
         asked = (said.get("name", ""), said.get("input"), _time(r.get("deadline_us")))
-        shown.append(Request(id, r["kind"], *asked))
+        shown.append(Request(id, kind_of(r), *asked))
     return tuple(shown)
+
+
+def kind_of(request: Mapping[str, Any]) -> RequestKind:
+    """The kind of a request in the head, also of one that an earlier version asked."""
+    kind: StoredKind = request["kind"]
+    return "unknown_effect" if kind == "effect" else kind
 
 
 def is_open(facts: Facts, id: str) -> bool:
@@ -164,20 +183,21 @@ def closed(facts: Facts, at: Moment) -> Changes:
 
 def check_answer(key: Key, before: Facts, type: str, data: Mapping[str, Any]) -> None:
     """Raise RequestAnswered if the request has its answer, RequestMismatch if it takes another
-    kind of answer. What names no request of the turn is an event like any other."""
+    kind of answer, InvalidEvent if that has no output. What names no request of the turn is an
+    event like any other."""
     id = data.get("request_id")
     found = requests_in(before).get(id) if isinstance(id, str) else None
     if found is None:
         return
     if "answer" in found:
         raise errors.RequestAnswered(key, str(id))
-    if found["kind"] not in ANSWERED_BY[type][0]:
-        raise errors.RequestMismatch(str(id), found["kind"], verb_for(found["kind"]))
-
-
-def verb_for(kind: str) -> str:
-    """The verb of a session that answers requests of this kind."""
-    return next(verb for kinds, verb in ANSWERED_BY.values() if kind in kinds)
+    kind = kind_of(found)
+    wanted, verb = ANSWERED_BY[kind]
+    decision = data.get("decision")
+    if type != wanted or (type == RESOLUTION and decision not in DECISIONS[kind]):
+        raise errors.RequestMismatch(str(id), kind, f"s.{verb}")
+    if decision == "happened" and "output" not in data:
+        raise InvalidEvent("a resolution that says that an effect happened has its output")
 
 
 def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:

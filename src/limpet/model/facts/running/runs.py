@@ -25,6 +25,7 @@ from limpet.model.facts.view import (
     replaced,
     with_changes,
 )
+from limpet.model.limits import TRACEBACK_BYTES_MAX
 from limpet.model.values import EMPTY, FrozenDict
 
 SPAN_STARTED: Final = "span.started"
@@ -86,6 +87,15 @@ _OVER: Final[Changes] = dict.fromkeys(("turn", "paused", "deadline_us", "retry_u
 def readable(text: str) -> str:
     """The text of an error as it can be stored: short, and without what is no character."""
     return text[:_MESSAGE_CHARS_MAX].encode("utf-8", "replace").decode()
+
+
+def _cut(text: str) -> str:
+    raw = text.encode("utf-8", "replace")
+    if len(raw) > TRACEBACK_BYTES_MAX:
+        mark = "\n  …\n".encode()
+        first = TRACEBACK_BYTES_MAX // 4
+        raw = raw[:first] + mark + raw[len(raw) - (TRACEBACK_BYTES_MAX - first - len(mark)) :]
+    return raw.decode("utf-8", "ignore")
 
 
 # --- the events -----------------------------------------------------------------------------------
@@ -213,10 +223,12 @@ def failed(
     retry_us: int | None = None,
     counts: bool = True,
     effects: Iterable[Iterable[Any]] = (),
+    traceback: str | None = None,
 ) -> Fact:
     """A run failed. With a time, it is tried again then.
 
     `effects` are those whose recorded failure ended the run: the next attempt performs them again.
+    Of a long `traceback`, its beginning and its end are kept.
     """
     data: dict[str, Any] = {"code": code, "message": readable(message)}
     data |= {"attempt": attempt, "counts": counts}
@@ -224,6 +236,8 @@ def failed(
         data |= {"retry_at": to_time(retry_us).isoformat(), "retry_us": retry_us}
     if named := list(effects):
         data["effects"] = named
+    if traceback is not None:
+        data["traceback"] = _cut(traceback)
     return Fact(type=ERROR, data=data)
 
 
