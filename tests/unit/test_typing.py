@@ -119,6 +119,17 @@ with lp.commit() as c:
     c.append(s, "a.b", actor="x")
     c.record(s, limpet.facts.labeled({"plan": 1}))  # wrong
 session: limpet.SyncSession[Chat] = s.refresh()
+reveal_type(s.apply({"title": "x"}))
+reveal_type(s.apply({"title": "x"}, type="a.b"))
+reveal_type(s.fork())
+reveal_type(s.history.at(1))
+reveal_type(s.runs.usage.tokens)
+reveal_type(lp.get_many([s.key]))
+reveal_type(lp.session("a", "u", "i").state)
+reveal_type(lp.app("a", state_type=Chat).find("u", "i"))
+reveal_type(s.merge(s, policies={}))
+lp.maintenance.backup(5)  # wrong
+s.state = Chat()  # wrong
 lp.nonsense()  # wrong
 s.apend("a.b")  # wrong
 s.state.titel  # wrong
@@ -209,6 +220,15 @@ def test_the_synchronous_face_is_typed(at: Path) -> None:
         "list[int]",
         "str",
         "limpet.session.sync.verbs.SyncSession[program.Chat]",
+        "limpet.model.events.Event | None",
+        "limpet.model.events.Event",
+        "limpet.session.sync.verbs.SyncSession[program.Chat]",
+        "program.Chat",
+        "int",
+        "tuple[limpet.session.sync.verbs.SyncSession[typing.Mapping[str, Any]] | None, ...]",
+        "typing.Mapping[str, Any]",
+        "limpet.session.sync.verbs.SyncSession[program.Chat] | None",
+        "limpet.session.history.branches.MergedSession",
     ]
 
 

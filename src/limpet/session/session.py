@@ -8,7 +8,7 @@ of one event loop: appends queue, and the object never goes backwards.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, overload
 
 from msgspec import UNSET
 
@@ -689,7 +689,7 @@ class Session(Generic[S]):
         user: str | None = None,
         labels: Mapping[str, str] | None = None,
         actor: str | None = None,
-    ) -> Self:
+    ) -> Session[S]:
         """A new session that goes on from any event of this one; without `at`, from the last.
 
         Its history reads through to this one's and its seqs go on densely. Labels are only those
@@ -710,7 +710,7 @@ class Session(Generic[S]):
         again = None if typed is None else type(typed)(typed.of, typed.migrations)
         untyped = typed is None and not writer.classless
         how = {"actor": bound, "typed": again, "untyped": untyped}
-        fork = type(self)(journal, key, **how)
+        fork: Session[S] = Session(journal, key, **how)
         writer_of(fork).known.begin(made, drafts)
         return fork
 

@@ -1,22 +1,38 @@
-"""Stand-ins for the objects of the async API: the same verbs, generated, without await.
+"""Stand-ins for the objects of the async API: how a verb is called without await.
 
-A stand-in has a method for each public method of the class it stands for, with its signature and
-its words, and hands every call to a loop. Nothing is implemented here; the stand-ins themselves
-are in `sync`.
+A stand-in (`verbs`) has a line for each public method of the class it stands for, such as
+`append = blocking(Session.append)`: it has that method's signature, types and docstring, and hands
+every call to a loop. Properties come by themselves; a stand-in declares their types.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from functools import wraps
 from types import TracebackType
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Final,
+    Generic,
+    Never,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+)
 
 from limpet.session.sync.loop import Loop, Stream
 
 T = TypeVar("T")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+P = ParamSpec("P")
+# What a signature of the async API names, and what stands for it here.
 NAMES: Final = {
     "Session": "SyncSession",
     "CommitBuilder": "SyncCommit",
@@ -24,30 +40,12 @@ NAMES: Final = {
     "Documents": "SyncDocuments",
     "Limpet": "SyncLimpet",
     "CopyTarget": "SyncLimpet",
-    "Memory": "SyncMemory",
-    "Layer": "SyncLayer",
-    "SessionLayer": "SyncLayer",
-    "UnreadLayer": "SyncLayer",
-    "Episodes": "SyncEpisodes",
     "WorkingMemory": "SyncWorking",
-    "Overlay": "SyncOverlay",
-    "Buffer": "SyncBuffer",
-    "Vaults": "SyncVaults",
-    "Permissions": "SyncPermissions",
-    "SessionHistory": "SyncHistory",
-    "SessionLifecycle": "SyncLifecycle",
-    "SessionTools": "SyncTools",
-    "SessionRuns": "SyncRuns",
-    "SessionBlobs": "SyncBlobs",
-    "SessionOutcome": "SyncOutcome",
-    "SessionSetup": "SyncSetup",
-    "StoreWork": "SyncWork",
-    "StoreMaintenance": "SyncMaintenance",
-    "StorePolicies": "SyncPolicies",
+    "Layer": "SyncLayer",
 }
 _ANNOTATED: Final = re.compile(rf"\b({'|'.join(NAMES)})\b")
 _STREAM: Final = re.compile(r"AsyncGenerator\[(\w+), None\]")
-_WITHOUT_AWAIT: Final = re.compile(r"\b(async with|await) ")
+_AWAIT: Final = re.compile(r"\b(async (with )|await )")
 
 
 class Facade(Generic[T]):
@@ -58,8 +56,12 @@ class Facade(Generic[T]):
     def __init_subclass__(cls, *, of: type[Any]) -> None:
         cls._stands_for[of] = cls
         for name in public(of):
-            if name not in cls.__dict__:
-                setattr(cls, name, _member(cls, name, inspect.getattr_static(of, name)))
+            of_async, here = inspect.getattr_static(of, name), cls.__dict__.get(name)
+            if isinstance(of_async, property):
+                setattr(cls, name, _property(name, of_async.__doc__))
+            elif here is not None:
+                here.__module__, here.__qualname__ = cls.__module__, f"{cls.__name__}.{name}"
+                here.__doc__ = here.__doc__ or of_async.__doc__
 
     def __init__(self, of: T, loop: Loop) -> None:
         self._of, self._loop = of, loop
@@ -70,21 +72,23 @@ class Facade(Generic[T]):
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *public(self._of)})
 
-    def __getattr__(self, name: str) -> Any:
-        """What the object has beside the members of its class: key, actor, events."""
-        if name.startswith("_") or not hasattr(self._of, name):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._of, name)
+    if not TYPE_CHECKING:  # a checker knows the names that a stand-in declares
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_") or hasattr(type(self), name):
-            super().__setattr__(name, value)
-        elif not hasattr(self._of, name):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        else:
-            setattr(self._of, name, value)
+        def __getattr__(self, name: str) -> Any:
+            """Return what the object has beside the members of its class: key, actor, events."""
+            if name.startswith("_") or not hasattr(self._of, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return getattr(self._of, name)
 
-    def __enter__(self) -> Facade[T]:
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name.startswith("_") or hasattr(type(self), name):
+                super().__setattr__(name, value)
+            elif not hasattr(self._of, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            else:
+                setattr(self._of, name, value)
+
+    def __enter__(self) -> Self:
         self._loop.call(self._of.__aenter__)  # type: ignore[attr-defined]  # only used if so
         return self
 
@@ -96,27 +100,22 @@ class Facade(Generic[T]):
     ) -> None:
         self._loop.call(self._of.__aexit__, kind, error, trace)  # type: ignore[attr-defined]
 
-    def _call(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _call(self, name: str, /, *args: Any, **named: Any) -> Any:
         verb = getattr(self._of, name)
-        plain = {n: _plain(a) for n, a in named.items()}
-        return self._wrapped(self._loop.call(verb, *map(_plain, args), **plain))
+        own = {n: _async_object(a) for n, a in named.items()}
+        return self._wrapped(self._loop.call(verb, *map(_async_object, args), **own))
 
     def _lent(self) -> Any:
-        """What a verb of another stand-in is given for this one."""
+        """Return what a verb of another stand-in receives for this one."""
         return self._of
 
-    def _stand_in(self, found: Any) -> Any:
-        """What stands for an object that has verbs itself; anything else is what it is."""
-        for of in type(found).__mro__:
-            if (stand_in := self._stands_for.get(of)) is not None:
-                return stand_in(found, self._loop)
-        return found
-
     def _wrapped(self, result: Any) -> Any:
+        """Return what stands for a result that has verbs itself; else the result."""
         if result is self._of:
             return self
-        if (stand_in := self._stands_for.get(type(result))) is not None:
-            return stand_in(result, self._loop)
+        for of in type(result).__mro__:
+            if (stand_in := self._stands_for.get(of)) is not None:
+                return stand_in(result, self._loop)
         if type(result) is tuple:  # many sessions at once
             return tuple([self._wrapped(each) for each in result])
         return self._iterate(result) if isinstance(result, AsyncGenerator) else result
@@ -133,54 +132,79 @@ class Facade(Generic[T]):
             self._loop.end(stream)
 
 
-def public(of: object) -> list[str]:
-    """The names that a user of an object is meant to see; of a class, its members."""
-    names = [name for name in dir(of) if not name.startswith("_")]
-    if not isinstance(of, type):
-        return names
-    return [name for name in names if not _is_slot(inspect.getattr_static(of, name))]
+class Attribute(Protocol[R_co]):
+    """An attribute of the async object, read-only: how a stand-in declares its type."""
+
+    def __get__(self, of: Any, owner: Any = None, /) -> R_co: ...
+    def __set__(self, of: Any, value: Never, /) -> None: ...
 
 
-def _is_slot(found: Any) -> bool:
-    """Whether it is where an object keeps an attribute, and not one of the class."""
-    return inspect.ismemberdescriptor(found)
+def blocking(
+    verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """Return an async verb that waits for its result. Overloads and type variables are kept."""
+    return without_await(verb)
 
 
-def renamed(annotation: Any) -> Any:
-    """An annotation of the async API as it is without await."""
-    if not isinstance(annotation, str):
-        return annotation
-    return _STREAM.sub(r"Iterator[\1]", _ANNOTATED.sub(lambda found: NAMES[found[0]], annotation))
+def iterating(
+    verb: Callable[Concatenate[Any, P], AsyncGenerator[R, None]],
+) -> Callable[Concatenate[Any, P], Iterator[R]]:
+    """Return a verb whose async generator is iterated without await."""
+    return without_await(verb)
 
 
-def _member(cls: type[Facade[Any]], name: str, found: Any) -> Any:
-    if isinstance(found, property):
-        return property(lambda self: self._stand_in(getattr(self._of, name)), doc=found.__doc__)
-    verb = _verb(name, found)
-    verb.__module__, verb.__qualname__ = cls.__module__, f"{cls.__name__}.{name}"
-    return verb
+def returning(
+    kind: type[R], verb: Callable[Concatenate[Any, P], Any]
+) -> Callable[Concatenate[Any, P], R]:
+    """Return a verb whose result this kind of façade stands for."""
+    return without_await(verb)
 
 
-def _verb(name: str, found: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(found)
+def plain(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """Return a verb that is not async, called on the loop: its result stays what it is."""
+    return without_await(verb)
+
+
+def without_await(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a verb that runs on the loop of its stand-in, with its signature and docstring.
+
+    The functions above give it a type.
+    """
+
+    @wraps(verb)
     def call(self: Facade[Any], /, *args: Any, **named: Any) -> Any:
-        return self._call(name, args, named)
+        return self._call(verb.__name__, *args, **named)
 
-    asked = inspect.signature(found)
-    parameters = [p.replace(annotation=renamed(p.annotation)) for p in asked.parameters.values()]
-    returned = renamed(asked.return_annotation)
-    call.__signature__ = asked.replace(  # type: ignore[attr-defined]  # what inspect looks at
-        parameters=parameters, return_annotation=returned
+    signature = inspect.signature(verb)
+    parameters = [
+        p.replace(annotation=renamed(p.annotation)) for p in signature.parameters.values()
+    ]
+    call.__signature__ = signature.replace(  # type: ignore[attr-defined]  # what inspect looks at
+        parameters=parameters, return_annotation=renamed(signature.return_annotation)
     )
-    call.__doc__ = _WITHOUT_AWAIT.sub(_said, found.__doc__ or "")
+    call.__doc__ = _AWAIT.sub(lambda match: match[2] or "", verb.__doc__ or "")
     return call
 
 
-def _said(found: re.Match[str]) -> str:
-    return "with " if found[1] == "async with" else ""
+def public(of: object) -> list[str]:
+    """Return the names that a user of an object is meant to see; of a class, its members."""
+    names = [name for name in dir(of) if not name.startswith("_")]
+    if not isinstance(of, type):
+        return names
+    slots = inspect.ismemberdescriptor  # where an object keeps an attribute
+    return [name for name in names if not slots(inspect.getattr_static(of, name))]
 
 
-def _plain(argument: Any) -> Any:
-    if not isinstance(argument, Facade):
-        return argument
-    return argument._lent()
+def renamed(annotation: Any) -> Any:
+    """Return an annotation of the async API as it is without await."""
+    if not isinstance(annotation, str):
+        return annotation
+    return _STREAM.sub(r"Iterator[\1]", _ANNOTATED.sub(lambda m: NAMES[m[0]], annotation))
+
+
+def _property(name: str, doc: str | None) -> property:
+    return property(lambda self: self._wrapped(getattr(self._of, name)), doc=doc)
+
+
+def _async_object(argument: Any) -> Any:
+    return argument._lent() if isinstance(argument, Facade) else argument

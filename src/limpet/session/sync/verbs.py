@@ -1,14 +1,16 @@
 """The same verbs without await, for scripts and notebooks.
 
-Nothing is implemented twice: an event loop runs in a thread of its own and every call is handed to
-it. What comes back is wrapped only if it has verbs itself. What a type checker sees of these is
-in sync.pyi, which a test holds to the classes they stand for.
+Nothing is implemented twice: an event loop runs in a thread of its own, and each verb here hands
+its call to the async method it is made of, with that method's signature, types and docstring. What
+comes back is wrapped only if it has verbs itself. A verb of an async class needs one line here; a
+test compares the names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from limpet.errors import StoreClosed
 from limpet.session.app import App
@@ -17,110 +19,417 @@ from limpet.session.commit import CommitBuilder
 from limpet.session.documents import Documents
 from limpet.session.history.history import SessionHistory
 from limpet.session.life.lifecycle import SessionLifecycle, SessionTools
-from limpet.session.life.memory import Episodes, Layer, Memory, Overlay, WorkingMemory
+from limpet.session.life.memory import Layer, Memory, WorkingMemory
 from limpet.session.limpet import Limpet
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.policies import StorePolicies
 from limpet.session.runs.buffers import Buffer
 from limpet.session.runs.outcomes import SessionOutcome
 from limpet.session.runs.runs import SessionRuns
-from limpet.session.runs.setup import Permissions, SessionSetup, Vaults
+from limpet.session.runs.setup import SessionSetup, Vaults
 from limpet.session.session import Session
-from limpet.session.sync.facade import Facade
+from limpet.session.sync.facade import (
+    Attribute,
+    Facade,
+    blocking,
+    iterating,
+    plain,
+    returning,
+    without_await,
+)
 from limpet.session.sync.loop import Loop
 from limpet.session.work import StoreWork
 from limpet.store.protocol import Checked, Seal
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from limpet.model import Path
+    from limpet.model.diff.policy import Policy
+    from limpet.model.events import Event
+    from limpet.model.facts.outcomes import Outcome
+    from limpet.model.facts.phases import Phase
+    from limpet.model.facts.running.budgets import BudgetView, Usage
+    from limpet.model.facts.running.requests import Request
+    from limpet.model.facts.running.runs import RunFailure, Status, StopReason
+    from limpet.model.facts.running.setup import Setup
+    from limpet.model.facts.timeouts import Timeouts
+    from limpet.model.head import Head
+    from limpet.model.keys import Key
+    from limpet.model.lease import Lease
+    from limpet.model.state.migrations import MigrationRegistry
+    from limpet.session.arguments import AnyKey
+    from limpet.session.documents import Document
+    from limpet.session.history.branches import MergedSession
+    from limpet.session.life.memory import LayerName
+    from limpet.session.life.transitions import Durations
+    from limpet.session.move.transfer import Copied
+    from limpet.store.protocol import Progress
+
 S = TypeVar("S", covariant=True)
 A = TypeVar("A")  # what the state of an app is, which it also takes
+Q = TypeVar("Q")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+# --- verbs that take or give a session ---------------------------------------------------------
 
 
-class SyncCommit(Facade[CommitBuilder], of=CommitBuilder):
-    """A commit over several sessions, without await: `with lp.commit() as c: …`."""
+def opening(
+    verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, Session[Q]]],
+) -> Callable[Concatenate[Any, P], SyncSession[Q]]:
+    """Return a verb that gives a session, without await."""
+    return without_await(verb)
 
 
-class SyncSession(Facade[Session[Any]], Generic[S], of=Session):
-    """A session, or a handle on one, without await."""
+def opening_with(
+    verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, tuple[Session[Q], R]]],
+) -> Callable[Concatenate[Any, P], tuple[SyncSession[Q], R]]:
+    """Return a verb that gives a session and a report of it, without await."""
+    return without_await(verb)
 
 
-class SyncHistory(Facade[SessionHistory[Any]], Generic[S], of=SessionHistory):
+def finding(
+    verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, Session[Q] | None]],
+) -> Callable[Concatenate[Any, P], SyncSession[Q] | None]:
+    """Return a verb that gives a session or None, without await."""
+    return without_await(verb)
+
+
+def finding_many(
+    verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, tuple[Session[Q] | None, ...]]],
+) -> Callable[Concatenate[Any, P], tuple[SyncSession[Q] | None, ...]]:
+    """Return a verb that gives many sessions, without await."""
+    return without_await(verb)
+
+
+def handle(
+    verb: Callable[Concatenate[Any, P], Session[Q]],
+) -> Callable[Concatenate[Any, P], SyncSession[Q]]:
+    """Return a verb that gives a session without I/O."""
+    return without_await(verb)
+
+
+def bound_app(
+    verb: Callable[Concatenate[Any, P], App[Q]],
+) -> Callable[Concatenate[Any, P], SyncApp[Q]]:
+    """Return a verb that gives an app."""
+    return without_await(verb)
+
+
+def with_session(
+    verb: Callable[Concatenate[Any, Session[Any], P], R],
+) -> Callable[Concatenate[Any, SyncSession[Any], P], R]:
+    """Return a verb whose first argument is a session."""
+    return without_await(verb)
+
+
+def with_documents(
+    verb: Callable[Concatenate[Any, Documents, P], R],
+) -> Callable[Concatenate[Any, SyncDocuments, P], R]:
+    """Return a verb whose first argument is a collection of documents."""
+    return without_await(verb)
+
+
+# --- the stand-ins -----------------------------------------------------------------------------
+
+
+class SyncHistory(Facade[SessionHistory[S]], Generic[S], of=SessionHistory):
     """The past of a session, without await."""
+
+    at = blocking(SessionHistory[S].at)
+    diff = blocking(SessionHistory[S].diff)
+    blame = blocking(SessionHistory[S].blame)
+    bisect = blocking(SessionHistory[S].bisect)
+    checkpoint_seq: Attribute[int]
+    last_checkpoint_at: Attribute[datetime | None]
+    checkpoints = blocking(SessionHistory[S].checkpoints)
+    restore = blocking(SessionHistory[S].restore)
+    unpin = blocking(SessionHistory[S].unpin)
+    retention = blocking(SessionHistory[S].retention)
+    lineage = blocking(SessionHistory[S].lineage)
+    damaged: Attribute[tuple[int, ...]]
 
 
 class SyncLifecycle(Facade[SessionLifecycle], of=SessionLifecycle):
     """Timeouts, timers and priority of a session, without await."""
 
+    timeouts: Attribute[Timeouts | None]
+    set_timeouts = blocking(SessionLifecycle.set_timeouts)
+    renew = blocking(SessionLifecycle.renew)
+    durations: Attribute[Durations]
+    suspended_often: Attribute[bool]
+    set_timer = blocking(SessionLifecycle.set_timer)
+    clear_timer = blocking(SessionLifecycle.clear_timer)
+    set_priority = blocking(SessionLifecycle.set_priority)
+
 
 class SyncTools(Facade[SessionTools], of=SessionTools):
     """The tools of a session, without await."""
+
+    bound: Attribute[Mapping[str, Mapping[str, Any]]]
+    bind = blocking(SessionTools.bind)
+    lock = blocking(SessionTools.lock)
 
 
 class SyncRuns(Facade[SessionRuns], of=SessionRuns):
     """The runs of a session, without await."""
 
+    usage: Attribute[Usage]
+    budget: Attribute[BudgetView | None]
+    grant = blocking(SessionRuns.grant)
+    failure: Attribute[RunFailure | None]
+    wakes = blocking(SessionRuns.wakes)
+    activations = blocking(SessionRuns.activations)
+    trace = blocking(SessionRuns.trace)
+    parent: Attribute[Key | None]
+    children = blocking(SessionRuns.children)
+    tree = blocking(SessionRuns.tree)
+
 
 class SyncBlobs(Facade[SessionBlobs], of=SessionBlobs):
     """The blobs of a session, without await."""
+
+    put = blocking(SessionBlobs.put)
+    get = blocking(SessionBlobs.get)
+    stream = iterating(SessionBlobs.stream)
 
 
 class SyncOutcome(Facade[SessionOutcome], of=SessionOutcome):
     """The outcome of a session, without await."""
 
+    current: Attribute[Outcome | None]
+    define = blocking(SessionOutcome.define)
+    grade = blocking(SessionOutcome.grade)
+    evaluate = blocking(SessionOutcome.evaluate)
+    unmet = blocking(SessionOutcome.unmet)
+    history = blocking(SessionOutcome.history)
+
 
 class SyncSetup(Facade[SessionSetup], of=SessionSetup):
     """The setup of a session, without await."""
 
-
-class SyncWork(Facade[StoreWork], of=StoreWork):
-    """Leases, dead letters and sweeps, without await."""
-
-
-class SyncMaintenance(Facade[StoreMaintenance], of=StoreMaintenance):
-    """Looking after a store, without await."""
-
-
-class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
-    """The policies of apps and agents, without await."""
+    current: Attribute[Setup]
+    attach = blocking(SessionSetup.attach)
+    compare = blocking(SessionSetup.compare)
+    environment = blocking(SessionSetup.environment)
+    resources = blocking(SessionSetup.resources)
+    vaults = blocking(SessionSetup.vaults)
+    permissions = blocking(SessionSetup.permissions)
+    check_permission = blocking(SessionSetup.check_permission)
 
 
 class SyncWorking(Facade[WorkingMemory], of=WorkingMemory):
     """Working memory, without await."""
 
+    put = blocking(WorkingMemory.put)
+    get = blocking(WorkingMemory.get)
+    list = blocking(WorkingMemory.list)
+    search = blocking(WorkingMemory.search)
+    reset = plain(WorkingMemory.reset)
+
 
 class SyncLayer(Facade[Layer], of=Layer):
     """A layer of memory, without await."""
 
-
-class SyncOverlay(Facade[Overlay], of=Overlay):
-    """Semantic memory of a delegated session, without await."""
-
-
-class SyncEpisodes(Facade[Episodes], of=Episodes):
-    """Episodic memory, without await."""
+    put = blocking(Layer.put)
+    get = blocking(Layer.get)
+    list = blocking(Layer.list)
+    search = blocking(Layer.search)
 
 
 class SyncBuffer(Facade[Buffer], of=Buffer):
     """A buffer of a session, without await."""
 
+    name: Attribute[str]
+    read = blocking(Buffer.read)
+    write = blocking(Buffer.write)
+    append = blocking(Buffer.append)
+    history = blocking(Buffer.history)
+
 
 class SyncMemory(Facade[Memory], of=Memory):
     """The memory of a session, without await."""
 
+    working: Attribute[SyncWorking]
+    session: Attribute[SyncLayer]
+    episodic: Attribute[SyncLayer]
+    semantic: Attribute[SyncLayer]
+    procedural: Attribute[SyncLayer]
 
-class SyncApp(Facade[App[Any]], Generic[A], of=App):
-    """The sessions of one app, without await."""
+    def layer(self, name: LayerName) -> SyncWorking | SyncLayer:
+        layer: SyncWorking | SyncLayer = self._call("layer", name)
+        return layer
+
+    session_state: Attribute[SyncBuffer]
+    working_buffer: Attribute[SyncBuffer]
+    shell_state: Attribute[SyncBuffer]
+    buffers = blocking(Memory.buffers)
+
+
+class SyncSession(Facade[Session[S]], Generic[S], of=Session):
+    """A session, or a handle on one, without await."""
+
+    key: Attribute[Key]
+    actor: str | None
+    app: Attribute[str]
+    user: Attribute[str]
+    id: Attribute[str]
+    lease: Attribute[Lease | None]
+    head: Attribute[Head]
+    version: Attribute[int]
+    labels: Attribute[Mapping[str, str]]
+    state: Attribute[S]
+    values: Attribute[Mapping[str, Any]]
+    events: Attribute[tuple[Event, ...]]
+    status: Attribute[Status]
+    stop_reason: Attribute[StopReason | None]
+    blocked_on: Attribute[tuple[Request, ...]]
+    phase: Attribute[Phase]
+    history: Attribute[SyncHistory[S]]
+    lifecycle: Attribute[SyncLifecycle]
+    tools: Attribute[SyncTools]
+    runs: Attribute[SyncRuns]
+    blobs: Attribute[SyncBlobs]
+    outcome: Attribute[SyncOutcome]
+    setup: Attribute[SyncSetup]
+    memory: Attribute[SyncMemory]
+    refresh = opening(Session[S].refresh)
+    envelope = plain(Session[S].envelope)
+    read = blocking(Session[S].read)
+    read_ids = blocking(Session[S].read_ids)
+    follow = iterating(Session[S].follow)
+    pending = blocking(Session[S].pending)
+    messages = blocking(Session[S].messages)
+    context = blocking(Session[S].context)
+    append = blocking(Session[S].append)
+    append_many = blocking(Session[S].append_many)
+    update = blocking(Session[S].update)
+    apply = blocking(Session[S].apply)
+    record = blocking(Session[S].record)
+    append_soon = plain(Session[S].append_soon)
+    label = blocking(Session[S].label)
+    mark_processed = blocking(Session[S].mark_processed)
+    confirm = blocking(Session[S].confirm)
+    answer = blocking(Session[S].answer)
+    resolve = blocking(Session[S].resolve)
+    interrupt = blocking(Session[S].interrupt)
+    fork = opening(Session[S].fork)
+    rewind = blocking(Session[S].rewind)
+    checkpoint = blocking(Session[S].checkpoint)
+    activate = blocking(Session[S].activate)
+    suspend = blocking(Session[S].suspend)
+    resume = blocking(Session[S].resume)
+    complete = blocking(Session[S].complete)
+    terminate = blocking(Session[S].terminate)
+    archive = blocking(Session[S].archive)
+
+    def merge(
+        self,
+        other: SyncSession[Any] | AnyKey,
+        *,
+        policy: Policy | None = None,
+        policies: Mapping[str | Path, Policy] | None = None,
+        actor: str | None = None,
+    ) -> MergedSession:
+        merged: MergedSession = self._call(
+            "merge", other, policy=policy, policies=policies, actor=actor
+        )
+        return merged
 
 
 class SyncDocuments(Facade[Documents], of=Documents):
     """A collection of documents, without await."""
 
+    collection: Attribute[str]
+    owner: Attribute[tuple[str, str] | None]
+    actor: str | None
+    put = blocking(Documents.put)
+    get = blocking(Documents.get)
+    find = blocking(Documents.find)
+    list = blocking(Documents.list)
+    history = blocking(Documents.history)
+    recorded = blocking(Documents.recorded)
+    delete = blocking(Documents.delete)
+    purge = blocking(Documents.purge)
+    key = plain(Documents.key)
+    check = plain(Documents.check)
+    shown = plain(Documents.shown)
 
-class SyncVaults(Facade[Vaults], of=Vaults):
+
+class SyncVaults(SyncDocuments, of=Vaults):
     """The collection of vaults, without await."""
 
+    check = plain(Vaults.check)
+    shown = plain(Vaults.shown)
 
-class SyncPermissions(Facade[Permissions], of=Permissions):
-    """The collection of permissions, without await."""
+
+class SyncCommit(Facade[CommitBuilder], of=CommitBuilder):
+    """A commit over several sessions, without await: `with lp.commit() as c: …`."""
+
+    events: Attribute[tuple[Event, ...]]
+    token: Attribute[str]
+    documents: Attribute[tuple[Document, ...]]
+    create = handle(CommitBuilder.create)
+    expect = with_session(CommitBuilder.expect)
+    guard = with_session(CommitBuilder.guard)
+    release = plain(CommitBuilder.release)
+    append = with_session(CommitBuilder.append)
+    apply = with_session(CommitBuilder.apply)
+    record = with_session(CommitBuilder.record)
+    put = with_documents(CommitBuilder.put)
+
+
+class SyncApp(Facade[App[A]], Generic[A], of=App):
+    """The sessions of one app, without await."""
+
+    name: Attribute[str]
+    state_type: Attribute[type[A] | None]
+    migrations: Attribute[MigrationRegistry | None]
+    actor: str | None
+    create = opening(App[A].create)
+    get = opening(App[A].get)
+    find = finding(App[A].find)
+    get_or_create = opening(App[A].get_or_create)
+    session = handle(App[A].session)
+    list = blocking(App[A].list)
+    watch = iterating(App[A].watch)
+    claim = blocking(App[A].claim)
+
+
+class SyncWork(Facade[StoreWork], of=StoreWork):
+    """Leases, dead letters and sweeps, without await."""
+
+    claim = blocking(StoreWork.claim)
+    renew = blocking(StoreWork.renew)
+    release = blocking(StoreWork.release)
+    lock = blocking(StoreWork.lock)
+    dead_letters = blocking(StoreWork.dead_letters)
+    requeue = blocking(StoreWork.requeue)
+    sweep = blocking(StoreWork.sweep)
+
+
+class SyncMaintenance(Facade[StoreMaintenance], of=StoreMaintenance):
+    """Looking after a store, without await."""
+
+    verify = blocking(StoreMaintenance.verify)
+    doctor = blocking(StoreMaintenance.doctor)
+    backup = blocking(StoreMaintenance.backup)
+    compact = blocking(StoreMaintenance.compact)
+    migrate = blocking(StoreMaintenance.migrate)
+    mirror = blocking(StoreMaintenance.mirror)
+    on_metric = plain(StoreMaintenance.on_metric)
+
+
+class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
+    """The policies of apps and agents, without await."""
+
+    lifecycle = plain(StorePolicies.lifecycle)
+    checkpointing = blocking(StorePolicies.checkpointing)
+    retention = blocking(StorePolicies.retention)
+    gates = blocking(StorePolicies.gates)
+    gates_of = blocking(StorePolicies.gates_of)
 
 
 class SyncLimpet(Facade[Limpet], of=Limpet):
@@ -135,27 +444,19 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
         archive: str | None = None,
         check: Checked | None = None,
     ) -> None:
-        how: dict[str, Any] = {"seal": seal, "connections": connections, "archive": archive}
-        how["check"] = check
-        super().__init__(Limpet(url, **how), Loop())
+        limpet = Limpet(url, seal=seal, connections=connections, archive=archive, check=check)
+        super().__init__(limpet, Loop())
         try:
             super().__enter__()
         except BaseException:
             self._loop.stop()
             raise
 
-    def __enter__(self) -> SyncLimpet:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _lent(self) -> Any:
-        """What receives a copy. It works on this object's own loop: a store belongs to the loop
-        that opened it."""
-        from limpet.session.sync.across import Across
-
-        return Across(self._of, self._loop)
 
     def close(self) -> None:
         """Finish what was handed over and let go of everything. Closing twice is fine."""
@@ -166,3 +467,60 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
                     self._loop.call(self._of.close)
             finally:
                 self._loop.stop()
+
+    url: Attribute[str]
+    work: Attribute[SyncWork]
+    maintenance: Attribute[SyncMaintenance]
+    policies: Attribute[SyncPolicies]
+    agents: Attribute[SyncDocuments]
+    environments: Attribute[SyncDocuments]
+    resources: Attribute[SyncDocuments]
+    permissions: Attribute[SyncDocuments]
+    vaults: Attribute[SyncVaults]
+    documents = returning(SyncDocuments, Limpet.documents)
+    create = opening(Limpet.create)
+    get = opening(Limpet.get)
+    find = finding(Limpet.find)
+    get_or_create = opening(Limpet.get_or_create)
+    get_many = finding_many(Limpet.get_many)
+    session = handle(Limpet.session)
+    app = bound_app(Limpet.app)
+    list = blocking(Limpet.list)
+    each = iterating(Limpet.each)
+    names = blocking(Limpet.names)
+    watch = iterating(Limpet.watch)
+    position = blocking(Limpet.position)
+    now = plain(Limpet.now)
+    commit = returning(SyncCommit, Limpet.commit)
+    flush = blocking(Limpet.flush)
+    wake = blocking(Limpet.wake)
+    resume = opening_with(Limpet.resume)
+    unarchive = blocking(Limpet.unarchive)
+    export = blocking(Limpet.export)
+    import_ = blocking(Limpet.import_)
+    delete = blocking(Limpet.delete)
+    erase = blocking(Limpet.erase)
+    erase_user = blocking(Limpet.erase_user)
+    learnings = blocking(Limpet.learnings)
+    promote = blocking(Limpet.promote)
+    memory_of = blocking(Limpet.memory_of)
+
+    def copy(
+        self,
+        key: AnyKey | str | None = None,
+        user: str | None = None,
+        id: str | None = None,
+        *,
+        app: str | None = None,
+        to: SyncLimpet,
+        progress: Progress | None = None,
+    ) -> Copied:
+        copied: Copied = self._call("copy", key, user, id, app=app, to=to, progress=progress)
+        return copied
+
+    def _lent(self) -> Any:
+        """What receives a copy. It works on this object's own loop: a store belongs to the loop
+        that opened it."""
+        from limpet.session.sync.across import Across
+
+        return Across(self._of, self._loop)
