@@ -105,6 +105,15 @@ if TYPE_CHECKING:
         PostgresSessionStore as PostgresSessionStore,
         SQLiteSessionStore as SQLiteSessionStore,
     )
+    from limpet.graph.turn import (
+        GraphHarness as GraphHarness,
+        approve as approve,
+        as_harness as as_harness,
+        effect as effect,
+        model as model,
+        step as step,
+        tool as tool,
+    )
     from limpet.model.state.reducers import (
         Reducer as Reducer,
         Replace as Replace,
@@ -147,6 +156,7 @@ _HOMES = {
     "limpet.graph.state": "Message State",
     "limpet.graph.stores.checkpoints": "LimpetCheckpointer PostgresCheckpointer SQLiteCheckpointer",
     "limpet.graph.stores.sessions": "LimpetSessionStore PostgresSessionStore SQLiteSessionStore",
+    "limpet.graph.turn": "GraphHarness approve as_harness effect model step tool",
     "limpet.model.state.reducers": (
         "Reducer Replace append bounded_append concat_flatten dedupe_append last_write_wins "
         "merge merge_all merge_by_key"

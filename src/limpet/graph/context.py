@@ -23,6 +23,7 @@ import msgspec
 from limpet.errors import GraphMisused, SuspensionInUnsupportedContext
 from limpet.graph.checkpoint import Frame, Position, Progress
 from limpet.graph.engine.checkpoint_writer import CheckpointWriter, LiveFrame, RunIds
+from limpet.graph.engine.turn_checkpoints import NodeRun, TurnCheckpoints
 from limpet.graph.observers import (
     Delivery,
     GraphSpan,
@@ -53,6 +54,7 @@ class Invocation(RunIds):
         "step",
         "steps_max",
         "tracer",
+        "turn",
         "writer",
     )
 
@@ -73,6 +75,7 @@ class Invocation(RunIds):
         self.steps_max: int | None = None  # of every graph of the run, if the caller gave one
         self.writer: CheckpointWriter | None = None
         self.binding: Binding | None = None
+        self.turn: TurnCheckpoints | None = None  # of the worker that runs it, if there is one
 
     def span(
         self, kind: SpanKind, name: str, scope: Scope | None = None
@@ -117,14 +120,18 @@ class Scope:
         "frame",
         "graph",
         "node",
+        "node_run",
         "number",
         "observers",
         "outer",
         "parents",
         "parents_states",
+        "path",
         "rest",
+        "resumed",
         "run",
         "state",
+        "visits",
         "watched",
     )
 
@@ -164,6 +171,29 @@ class Scope:
             self.branch_names = (*outer.branch_names, branch_name)
             self.collecting = collecting or outer.collecting
         self.watched = bool(self.observers or run.observers)
+        # In a turn: the name of this graph's run, how often each node was visited, and the visit
+        # that is under way. A resumed graph has visits that an earlier run of the turn recorded.
+        self.path, self.resumed = "", False
+        self.visits: dict[str, int] = {}
+        self.node_run: NodeRun | None = None
+        if run.turn is not None and outer is not None and outer.node_run is not None:
+            self.path = outer.node_run.part
+            if branch_name is not None or fan_out_index is not None:
+                key = str(fan_out_index) if branch_name is None else branch_name
+                self.path = run.turn.slot(self.path, key)
+
+    def enter(self, turn: TurnCheckpoints, node: str) -> NodeRun:
+        """Begin a visit of the node, in a turn."""
+        before = self.visits.get(node)
+        run = turn.enter(self.path, node, before, resumed=self.resumed, parent=self.outer_span)
+        self.visits[node], self.node_run = run.number, run
+        return run
+
+    @property
+    def outer_span(self) -> str | None:
+        """The span of the node around this graph, in a turn."""
+        outer = None if self.outer is None else self.outer.node_run
+        return None if outer is None else outer.span
 
     def take_rest(self) -> tuple[tuple[Frame, ...], Progress | None] | None:
         """Take what a resumed run found inside the node at its cursor; first attempt only."""

@@ -16,14 +16,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from limpet.errors import CheckpointError, GraphInvalid, LimpetError, SuspensionError
+from limpet.errors import EffectFailed, GraphInvalid, LimpetError
 from limpet.graph.context import current_attempt, current_node
-from limpet.graph.engine.loop import Next
+from limpet.graph.engine.loop import FATAL, Next
 from limpet.graph.observers import raised
 
 _LOG: Final = logging.getLogger("limpet.graph")
-# What no middleware of ours treats as a failure of the node.
-_PASSES: Final = (CheckpointError, SuspensionError)
 
 
 def full_jitter(base: float = 1.0, cap: float = 30.0) -> Callable[[int], float]:
@@ -38,7 +36,7 @@ def full_jitter(base: float = 1.0, cap: float = 30.0) -> Callable[[int], float]:
 def is_transient(error: Exception, state: Any) -> bool:
     """True if another attempt may help: unless an error of Limpet says that it does not."""
     while isinstance(error, LimpetError):
-        if error.retryable:
+        if error.retryable or isinstance(error, EffectFailed):  # which is recorded as not done
             return True
         if not isinstance(error.__cause__, Exception):
             return False
@@ -76,7 +74,7 @@ class RetryMiddleware:
         while True:
             try:
                 return await next(state)
-            except _PASSES:
+            except FATAL:
                 raise
             except Exception as error:
                 if attempt + 1 >= self.max_attempts or not self.classifier(error, state):
@@ -161,7 +159,7 @@ class FailureIsolationMiddleware:
         """The update of the node, or the degraded one."""
         try:
             return await next(state)
-        except _PASSES:
+        except FATAL:
             raise
         except Exception as error:
             if self._catch is not None and not self._catch & _categories(error):

@@ -95,6 +95,7 @@ class Effect(msgspec.Struct):
     call: str | None = None  # the id of the model's call that it is for: then its identity
     outcome: Callable[..., Draft] | None = None  # of (output, is_error): recorded with the result
     record_args: bool = True  # else the log has their hash only
+    tool: str = ""  # the name that permissions and bound tools know it by, if that is another
     occurrence: int = 0  # the first is 1
     args_hash: str = ""
 
@@ -116,6 +117,11 @@ class Effect(msgspec.Struct):
             )
         if not isinstance(self.compensate, (str, type(None))):
             raise InvalidInput("compensate is the name of a function, not the function itself.")
+
+    @property
+    def tool_name(self) -> str:
+        """The name that permissions and bound tools know it by."""
+        return self.tool or self.name
 
     @property
     def place(self) -> str:
@@ -218,7 +224,10 @@ class EffectCall:
     def _check_name(self, events: Iterable[Event]) -> None:
         """The result of another effect would be taken for that of this one."""
         effect = self._effect
-        for other in {event.data["name"] for event in events} - {effect.name}:
+        own = (effect.name, effect.tool_name)
+        for other in {event.data["name"] for event in events}.difference(own):
+            if other.endswith(f"/{effect.tool_name}"):  # in another part of the harness
+                continue
             raise TurnMisused(
                 f"the effect {effect.name!r} has the key {effect.key!r}, under which this session "
                 f"has recorded the effect {other!r}. Give each effect a key of its own."
@@ -280,7 +289,7 @@ class EffectCall:
 
     async def _perform(self) -> Any:
         """Perform it as a use of the tool of its name. Raises ToolDenied, ToolLocked."""
-        name, turn = self._effect.name, self._turn
+        name, turn = self._effect.tool_name, self._turn
         await self._use.check(name)
         if not self._use.is_exclusive(name):
             return await self._tried()
@@ -302,9 +311,10 @@ class EffectCall:
         drafts.append(steps.effect_intended(self._id("intended"), *given, call=effect.call))
         *_, intent = await turn.log.write(*drafts)
         turn.records.add(intent)
-        why = self._use.denial(effect.name)  # by the head that the intent's own commit returned
+        # By the head that the intent's own commit returned.
+        why = self._use.denial(effect.tool_name)
         if why is not None:
-            raise await self._failed(ToolDenied(effect.name, why))
+            raise await self._failed(ToolDenied(effect.tool_name, why))
         for left in reversed(range(effect.retries + 1)):
             # The commit of the intent has proven the lease; before another try the store is asked.
             await turn.lease_guard.check(turn.driver, ask=left < effect.retries)

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from limpet.errors import Interrupted, InvalidInput, StoreError, TurnMismatch, TurnMisused
-from limpet.model import Lease, described
-from limpet.runtime.turn_log import TurnLog, TurnRecords
+from limpet.model import NAME_CHARS_MAX, Lease, described, unfit
+from limpet.runtime.turn_log import TurnLog, TurnRecords, identity
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
 from limpet.session.runs.setup import Permission
@@ -41,6 +41,8 @@ _RENEW_PAUSE_SECONDS: Final = 0.05
 _ROUNDS: Final = 8
 # Whose step, stream or effect runs this code, and its name.
 _inside: ContextVar[tuple[Pauses, str] | None] = ContextVar("limpet_call", default=None)
+# Whose part of a harness runs this code, such as a node of a graph, and its name.
+_part: ContextVar[tuple[TurnRun, str] | None] = ContextVar("limpet_part", default=None)
 
 
 def harness_of(given: Any) -> Callable[[Any], Awaitable[Any]]:
@@ -352,6 +354,27 @@ class TurnRun:
         if outside is not None:
             self.pauses.check_outside(outside)
         return self.pauses.working()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Name the calls made here after a part of the harness. Each part counts its own calls:
+        it may run beside others, and a later run of the turn may leave it out."""
+        token = _part.set((self, name))
+        try:
+            yield
+        finally:
+            _part.reset(token)
+
+    def named(self, name: str) -> str:
+        """The name under which a call is recorded: in a part of the harness, with its name."""
+        part = _part.get()
+        if part is None or part[0] is not self or unfit(name, NAME_CHARS_MAX):
+            return name  # one that is unfit is refused later, as it was given
+        whole = f"{part[1]}/{name}"
+        if len(whole) <= NAME_CHARS_MAX:
+            return whole
+        digest = identity(name)
+        return f"{whole[: NAME_CHARS_MAX - len(digest) - 1]}…{digest}"
 
     def check_same(
         self,

@@ -117,6 +117,7 @@ class Turn:
         The result is stored, so it is what JSON can hold. If fn raises, nothing is recorded.
         """
         with self.run.working():
+            name = self.run.named(name)
             occurrence, hashed = self.run.records.occurrence("step", name), args_hash(args, kwargs)
             before = self.run.records.steps.get((name, occurrence))
             if before is not None:
@@ -151,6 +152,7 @@ class Turn:
         with say=False only the result of a step.
         """
         with self.run.working():
+            name = self.run.named(name)
             stream = TextStream(
                 self.run, name, self.run.records.occurrence("stream", name), say=say
             )
@@ -189,13 +191,13 @@ class Turn:
         arguments are recorded with the intent, up to 4 KiB; with record_args=False only their hash.
         """
         with self.run.working("effect"):
-            if permission_for(self.run.permissions, name) == "always_ask" and not self._has_asked(
-                name
-            ):
-                await self._use.check(name)  # nobody is asked about what cannot be used
-            args = await self._permitted(name, args)
+            tool, name = name, self.run.named(name)
+            permission = permission_for(self.run.permissions, tool)
+            if permission == "always_ask" and not self._has_asked(name):
+                await self._use.check(tool)  # nobody is asked about what cannot be used
+            args = await self._permitted(tool, args)
             if max_cost is max_tokens is None:  # what one use of a bound tool costs
-                max_cost = self.session.tools.bound.get(name, EMPTY).get("cost") or None
+                max_cost = self.session.tools.bound.get(tool, EMPTY).get("cost") or None
             held = None if max_cost is max_tokens is None else budgets.amount(max_cost, max_tokens)
             effect = Effect(
                 name,
@@ -208,6 +210,7 @@ class Turn:
                 held,
                 compensate,
                 record_args=record_args,
+                tool=tool,
             )
             return await EffectCall(self.run, effect, self._use).run()
 
@@ -233,7 +236,7 @@ class Turn:
         """
         with self.run.working("model"):
             self._offered = {safe_name(each.name): each for each in tools_of(tools)}
-            one = ModelCall(self.run, name, self._offered.values())
+            one = ModelCall(self.run, self.run.named(name), self._offered.values())
             if (recorded := one.recorded) is not None:
                 return recorded
             form: Shape = getattr(call, "shape", "openai") if shape is None else shape
@@ -330,8 +333,9 @@ class Turn:
         """
         with self.run.working():
             if id is None:
-                occurrence = self.run.records.occurrence("append", type)
-                id = identity(self.id, "append", type, occurrence)
+                name = self.run.named(type)
+                occurrence = self.run.records.occurrence("append", name)
+                id = identity(self.id, "append", name, occurrence)
                 before = self.run.records.events.get(id)
                 if before is not None:
                     hashes = (args_hash(before.data), args_hash(data))
@@ -372,12 +376,14 @@ class Turn:
         when it has passed, "deny" if nothing is said.
         """
         with self.run.working("approve"):
-            return await requests.approve(self.run, name, input, deadline, otherwise)
+            return await requests.approve(
+                self.run, self.run.named(name), input, deadline, otherwise
+            )
 
     async def ask(self, name: str, input: Any) -> Any:
         """Use a tool that runs elsewhere. The turn pauses until s.answer brings the output."""
         with self.run.working("ask"):
-            return await requests.ask(self.run, name, input)
+            return await requests.ask(self.run, self.run.named(name), input)
 
     async def delegate(
         self,
@@ -502,7 +508,7 @@ class Turn:
             return args
         if permission != "always_ask":
             raise ToolDenied(name)
-        approval = await requests.approve(self.run, name, args, None, None)
+        approval = await requests.approve(self.run, self.run.named(name), args, None, None)
         if not approval:
             raise ToolDenied(name, approval.note)
         return dict(approval.input)

@@ -46,6 +46,7 @@ from limpet.graph.engine.resume import (
     id_taken,
     start_of,
 )
+from limpet.graph.engine.turn_checkpoints import TurnCheckpoints
 from limpet.graph.observers import (
     Drained,
     Observer,
@@ -169,6 +170,7 @@ class InvokeArguments(msgspec.Struct, frozen=True, kw_only=True):
     observers: Iterable[Observer] | None = None
     metadata: Mapping[str, Any] | None = None
     steps_max: int | None = None
+    turn: TurnCheckpoints | None = None  # the turn that it runs in, which has its checkpoints
 
     def check(self) -> None:
         """Refuse ids that are not text, and a signal for nobody."""
@@ -242,6 +244,7 @@ async def _invoke(
         *await _ids(graph, arguments, record), arguments.session_id, arguments.metadata
     )
     run.observers, run.tracer, run.steps_max = watchers, graph.tracer, arguments.steps_max
+    run.turn = arguments.turn
     run.deliveries, report.invocation_id = graph.deliveries, run.invocation_id
     scope = Scope(run, graph)
     token = CURRENT.set(scope)
@@ -266,6 +269,8 @@ async def _ids(
     """
     correlation_id = arguments.correlation_id if record is None else record.correlation_id
     given = arguments.invocation_id
+    if arguments.turn is not None:
+        return arguments.turn.turn.id, correlation_id or arguments.turn.turn.id
     if record is not None and record.status == "suspended":
         given = record.invocation_id
     elif record is not None and record.status != "completed":
@@ -324,7 +329,7 @@ def _start(scope: Scope, arguments: InvokeArguments, record: CheckpointRecord | 
     graph, binding = scope.graph, scope.run.binding
     if record is not None:
         start = start_of(graph, record, arguments.initial, arguments.signal_payload)
-        scope.rest = start.inside
+        scope.rest, scope.resumed = start.inside, True
         return start
     initial = {} if arguments.initial is None else arguments.initial
     state = graph.plan.validate(initial, "the initial state")

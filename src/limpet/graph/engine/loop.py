@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Protocol, TypeAlias
 
 from limpet.errors import (
+    CheckpointError,
     EdgeException,
     GraphError,
+    Interrupted,
     NodeException,
     RoutingError,
     StepLimitReached,
     SuspensionError,
+    TurnMismatch,
     error_text,
 )
 from limpet.graph.checkpoint import Frame
@@ -29,6 +33,10 @@ from limpet.model import described
 
 Next: TypeAlias = Callable[[Any], Awaitable[Mapping[str, Any]]]
 Middleware: TypeAlias = Callable[[Any, Next], Awaitable[Mapping[str, Any]]]
+# An error that ends the run, whatever node it comes from: of suspending, or of the turn.
+_STOPS: Final = (SuspensionError, TurnMismatch, Interrupted)
+# Never collected as the failure of one instance, and not retried: the whole run cannot go on.
+FATAL: Final = (CheckpointError, *_STOPS)
 _BREATHE: Final = 128  # after so many steps others on the event loop get their turn
 
 
@@ -161,14 +169,15 @@ def start_inside(
     graph = inner.graph
     if not frames:
         return fresh(), graph.entry
-    inner.rest = (frames[1:], frames[0].progress)
+    inner.rest, inner.resumed = (frames[1:], frames[0].progress), True
     return graph.plan.load(frames[0].state, f"the state in {name!r}"), frames[0].node
 
 
 async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
     """Run the scope's graph from `node` to its end; the final state."""
     run, steps, plan = scope.run, scope.graph.steps, scope.graph.plan
-    unseen, writer = not scope.watched and run.tracer is None, run.writer
+    writer = run.writer
+    unseen = not scope.watched and run.tracer is None and run.turn is None
     left = limit = run.steps_max or scope.graph.steps_max
     scope.body = True  # of an instance or branch: the attempt before may have left it
     token = CURRENT.set(scope)
@@ -210,6 +219,19 @@ async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
 
 async def _advance(scope: Scope, step: GraphStep, state: Any) -> tuple[Any, str | None]:
     """One step with all that may watch it."""
+    turn = scope.run.turn
+    if turn is None:
+        return await _step(scope, step, state)
+    run = scope.enter(turn, step.name)
+    with turn.calls(run.visit):
+        try:
+            return await _step(scope, step, state)
+        except Exception as error:
+            turn.fail(run, scope.outer_span, error)
+            raise
+
+
+async def _step(scope: Scope, step: GraphStep, state: Any) -> tuple[Any, str | None]:
     attempts = _Attempts(scope, step, state)
     scope.body = False  # until the node itself runs
     try:
@@ -232,6 +254,7 @@ async def _advance(scope: Scope, step: GraphStep, state: Any) -> tuple[Any, str 
         raise
     attempts.end(post=new)
     scope.body, scope.rest = True, None
+    _complete_run(scope)
     writer = scope.run.writer
     if writer is not None and _completed(scope, writer, new, update, target):
         await writer.save(new if scope.outer is None else None)
@@ -266,18 +289,22 @@ class _Attempts:
         scope, step, tracer = self._scope, self._step, self._scope.run.tracer
         self.end()
         scope.attempt = attempt_of(step.middleware, self._count, scope.base)
+        again = self._count > 0
         self._pre, self._open = state, True
         self._count += 1
         if self._tells:
             scope.emit("started", state)
         wrapped, scope.body = scope.body, step.fn is not None
         try:
-            if tracer is None:
-                return await unwrap_suspension(step.run(scope, state))
-            with scope.run.span("node", step.name, scope):
-                return await unwrap_suspension(step.run(scope, state))
+            with in_attempt(scope, again=again):
+                if tracer is None:
+                    return await unwrap_suspension(step.run(scope, state))
+                with scope.run.span("node", step.name, scope):
+                    return await unwrap_suspension(step.run(scope, state))
         except SuspendSignal as signal:
             self._open = False
+            if signal.completed and step.fn is not None:
+                _complete_run(scope)
             if self._tells:
                 scope.emit("suspended", state, descriptor=signal.descriptor)
             raise
@@ -302,6 +329,23 @@ class _Attempts:
             self._failed = failure(self._step, error, self._state)
             self._failed.__cause__ = error
         return self._failed
+
+
+def in_attempt(scope: Scope, *, again: bool | None) -> AbstractContextManager[None]:
+    """One attempt of the scope's node: in a turn, its calls are made under a name of its own.
+    `again` says that it follows another attempt of this run; None, that it is around all of them.
+    """
+    turn, run = scope.run.turn, scope.node_run
+    if turn is None or run is None:
+        return nullcontext()
+    run.begin_attempt(turn.attempt(run.visit, again=again is True))
+    return turn.calls(run.part)
+
+
+def _complete_run(scope: Scope) -> None:
+    """Note, in a turn, that the scope's node is done."""
+    if scope.run.turn is not None and scope.node_run is not None:
+        scope.run.turn.complete(scope.node_run, scope.outer_span)
 
 
 def attempt_of(middleware: tuple[Middleware, ...], count: int, base: int) -> int:
@@ -330,8 +374,8 @@ def _layered(layer: Middleware, call: Next) -> Next:
 
 
 def passes(step: GraphStep, error: Exception) -> bool:
-    """True if an error leaves a node as it is: one of a graph inside it, or of suspending."""
-    return isinstance(error, SuspensionError if step.fn is not None else GraphError)
+    """True if an error leaves a node as it is: of a graph inside it, of suspending, of its turn."""
+    return isinstance(error, _STOPS if step.fn is not None else (GraphError, *_STOPS))
 
 
 def failure(step: GraphStep, error: Exception, state: Any) -> NodeException:

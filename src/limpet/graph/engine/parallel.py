@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import (
-    CheckpointError,
     CheckpointRecordInvalid,
     FanOutEmpty,
     NodeException,
     ParallelBranchesBranchFailed,
-    SuspensionError,
     error_text,
 )
 from limpet.graph.checkpoint import Progress, ProgressSlot
 from limpet.graph.context import CURRENT, Scope, SuspendSignal, unwrap_suspension
 from limpet.graph.engine.loop import (
+    FATAL,
     Edge,
     Middleware,
     Next,
     attempt_of,
+    in_attempt,
     run_graph,
     run_together,
     start_inside,
@@ -47,8 +47,6 @@ ErrorPolicy: TypeAlias = Literal["fail_fast", "collect"]
 OnEmpty: TypeAlias = Literal["raise", "noop"]
 # What a resumed run does with an instance that had begun and was not done.
 ResumeInstances: TypeAlias = Literal["continue", "restart"]
-# Never collected as the failure of one instance: the whole run cannot go on.
-FATAL = (CheckpointError, SuspensionError)
 
 
 class FanOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,6 +240,7 @@ class _Work:
                 slot = result
                 if not isinstance(result, ProgressSlot):
                     slot = ProgressSlot(done=True, result=self._step.stored(result))
+                _complete_slot(self._scope, str(at))
                 await writer.complete_slot(frame, str(at), slot, batched=True)
 
     async def _one(self, at: int) -> Any:
@@ -354,6 +353,7 @@ class BranchesStep:
         writer, frame = scope.run.writer, scope.frame
         if writer is not None and frame is not None:
             slot = result if isinstance(result, ProgressSlot) else self._stored(result)
+            _complete_slot(scope, name)
             await writer.complete_slot(frame, name, slot)
 
     async def _update(self, scope: Scope, state: Any, name: str, slot: ProgressSlot | None) -> Any:
@@ -375,16 +375,29 @@ class BranchesStep:
     async def _called(self, inner: Scope, branch: Branch, state: Any, name: str) -> Any:
         assert branch.call is not None
         inner.node, inner.state = name, state
+        turn, call = inner.run.turn, branch.call
+        if turn is not None:
+            inner.node_run = turn.enter_slot(inner.path, inner.outer_span)
         token = CURRENT.set(inner)
-        call = branch.call
         if branch.middleware:
             inner.body = False
             call = _in_body(inner, call, branch.middleware)
         try:
-            update = await with_middleware(branch.middleware, call)(state)
+            with in_attempt(inner, again=None):
+                update = await with_middleware(branch.middleware, call)(state)
+            self.plan.apply(state, update, self.name)  # refused here, its error is the branch's own
+        except SuspendSignal as signal:
+            if turn is not None and signal.completed:
+                turn.complete_slot(inner.path)
+            raise
+        except Exception as error:
+            if turn is not None and inner.node_run is not None:
+                turn.fail(inner.node_run, inner.outer_span, error)
+            raise
         finally:
             CURRENT.reset(token)
-        self.plan.apply(state, update, self.name)  # refused here, its error is the branch's own
+        if turn is not None and inner.node_run is not None:
+            turn.leave_slot(inner.node_run, inner.outer_span)
         return update
 
     async def _run_subgraph(
@@ -427,11 +440,13 @@ def _attempts(
     batched: bool = False,
 ) -> Next:
     """Runs the graph of an instance or branch from `node`. Each call is an attempt from there."""
-    tries, around = 0, inner.base
+    tries, around, path = 0, inner.base, inner.path
 
     async def once(begin: Any) -> Mapping[str, Any]:
         nonlocal tries
         inner.base = attempt_of(middleware, tries, around)
+        if inner.run.turn is not None:
+            inner.path, inner.visits = inner.run.turn.attempt(path, again=tries > 0), {}
         tries += 1
         writer, plan = scope.run.writer, inner.graph.plan
         if writer is not None and scope.frame is not None:
@@ -444,6 +459,13 @@ def _attempts(
     return once
 
 
+def _complete_slot(scope: Scope, key: str) -> None:
+    """Note, in a turn, that an instance or branch of the scope's node is done."""
+    turn, run = scope.run.turn, scope.node_run
+    if turn is not None and run is not None:
+        turn.complete_slot(turn.slot(run.part, key))
+
+
 def _in_body(
     scope: Scope,
     call: Callable[[Any], Awaitable[Mapping[str, Any]]],
@@ -453,10 +475,12 @@ def _in_body(
 
     async def body(state: Any) -> Mapping[str, Any]:
         nonlocal tries
+        again = tries > 0
         scope.body, scope.attempt = True, attempt_of(middleware, tries, scope.base)
         tries += 1
         try:
-            return await call(state)
+            with in_attempt(scope, again=again):
+                return await call(state)
         finally:
             scope.body = False
 

@@ -26,6 +26,12 @@ def step_recorded(
     return Fact(type=STEP, data=data if call is None else {**data, "call": call}, id=id)
 
 
+def node_recorded(id: str, name: str, occurrence: int, result: Any, *, graph: str) -> Fact:
+    """Nodes of a graph have run in a turn: a step whose result is the change of its checkpoint."""
+    data = {"name": name, "occurrence": occurrence, "args_hash": "", "result": result}
+    return Fact(type=STEP, data={**data, "graph": graph}, id=id)
+
+
 def effect_intended(
     id: str,
     name: str,
