@@ -33,8 +33,7 @@ from limpet.graph.engine.compiled import CompiledGraph, InvokeArguments, RunRepo
 from limpet.graph.engine.turn_checkpoints import NodeRun, TurnCheckpoints
 from limpet.graph.state import State
 from limpet.model import described
-from limpet.runtime.effects import OnUnknown
-from limpet.runtime.effects import call as call_function
+from limpet.runtime.effects import OnUnknown, call as call_function
 from limpet.runtime.model_call import Call, Reply, ToolCall, ToolResult
 from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.tool import tools_of

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from limpet.errors import Interrupted, InvalidInput, StoreError, TurnMismatch, TurnMisused
-from limpet.model import NAME_CHARS_MAX, Lease, described, unfit
+from limpet.model import Lease, described, unfit
+from limpet.model.limits import NAME_CHARS_MAX
 from limpet.runtime.turn_log import TurnLog, TurnRecords, identity
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
