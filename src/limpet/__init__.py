@@ -129,6 +129,7 @@ if TYPE_CHECKING:
     from limpet.session.metrics import Metric as Metric
     from limpet.session.move.mirror import Mirrored as Mirrored
     from limpet.session.move.transfer import Copied as Copied, Refused as Refused
+    from limpet.session.overview import StoreStatus as StoreStatus, Waiting as Waiting
     from limpet.session.runs.buffers import Buffer as Buffer, BufferInfo as BufferInfo, Note as Note
     from limpet.session.runs.delegation import Kin as Kin
     from limpet.session.runs.learnings import Gates as Gates, Learning as Learning
@@ -233,6 +234,7 @@ _HOMES = {
     "limpet.session.metrics": "Metric",
     "limpet.session.move.mirror": "Mirrored",
     "limpet.session.move.transfer": "Copied Refused",
+    "limpet.session.overview": "StoreStatus Waiting",
     "limpet.session.runs.buffers": "Buffer BufferInfo Note",
     "limpet.session.runs.delegation": "Kin",
     "limpet.session.runs.learnings": "Gates Learning",

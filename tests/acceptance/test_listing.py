@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 import limpet
-from limpet import Key, Limpet, Page, Session
+from limpet import Head, Key, Limpet, Page, Session
 from limpet.errors import InvalidQuery
 from limpet.model import limits
 from limpet.store.postgres.reading import heads
@@ -23,7 +23,7 @@ from limpet.store.sqlite.store import SQLiteStore
 ACTOR = "test:listing"
 
 
-async def pages(lp: Limpet, **query: Any) -> list[Page]:
+async def pages(lp: Limpet, **query: Any) -> list[Page[Head]]:
     found = [await lp.list(**query)]
     while found[-1].cursor is not None:
         found.append(await lp.list(cursor=found[-1].cursor, **query))

@@ -643,7 +643,7 @@ class StoresAgree(TypedRules):
         }
 
         async def ask(side: Side) -> Any:
-            pages: list[Page] = []
+            pages: list[Page[Head]] = []
             cursor = None
             while True:
                 page = await side.one.list(

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 import limpet
-from limpet.cli.backlog import Backlog, Readiness, backlog_of, needs, readiness
+from limpet.cli.backlog import Backlog, Needed, backlog_of, needed_by, needs
 from limpet.cli.command import LOOK, Filter, Reading, SessionKey, SessionToRead, command
 from limpet.cli.history import changes_form, event_data
 from limpet.cli.options import App, At, label_values, refuse_unknown
@@ -34,11 +34,11 @@ from limpet.cli.render import (
     timed,
 )
 from limpet.errors import InvalidInput
-from limpet.model import NO_TEXTS, Head, Texts, is_reserved, runnable_us, to_time, to_us
+from limpet.model import Head, is_reserved, runnable_us, to_time, to_us
 from limpet.model.facts.phases import PHASES
 from limpet.model.limits import PAGE_MAX
+from limpet.model.readiness import Readiness, readiness
 from limpet.session.wire import event_form, head_form, key_form, page_form
-from limpet.session.writer import writer_of
 from limpet.store.protocol import Order, plural
 
 _MORE = "and more; use --limit to show more, or --cursor with the cursor of --json."
@@ -63,7 +63,7 @@ async def status(
         return await _status_of_one(lp, chosen.key)
     if chosen.app is not None:
         await refuse_unknown(lp, chosen.app)
-    return _status_of_all(await backlog_of(lp, chosen.app, now=lp.now(), limit=limit))
+    return _status_of_all(await backlog_of(lp, chosen.app, limit=limit))
 
 
 @command(LOOK, "list")
@@ -228,36 +228,41 @@ def woken_by(woken: limpet.Activation) -> str:
 
 async def _status_of_one(lp: limpet.Limpet, key: limpet.Key) -> CommandResult:
     session = await lp.get(key, tail=0, untyped=True)
-    head, texts, now_us = session.head, writer_of(session).known.texts, to_us(lp.now())
+    head, needed, now_us = session.head, needed_by(session), to_us(lp.now())
     form = {"at": _time(now_us), "status": session.status, "stop_reason": session.stop_reason}
     stopped = "" if session.stop_reason is None else f", stopped: {session.stop_reason}"
     ready = readiness(head, now_us)
     waits = "nothing to do"
     if ready != "idle":
-        when, *more = _waits(head, ready, now_us, texts)
+        when, *more = _waits(head, ready, now_us, needed)
         waits = f"{ready}: {', '.join([when.text, *more])}"
     lines: list[Part] = [
         TextLine(f"{key}: {session.status}{stopped}.", "ok"),
         f"  {head.phase}, version {head.version:,}, {head.pending:,} pending",
         f"  {waits}",
     ]
-    return CommandResult({**form, **_waiting_form(head, now_us, texts)}, lines)
+    return CommandResult({**form, **_waiting_form(head, now_us, needed)}, lines)
 
 
 def _status_of_all(backlog: Backlog) -> CommandResult:
-    now_us, texts = backlog.now_us, backlog.texts
-    form: dict[str, Any] = {"at": _time(now_us), "sessions": backlog.sessions}
-    form |= {"pending": backlog.pending, "due": backlog.due, "leased": backlog.leased}
-    form |= {"blocked": backlog.blocked, "dead": backlog.dead, "held": backlog.held}
-    form["shown"] = [_waiting_form(h, now_us, texts.get(h.key, NO_TEXTS)) for h in backlog.shown]
+    now_us, status = backlog.now_us, backlog.status
+    needed = {head.key: backlog.needed.get(head.key, Needed()) for head in backlog.shown}
+    form: dict[str, Any] = {"at": _time(now_us), "sessions": status.sessions}
+    form |= {"pending": status.pending, "due": status.due, "leased": status.leased}
+    form |= {"blocked": status.blocked, "dead": status.dead, "held": status.held}
+    form |= {"statuses": dict(status.by_status), "phases": dict(status.by_phase)}
+    form["complete"] = status.complete
+    form["shown"] = [_waiting_form(h, now_us, needed[h.key]) for h in backlog.shown]
     form["left_off"] = backlog.left_off
-    counts = f"{backlog.pending:,} with pending input, {backlog.due:,} due"
-    counts += f", {backlog.leased:,} leased"
-    rarer = {"blocked": backlog.blocked, "dead": backlog.dead, "held back": backlog.held}
+    counts = f"{status.pending:,} with pending input, {status.due:,} due"
+    counts += f", {status.leased:,} leased"
+    rarer = {"blocked": status.blocked, "dead": status.dead, "held back": status.held}
     counts += "".join([f", {number:,} {word}" for word, number in rarer.items() if number])
-    parts: list[Part] = [TextLine(f"{plural(backlog.sessions, 'session')}: {counts}.", "ok")]
+    most = "" if status.complete else "more than "
+    sessions = f"{most}{plural(status.sessions, 'session')}"
+    parts: list[Part] = [TextLine(f"{sessions}: {counts}.", "ok")]
     if backlog.shown:
-        rows = [_waiting_row(h, now_us, texts.get(h.key, NO_TEXTS)) for h in backlog.shown]
+        rows = [_waiting_row(h, now_us, needed[h.key]) for h in backlog.shown]
         columns = ("state", "session", "pending", "when")
         parts.append(Grid(columns, rows, "why", right=("pending",)))
     if backlog.left_off:
@@ -266,21 +271,21 @@ def _status_of_all(backlog: Backlog) -> CommandResult:
     return CommandResult(form, parts)
 
 
-def _waiting_row(head: Head, now_us: int, texts: Texts) -> tuple[Cell | str, ...]:
+def _waiting_row(head: Head, now_us: int, needed: Needed) -> tuple[Cell | str, ...]:
     ready = readiness(head, now_us)
     colors: dict[Readiness, Severity] = {"dead": "problem", "due": "warning", "blocked": "warning"}
-    when, *why = _waits(head, ready, now_us, texts)
+    when, *why = _waits(head, ready, now_us, needed)
     state = Cell(ready, severity=colors.get(ready, "ok"))
     return state, str(head.key), f"{head.pending:,}", when, "; ".join(why)
 
 
 def _waits(
-    head: Head, ready: Readiness, now_us: int, texts: Texts
+    head: Head, ready: Readiness, now_us: int, needed: Needed
 ) -> tuple[Cell, *tuple[str, ...]]:
     """Since when or until when a session waits, and for whom or what."""
     if ready in ("blocked", "dead"):
         since = Cell(f"since {timed(head.updated_us, now_us)}", age(head.updated_us, now_us))
-        return (since, *needs(head, ready, texts))
+        return (since, *needs(head, ready, needed))
     at_us = runnable_us(head) or 0
     at, span = timed(at_us, now_us), age(at_us, now_us)
     if ready == "leased":
@@ -294,9 +299,9 @@ def _waits(
     return (Cell(f"since {at}", span),)
 
 
-def _waiting_form(head: Head, now_us: int, texts: Texts) -> dict[str, Any]:
+def _waiting_form(head: Head, now_us: int, needed: Needed) -> dict[str, Any]:
     ready = readiness(head, now_us)
-    return {**head_form(head), "state": ready, "needs": needs(head, ready, texts)}
+    return {**head_form(head), "state": ready, "needs": needs(head, ready, needed)}
 
 
 def _time(at_us: int) -> str:

@@ -44,6 +44,7 @@ from limpet.model.facts.running import (
     runs,
     setup,
     steps,
+    waiting,
 )
 from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
 from limpet.model.keys import Key
@@ -153,7 +154,8 @@ class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def indexed_labels(self) -> FrozenDict:
-        """All by which a store finds it: the users', and those that Limpet sets itself ($dead)."""
+        """All by which a store finds it: the users', and those that Limpet sets itself ($dead,
+        $asked:…)."""
         return labels.labels_in(self.facts)
 
     @property
@@ -276,6 +278,7 @@ def _advanced(
     facts: Facts, type: str, data: Mapping[str, Any], at: Moment, *, input: bool
 ) -> Facts:
     """The document of facts after one more event; the same object if nothing in it changes."""
+    before = facts
     if input:
         facts = with_changes(facts, inputs.fold_input(facts, data, at))
         if "resumes" in facts:
@@ -287,6 +290,8 @@ def _advanced(
         facts = with_changes(facts, fold(facts, data, at))
     if "inputs" in facts and (late := inputs.hasten(facts, at.now_us)):
         facts = with_changes(facts, late)
+    if "requests" in before or "requests" in facts:
+        facts = with_changes(facts, waiting.relabeled(before, facts, at))
     return facts
 
 

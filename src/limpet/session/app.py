@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from limpet.errors import InvalidInput, InvalidKey, SchemaViolation, SessionExists
-from limpet.model import Lease, described, unfit
+from limpet.model import Head, Lease, described, unfit
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.timeouts import Timeouts
@@ -35,7 +35,7 @@ class Verbs(Protocol):
     def get(self, *key: Any, **how: Any) -> Awaitable[Any]: ...
     def find(self, *key: Any, **how: Any) -> Awaitable[Any]: ...
     def session(self, *key: Any, **how: Any) -> Any: ...
-    def list(self, *args: Any, **how: Any) -> Awaitable[Page]: ...
+    def list(self, *args: Any, **how: Any) -> Awaitable[Page[Head]]: ...
     def watch(self, *args: Any, **how: Any) -> AsyncGenerator[FeedEntry, None]: ...
 
     @property
@@ -180,7 +180,7 @@ class App(Generic[S]):
         state: bool = False,
         limit: int = 50,
         cursor: str | None = None,
-    ) -> Page:
+    ) -> Page[Head]:
         """A page of heads of this app: see Limpet.list."""
         return await self._lp.list(
             app=self.name,

@@ -87,6 +87,7 @@ from limpet.store.protocol import (
 
 if TYPE_CHECKING:
     from limpet.model.envelope.record import Envelope
+    from limpet.model.facts.running.requests import RequestKind
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
     from limpet.session.life.archive_storage import Archive
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
     from limpet.session.life.tools import ToolRegistry
     from limpet.session.move.adopter import Adopter
     from limpet.session.move.transfer import Copied
+    from limpet.session.overview import StoreStatus, Waiting
     from limpet.session.runs.learnings import Learning
 
 S = TypeVar("S", bound="State")
@@ -644,7 +646,7 @@ class Limpet:
         state: bool = False,
         limit: int = 50,
         cursor: str | None = None,
-    ) -> Page:
+    ) -> Page[Head]:
         """A page of heads, newest first; `page.cursor` leads to the next.
 
         By app, by app and user, or by labels ({"plan": "gold"}); in order of creation, of last
@@ -724,6 +726,35 @@ class Limpet:
                     return
 
         return heads()
+
+    async def inbox(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        kind: RequestKind | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[Waiting]:
+        """A page of requests that wait for an answer, the oldest first: of all apps, of one, of a
+        user of it, of one kind ("approval", "question", "unknown_effect", "mismatch").
+
+        Answer with confirm, answer or resolve of `lp.session(waiting.key)`. The cost grows with
+        what waits, not with the store. A page may be short before the last: go on while there is a
+        cursor.
+        """
+        from limpet.session.overview import inbox_page
+        from limpet.store.overview import WaitingQuery
+
+        query = WaitingQuery(app=app, user=user, kind=kind)
+        return await inbox_page(self._journal, query, limit=limit, cursor=cursor)
+
+    async def status(self, *, app: str | None = None) -> StoreStatus:
+        """How many sessions there are, by status and phase, and how many are due, leased, blocked
+        and dead. One statement; counts at most a million sessions."""
+        from limpet.session.overview import status_of
+
+        return await status_of(self._journal, app)
 
     async def names(self, app: str, user: str | None = None) -> Mapping[str, Any]:
         """The app: names of an app, and the user: names of a user, without any session of theirs.

@@ -74,7 +74,7 @@ def head_form(head: Head) -> dict[str, Any]:
     }
 
 
-def page_form(page: Page) -> dict[str, Any]:
+def page_form(page: Page[Head]) -> dict[str, Any]:
     """A page of heads, with the states that were asked for, and where the next one begins."""
     items = []
     for head in page.items:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, overload
 
 from limpet.errors import InvalidInput, InvalidQuery, LimpetError, SessionFenced
-from limpet.model import Event, FrozenDict, Lease, described
+from limpet.model import Event, FrozenDict, Head, Lease, described
 from limpet.model.facts.running.endings import is_held
 from limpet.model.facts.running.runs import DEAD, is_dead, requeued
 from limpet.session.arguments import (
@@ -119,7 +119,9 @@ class StoreWork:
         seconds = check_lease_seconds(lease_seconds)
         return await work.acquire(key_of(key, user, id), check_worker(worker), seconds)
 
-    async def dead_letters(self, *, app: str, limit: int = 50, cursor: str | None = None) -> Page:
+    async def dead_letters(
+        self, *, app: str, limit: int = 50, cursor: str | None = None
+    ) -> Page[Head]:
         """Sessions of an app whose turn, or whose compensations, failed as often as they may.
 
         Each is held until `requeue`. `head.facts["run"]["dead"]` has the code of the error, and

@@ -11,7 +11,9 @@ import msgspec
 
 from limpet.errors import InvalidCursor, InvalidKey, InvalidQuery
 from limpet.model import EMPTY, FrozenDict, Key, unfit
+from limpet.model.facts.running.waiting import open_request
 from limpet.model.limits import INT_MAX, KEY_PART_CHARS_MAX, QUERY_LABELS_MAX
+from limpet.store.overview import WaitingPlace, WaitingQuery
 from limpet.store.protocol import Query
 
 
@@ -25,6 +27,12 @@ class _KeyCursor(msgspec.Struct, frozen=True, array_like=True):
     query: Query
     key: tuple[str, str, str]
     row: int  # among those deleted under one key: the row
+
+
+class _WaitingCursor(msgspec.Struct, frozen=True, array_like=True):
+    query: WaitingQuery
+    label: str
+    row: int
 
 
 _DIGITS_MAX: Final = 19
@@ -58,12 +66,26 @@ def read_key(cursor: str, query: Query) -> tuple[Key, int]:
         raise InvalidCursor from None
 
 
-def _written(cursor: _Cursor | _KeyCursor) -> str:
+def write_waiting(query: WaitingQuery, place: WaitingPlace) -> str:
+    """Where a page of open requests ended."""
+    return _written(_WaitingCursor(query, *place))
+
+
+def read_waiting(cursor: str, query: WaitingQuery) -> WaitingPlace:
+    """The place in a cursor that this very query returned; raises InvalidCursor."""
+    found: _WaitingCursor = _read(cursor, _WaitingCursor)
+    known = open_request(found.label, "") is not None and 0 <= found.row <= INT_MAX
+    if found.query != query or not known:
+        raise InvalidCursor
+    return found.label, found.row
+
+
+def _written(cursor: _Cursor | _KeyCursor | _WaitingCursor) -> str:
     raw = msgspec.json.encode(cursor)
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def _read(cursor: str, form: type[_Cursor | _KeyCursor]) -> Any:
+def _read(cursor: str, form: type[_Cursor | _KeyCursor | _WaitingCursor]) -> Any:
     try:
         raw = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
         return msgspec.json.decode(raw, type=form, dec_hook=lambda kind, found: kind(found))

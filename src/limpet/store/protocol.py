@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import (
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
 import msgspec
 
@@ -42,6 +52,7 @@ KeyOwner: TypeAlias = str
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 Owner: TypeAlias = tuple[str, str]  # of shared names: an app and a user, or "" for the app's own
 _FINDINGS_SHOWN: Final = 20
+Item = TypeVar("Item")
 
 
 class Store(Protocol):
@@ -192,7 +203,7 @@ class Store(Protocol):
 
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False
-    ) -> Page:
+    ) -> Page[Head]:
         """One page of heads of living sessions, on an index: its cost does not grow with the rest.
 
         Order "created" is for everything, an app, a user, and labels (`indexed_labels` of a head);
@@ -633,14 +644,14 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     reserved: bool = False
 
 
-class Page(msgspec.Struct, frozen=True):
-    """Some heads, and where the next page begins (None: there is none).
+class Page(msgspec.Struct, Generic[Item], frozen=True):
+    """Some heads, or other items, and where the next page begins (None: there is none).
 
     While there is a cursor a page may be short, even empty: a filter passed over many sessions, or
     states are large.
     """
 
-    items: tuple[Head, ...]
+    items: tuple[Item, ...]
     cursor: str | None
     # If they were asked for: session fields, app: and user: names in one mapping, by key.
     states: Mapping[Key, Mapping[str, Any]] = {}

@@ -11,7 +11,8 @@
 `DurableLaws` with a fixture `reopen` for one that outlives its process, `SharedLaws` with a fixture
 `other` for one that several processes may open, `FeedLaws` for one with a feed, `LiveLaws` for one
 with a live channel, `WorkLaws`, `SetBackLaws` and `DeadlineLaws` for one with leases,
-`SharedWorkLaws` if that one is shared, and `SealedLaws` with the fixtures `open_sealed` and
+`SharedWorkLaws` if that one is shared, `OverviewLaws` for one that lists open requests and counts
+sessions, and `SealedLaws` with the fixtures `open_sealed` and
 `new_seal` for one that seals bodies. `SealLaws` are for a seal. `DocumentLaws`, `BlobLaws` and
 `MarkLaws` are for a store with reserved apps, blobs and marks; `DurableBlobLaws`, `SharedBlobLaws`,
 `DurableMarkLaws` and `SharedMarkLaws` are what the last two add for the kinds of stores above.
@@ -40,6 +41,7 @@ from limpet.testing.laws.log import (
     ScopeLimitLaws,
     TimeLaws,
 )
+from limpet.testing.laws.overview import OverviewLaws
 from limpet.testing.laws.reads import (
     FeedLaws,
     HeadLaws,
@@ -81,6 +83,7 @@ __all__ = [
     "MarkLaws",
     "NewSeal",
     "OpenSealed",
+    "OverviewLaws",
     "Reopen",
     "SealLaws",
     "SealedLaws",

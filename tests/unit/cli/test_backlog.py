@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 import limpet
-from limpet.cli.backlog import needs, readiness
-from limpet.session.writer import writer_of
+from limpet.cli.backlog import needed_by, needs
+from limpet.model.readiness import readiness
 from tests.support.agents import World, a_world
 
 
@@ -21,7 +21,7 @@ async def world() -> AsyncIterator[World]:
 def shown(world: World) -> tuple[str, list[str]]:
     head = world.session.head
     state = readiness(head, world.clock.now_us)
-    return state, needs(head, state, writer_of(world.session).known.texts)
+    return state, needs(head, state, needed_by(world.session))
 
 
 async def test_a_turn_that_waits_for_a_grant_is_blocked(world: World) -> None:

@@ -38,10 +38,10 @@ NAMES: dict[type[Any], str] = {
     SessionSetup: """
         current attach compare environment permissions check_permission resources vaults""",
     Limpet: """
-        work maintenance policies create get find get_or_create get_many list each names session app
-        documents agents environments resources permissions vaults commit flush delete erase
-        erase_user export import_ copy resume unarchive watch position wake now close
-        learnings promote memory_of""",
+        work maintenance policies create get find get_or_create get_many list each inbox
+        status names session app documents agents environments resources permissions vaults commit
+        flush delete erase erase_user export import_ copy resume unarchive watch position wake
+        now close learnings promote memory_of""",
     StoreWork: "claim renew release lock dead_letters requeue sweep",
     StoreMaintenance: "verify doctor backup compact migrate mirror on_metric",
     StorePolicies: "lifecycle checkpointing retention gates gates_of",

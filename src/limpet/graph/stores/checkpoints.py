@@ -437,7 +437,7 @@ def record_of(head: Head, values: Mapping[str, Any]) -> CheckpointRecord:
         raise CheckpointRecordInvalid(head.key.id, reason) from error
 
 
-def summaries(page: Page) -> list[CheckpointSummary]:
+def summaries(page: Page[Head]) -> list[CheckpointSummary]:
     """The records of a page that was read with its states."""
     listed = []
     for head in page.items:

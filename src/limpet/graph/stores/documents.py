@@ -232,7 +232,7 @@ class RecordDocuments:
         limit: int = PAGE_MAX,
         cursor: str | None = None,
         state: bool = False,
-    ) -> Page:
+    ) -> Page[Head]:
         """A page of these documents' heads, the oldest first."""
         lp = await self.limpet()
         return await lp.list(

@@ -48,6 +48,7 @@ from limpet.model.limits import (
     LABELS_MAX,
     NAME_CHARS_MAX,
     PRIORITY_MAX,
+    REQUESTS_MAX,
     TIMERS_MAX,
 )
 
@@ -56,6 +57,7 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=INT_MAX)]
 Seq: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=INT_MAX)]
 Sum: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]  # two of them still fit
 Span: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=timeouts.SPAN_US_MAX)]
+_LABELS_MAX: Final = LABELS_MAX + 1 + REQUESTS_MAX  # and our own: $dead, $asked:…
 Hex: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -360,7 +362,7 @@ class _CheckpointForm(_Form, frozen=True):
 
 
 class _FactsForm(_Form, frozen=True):
-    labels: Annotated[dict[str, str], msgspec.Meta(max_length=LABELS_MAX + 1)] = {}  # and our own
+    labels: Annotated[dict[str, str], msgspec.Meta(max_length=_LABELS_MAX)] = {}
     schema_version: str | None = None
     phase: phases.Phase = "active"
     standing: str | None = None

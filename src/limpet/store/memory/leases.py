@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from limpet.errors import LimpetError, SessionError
 from limpet.model import Head, Key, Lease, deadline_us, is_reserved, runnable_us
+from limpet.model.facts.phases import Phase
+from limpet.model.facts.running.runs import run_in
+from limpet.model.facts.running.waiting import open_in
 from limpet.model.lease import (
     acquired,
     given_back,
@@ -17,12 +21,14 @@ from limpet.model.lease import (
     renewed,
     taken,
 )
+from limpet.model.readiness import Readiness, readiness
 from limpet.store.leases import Place, span_us
 from limpet.store.memory.tables import MemoryTables
+from limpet.store.overview import AskedBy, Tally, WaitingPlace, WaitingQuery
 
 
 class Leasing(MemoryTables):
-    """Implements `limpet.store.leases.Leases`."""
+    """Implements `limpet.store.leases.Leases` and `limpet.store.overview.Overview`."""
 
     async def claim(
         self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
@@ -85,6 +91,32 @@ class Leasing(MemoryTables):
         page = [each for each in found if after is None or each[:2] > after][:limit]
         keys = tuple([key for *_, key in page])
         return keys, page[-1][:2] if len(page) == limit else None
+
+    async def waiting(
+        self, query: WaitingQuery, *, limit: int, after: WaitingPlace | None = None
+    ) -> tuple[tuple[AskedBy, ...], WaitingPlace | None]:
+        self._check_open()
+        found = sorted(
+            ((request.label, kept.row), AskedBy(head.key, request))
+            for kept in self._kept.values()
+            if _in_app((head := kept.fold.head).key, query.app)
+            and query.user in (None, head.key.user)
+            for request in open_in(head.facts)
+            if query.kind in (None, request.kind)
+        )
+        page = [each for each in found if after is None or each[0] > after]
+        more = page[limit - 1][0] if len(page) > limit else None
+        return tuple([asked for _, asked in page[:limit]]), more
+
+    async def tally(self, app: str | None, *, limit: int) -> tuple[Tally, ...]:
+        self._check_open()
+        now_us = self._clock()
+        heads = [kept.fold.head for kept in self._kept.values()]
+        counted: Counter[tuple[Phase, str, Readiness, bool]] = Counter()
+        for head in [head for head in heads if _in_app(head.key, app)][:limit]:
+            stop, ready = run_in(head.facts).get("stop", ""), readiness(head, now_us)
+            counted[head.phase, stop, ready, head.pending > 0] += 1
+        return tuple([Tally(*kind, sessions=count) for kind, count in counted.items()])
 
     def _lease(self, head: Head, lease_seconds: float, now_us: int, *, lock: bool = False) -> Lease:
         self._set_head(head)

@@ -256,7 +256,7 @@ class MemoryStore(Leasing):
 
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False
-    ) -> Page:
+    ) -> Page[Head]:
         self._check_open()
         cursors.check(query)
         logs = list(self._kept.values())

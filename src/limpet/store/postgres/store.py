@@ -30,6 +30,7 @@ from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.coding.codec import Codec
 from limpet.store.leases import Place
 from limpet.store.marks import Marks
+from limpet.store.overview import AskedBy, Tally, WaitingPlace, WaitingQuery
 from limpet.store.pages import bare, newest, newest_since, page
 from limpet.store.postgres import cold, compaction, doctor, erasure, rows, verify
 from limpet.store.postgres.blobs import PostgresBlobs
@@ -38,7 +39,7 @@ from limpet.store.postgres.leases import PostgresLeases
 from limpet.store.postgres.live import open_channel
 from limpet.store.postgres.marks import PostgresMarks
 from limpet.store.postgres.notify import Notifier
-from limpet.store.postgres.reading import feed, heads, lineage
+from limpet.store.postgres.reading import feed, heads, lineage, overview
 from limpet.store.postgres.reading.reader import LoadRequest, PostgresReader, StoredSession
 from limpet.store.postgres.server.address import where
 from limpet.store.postgres.server.pool import (
@@ -219,6 +220,14 @@ class PostgresStore:
     ) -> tuple[tuple[Key, ...], Place | None]:
         return await self._leases.expired(limit=limit, after=after)
 
+    async def waiting(
+        self, query: WaitingQuery, *, limit: int, after: WaitingPlace | None = None
+    ) -> tuple[tuple[AskedBy, ...], WaitingPlace | None]:
+        return await self._pools.run(lambda conn: overview.waiting(conn, query, limit, after))
+
+    async def tally(self, app: str | None, *, limit: int) -> tuple[Tally, ...]:
+        return await self._pools.run(lambda conn: overview.tally(conn, app, limit))
+
     # --- reading -------------------------------------------------------------------------------
 
     async def load(
@@ -369,7 +378,7 @@ class PostgresStore:
 
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False
-    ) -> Page:
+    ) -> Page[Head]:
         asked = heads.page if not states else partial(heads.page_with_states, self._reader)
         return await self._pools.run(lambda conn: asked(conn, query, cursor=cursor, limit=limit))
 

@@ -25,7 +25,7 @@ from limpet.errors import (
     StoreForked,
     StoreReadOnly,
 )
-from limpet.model import Base, Commit, Event, Fold, Key, Lease, ScopeValue
+from limpet.model import Base, Commit, Event, Fold, Head, Key, Lease, ScopeValue
 from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.cache import CachedSession
 from limpet.store.clock import Clock
@@ -34,6 +34,7 @@ from limpet.store.coding.seal import Unavailable, Unready, owners_of
 from limpet.store.leases import Place
 from limpet.store.logs import SQLITE
 from limpet.store.marks import Marks
+from limpet.store.overview import AskedBy, Tally, WaitingPlace, WaitingQuery
 from limpet.store.protocol import (
     ChainedEvent,
     Channel,
@@ -240,6 +241,23 @@ class SQLiteStore:
         asked = (self._clock(), limit, after)
         return self._read(lambda: expired(self._reader.conn, *asked))
 
+    async def waiting(
+        self, query: WaitingQuery, *, limit: int, after: WaitingPlace | None = None
+    ) -> tuple[tuple[AskedBy, ...], WaitingPlace | None]:
+        from limpet.store.sqlite.reading import overview
+
+        def read() -> tuple[tuple[AskedBy, ...], WaitingPlace | None]:
+            with self._reader.instant():
+                return overview.waiting(self._reader.conn, query, limit, after)
+
+        return self._read(read)
+
+    async def tally(self, app: str | None, *, limit: int) -> tuple[Tally, ...]:
+        from limpet.store.sqlite.reading import overview
+
+        now_us = self._clock()
+        return self._read(lambda: overview.tally(self._reader.conn, app, now_us, limit))
+
     def _leases(self, writes: SQLiteWriteConnection) -> SQLiteLeases:
         return SQLiteLeases(writes, self._clock)
 
@@ -317,7 +335,7 @@ class SQLiteStore:
 
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False
-    ) -> Page:
+    ) -> Page[Head]:
         return await self._open_read(
             lambda: self._sessions.heads(query, cursor, limit, with_states=states)
         )

@@ -33,7 +33,7 @@ _DELETED: Final = f"{_COMMON}, s.deleted_us, s.ending"
 _UNRESERVED: Final = "(s.app < '$' OR s.app >= '%')"
 
 
-async def page(conn: Connection, query: Query, *, cursor: str | None, limit: int) -> Page:
+async def page(conn: Connection, query: Query, *, cursor: str | None, limit: int) -> Page[Head]:
     """One page, and the cursor to the next if there is one."""
     sql, args = statement(query, cursor, limit)
     met, more = on_page(await conn.fetch(sql, *args), query, limit)
@@ -43,7 +43,7 @@ async def page(conn: Connection, query: Query, *, cursor: str | None, limit: int
 
 async def page_with_states(
     reader: PostgresReader, conn: Connection, query: Query, *, cursor: str | None, limit: int
-) -> Page:
+) -> Page[Head]:
     """A page of heads with their states, all from one snapshot of the server."""
     sizes = (STATES_BYTES_MAX, EVENT_OVERHEAD_BYTES, STATES_NAME_BYTES)
     bounds = (limit, *sizes)

@@ -1,9 +1,10 @@
 """The SQL of the PostgreSQL store, in files beside this module.
 
 `queries.sql`, `feed.sql`, `live.sql`, `leases.sql`, `erasure.sql`, `blobs.sql`, `verify.sql`,
-`doctor.sql` and `schema.sql` hold named statements, found in `SQL` by name. `functions.sql` and the
-numbered migrations are scripts. Statements are sent as they are written: what varies is a
-parameter. Only pages of heads, whose filters vary, are put together in Python (`heads.py`).
+`doctor.sql`, `schema.sql` and `overview.sql` hold named statements, found in `SQL` by name.
+`functions.sql` and the numbered migrations are scripts. Statements are sent as they are written:
+what varies is a parameter. Only pages of heads, whose filters vary, are put together in Python
+(`heads.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ STATEMENTS: Final = (
     "verify",
     "doctor",
     "schema",
+    "overview",
 )
 _FOLDER: Final = Path(__file__).parent
 SQL: Final = statements(_FOLDER, STATEMENTS)

@@ -33,7 +33,7 @@ KnownFold: TypeAlias = Callable[[Head], Fold | None]  # what is in memory of a s
 _BROKEN = (apsw.CorruptError, UnicodeDecodeError)
 
 
-def page(conn: apsw.Connection, query: Query, *, cursor: str | None, limit: int) -> Page:
+def page(conn: apsw.Connection, query: Query, *, cursor: str | None, limit: int) -> Page[Head]:
     """One page, and the cursor to the next if there is one."""
     found, more = rows_of(conn, query, cursor=cursor, limit=limit)
     made = rows.tombstone_from if query.deleted else rows.head_from
@@ -63,7 +63,7 @@ def cursor_after(row: HeadRow, query: Query) -> str:
 
 def page_with_states(
     reader: SQLiteReader, known: KnownFold, query: Query, *, cursor: str | None, limit: int
-) -> Page:
+) -> Page[Head]:
     """A page of heads with their states. To be called within one instant."""
     found, more = rows_of(reader.conn, query, cursor=cursor, limit=limit)
     kept = [(row[0], rows.head_from(row)) for row in found]

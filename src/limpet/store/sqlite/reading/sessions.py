@@ -164,7 +164,9 @@ class SessionReader:
             rows_ = [row for sid in found for row in conn.execute(SQL["forks_of"], sid[:1])]
         return tuple([Key(*row) for row in rows_])
 
-    def heads(self, query: Query, cursor: str | None, limit: int, *, with_states: bool) -> Page:
+    def heads(
+        self, query: Query, cursor: str | None, limit: int, *, with_states: bool
+    ) -> Page[Head]:
         from limpet.store.sqlite.reading import heads
 
         if not with_states:

@@ -1,11 +1,11 @@
 """The SQL of the SQLite store, in files beside this module.
 
 `queries.sql`, `feed.sql`, `live.sql`, `leases.sql`, `erasure.sql`, `blobs.sql`, `verify.sql`,
-`doctor.sql` and `schema.sql` hold named statements; the numbered files are migrations, and
-`live_schema.sql` makes the database of the live channel. A statement may have parts in braces:
-lists of columns, and the condition on event types. `SQL` has every statement with its usual parts;
-`compose` puts others in their place. Only pages of heads, whose filters vary, are built in
-`heads.py`.
+`doctor.sql`, `schema.sql` and `overview.sql` hold named statements; the numbered files are
+migrations, and `live_schema.sql` makes the database of the live channel. A statement may have parts
+in braces: lists of columns, and the condition on event types. `SQL` has every statement with its
+usual parts; `compose` puts others in their place. Only pages of heads, whose filters vary, are
+built in `heads.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _FILES: Final = (
     "verify",
     "doctor",
     "schema",
+    "overview",
 )
 _ALL_TYPES: Final = "TRUE"
 _PARTS: Final = {

@@ -42,9 +42,9 @@ async def _fill(store: Store) -> list[Head]:
     return [(await load(store, each)).head for each in keys]
 
 
-async def _pages(store: Store, query: Query, size: int = 5, **how: Any) -> list[Page]:
+async def _pages(store: Store, query: Query, size: int = 5, **how: Any) -> list[Page[Head]]:
     """Every page, as long as there is a cursor, even after an empty page."""
-    pages: list[Page] = []
+    pages: list[Page[Head]] = []
     cursor = None
     for _ in range(PAGES_MAX):
         pages.append(await store.heads(query, cursor=cursor, limit=size, **how))

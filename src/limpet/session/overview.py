@@ -1,0 +1,128 @@
+"""Looking after a store: who waits for an answer, and how many sessions there are of each kind.
+
+`lp.inbox` and `lp.status`. Both ask the store's indexes; only the requests of one page are read
+from their sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from limpet.errors import InvalidQuery
+from limpet.model import Key, described, to_time
+from limpet.model.facts.phases import PHASES, TERMINAL, Phase
+from limpet.model.facts.running.requests import Request, open_requests, requests_in
+from limpet.model.facts.running.runs import Status
+from limpet.model.facts.running.waiting import KINDS
+from limpet.session.arguments import check_limit, check_sessions
+from limpet.store import cursor as cursors
+from limpet.store.overview import AskedBy, Overview, Tally, WaitingQuery
+from limpet.store.protocol import Loaded, Page
+
+if TYPE_CHECKING:
+    from limpet.session.journal import Journal
+
+STATUS_SESSIONS_MAX: Final = 1_000_000  # that `lp.status` counts
+_STATUSES: Final[tuple[Status, ...]] = ("idle", "running", "rescheduling", "terminated")
+_READY: Final = ("due", "leased", "blocked", "dead", "held")
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A session that waits for the answer to a request, and since when."""
+
+    key: Key
+    request: Request
+    since: datetime
+    deadline: datetime | None = None  # then the request is answered by default
+
+
+class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How many sessions there are of each kind at one moment, by the store's clock.
+
+    Each session is in one of `leased`, `due`, `blocked`, `dead`, `held` and none of these (idle).
+    """
+
+    at: datetime
+    sessions: int
+    by_status: Mapping[Status, int]
+    by_phase: Mapping[Phase, int]
+    pending: int  # with unprocessed input
+    due: int  # can be claimed now: input, a wake timer, or an ended lease
+    leased: int
+    blocked: int  # a person, a tool or a child has to answer, or more is to be granted
+    dead: int  # dead letters: held until somebody requeues them
+    held: int  # to be retried later
+    complete: bool = True  # False: there are more than STATUS_SESSIONS_MAX, and these were counted
+
+
+async def inbox_page(
+    journal: Journal, query: WaitingQuery, *, limit: int, cursor: str | None
+) -> Page[Waiting]:
+    """One page of open requests, the oldest first. Raises InvalidQuery, InvalidCursor."""
+    store = _overview(journal)
+    if query.kind is not None and query.kind not in KINDS:
+        raise InvalidQuery(f"kind is one of {', '.join(KINDS)}, not {described(query.kind)}")
+    if query.user is not None and query.app is None:
+        raise InvalidQuery("a user belongs to an app: name the app too")
+    for text in (cursors.check_app(check_sessions(query.app)), query.user):
+        cursors.check_app(text)
+    after = None if cursor is None else cursors.read_waiting(cursor, query)
+    found, more = await store.waiting(query, limit=check_limit(limit), after=after)
+    keys = list(dict.fromkeys([asked.key for asked in found]))
+    loaded = dict(zip(keys, await journal.store.load_many(keys, tail=0), strict=True))
+    shown = [_waiting(asked, loaded[asked.key]) for asked in found]
+    page = tuple([waiting for waiting in shown if waiting is not None])
+    return Page(page, None if more is None else cursors.write_waiting(query, more))
+
+
+async def status_of(journal: Journal, app: str | None) -> StoreStatus:
+    """Count the sessions of a store, or of one app in it."""
+    app = cursors.check_app(check_sessions(app))
+    found = await _overview(journal).tally(app, limit=STATUS_SESSIONS_MAX + 1)
+    ready = {name: _sum([t for t in found if t.ready == name]) for name in _READY}
+    sessions = _sum(found)
+    return StoreStatus(
+        at=to_time(journal.store.now_us()),
+        sessions=min(sessions, STATUS_SESSIONS_MAX),
+        by_status={name: _sum([t for t in found if _status(t) == name]) for name in _STATUSES},
+        by_phase={name: _sum([t for t in found if t.phase == name]) for name in PHASES},
+        pending=_sum([t for t in found if t.has_input]),
+        complete=sessions <= STATUS_SESSIONS_MAX,
+        **ready,
+    )
+
+
+def _waiting(asked: AskedBy, loaded: Loaded | None) -> Waiting | None:
+    """The request with its text; None if it was answered meanwhile."""
+    if loaded is None:
+        return None
+    facts, seq = loaded.head.facts, asked.request.seq
+    ids = {id for id, request in requests_in(facts).items() if request.get("seq") == seq}
+    for request in open_requests(facts, loaded.texts):
+        if request.id in ids:
+            return Waiting(asked.key, request, to_time(asked.request.since_us), request.deadline)
+    return None
+
+
+def _status(tally: Tally) -> Status:
+    """As `s.status` says of each of them."""
+    if tally.phase in TERMINAL:
+        return "terminated"
+    if tally.ready == "leased":
+        return "running"
+    return "rescheduling" if tally.stop == "rescheduling" else "idle"
+
+
+def _sum(found: list[Tally] | tuple[Tally, ...]) -> int:
+    return sum([tally.sessions for tally in found])
+
+
+def _overview(journal: Journal) -> Overview:
+    store = journal.store
+    if not isinstance(store, Overview):
+        raise InvalidQuery("this store cannot list open requests or count sessions")
+    return store

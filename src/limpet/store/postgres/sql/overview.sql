@@ -1,0 +1,46 @@
+-- Overview: open requests by their labels, and counts of sessions.
+
+-- name: waiting
+-- The apps that have labels are few, and each is one step along the index; of each, one page.
+WITH RECURSIVE apps (app) AS (
+    SELECT coalesce($1::text, (SELECT min(app) FROM limpet.labels)) COLLATE "C"
+    UNION ALL
+    SELECT (SELECT min(l.app) FROM limpet.labels l WHERE l.app > a.app) COLLATE "C"
+    FROM apps a WHERE a.app IS NOT NULL AND $1::text IS NULL
+)
+SELECT p.name, p.value, p.sid, s.app, s.owner, s.id AS session_id FROM (
+    SELECT l.* FROM apps a CROSS JOIN LATERAL (
+        SELECT l.name, l.value, l.sid FROM limpet.labels l
+        WHERE l.app = a.app AND l.name >= '$asked:' AND l.name < '$asked;'
+          AND l.name >= $4 AND (l.name, l.sid) > ($4, $5)
+          AND ($2::text IS NULL OR l.owner = $2) AND ($3::text IS NULL OR l.value = $3)
+        ORDER BY l.name, l.sid LIMIT $6
+    ) l
+    WHERE a.app IS NOT NULL AND ($1::text IS NOT NULL OR a.app < '$' OR a.app >= '%')
+    ORDER BY l.name, l.sid LIMIT $6
+) p JOIN limpet.sessions s ON s.sid = p.sid
+ORDER BY p.name, p.sid
+
+-- name: tally
+-- What `model.readiness` says of each head, counted.
+SELECT phase, stop, ready, has_input, count(*) AS sessions FROM (
+    SELECT coalesce(s.facts ->> 'phase', 'active') AS phase,
+           coalesce(s.facts #>> '{run,stop}', '') AS stop,
+           coalesce((s.facts #>> '{inputs,pending}')::bigint, 0) > 0 AS has_input,
+           CASE
+               WHEN s.worker IS NOT NULL AND s.lease_us > n.now_us THEN 'leased'
+               WHEN coalesce(s.lease_us, s.due_us) <= n.now_us THEN 'due'
+               WHEN s.facts #> '{ending,held}' IS NOT NULL THEN 'dead'
+               WHEN coalesce(s.facts ->> 'phase', '') NOT IN ('completed', 'terminated')
+                   AND s.facts #> '{run,dead}' IS NOT NULL THEN 'dead'
+               WHEN coalesce(s.facts ->> 'phase', '') NOT IN ('completed', 'terminated')
+                   AND coalesce(s.facts #> '{run,paused}', s.facts #> '{run,needs}') IS NOT NULL
+                   THEN 'blocked'
+               WHEN s.lease_us IS NOT NULL THEN 'held'
+               WHEN s.due_us IS NOT NULL AND s.facts #>> '{run,stop}' = 'rescheduling' THEN 'held'
+               ELSE 'idle'
+           END AS ready
+    FROM limpet.sessions s CROSS JOIN (SELECT limpet.now_us() AS now_us) n
+    WHERE s.app >= $2 AND s.app <= $3 AND (s.app < '$' OR s.app >= '%')
+    LIMIT $1
+) t GROUP BY phase, stop, ready, has_input

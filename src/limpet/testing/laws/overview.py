@@ -1,0 +1,172 @@
+"""Overview: open requests are listed oldest first; sessions are counted by what they need."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import Protocol
+
+from limpet.model import Key, Prepared
+from limpet.model.facts.phases import transition
+from limpet.model.facts.running.requests import RequestKind, asked
+from limpet.model.facts.running.runs import failed, status_idle
+from limpet.model.readiness import readiness
+from limpet.store.leases import LeaseStore
+from limpet.store.overview import AskedBy, Overview, Tally, WaitingPlace, WaitingQuery
+from limpet.store.protocol import Query
+from limpet.testing.clock import FakeClock
+from limpet.testing.commits import ALL, add, create, draft, key, ready
+from limpet.testing.leases import FAR_US, claim, due
+
+A, B, C = key("a"), key("b", user="bob"), key("c", app="bank")
+SECOND = timedelta(seconds=1)
+_ALL = WaitingQuery()
+
+
+class OverviewStore(LeaseStore, Overview, Protocol):
+    """A store that also lists open requests and counts sessions."""
+
+
+def asking(id: str, kind: RequestKind = "approval") -> Prepared:
+    return ready(asked(id, kind, "refund", {"order": 1}, input_hash=""))
+
+
+def answer(id: str) -> Prepared:
+    data = {"request_id": id, "result": "allow"}
+    return draft("user.tool_confirmation", data, input=True)
+
+
+async def wait(store: OverviewStore, of: Key, *requests: Prepared) -> None:
+    """A session that waits for the answers to these requests."""
+    await create(store, of)
+    for request in requests:
+        await add(store, of, request)
+
+
+async def inbox(
+    store: OverviewStore, query: WaitingQuery = _ALL, *, size: int = 100
+) -> list[AskedBy]:
+    """Every open request, page after page."""
+    met: list[AskedBy] = []
+    after: WaitingPlace | None = None
+    while True:
+        page, after = await store.waiting(query, limit=size, after=after)
+        assert len(page) <= size
+        met += page
+        if after is None:
+            return met
+
+
+def seen(found: list[AskedBy]) -> list[tuple[str, int]]:
+    return [(asked.key.id, asked.request.seq) for asked in found]
+
+
+class OverviewLaws:
+    """For stores that list open requests and count sessions."""
+
+    async def test_open_requests_come_oldest_first(
+        self, store: OverviewStore, clock: FakeClock
+    ) -> None:
+        """Across sessions and apps, by the time of asking; a session with two is met twice."""
+        await wait(store, A, asking("a1"))
+        clock.advance(SECOND)
+        await wait(store, C, asking("c1", "question"))
+        clock.advance(SECOND)
+        await wait(store, B, asking("b1"))
+        clock.advance(SECOND)
+        await add(store, A, asking("a2", "question"))
+        await create(store, key("quiet"))
+        found = await inbox(store)
+        assert seen(found) == [("a", 2), ("c", 2), ("b", 2), ("a", 3)]
+        times = [each.request.since_us for each in found]
+        assert times == sorted(times)
+        assert min(times) > 0
+        assert [each.key for each in found] == [A, C, B, A]
+
+    async def test_open_requests_are_found_by_app_user_and_kind(self, store: OverviewStore) -> None:
+        """Each alone, and together."""
+        await wait(store, A, asking("a1"), asking("a2", "question"))
+        await wait(store, B, asking("b1", "question"))
+        await wait(store, C, asking("c1"))
+        of_shop = seen(await inbox(store, WaitingQuery(app="shop")))
+        assert sorted(of_shop) == [("a", 2), ("a", 3), ("b", 2)]
+        assert seen(await inbox(store, WaitingQuery(app="shop", user="bob"))) == [("b", 2)]
+        approvals = seen(await inbox(store, WaitingQuery(kind="approval")))
+        assert sorted(approvals) == [("a", 2), ("c", 2)]
+        both = WaitingQuery(app="shop", user="ada", kind="question")
+        assert seen(await inbox(store, both)) == [("a", 3)]
+        assert await inbox(store, WaitingQuery(app="nobody")) == []
+
+    async def test_paging_meets_every_open_request_once(self, store: OverviewStore) -> None:
+        """Whatever the size of a page, and while others are answered."""
+        for number in range(5):
+            await wait(store, key(f"s{number}"), asking("x"), asking("y", "question"))
+        whole = seen(await inbox(store))
+        assert len(set(whole)) == 10
+        for size in (1, 2, 3, 9, 10):
+            assert seen(await inbox(store, size=size)) == whole
+        page, after = await store.waiting(WaitingQuery(), limit=3)
+        await add(store, page[2].key, answer("x"))  # the place it ends at, or one before it
+        rest, _ = await store.waiting(WaitingQuery(), limit=100, after=after)
+        assert seen([*page, *rest]) == whole
+
+    async def test_an_answered_request_is_not_listed(self, store: OverviewStore) -> None:
+        """Nor one of a session that was interrupted, terminated or deleted."""
+        for of in (A, B, C, key("d")):
+            await wait(store, of, asking("x"), asking("y"))
+        await add(store, A, answer("x"))
+        left = seen(await inbox(store, WaitingQuery(app="shop", user="ada")))
+        assert sorted(left) == [("a", 3), ("d", 2), ("d", 3)]
+        await add(store, B, draft("user.interrupt", {}, input=True))
+        await add(store, C, ready(transition("active", "terminate")))
+        await store.delete(key("d"))
+        assert seen(await inbox(store)) == [("a", 3)]
+
+    async def test_sessions_are_counted_by_what_they_need(self, store: OverviewStore) -> None:
+        """As `readiness` says of the head of each: idle, due, leased, blocked, dead, held."""
+        await create(store, key("idle"))
+        await wait(store, key("paused"), asking("x"))
+        stop = status_idle("requires_action", blocked_on=["x"])
+        await add(store, key("paused"), ready(stop))
+        await create(store, key("dead"))
+        await add(store, key("dead"), ready(status_idle("retries_exhausted")))
+        await create(store, key("short"))
+        await add(store, key("short"), draft("session.budget_granted", {"cost_u": 1}))
+        await add(
+            store, key("short"), ready(status_idle("budget_reached", needs={"cost_u": 1_000_000}))
+        )
+        await due(store, key("leased"))
+        await claim(store)
+        await due(store, key("due"))
+        await due(store, key("later"), FAR_US)
+        await create(store, key("retried"))
+        again = failed("x", "x", 1, retry_us=FAR_US)
+        await add(store, key("retried"), ready(again), ready(status_idle("rescheduling")))
+        await create(store, key("ended"))
+        await add(store, key("ended"), ready(transition("active", "terminate")))
+        await create(store, C)
+        await add(store, C, draft("user.message", {"text": "hi"}, input=True))
+        await self._counts_agree(store, None)
+        await self._counts_agree(store, "shop")
+        await self._counts_agree(store, "bank")
+        assert {tally.ready for tally in await store.tally(None, limit=ALL)} == {
+            "idle",
+            "due",
+            "leased",
+            "blocked",
+            "dead",
+            "held",
+        }
+        assert sum([tally.sessions for tally in await store.tally(None, limit=3)]) == 3
+
+    async def _counts_agree(self, store: OverviewStore, app: str | None) -> None:
+        page = await store.heads(Query(app=app), cursor=None, limit=ALL)
+        counted = Counter(
+            [
+                (h.phase, h.facts.get("run", {}).get("stop", ""), readiness(h, now), h.pending > 0)
+                for now in [store.now_us()]
+                for h in page.items
+            ]
+        )
+        expected = {Tally(*kind, sessions=number) for kind, number in counted.items()}
+        assert set(await store.tally(app, limit=ALL)) == expected
