@@ -16,10 +16,10 @@
     │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   ├── SessionCorrupt · FollowerBehind · SessionSchemaViolation (a SchemaViolation too)
-    │   └── TurnError           Interrupted · TurnMismatch · TurnMisused · EffectFailed
-    │                           EffectUnknown · ToolDenied · ToolFailed · BudgetReached
-    │                           RequestNotFound · RequestAnswered · RequestMismatch
-    │                           ChildNotFound · ModelFailed
+    │   └── TurnError           Interrupted · TurnMismatch · TurnMisused · TurnUnderway
+    │                           EffectFailed · EffectUnknown · ToolDenied · ToolFailed
+    │                           BudgetReached · RequestNotFound · RequestAnswered
+    │                           RequestMismatch · ChildNotFound · ModelFailed
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
     │   ├── ScopeFull
@@ -704,6 +704,14 @@ class TurnMismatch(TurnError, code="turn.mismatch"):
 
 class TurnMisused(TurnError, InvalidInput, code="turn.misused", status=400, exit_code=2):
     """A turn was used after its end, or in a way that cannot be recorded."""
+
+
+class TurnUnderway(TurnError, code="turn.underway"):
+    """A session cannot be rewound while one of its turns runs or is paused."""
+
+    template = """{key} cannot be rewound while a turn of it runs or is paused. Interrupt the turn
+    with s.interrupt(), and rewind once it has ended."""
+    key: object
 
 
 class EffectFailed(TurnError, code="effect.failed"):

@@ -42,6 +42,10 @@ from limpet.session.wire import event_form, key_form, time_form
 _NOT_RUN: Final = 126  # from this exit code on, a command was not run or did not end by itself
 _DATA_CHARS_MAX: Final = 74  # below its row it fits a line of 80 columns
 _OP_CHARS_MAX: Final = 60
+KeepMessages = Annotated[
+    bool,
+    typer.Option("--keep-messages", help="Leave the conversation as it is: only state goes back."),
+]
 
 
 @command(HISTORY)
@@ -137,9 +141,11 @@ async def fork(
 
 
 @command(HISTORY)
-async def rewind(s: SessionToWrite, place: Place) -> CommandResult:
-    """Make the state of a session what it was, by one more event."""
-    return _rewound(await s.rewind(place))
+async def rewind(
+    s: SessionToWrite, place: Place, *, keep_messages: KeepMessages = False
+) -> CommandResult:
+    """Make state and conversation of a session what they were, by one more event."""
+    return _rewound(await s.rewind(place, messages=not keep_messages))
 
 
 @command(HISTORY)
@@ -184,6 +190,7 @@ async def checkpoint(
     fallback: Annotated[
         bool, typer.Option("--fallback", help="With --restore: an older one, if it is damaged.")
     ] = False,
+    keep_messages: KeepMessages = False,
     unpin: Annotated[
         int | None, typer.Option("--unpin", metavar="N", help="Unpin this one; make none.")
     ] = None,
@@ -197,7 +204,9 @@ async def checkpoint(
             return _checkpoints((await s.history.checkpoints(limit=1_000)).items)
         if restore is not None:
             chosen = await _checkpoint(s, restore)
-            return _rewound(await s.history.restore(chosen, fallback=fallback))
+            return _rewound(
+                await s.history.restore(chosen, fallback=fallback, messages=not keep_messages)
+            )
         if unpin is not None:
             await s.history.unpin(await _checkpoint(s, unpin))
             return CommandResult({}, [TextLine(f"checkpoint #{unpin} was unpinned.", "ok")])
@@ -235,9 +244,10 @@ def other_session(key: limpet.Key, text: str, user: str | None = None) -> limpet
 
 def _rewound(done: limpet.Rewound) -> CommandResult:
     event = None if done.event is None else event_form(done.event)
-    line = "nothing to do: the state is the same."
+    line = "nothing to do: state and conversation are the same."
     if done.event is not None:
-        line = f"rewound by event {done.event.seq}: {', '.join(done.restored)}."
+        restored = ", ".join(done.restored) or "the conversation"
+        line = f"rewound by event {done.event.seq}: {restored}."
     lines = [TextLine(line, "ok")]
     if done.left:
         names = ", ".join(done.left)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import Any, Final
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
 from limpet.model import EMPTY, Draft, Event, Trace, described, ops as op, to_us, traced
@@ -17,7 +18,7 @@ from limpet.model.facts.running import budgets, steps
 from limpet.model.facts.running.budgets import Budget, Share
 from limpet.model.facts.running.requests import ANSWERS
 from limpet.model.facts.running.revisits import Revisit, RevisitPriority, revisit_set
-from limpet.model.facts.running.runs import INTERRUPT
+from limpet.model.facts.running.runs import INTERRUPT, turn_in
 from limpet.model.facts.running.setup import usable_tools
 from limpet.model.facts.running.steps import step_recorded
 from limpet.model.limits import REVISITS_PER_TURN_MAX
@@ -31,7 +32,10 @@ from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import tool, tools_of
 from limpet.runtime.tool_call import ToolUseCall, strictest_of
 from limpet.runtime.turn_log import args_hash, identity, result_of
+from limpet.session.conversing.context import Context, Count, Summarize, compile_context
+from limpet.session.conversing.conversation import TurnConversation
 from limpet.session.conversing.shapes import Shape, safe_name
+from limpet.session.conversing.timeline import TurnInputs
 from limpet.session.life.tools import Tool, ToolUse
 from limpet.session.runs.learnings import Learning, LearningKind, learn, learning_of
 from limpet.session.runs.setup import (
@@ -42,9 +46,6 @@ from limpet.session.runs.setup import (
 )
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
-
-if TYPE_CHECKING:
-    from limpet.session.conversing.context import Context, Count, Summarize
 
 _NONE: Final[Mapping[str, Any]] = {}
 _PIECE: Final = ("text", "usage", "cost", "model")  # of a stream
@@ -60,12 +61,14 @@ class Turn:
         inputs: Sequence[Event] = (),
         revisits: Sequence[Revisit] = (),
         note: str | None = None,
+        redirect: int | None = None,
     ) -> None:
         self.run = run  # of the package, for the calls below
         self.id, self.wake_id, self.attempt = run.id, run.wake_id, run.attempt
         self.inputs, self.revisits = inputs, revisits
         # What a person said when they interrupted the turn before: then it has no inputs.
         self.note = note
+        self._redirect = redirect  # the seq of that interrupt
         self.revisits_set: list[Draft] = []  # for the closing commit
         registry = writer_of(run.session).journal.lifecycle(run.session.app).tools
         self._use = ToolUse(run.session, registry)
@@ -464,16 +467,32 @@ class Turn:
         summarize: Summarize | None = None,
         correlation_id: str | None = None,
     ) -> Context:
-        """Return the conversation so far, for a model: see Session.context."""
-        return await self.session.context(
+        """Return the conversation for a model as it stands now: see Session.context.
+
+        Inputs that wait for another turn are left out. The log is read once in a run of the turn:
+        each further call reads only what was recorded since.
+        """
+        messages = await self._conversation.messages(correlation_id)
+        return await compile_context(
+            self.session.key,
+            messages,
             tokens=tokens,
             shape=shape,
             count=count,
             system=system,
             pinned=pinned,
             summarize=summarize,
-            correlation_id=correlation_id,
         )
+
+    @cached_property
+    def _conversation(self) -> TurnConversation:
+        under_way = turn_in(self.session.head.facts)
+        began = self.session.version
+        if under_way is not None and under_way["id"] == self.id:
+            began = under_way["from"]
+        seqs = {event.seq for event in self.inputs}
+        seqs |= set() if self._redirect is None else {self._redirect}
+        return TurnConversation(self.session.read, TurnInputs(self.id, frozenset(seqs)), began)
 
     def reserve(self, *, cost: float | None = None, tokens: int | None = None) -> Reservation:
         """Set a part of the budget aside: `async with turn.reserve(cost=0.1) as r: …; r.settle()`.

@@ -279,7 +279,13 @@ class Wake:
         )
         said = None if start.redirect is None else start.redirect.data
         note = None if said is None else said["note"]
-        turn = Turn(run, inputs=start.inputs, revisits=start.revisits, note=note)
+        turn = Turn(
+            run,
+            inputs=start.inputs,
+            revisits=start.revisits,
+            note=note,
+            redirect=None if start.redirect is None else start.redirect.seq,
+        )
         log.on_commit = self._check_interrupts
         error = await self._drive(turn)
         return await self._close(log, start, await self._end_of(turn, start, error), error)
@@ -859,7 +865,8 @@ def _closing_drafts(
 def _left_open(log: TurnLog, start: WakeStart, end: WakeEnd) -> list[Draft]:
     """An outcome for whatever the run has left open, unless it waits for an answer."""
     records, facts = start.records, log.session.head.facts
-    has_begun_any = records.effects or records.asked or "budget" in facts  # most turns have not
+    # Most turns have nothing that could be open.
+    has_begun_any = records.effects or records.asked or records.calls or "budget" in facts
     if not has_begun_any or end.stop_reason == "requires_action":
         return []
     why = end.error or "the turn ended"

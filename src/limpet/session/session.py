@@ -37,7 +37,7 @@ from limpet.model.facts.running.requests import (
 )
 from limpet.model.facts.running.runs import INTERRUPT, Status, StopReason, run_in
 from limpet.model.facts.schema import drafted
-from limpet.model.limits import ID_CHARS_MAX, PAGE_MAX
+from limpet.model.limits import ID_CHARS_MAX
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
@@ -58,7 +58,7 @@ from limpet.session.arguments import (
 )
 from limpet.session.blobs import SessionBlobs
 from limpet.session.cached_state import CachedState
-from limpet.session.conversing.conversation import messages_in
+from limpet.session.conversing.conversation import read_messages
 from limpet.session.history.checkpoint_log import CheckpointRef
 from limpet.session.history.history import SessionHistory
 from limpet.session.history.point_in_time import When, fold_of, head_now
@@ -347,20 +347,15 @@ class Session(Generic[S]):
         """The whole conversation, the oldest message first; or one of several that the session
         holds: what was recorded with this correlation_id.
 
-        Valid for every model: each tool call is followed by exactly one outcome. A call whose
-        outcome was never recorded has one that says it was interrupted. What the adapter of a
-        framework recorded reads the same; what was popped, cleared or rewound there is left out.
+        What was said to and by the model: messages, the calls that it made, and their results.
+        Approvals, questions of a turn and of the runtime are not part of it. Valid for every
+        model: each call is followed by exactly one result. A call whose result was never recorded
+        has one that says it was interrupted. A message that came while a turn ran stands where the
+        turn that took it up begins; until then, at the end. What a rewind took back is left out.
+        What the adapter of a framework recorded reads the same; what was popped, cleared or
+        rewound there is left out.
         """
-        from limpet.session.conversing.entries import TYPES
-
-        events: list[Event] = []
-        after = 0
-        while page := await self.read(after=after, limit=PAGE_MAX, types=TYPES):
-            events += page
-            after = page[-1].seq
-        if correlation_id is not None:
-            events = [event for event in events if event.correlation_id == correlation_id]
-        return messages_in(events)
+        return await read_messages(self.read, correlation_id)
 
     async def context(
         self,
@@ -714,18 +709,26 @@ class Session(Generic[S]):
         writer_of(fork).known.begin(made, drafts)
         return fork
 
-    async def rewind(self, when: When, *, actor: str | None = None) -> Rewound:
+    async def rewind(
+        self, when: When, *, messages: bool = True, actor: str | None = None
+    ) -> Rewound:
         """Make the state what it was at a place in the history, by one event; nothing is deleted.
 
         The session's own fields become exactly those of then. An app: or user: name that only this
         session changed since goes back to what it was before; those that another session changed
-        too are left, and named in `left`. Labels, timers, inputs and phase stay. If the state is
-        the same nothing is recorded. A rewind can be rewound.
+        too are left, and named in `left`. Labels, timers, inputs and phase stay. The conversation
+        goes back too: `messages` and `context` leave out what lies between `when` and the rewind,
+        unless messages=False. An input that is still pending is shown once a turn takes it up. If
+        state and conversation are the same nothing is recorded. A rewind can be rewound. Raises
+        TurnUnderway while a turn runs or is paused: interrupt it first.
         """
         from limpet.session.history.rewind import rewind
 
+        check_flag("messages", messages)
         fold = await fold_of(self._writer, when)
-        return await rewind(self._writer, fold, actor=self._acting(actor), data={})
+        return await rewind(
+            self._writer, fold, actor=self._acting(actor), data={}, messages=messages
+        )
 
     async def merge(
         self,

@@ -1,23 +1,30 @@
-"""The conversation in a log: its messages in an order that every model accepts.
+"""The conversation in a log: what was said to and by the model, as every model accepts it.
 
-The log is read and left as it is. Each call of a tool is followed by its outcome, wherever that was
-recorded; a call without one gets a synthetic outcome that says so. What has no text, or cannot be
-read, is left out. How messages look in the form of an API is in `shapes`.
+This is the one place that decides what a model sees: messages, the calls that it made, and their
+results. What the runtime asks people (approvals, questions, unknown effects, mismatches) is not
+part of it, unless it is about a call that the model made; then the call is shown once, with its one
+result. The log is read and left as it is. A call without a result gets a synthetic one that says
+so. What has no text, or cannot be read, is left out. How messages look in the form of an API is in
+`shapes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from limpet.model import EMPTY, Event
+from limpet.model.facts.running.requests import ANSWERS
+from limpet.model.limits import PAGE_MAX
 from limpet.session.conversing.message import Entry, Message, Part, Role
 
 if TYPE_CHECKING:
-    pass
+    from limpet.session.conversing.timeline import TurnInputs
 
 USES: Final = ("agent.tool_use", "agent.custom_tool_use")
-RESULTS: Final = ("agent.tool_result", "user.custom_tool_result")
+CUSTOM_RESULT: Final = "user.custom_tool_result"
+RESULTS: Final = ("agent.tool_result", CUSTOM_RESULT)
+MESSAGE: Final = "agent.message"
 CONFIRMATION: Final = "user.tool_confirmation"
 INTERRUPT: Final = "user.interrupt"
 OUTCOME: Final = "user.define_outcome"
@@ -27,59 +34,151 @@ _OURS: Final = ("tool_use", "tool_result")  # calls are recorded as events, not 
 _ROLES: Final[Mapping[str, Role]] = {"user": "user", "system": "system"}
 
 
-def messages_in(events: Sequence[Event]) -> list[Message]:
-    """The messages of a log, or of a part of it, in an order that every model accepts."""
+ReadEvents: TypeAlias = Callable[..., Awaitable[Sequence[Event]]]  # Session.read
+
+
+def messages_in(events: Sequence[Event], turn: TurnInputs | None = None) -> list[Message]:
+    """Return the messages of a log, or of a part of it, in an order that every model accepts; for a
+    model call, what its `turn` knows of."""
     from limpet.session.conversing.entries import entries_of
 
-    entries = entries_of(events)
+    entries = entries_of(events, turn)
     outcomes = _Outcomes(entries)
-    found: list[Message] = []
-    calls: list[int] = []  # the places of those whose outcomes come next
+    messages: list[Message] = []
+    calls: dict[str, int] = {}  # the places of those whose outcomes come next
     seen: set[str] = set()
+    native: Mapping[str, Any] | None = None  # of a message without text: its first call has it
 
     def settle() -> None:
-        found.extend(outcomes.of(place, entries[place]) for place in calls)
+        messages.extend([outcomes.of(place, entries[place]) for place in calls.values()])
         calls.clear()
 
     for place, entry in enumerate(entries):
+        id = request_id(entry)
         if entry.type in USES:
-            if (id := request_id(entry)) not in seen:  # the same call recorded again
+            if "awaits" not in entry.data and id not in seen:  # the same call recorded again
                 seen.add(id)
-                found.append(Message("assistant", (_call(entry),), entry.event))
-                calls.append(place)
+                messages.append(Message("assistant", (_call(entry),), entry.event, native=native))
+                native = None
+                calls[id] = place
         elif entry.type in RESULTS:
+            if id in calls:
+                settle()
+        elif (message := _said(entry)) is not None or entry.type == MESSAGE:
             settle()
-        elif (message := _said(entry)) is not None:
-            settle()
-            found.append(message)
+            native = None if message is not None else _native(entry)
+            messages += () if message is None else (message,)
     settle()
-    return found
+    return messages
 
 
-def request_id(entry: Entry) -> str:
+async def read_messages(read: ReadEvents, correlation_id: str | None) -> list[Message]:
+    """Read the conversation of a session, or one of several that it holds."""
+    return messages_in(_recorded_with(await read_spoken(read, 0), correlation_id))
+
+
+async def read_spoken(read: ReadEvents, after: int) -> list[Event]:
+    """Read the events after a seq that say something in the conversation, or order it."""
+    from limpet.session.conversing.entries import TYPES
+
+    events: list[Event] = []
+    while page := await read(after=after, limit=PAGE_MAX, types=TYPES):
+        events += page
+        after = page[-1].seq
+    return events
+
+
+class TurnConversation:
+    """The conversation as the model calls of one turn see it.
+
+    Each call reads only what was recorded since the one before. What was said before the turn began
+    does not change meanwhile, so its messages are kept.
+    """
+
+    def __init__(self, read: ReadEvents, turn: TurnInputs, began: int) -> None:
+        """`began` is the seq before the turn's first event."""
+        self._read, self._turn, self._began = read, turn, began
+        self._events: list[Event] = []
+        self._before: dict[str | None, list[Message]] = {}  # by correlation id
+
+    async def messages(self, correlation_id: str | None = None) -> list[Message]:
+        """Return the messages as they stand now."""
+        new = await read_spoken(self._read, self._events[-1].seq if self._events else 0)
+        last = self._events[-1].seq if self._events else 0  # another call may have read meanwhile
+        self._events += [event for event in new if event.seq > last]
+        events = _recorded_with(self._events, correlation_id)
+        own = [event for event in events if event.seq > self._began]
+        if _reaches_back(own):
+            return messages_in(events, self._turn)
+        if correlation_id not in self._before:
+            earlier = events[: len(events) - len(own)]
+            self._before[correlation_id] = messages_in(earlier, self._turn)
+        return [*self._before[correlation_id], *messages_in(own, self._turn)]
+
+
+def _reaches_back(events: Sequence[Event]) -> bool:
+    """True if the messages of earlier events may change by these."""
+    from limpet.session.conversing.entries import changes_earlier
+
+    calls = {request_id(e) for e in events if e.type in USES and isinstance(e.data, Mapping)}
+    for event in events:
+        if changes_earlier(event):
+            return True
+        is_result = event.type in RESULTS and isinstance(event.data, Mapping)
+        if is_result and request_id(event) not in calls:
+            return True
+    return False
+
+
+def _recorded_with(events: list[Event], correlation_id: str | None) -> list[Event]:
+    if correlation_id is None:
+        return events
+    from limpet.session.conversing.timeline import STRUCTURE
+
+    return [e for e in events if e.correlation_id == correlation_id or e.type in STRUCTURE]
+
+
+def request_id(of: Entry | Event) -> str:
     """By which a call and its outcome are matched."""
-    found = entry.data.get("request_id")
-    return found if isinstance(found, str) and found else entry.event.id
+    id = of.data.get("request_id")
+    event_id: str = of.id if isinstance(of, Event) else of.event.id
+    return id if isinstance(id, str) and id else event_id
 
 
 class _Outcomes:
-    """What became of each call: its first result after it, a refusal, or nothing that is known."""
+    """What became of each call: its first result after it, a refusal, or nothing that is known.
+
+    Of a call that the runtime has asked about, an answer is not a result: the runtime records that
+    itself. Only where it died before, what a client answered is the result of its own tool.
+    """
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._results: dict[str, list[tuple[int, Entry]]] = {}
+        self._answers: dict[str, list[tuple[int, Entry]]] = {}
         self._refusals: dict[str, list[tuple[int, Entry]]] = {}
+        asked = {
+            request_id(e): e.data["awaits"]
+            for e in entries
+            if e.type in USES and "awaits" in e.data
+        }
         for place, entry in enumerate(entries):
-            if entry.type in RESULTS:
-                self._results.setdefault(request_id(entry), []).append((place, entry))
+            id = request_id(entry)
+            if entry.type == CUSTOM_RESULT and id in asked:
+                if asked[id] == "question":
+                    self._answers.setdefault(id, []).append((place, entry))
+            elif entry.type in RESULTS:
+                self._results.setdefault(id, []).append((place, entry))
             elif entry.type == CONFIRMATION and entry.data.get("allow") is False:
-                self._refusals.setdefault(request_id(entry), []).append((place, entry))
+                self._refusals.setdefault(id, []).append((place, entry))
 
     def of(self, place: int, call: Entry) -> Message:
-        result = _first_after(place, self._results.get(request_id(call), ()))
+        id = request_id(call)
+        result = _first_after(place, self._results.get(id, ()))
+        result = result or _first_after(place, self._answers.get(id, ()))
         if result is not None:
             data, error = result.data, result.data.get("is_error")
             return self._message(call, data.get("output"), result.event, error=error)
-        refusal = _first_after(place, self._refusals.get(request_id(call), ()))
+        refusal = _first_after(place, self._refusals.get(id, ()))
         if refusal is None:
             return self._message(call, UNKNOWN, call.event, error=True, synthetic=True)
         note = refusal.data.get("note")
@@ -100,8 +199,12 @@ def _first_after(place: int, found: Iterable[tuple[int, Entry]]) -> Entry | None
 
 def _call(entry: Entry) -> Part:
     given = entry.data.get("input", EMPTY)
-    part = {"type": "tool_use", "request_id": request_id(entry), "name": _name(entry)}
-    return {**part, "input": given if isinstance(given, Mapping) else {"input": given}}
+    part: dict[str, Any] = {"type": "tool_use", "request_id": request_id(entry)}
+    part["name"] = _name(entry)
+    part["input"] = given if isinstance(given, Mapping) else {"input": given}
+    if isinstance(signature := entry.data.get("signature"), str) and signature:
+        part["signature"] = signature
+    return part
 
 
 def _name(entry: Entry) -> str:
@@ -112,12 +215,20 @@ def _name(entry: Entry) -> str:
 def _said(entry: Entry) -> Message | None:
     """What an entry says in the conversation; None: nothing."""
     family = entry.type.partition(".")[0]
-    role = "assistant" if entry.type == "agent.message" else _ROLES.get(family)
-    if role is None or entry.type == CONFIRMATION:
+    role = "assistant" if entry.type == MESSAGE else _ROLES.get(family)
+    if role is None or entry.type in ANSWERS:
         return None
     special = _SPECIAL.get(entry.type)
     parts = _parts(entry.data) if special is None else _parts({"text": special(entry.data)})
-    return Message(role, parts, entry.event) if parts else None
+    return Message(role, parts, entry.event, native=_native(entry)) if parts else None
+
+
+def _native(entry: Entry) -> Mapping[str, Any] | None:
+    """What the provider wants back with a message of its model."""
+    native = entry.data.get("native") if entry.type == MESSAGE else None
+    if not isinstance(native, Mapping) or not isinstance(native.get("items"), (list, tuple)):
+        return None
+    return native
 
 
 def _parts(data: Mapping[str, Any]) -> tuple[Part, ...]:

@@ -1,9 +1,9 @@
 """What a log says in the conversation, entry by entry, in the words of our vocabulary.
 
-Most events say one thing and are an entry as they stand. What the adapters of frameworks recorded
-about the conversation is followed here: items that were popped or cleared from view, invocations
-that google-adk rewound, and the messages in the state of a LangGraph thread. Pure: nothing is read,
-and no framework is needed.
+Most events say one thing and are an entry as they stand, in the order of the `timeline`. What the
+adapters of frameworks recorded about the conversation is followed here: items that were popped or
+cleared from view, invocations that google-adk rewound, and the messages in the state of a LangGraph
+thread. Pure: nothing is read, and no framework is needed.
 """
 
 from __future__ import annotations
@@ -14,36 +14,46 @@ from typing import Any, Final
 import msgspec
 
 from limpet.model import Event
+from limpet.model.facts.history import REWOUND
 from limpet.session.conversing.message import Entry
+from limpet.session.conversing.timeline import STRUCTURE, TurnInputs, in_view, timeline
 
 POPPED: Final = "view.popped"
 CLEARED: Final = "view.cleared"
 GRAPHS: Final = "langgraph."
-TYPES: Final = ("user.*", "system.*", "agent.*", "view.*", "adk.*", f"{GRAPHS}*")
+TYPES: Final = ("user.*", "system.*", "agent.*", "view.*", "adk.*", f"{GRAPHS}*", *STRUCTURE)
 # What one pop takes out of view.
 _MESSAGES: Final = ("user.message", "system.message", "agent.message")
 _ITEMS: Final = (*_MESSAGES, "agent.tool_use", "agent.tool_result", "agent.item")
 _ADK: Final = "adk"  # of an event's data: the event of google-adk, as JSON text
+_ADK_EVENT: Final = "adk.event"
 _REWIND: Final = "rewind_before_invocation_id"
 
 
-def entries_of(events: Sequence[Event]) -> list[Entry]:
-    """What is in view of a log, or of a part of it, and can be read."""
+def entries_of(events: Sequence[Event], turn: TurnInputs | None = None) -> list[Entry]:
+    """Return what is in view of a log, or of a part of it, and can be read; for a model call, what
+    its `turn` knows of."""
     graphs = [event for event in events if event.type.startswith(GRAPHS)]
     spoken = [event for event in events if not event.type.startswith(GRAPHS)]
-    found = [
+    entries = [
         Entry(event.type, _opened(event), event)
-        for event in _in_view(spoken)
+        for event in _not_popped(timeline(spoken, turn))
         if isinstance(event.data, Mapping)
     ]
     if not graphs:
-        return found
+        return entries
     from limpet.session.conversing.graphs import entries_of_thread  # most logs have none
 
-    return _merged(found, entries_of_thread(graphs))
+    shown = {event.seq for event in in_view(events)}
+    return _merged(entries, entries_of_thread(graphs, shown))
 
 
-def _in_view(events: Sequence[Event]) -> list[Event]:
+def changes_earlier(event: Event) -> bool:
+    """True if an event may change what earlier ones say in the conversation."""
+    return event.type in (POPPED, CLEARED, REWOUND, _ADK_EVENT) or event.type.startswith(GRAPHS)
+
+
+def _not_popped(events: Sequence[Event]) -> list[Event]:
     """What no later event took out of view. One that cannot be read has its place, too."""
     shown: list[Event] = []
     for event in events:
@@ -62,13 +72,14 @@ def _in_view(events: Sequence[Event]) -> list[Event]:
 
 
 def _merged(native: list[Entry], graph: list[Entry]) -> list[Entry]:
-    """Both in the order of the log. The messages of a thread stay in the order of their list."""
-    places, newest = [], 0
-    for entry in graph:
-        newest = max(newest, entry.event.seq)
-        places.append((newest, entry))
-    placed = [*places, *[(entry.event.seq, entry) for entry in native]]
-    return [entry for _, entry in sorted(placed, key=lambda pair: pair[0])]
+    """Both in the order of the log. Those of either stay in the order of their list."""
+    places: list[tuple[int, Entry]] = []
+    for entries in (graph, native):
+        newest = 0
+        for entry in entries:
+            newest = max(newest, entry.event.seq)
+            places.append((newest, entry))
+    return [entry for _, entry in sorted(places, key=lambda pair: pair[0])]
 
 
 # --- google-adk ---------------------------------------------------------------------------------
@@ -76,7 +87,7 @@ def _merged(native: list[Entry], graph: list[Entry]) -> list[Entry]:
 
 def _rewound(event: Event) -> str | None:
     """The invocation before which google-adk went back, with all that came after it."""
-    if event.type != "adk.event" or not isinstance(event.data, Mapping):
+    if event.type != _ADK_EVENT or not isinstance(event.data, Mapping):
         return None
     text = event.data.get(_ADK)
     if not isinstance(text, str) or _REWIND not in text:

@@ -8,7 +8,7 @@ no LangGraph, and leaves out what cannot be read. docs/langgraph.md describes th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from limpet.model import EMPTY, Event
@@ -48,10 +48,13 @@ class _Step(NamedTuple):
         return str(self.event.data.get("checkpoint", self.event.cause))
 
 
-def entries_of_thread(events: Iterable[Event]) -> list[Entry]:
-    """What the newest checkpoint that can be read holds as its conversation."""
+def entries_of_thread(events: Iterable[Event], shown: Collection[int]) -> list[Entry]:
+    """What the newest checkpoint that can be read holds as its conversation; of those whose seqs
+    are in `shown`, if a rewind has taken others out of view."""
     thread = _Thread(events)
     for newest in reversed(thread.checkpoints()):
+        if newest.event.seq not in shown:
+            continue
         try:
             items = thread.conversation(newest)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):

@@ -17,14 +17,16 @@ class Message(msgspec.Struct, frozen=True):
     """One message: who speaks, what is said, and the event that recorded it.
 
     Parts are {type: text | image | file | data, …} as recorded, {type: "tool_use", request_id,
-    name, input} and {type: "tool_result", request_id, name, output, is_error}. The event of a
-    synthetic outcome is that of the call.
+    name, input, signature?} and {type: "tool_result", request_id, name, output, is_error}. The
+    event of a synthetic outcome is that of the call. `native` is what the provider wants back with
+    it, in its own `shape`: {shape, items}, such as signed blocks of thinking.
     """
 
     role: Role
     parts: tuple[Part, ...]
     event: Event
     synthetic: bool = False
+    native: Mapping[str, Any] | None = None
 
     @property
     def text(self) -> str:

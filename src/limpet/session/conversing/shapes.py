@@ -20,6 +20,8 @@ Shape: TypeAlias = Literal["openai", "openai-responses", "anthropic", "gemini"]
 Rendered: TypeAlias = tuple[str, list[dict[str, Any]]]  # the system text, and the messages
 SHAPES: Final[tuple[Shape, ...]] = Shape.__args__  # type: ignore[attr-defined]  # a Literal
 BEGINNING: Final = "(What was said before is left out.)"
+_THINKING: Final = ("thinking", "redacted_thinking")
+_REASONING: Final = ("reasoning",)
 _CHARS: Final = 40  # of an id: the shortest that an API allows
 _NAME_CHARS: Final = 64
 _UNFIT: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -35,6 +37,22 @@ def text_of(value: Any) -> str:
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()
+
+
+def _native_items(shape: Shape, message: Message, types: Sequence[str]) -> list[dict[str, Any]]:
+    """What a provider wants back with a message, if this is its API: items of these types."""
+    native = message.native
+    if native is None or native.get("shape") != shape:
+        return []
+    items = [item for item in native["items"] if isinstance(item, Mapping)]
+    return [_thawed(item) for item in items if item.get("type") in types]
+
+
+def _thawed(value: Any) -> Any:
+    """A plain copy of a stored value: the clients of providers change what they are given."""
+    if isinstance(value, Mapping):
+        return {name: _thawed(each) for name, each in value.items()}
+    return [_thawed(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def safe_id(id: str) -> str:
@@ -126,10 +144,12 @@ def _openai_part(part: Part, text: str, image: str) -> dict[str, Any]:
 
 
 def _responses(system: str, messages: Sequence[Message]) -> Rendered:
-    """The Responses API: a list of items, calls and outcomes among them."""
+    """The Responses API: a list of items, calls and outcomes among them. Items of reasoning stand
+    before what the model said or called after them."""
     out: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
     for message in messages:
         part = message.parts[0]
+        out += _native_items("openai-responses", message, _REASONING)
         if part["type"] == "tool_use":
             call = {"type": "function_call", "call_id": safe_id(part["request_id"])}
             call |= {"name": safe_name(part["name"]), "arguments": text_of(part["input"])}
@@ -154,13 +174,18 @@ def _output_text(part: Part) -> str:
 
 
 def _anthropic(system: str, messages: Sequence[Message]) -> Rendered:
-    """Messages. Roles take turns; outcomes come first in the user's turn after their calls."""
+    """Messages. Roles take turns; outcomes come first in the user's turn after their calls, and
+    signed thinking first in the model's."""
     system, rest = _opening(system, messages)
     out: list[dict[str, Any]] = []
     for message in rest:
         role = "assistant" if message.role == "assistant" else "user"
         blocks = [_anthropic_block(message, part) for part in message.parts]
         _take_turn(out, role, "content", blocks)
+        if thoughts := _native_items("anthropic", message, _THINKING):
+            content = out[-1]["content"]
+            before = [block for block in content if block["type"] in _THINKING]
+            content[len(before) : len(before)] = thoughts
     _begin_with_user(out, "content", {"type": "text", "text": BEGINNING})
     if out and out[-1]["role"] == "assistant" and out[-1]["content"][-1]["type"] == "text":
         last = out[-1]["content"][-1]  # the model goes on from here: it may not end in a space
@@ -171,10 +196,11 @@ def _anthropic(system: str, messages: Sequence[Message]) -> Rendered:
 def _anthropic_block(message: Message, part: Part) -> dict[str, Any]:
     if part["type"] == "tool_use" and message.role == "assistant":
         made = {"type": "tool_use", "id": safe_id(part["request_id"])}
-        return {**made, "name": safe_name(part["name"]), "input": part["input"]}
+        return {**made, "name": safe_name(part["name"]), "input": _thawed(part["input"])}
     if message.role == "tool":
         done = {"type": "tool_result", "tool_use_id": safe_id(part["request_id"])}
-        done["content"] = text_of(part["output"]) or "(nothing)"
+        said = text_of(part["output"])
+        done["content"] = said if said.strip() else "(nothing)"
         return {**done, "is_error": True} if part["is_error"] else done
     source = _source(part) if message.role == "user" else None
     if source is None:
@@ -207,9 +233,11 @@ def _gemini(system: str, messages: Sequence[Message]) -> Rendered:
 
 def _gemini_part(message: Message, part: Part) -> dict[str, Any]:
     if part["type"] == "tool_use" and message.role == "assistant":
-        return {"functionCall": {"name": safe_name(part["name"]), "args": part["input"]}}
+        made = {"functionCall": {"name": safe_name(part["name"]), "args": _thawed(part["input"])}}
+        signed = part.get("signature")
+        return made if signed is None else {**made, "thoughtSignature": signed}
     if message.role == "tool":
-        said = {"error" if part["is_error"] else "output": part["output"]}
+        said = {"error" if part["is_error"] else "output": _thawed(part["output"])}
         return {"functionResponse": {"name": safe_name(part["name"]), "response": said}}
     source = _source(part) if message.role == "user" else None
     if source is None:

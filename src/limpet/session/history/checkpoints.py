@@ -147,7 +147,7 @@ async def unpin(writer: Writer, ref: CheckpointRef, actor: str | None) -> None:
 
 
 async def restore(
-    writer: Writer, ref: CheckpointRef, *, fallback: bool, actor: str | None
+    writer: Writer, ref: CheckpointRef, *, fallback: bool, messages: bool, actor: str | None
 ) -> Rewound:
     """Verify a checkpoint, then rewind to it; if it fails and may, to the full one before it.
 
@@ -158,7 +158,9 @@ async def restore(
 
     found = await find_trusted(writer, ref, fallback=fallback)
     damaged = fallback or found.by_tier
-    return await rewind(writer, found.fold, actor=actor, data=found.data, damaged=damaged)
+    return await rewind(
+        writer, found.fold, actor=actor, data=found.data, messages=messages, damaged=damaged
+    )
 
 
 async def find_trusted(writer: Writer, ref: CheckpointRef, *, fallback: bool) -> TrustedCheckpoint:

@@ -114,16 +114,28 @@ class SessionHistory(Generic[S]):
         return await list_checkpoints(self._writer, check_limit(limit), cursor)
 
     async def restore(
-        self, ref: CheckpointRef, *, fallback: bool = False, actor: str | None = None
+        self,
+        ref: CheckpointRef,
+        *,
+        fallback: bool = False,
+        messages: bool = True,
+        actor: str | None = None,
     ) -> Rewound:
-        """Verify a checkpoint, then rewind to it.
+        """Verify a checkpoint, then rewind to it: see Session.rewind for `messages`.
 
         If it cannot be trusted: CheckpointIntegrity, or with `fallback` the full checkpoint before
         it that can. Either way the state is one that the log gives. Raises NoCheckpoint,
-        NoFullCheckpoint; InvalidInput if it is of another session.
+        NoFullCheckpoint; TurnUnderway; InvalidInput if it is of another session.
         """
         check_flag("fallback", fallback)
-        return await restore(self._writer, ref, fallback=fallback, actor=self._writer.named(actor))
+        check_flag("messages", messages)
+        return await restore(
+            self._writer,
+            ref,
+            fallback=fallback,
+            messages=messages,
+            actor=self._writer.named(actor),
+        )
 
     async def unpin(self, ref: CheckpointRef, *, actor: str | None = None) -> None:
         """Unpin a checkpoint: it is no longer listed, and its kept state is freed.

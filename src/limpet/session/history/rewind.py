@@ -1,7 +1,8 @@
 """Rewind: one event that makes the state what it was. Nothing is deleted, so it can be rewound.
 
 The session's own fields become exactly those of then. An app: or user: name goes back to what it
-was before this session first changed it, but only if no other session changed it since.
+was before this session first changed it, but only if no other session changed it since. The event
+also says whether the conversation goes back: what `messages` and `context` then leave out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from limpet.errors import SessionConflict, SessionCorrupt, SessionTyped
+from limpet.errors import SessionConflict, SessionCorrupt, SessionTyped, TurnUnderway
 from limpet.model import (
     Delete,
     Event,
@@ -21,11 +22,15 @@ from limpet.model import (
     PlainOp,
     Set,
     checksum,
+    is_leased,
     same,
     scope_of,
 )
 from limpet.model.facts.history import rewound
+from limpet.model.facts.running.runs import is_interrupted, turn_in
 from limpet.model.limits import PAGE_MAX
+from limpet.session.conversing.conversation import read_spoken
+from limpet.session.conversing.timeline import STRUCTURE, in_view
 from limpet.session.history.point_in_time import fields_of
 from limpet.session.typing.upgrade import ops_between
 from limpet.session.writer import Writer
@@ -35,7 +40,7 @@ from limpet.store.protocol import NameSince
 class Rewound(msgspec.Struct, frozen=True):
     """The result of a rewind."""
 
-    event: Event | None  # None: the state was the same, so nothing was recorded
+    event: Event | None  # None: state and conversation were the same: nothing was recorded
     restored: tuple[str, ...]  # names whose values are now those of then
     left: tuple[str, ...]  # app: and user: names that another session changed too
 
@@ -43,7 +48,8 @@ class Rewound(msgspec.Struct, frozen=True):
         left = f"; left, since others changed them too: {', '.join(self.left)}" if self.left else ""
         if self.event is None:
             return f"nothing to restore{left}"
-        return f"event {self.event.seq} restored {', '.join(self.restored) or 'nothing'}{left}"
+        restored = ", ".join(self.restored) or "the conversation"
+        return f"event {self.event.seq} restored {restored}{left}"
 
 
 async def rewind(
@@ -52,20 +58,26 @@ async def rewind(
     *,
     actor: str | None,
     data: Mapping[str, Any],
+    messages: bool,
     damaged: bool = False,
+    repairs: bool = False,
 ) -> Rewound:
     """Make the state that of a fold of the past. `data` is added to the event's.
 
-    If `damaged`, also where an event since cannot be read: every field is then written whole, and
-    shared names are left as they are.
-    Raises SessionTyped, MigrationError, SchemaViolation; SessionConflict if others never pause.
+    With `messages`, the conversation too. If `damaged`, also where an event since cannot be read:
+    every field is then written whole, and shared names are left as they are. One that `repairs` a
+    session may come during a turn.
+    Raises SessionTyped, MigrationError, SchemaViolation; TurnUnderway; SessionConflict if others
+    never pause.
     """
     made: list[Rewound] = []
 
     async def attempt() -> Event | None:
         if not damaged:
             writer.known.check_whole()
-        made[:] = [await _attempt(writer, fold, actor, data)]
+        if not repairs:
+            _check_no_turn(writer, messages=messages)
+        made[:] = [await _attempt(writer, fold, actor, data, messages=messages)]
         return made[0].event
 
     try:
@@ -89,7 +101,7 @@ def replacing(writer: Writer, fold: Fold, data: Mapping[str, Any]) -> Fact:
 
 
 async def _attempt(
-    writer: Writer, fold: Fold, actor: str | None, data: Mapping[str, Any]
+    writer: Writer, fold: Fold, actor: str | None, data: Mapping[str, Any], *, messages: bool
 ) -> Rewound:
     known, seq = writer.known, fold.head.version
     fields, version = known.fields, known.version  # of one moment: others may move it on meanwhile
@@ -98,9 +110,12 @@ async def _attempt(
     own = _replacing(fields, target) if known.damaged else ops_between(fields, target)
     since = {} if known.damaged else await _changed_since(writer, seq)
     shared, left = _shared_ops(writer, since)
-    if not own and not shared:
+    said_less = messages and await _changes_conversation(writer, seq)
+    if not own and not shared and not said_less:
         return Rewound(None, (), left)
     said = {**data, "at": seq, "checksum": checksum(target).hex()}
+    if messages:
+        said["messages"] = True
     draft = writer.journal.prepare(rewound(said, (*own, *shared)), actor)
     guards = {str(op.path[0]): since[str(op.path[0])].version for op in shared}
     if writer.typed is not None:
@@ -109,6 +124,33 @@ async def _attempt(
     (event,) = await writer.commit((draft,), version, guards, schema, classless=False)
     names = {str(op.path[0]) for op in (*own, *shared)}
     return Rewound(event, tuple(sorted(names)), left)
+
+
+def _check_no_turn(writer: Writer, *, messages: bool) -> None:
+    """Raise TurnUnderway while a turn goes on: what it has recorded would lie in the past of what
+    it does next. Its own harness may take back state."""
+    head, lease = writer.known.head, writer.lease
+    is_begun = turn_in(head.facts) is not None
+    if lease is not None and not (is_begun and messages):
+        return
+    is_running = is_leased(head, writer.journal.now_us())
+    if is_running or (is_begun and not is_interrupted(head.facts)):
+        raise TurnUnderway(writer.known.key)
+
+
+async def _changes_conversation(writer: Writer, at: int) -> bool:
+    """True if the conversation after event `at` is another one than now."""
+    key, store = writer.known.key, writer.journal.store
+
+    async def read(*, after: int, limit: int, types: tuple[str, ...]) -> tuple[Event, ...]:
+        return await store.read(key, after=after, limit=limit, reverse=False, types=types)
+
+    events = await read_spoken(read, 0)
+    then = in_view([event for event in events if event.seq <= at])
+    now = in_view(events)
+    return [e.seq for e in then if e.type not in STRUCTURE] != [
+        e.seq for e in now if e.type not in STRUCTURE
+    ]
 
 
 def _replacing(fields: FrozenDict, target: FrozenDict) -> tuple[PlainOp, ...]:

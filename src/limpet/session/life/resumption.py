@@ -418,7 +418,15 @@ class ResumptionRun:
         """Record what has changed where there is no transition to record it with."""
         writer, back = writer_of(self._session), self._back
         if back is not None:
-            await rewind(writer, back.fold, actor=self._actor, data=back.data, damaged=True)
+            await rewind(
+                writer,
+                back.fold,
+                actor=self._actor,
+                data=back.data,
+                messages=False,
+                damaged=True,
+                repairs=True,
+            )
             if self._puts:
                 await commit_puts(writer.journal, (), self._puts)
         if facts:

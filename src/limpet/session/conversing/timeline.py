@@ -1,0 +1,149 @@
+"""The timeline of a conversation: which events of a log are in view, and in which order they stand.
+
+A rewind leaves out what lies between its place and itself. A message that arrived while a turn ran
+stands where the turn that took it up begins: the model had not read it before. Pure: nothing is
+read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from limpet.model import Event
+from limpet.model.facts.history import REWOUND
+from limpet.model.facts.running.runs import SPAN_STARTED
+
+STRUCTURE: Final = (SPAN_STARTED, REWOUND)  # they order the other events and say nothing
+_PEOPLE: Final = ("user.", "system.")
+_Place: TypeAlias = tuple[int, int, int]  # by which events are sorted
+_LATEST: Final = 2**62
+
+
+class TurnInputs(msgspec.Struct, frozen=True):
+    """The turn for whose model a conversation is read: its id, and the seqs of its inputs and of
+    the interrupt that began it."""
+
+    id: str
+    seqs: frozenset[int]
+
+
+class _TurnStart(msgspec.Struct):
+    """The beginning of a turn: the seq of its first wake, and the seqs that it took up."""
+
+    seq: int
+    inputs: Sequence[int]
+    last: int = 0  # the seq of the last thing that its agent said or did
+
+
+def timeline(events: Sequence[Event], turn: TurnInputs | None = None) -> list[Event]:
+    """Return the events of a conversation in the order in which a model reads them.
+
+    `events` are those of a log in its order. For a `turn`, inputs that wait for another one are
+    left out.
+    """
+    shown = in_view(events)
+    said = {event.seq: event for event in shown if event.type not in STRUCTURE}
+    starts = _starts(shown, turn)
+    if not starts:
+        return list(said.values())
+    by_agents = []  # the seqs of what the agent said and did in turns
+    for event in said.values():
+        start = starts.get(event.invocation_id)
+        if start is not None and event.type.startswith("agent."):
+            by_agents.append(event.seq)
+            start.last = event.seq
+    places = _inputs_moved(starts, by_agents, events, said)
+    taken = {seq for start in starts.values() for seq in start.inputs}
+    for seq, event in list(said.items()):
+        if seq in taken or event.invocation_id in starts or not event.type.startswith(_PEOPLE):
+            continue
+        if turn is not None and event.processed == 0:
+            del said[seq]
+        elif (behind := _turn_end(event, starts, by_agents)) is not None:
+            places[seq] = (behind, 1, seq)
+    return sorted(said.values(), key=lambda e: places.get(e.seq, (e.seq, 0, e.seq)))
+
+
+def in_view(events: Sequence[Event]) -> list[Event]:
+    """Return the events that no later rewind has taken out of the conversation.
+
+    After a rewind to event n the conversation is the one after event n, whatever was rewound
+    before: so this goes back from the newest event, and jumps wherever a rewind did.
+    """
+    if not any([event.type == REWOUND for event in events]):
+        return list(events)
+    shown: list[Event] = []
+    upto = _LATEST
+    for event in reversed(events):
+        if event.seq <= upto:
+            if (at := _rewound_to(event)) is None:
+                shown.append(event)
+            else:
+                upto = at
+    return shown[::-1]
+
+
+def _rewound_to(event: Event) -> int | None:
+    """The seq to which an event took the conversation back."""
+    if event.type != REWOUND or not isinstance(event.data, Mapping):
+        return None
+    at = event.data.get("at")
+    takes_along = event.data.get("messages") is True and type(at) is int and at < event.seq
+    return at if takes_along else None
+
+
+def _starts(shown: Sequence[Event], turn: TurnInputs | None) -> dict[str | None, _TurnStart]:
+    """The beginnings of the turns in view, by turn. That of `turn` may not be recorded yet."""
+    starts: dict[str | None, _TurnStart] = {}
+    for event in shown:
+        if event.type != SPAN_STARTED or not isinstance(event.data, Mapping):
+            continue
+        data: Mapping[str, Any] = event.data
+        if data.get("kind") == "wake" and data["turn"] not in starts:
+            redirect = [data["redirect"]] if "redirect" in data else []
+            starts[data["turn"]] = _TurnStart(event.seq, [*data["inputs"], *redirect])
+    if turn is not None and turn.id not in starts:
+        starts[turn.id] = _TurnStart(_LATEST, sorted(turn.seqs))
+    return starts
+
+
+def _inputs_moved(
+    starts: Mapping[str | None, _TurnStart],
+    by_agents: Sequence[int],
+    events: Sequence[Event],
+    said: dict[int, Event],
+) -> dict[int, _Place]:
+    """The places of inputs that came before the end of an earlier turn: they stand at the beginning
+    of the turn that took them up. One that a rewind left out is in view again by that."""
+    places: dict[int, _Place] = {}
+    by_seq: dict[int, Event] = {}
+    for start in starts.values():
+        inputs = [seq for seq in start.inputs if seq < start.seq]
+        if not inputs:
+            continue
+        later = bisect_right(by_agents, min(inputs))
+        hidden = [seq for seq in inputs if seq not in said]
+        if hidden:
+            by_seq = by_seq or {event.seq: event for event in events}
+            said |= {seq: by_seq[seq] for seq in hidden if seq in by_seq}
+        if hidden or (later < len(by_agents) and by_agents[later] < start.seq):
+            places |= {seq: (start.seq, 0, seq) for seq in inputs}
+    return places
+
+
+def _turn_end(
+    event: Event, starts: Mapping[str | None, _TurnStart], by_agents: Sequence[int]
+) -> int | None:
+    """The end of the turn behind which an event stands that no turn took up: of the turn that ran
+    when it came; while it is pending, of the last one. None: it stands where it is."""
+    if event.processed == 0:
+        last = by_agents[-1] if by_agents else 0
+        return last if last > event.seq else None
+    for start in starts.values():
+        if start.seq < event.seq < start.last:
+            return start.last
+    return None
