@@ -22,11 +22,12 @@ from msgspec.structs import replace
 import limpet
 from limpet import Draft, Event, Key, Limpet, SessionConflict, facts
 from limpet.errors import EventTooLarge, InvalidValue
+from limpet.session.retrying import Tries
+from limpet.store.pager import each_page
 
 ACTOR: Final = "agent:adk"
 _log: Final = logging.getLogger("limpet.adapters.adk")
 _PAGE: Final = 1_000
-_TRIES_MAX: Final = 16
 # What others may record beside ADK without making its session objects stale.
 _BESIDE: Final = ("session.", "span.", "audit.", "budget.", "checkpoint.")
 WHOLE: Final = "adk"  # the ADK event, as JSON text
@@ -300,15 +301,15 @@ async def _commit(
     handle: limpet.Session[Any], drafts: list[Draft], version: int
 ) -> tuple[limpet.Event, ...]:
     """Record the drafts on this version, or on a later one that differs in nothing ADK sees."""
-    for _ in range(_TRIES_MAX):
+    async for left in Tries():
         try:
             return await handle.append_many(drafts, expect=version)
         except SessionConflict as error:
             newer = await _unchanged_version(handle, version)
-            if newer is None or newer == version:
+            if newer is None or newer == version or not left:
                 raise error
             version = newer
-    return await handle.append_many(drafts, expect=version)
+    raise AssertionError("the last try returns or raises")
 
 
 async def _unchanged_version(handle: limpet.Session[Any], version: int) -> int | None:
@@ -381,20 +382,16 @@ async def list_sessions(
 ) -> list[tuple[limpet.Head, Mapping[str, Any]]]:
     """Heads and states of all sessions. In the order of creation, which no write changes."""
     sessions: list[tuple[limpet.Head, Mapping[str, Any]]] = []
-    cursor: str | None = None
-    while True:
-        page = await lp.list(
-            app=app, user=user, state=True, reverse=False, limit=_PAGE, cursor=cursor
-        )
+    async for page in each_page(
+        lambda at: lp.list(app=app, user=user, state=True, reverse=False, limit=_PAGE, cursor=at)
+    ):
         for head in page.items:
             state = page.states.get(head.key)
             if state is None:  # it has an event that cannot be read: what the others made
                 damaged = await lp.find(head.key, tail=0)
                 state = {} if damaged is None else damaged.values
             sessions.append((head, state))
-        cursor = page.cursor
-        if cursor is None:
-            return sessions
+    return sessions
 
 
 async def backwards(session: limpet.Session[Any], page: int) -> AsyncIterator[limpet.Event]:

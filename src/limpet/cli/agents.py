@@ -251,7 +251,7 @@ async def _documents(store: StoreArgument, chosen: _DocumentQuery, actor: str) -
     async with store.opened(writes=put is not None or chosen.delete) as lp:
         of = lp.documents(chosen.collection, actor=actor)
         if name is None:
-            shown = await _all(of)
+            shown = [document async for document in of.each()]
         elif put is not None:
             shown = [await of.put(name, value, expect=chosen.expect)]
         elif chosen.delete:
@@ -269,17 +269,6 @@ async def _documents(store: StoreArgument, chosen: _DocumentQuery, actor: str) -
     below = "" if name is None else "value"
     grid = Grid(("document", "at", "actor"), rows, below, "nothing is there.")
     return CommandResult({"documents": [_document_form(each) for each in shown]}, [grid])
-
-
-async def _all(of: limpet.Documents) -> list[limpet.Document]:
-    documents: list[limpet.Document] = []
-    cursor: str | None = None
-    while True:
-        page = await of.list(limit=1_000, cursor=cursor)
-        documents += page.items
-        cursor = page.cursor
-        if cursor is None:
-            return documents
 
 
 def _value(document: limpet.Document) -> str:

@@ -36,7 +36,6 @@ from limpet.cli.render import (
 from limpet.errors import InvalidInput
 from limpet.model import Head, is_reserved, runnable_us, to_time, to_us
 from limpet.model.facts.phases import PHASES
-from limpet.model.limits import PAGE_MAX
 from limpet.model.readiness import Readiness, readiness
 from limpet.session.wire import event_form, head_form, key_form, page_form
 from limpet.store.protocol import Order, plural
@@ -199,13 +198,8 @@ async def children(lp: Reading, key: SessionKey) -> CommandResult:
 async def phases(lp: Reading) -> CommandResult:
     """Count the sessions of each app by phase."""
     counts: Counter[tuple[str, str]] = Counter()
-    cursor = None
-    while True:
-        page = await lp.list(reverse=False, limit=PAGE_MAX, cursor=cursor)
-        counts.update([(head.key.app, head.phase) for head in page.items])
-        cursor = page.cursor
-        if cursor is None:
-            break
+    async for head in lp.each(reverse=False):
+        counts[head.key.app, head.phase] += 1
     apps = {app: {p: counts[app, p] for p in PHASES} for app in sorted({app for app, _ in counts})}
     rows = [(app, *[f"{row[p]:,}" if row[p] else "-" for p in PHASES]) for app, row in apps.items()]
     grid = Grid(("app", *PHASES), rows, empty="no sessions.", right=PHASES)

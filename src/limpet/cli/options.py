@@ -17,7 +17,6 @@ import typer
 
 import limpet
 from limpet.errors import InvalidInput, InvalidURL, LimpetError, SessionNotFound
-from limpet.model.limits import PAGE_MAX
 from limpet.store.cursor import check_app
 from limpet.store.open import sqlite_path
 
@@ -160,14 +159,8 @@ async def refuse_unknown(lp: limpet.Limpet, app_name: str, *, deleted: bool = Fa
 
 async def apps_of(lp: limpet.Limpet, *, typed: bool = False) -> list[str]:
     """The apps that have sessions, or typed ones."""
-    apps: set[str] = set()
-    cursor = None
-    while True:  # oldest first, which no write changes: each session is met once
-        page = await lp.list(reverse=False, limit=PAGE_MAX, cursor=cursor)
-        apps.update([h.key.app for h in page.items if h.schema_version is not None or not typed])
-        cursor = page.cursor
-        if cursor is None:
-            return sorted(apps)
+    heads = lp.each(reverse=False)  # oldest first, which no write changes: each is met once
+    return sorted({h.key.app async for h in heads if h.schema_version is not None or not typed})
 
 
 def shortened(apps: list[str]) -> str:

@@ -12,7 +12,7 @@ What Limpet itself reads is kept in `Internal` collections, whose apps begin wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
@@ -43,10 +43,12 @@ from limpet.model.facts.documents import (
     document_deleted,
     document_put,
 )
-from limpet.model.limits import KEY_PART_CHARS_MAX, UPDATE_TRIES_MAX
+from limpet.model.limits import KEY_PART_CHARS_MAX, PAGE_MAX, UPDATE_TRIES_MAX
 from limpet.session.arguments import check_actor, check_before, check_expect, check_limit
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
+from limpet.session.retrying import Tries
+from limpet.store.pager import each_page
 from limpet.store.protocol import Committed, Query
 
 if TYPE_CHECKING:
@@ -156,6 +158,12 @@ class Documents:
         items = [self.shown(_listed(head, state)) for head, state in shown if VALUE in state]
         return DocumentPage(tuple(items), page.cursor, tuple([key.id for key in page.damaged]))
 
+    async def each(self, prefix: str = "") -> AsyncGenerator[Document, None]:
+        """Every document that `list` would show: `async for document in documents.each()`."""
+        async for page in each_page(lambda at: self.list(prefix, limit=PAGE_MAX, cursor=at)):
+            for document in page.items:
+                yield document
+
     async def history(
         self, name: str, *, limit: int = 100, before: int | None = None
     ) -> tuple[Document, ...]:
@@ -189,7 +197,7 @@ class Documents:
         key, wanted = self.key(name), check_expect(expect)
         acting = (self.actor if actor is None else check_actor(actor)) or _NOBODY
         draft, version = self._journal.prepare(document_deleted(actor=acting), None), 0
-        for _ in range(UPDATE_TRIES_MAX):
+        async for _ in Tries():
             newest = await self._read(key, 0, limit=1, reverse=True)
             version = newest[0].seq if newest and newest[0].type != DELETED else 0
             if wanted not in (None, version):

@@ -14,12 +14,12 @@ from limpet.errors import (
 )
 from limpet.model import Head, Key
 from limpet.model.facts.running.children import parent_in
-from limpet.model.limits import PAGE_MAX
 from limpet.session.arguments import (
     key_of,
 )
 from limpet.session.journal import Journal
 from limpet.session.runs.delegation import head_of, notify_parent
+from limpet.store.pager import each_head
 from limpet.store.protocol import (
     Erasure,
     Erasures,
@@ -75,20 +75,15 @@ async def erase_user(journal: Journal, app: str, user: str) -> Erasures:
 
     of = key_of(Key(app, user, "any"))  # refuses what could not be one
     store, hub = journal.store, journal.hub
-    query, cursor = Query(app=of.app, user=of.user), None
     ended: list[Key] = []
     children: list[Key] = []
     waited: list[Key] = []  # for by sessions of other apps, which stay
-    while True:
-        page = await store.heads(query, cursor=cursor, limit=PAGE_MAX)
-        ended += [head.key for head in page.items]
-        waited += [head.key for head in page.items if _works_for_another_app(head)]
-        for head in page.items:
-            children += await _children(journal, head)
-            await archiving.remove_file(journal, head)
-        cursor = page.cursor
-        if cursor is None:
-            break
+    async for head in each_head(store, Query(app=of.app, user=of.user)):
+        ended.append(head.key)
+        if _works_for_another_app(head):
+            waited.append(head.key)
+        children += await _children(journal, head)
+        await archiving.remove_file(journal, head)
     for key in waited:
         await notify_parent(journal, key)
     tiers = store_checkpoints(journal).tiers

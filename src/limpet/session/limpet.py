@@ -70,6 +70,7 @@ from limpet.session.writer import writer_of
 from limpet.store import cursor as cursors
 from limpet.store.cursor import check_app, check_position
 from limpet.store.open import open_store
+from limpet.store.pager import each_page
 from limpet.store.protocol import (
     Checked,
     Erasure,
@@ -680,7 +681,7 @@ class Limpet:
         store, limit = self._journal.store, check_limit(limit)
         return await store.heads(query, cursor=cursor, limit=limit, states=state)
 
-    def each(
+    async def each(
         self,
         *,
         app: str | None = None,
@@ -700,32 +701,25 @@ class Limpet:
         Takes the filters of `list`. Sessions that are created or change meanwhile may be missed, or
         come twice when ordered by their last update.
         """
-
-        async def heads() -> AsyncGenerator[Head, None]:
-            cursor = None
-            while True:
-                page = await self.list(
-                    app=app,
-                    user=user,
-                    labels=labels,
-                    order=order,
-                    reverse=reverse,
-                    prefix=prefix,
-                    created_after=created_after,
-                    created_before=created_before,
-                    updated_after=updated_after,
-                    schema_version=schema_version,
-                    deleted=deleted,
-                    limit=_EACH_PAGE,
-                    cursor=cursor,
-                )
-                for head in page.items:
-                    yield head
-                cursor = page.cursor
-                if cursor is None:
-                    return
-
-        return heads()
+        async for page in each_page(
+            lambda cursor: self.list(
+                app=app,
+                user=user,
+                labels=labels,
+                order=order,
+                reverse=reverse,
+                prefix=prefix,
+                created_after=created_after,
+                created_before=created_before,
+                updated_after=updated_after,
+                schema_version=schema_version,
+                deleted=deleted,
+                limit=_EACH_PAGE,
+                cursor=cursor,
+            )
+        ):
+            for head in page.items:
+                yield head
 
     async def inbox(
         self,

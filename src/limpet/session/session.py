@@ -15,7 +15,6 @@ from msgspec import UNSET
 from limpet.errors import (
     InvalidEvent,
     InvalidInput,
-    LimpetError,
     RequestAnswered,
     RequestNotFound,
     SessionConflict,
@@ -65,7 +64,7 @@ from limpet.session.history.point_in_time import When, fold_of, head_now
 from limpet.session.journal import Journal
 from limpet.session.life.lifecycle import SessionLifecycle, SessionTools, SessionUpkeep, acting
 from limpet.session.life.policy import Transition
-from limpet.session.retrying import retrying
+from limpet.session.retrying import is_not_about_the_version, retrying
 from limpet.session.runs.outcomes import SessionOutcome
 from limpet.session.runs.runs import SessionRuns, status_at
 from limpet.session.runs.setup import SessionSetup
@@ -843,7 +842,7 @@ class Session(Generic[S]):
             check_answer(self.key, facts, type, data)
             return (await writer.commit((prepared,), writer.known.version))[0]
 
-        return await retrying(attempt, SessionConflict, unless=_is_not_about_the_version)
+        return await retrying(attempt, SessionConflict, unless=is_not_about_the_version)
 
     async def _check_asked(self, id: str) -> NoReturn:
         """The turn of this request is over, or there never was one: the log knows."""
@@ -865,10 +864,6 @@ class Session(Generic[S]):
 
         change = PhaseChange(self, events, reason=reason, actor=acting(self, actor), more=more)
         return await change.run()
-
-
-def _is_not_about_the_version(error: LimpetError) -> bool:
-    return isinstance(error, SessionConflict) and error.on != "session"
 
 
 def _check_request(id: str) -> None:

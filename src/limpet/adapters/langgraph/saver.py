@@ -47,9 +47,10 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
+from limpet.session.retrying import Tries
+from limpet.store.pager import each_page
 
 _THREADS_MAX: Final = 256  # whose trees are kept in memory
-_TRIES_MAX: Final = 64
 _GO_ON: Final = "Read the thread again and go on from its latest checkpoint"
 OnConflict = Literal["raise", "fork"]
 SEEN: Final = "__limpet_seen"  # in a config: the log of the thread as its reader knew it
@@ -201,13 +202,9 @@ class LimpetSaver(SyncSaver):
         if config is not None and config["configurable"].get("thread_id") is not None:
             yield place_in(config).thread
             return
-        cursor: str | None = None
-        while True:
-            page = await self._page(cursor)
+        async for page in each_page(self._page):
             for head in page.items:
                 yield head.key.id
-            if (cursor := page.cursor) is None:
-                return
 
     @on_store_loop
     async def _page(self, cursor: str | None) -> Any:
@@ -264,7 +261,7 @@ class LimpetSaver(SyncSaver):
         kept = get_checkpoint_metadata(config, metadata)
         async with opened.lock:
             known = opened.tree.has(place.ns, checkpoint["id"])
-            for _ in range(_TRIES_MAX):
+            async for _ in Tries():
                 if opened.session is None and (place.id is not None or place.uid is not None):
                     await self._need(opened, place)
                 self._check(opened, place, checkpoint["id"])
@@ -348,7 +345,7 @@ class LimpetSaver(SyncSaver):
             # LangGraph may send writes before the checkpoint that they are under.
             if opened.session is None and not await opened.load(self._lp) and place.uid:
                 raise SessionDeleted(opened.key, _GO_ON)
-            for _ in range(_TRIES_MAX):
+            async for _ in Tries():
                 self._check_writes(opened, place)
                 described = opened.tree.writes(
                     place.ns, place.id, tuple(writes), task_id, task_path
@@ -410,8 +407,8 @@ class LimpetSaver(SyncSaver):
         """Record which checkpoints are hidden from now on, decided on the newest tree."""
         opened = self._opened(thread)
         async with opened.lock:
-            while await opened.load(self._lp):
-                nodes = select(opened.tree)
+            async for left in Tries():
+                nodes = select(opened.tree) if await opened.load(self._lp) else ()
                 if not nodes:
                     return
                 assert opened.session is not None
@@ -421,7 +418,8 @@ class LimpetSaver(SyncSaver):
                     opened.learn(await opened.session.append(REMOVED, data, expect=version))
                     return
                 except SessionConflict:
-                    continue
+                    if not left:
+                        raise
 
     @on_store_loop
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:

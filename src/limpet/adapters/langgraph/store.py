@@ -11,7 +11,7 @@ import copy
 import hashlib
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -109,7 +109,7 @@ class LimpetStore(LoopBound, BaseStore):  # type: ignore[misc]  # no types where
     async def sweep(self) -> int:
         """Take out the content of items that have expired. How many there were."""
         documents, count = self._documents(), 0
-        async for document in _all(documents, ""):
+        async for document in documents.each():
             if _is_there(document) and not _is_live(document, self._now()):
                 try:
                     await documents.put(document.name, None, expect=document.version)
@@ -145,7 +145,7 @@ class LimpetStore(LoopBound, BaseStore):  # type: ignore[misc]  # no types where
         documents, now = self._documents(), self._now()
         matching: list[Document] = []
         for prefix in _prefixes(op.namespace_prefix):
-            async for document in _all(documents, prefix):
+            async for document in documents.each(prefix):
                 if not _is_live(document, now) or not _meets(document.value["value"], op.filter):
                     continue
                 if prefix != _LONG or _is_below(_parts(document)[0], op.namespace_prefix):
@@ -160,7 +160,7 @@ class LimpetStore(LoopBound, BaseStore):  # type: ignore[misc]  # no types where
     async def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
         namespaces: set[Namespace] = set()
         now = self._now()
-        async for document in _all(self._documents(), ""):
+        async for document in self._documents().each():
             if not _is_live(document, now):
                 continue
             namespace, _ = _parts(document)
@@ -200,16 +200,6 @@ def _content(name: str, op: PutOp, before: Document | None, now: float) -> dict[
     if name.startswith(_LONG):
         content["name"] = _whole(op.namespace, op.key)
     return content
-
-
-async def _all(documents: Documents, prefix: str) -> AsyncIterator[Document]:
-    cursor: str | None = None
-    while True:
-        page = await documents.list(prefix, limit=_PAGE, cursor=cursor)
-        for document in page.items:
-            yield document
-        if (cursor := page.cursor) is None:
-            return
 
 
 def _is_there(document: Document) -> bool:

@@ -63,8 +63,10 @@ from limpet.graph.stores.documents import (
 from limpet.graph.stores.leases import LEASE_SECONDS, HeldLeases
 from limpet.graph.stores.sessions import StoredSessions, document_of
 from limpet.model import Head, PlainOp, Set, thaw
-from limpet.model.limits import OPS_PER_EVENT_MAX, UPDATE_TRIES_MAX
+from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.session.limpet import Limpet
+from limpet.session.retrying import retrying
+from limpet.store.pager import each_page
 from limpet.store.protocol import Page
 
 CORRELATION: Final = "graph.correlation"
@@ -208,16 +210,14 @@ class StoredCheckpoints:
         """
         if not self.joins(store):
             raise InvalidInput("this store keeps its sessions elsewhere. Save them one by one.")
-        for left in reversed(range(UPDATE_TRIES_MAX)):
-            try:
-                return await self._join(record, store.documents, session, expected_version)
-            except VersionMismatch as moved:
-                id, actual = session.session_id, moved.actual
-                raise SessionWriteConflict(id, expected_version, actual) from None
-            except RACES:
-                if not left:
-                    raise
-        raise AssertionError("the last try returns or raises")
+        sessions = store.documents
+        try:
+            return await retrying(
+                lambda: self._join(record, sessions, session, expected_version), *RACES
+            )
+        except VersionMismatch as moved:
+            id, actual = session.session_id, moved.actual
+            raise SessionWriteConflict(id, expected_version, actual) from None
 
     async def _join(
         self,
@@ -474,11 +474,8 @@ class Retention:
     async def _read(self) -> list[str]:
         saved: list[tuple[int, str]] = []
         documents: dict[str, Mapping[str, Any]] = {}
-        cursor = None
-        while True:
-            page = await self._documents.page(limit=_PAGE, cursor=cursor, state=True)
+        read = self._documents.page
+        async for page in each_page(lambda at: read(limit=_PAGE, cursor=at, state=True)):
             saved += [(head.updated_us, head.key.id) for head in page.items]
             documents |= {head.key.id: page.states.get(head.key, {}) for head in page.items}
-            cursor = page.cursor
-            if cursor is None:
-                return [id for _, id in sorted(saved) if is_over(id, documents)]
+        return [id for _, id in sorted(saved) if is_over(id, documents)]

@@ -35,9 +35,10 @@ from limpet.errors import (
 )
 from limpet.model import Delete, Head, Key, Lease, PlainOp, Set, described
 from limpet.model.diff.diff import diff
-from limpet.model.limits import OPS_PER_EVENT_MAX, PAGE_MAX, UPDATE_TRIES_MAX
+from limpet.model.limits import OPS_PER_EVENT_MAX, PAGE_MAX
 from limpet.session.commit import CommitBuilder
 from limpet.session.limpet import Limpet
+from limpet.session.retrying import Tries
 from limpet.session.session import Session
 from limpet.store.protocol import Page
 
@@ -126,18 +127,17 @@ class RecordDocuments:
         """
         lp, session = await self.limpet(), self.remembered(id)
         look = session is not None or expected is not None  # else it is probably a new one
-        for left in reversed(range(UPDATE_TRIES_MAX)):
+        async for left in Tries():
             if look:
                 session = await self.at(id, session, expected)
             try:
                 session = await self._write(lp, id, session, fields, labels)
+                self.remember(id, session)
+                return session.version
             except RACES:
                 if not left:
                     raise
                 session, look = None, True
-            else:
-                self.remember(id, session)
-                return session.version
         raise AssertionError("the last try returns or raises")
 
     async def at(self, id: str, session: Handle | None, expected: int | None) -> Handle | None:
@@ -255,14 +255,9 @@ class RecordDocuments:
 
     async def heads(self, labels: Mapping[str, str]) -> list[Head]:
         """The heads of all documents with these labels."""
-        heads: list[Head] = []
-        cursor = None
-        while True:
-            page = await self.page(labels=labels, cursor=cursor)
-            heads += page.items
-            cursor = page.cursor
-            if cursor is None:
-                return heads
+        lp = await self.limpet()
+        heads = lp.each(app=self.app, user=self.user, labels=labels, reverse=False)
+        return [head async for head in heads]
 
     # --- private -------------------------------------------------------------------------------
 

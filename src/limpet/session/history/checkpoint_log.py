@@ -26,10 +26,10 @@ from limpet.errors import (
 from limpet.model import EMPTY, Commit, Fact, FrozenDict, Head, Key, to_time, to_us
 from limpet.model.facts import checkpoints as facts
 from limpet.model.keys import checkpoints_of
-from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.history.checkpoint_policy import STORE, CheckpointPolicy
 from limpet.session.history.checkpoint_tiers import CheckpointFile, CheckpointTiers
 from limpet.session.journal import Journal
+from limpet.session.retrying import Tries
 from limpet.store.protocol import Store
 
 CheckpointKind: TypeAlias = Literal["full", "incremental"]
@@ -154,7 +154,7 @@ class CheckpointLog:
         full one pins the newest state, and what was `taken` may have to be it."""
         if not self._version:
             await self.read(taken.uid)
-        for left in reversed(range(UPDATE_TRIES_MAX)):
+        async for left in Tries():
             made, dropped = self._next(taken, asked, policy)
             begun, version, index = self._begun(taken.uid), self._version, self._index
             if policy.tier != STORE:  # others may record meanwhile: it is decided on this version
@@ -180,7 +180,7 @@ class CheckpointLog:
 
     async def unpin(self, numbers: Sequence[int], uid: str, actor: str | None) -> None:
         """Let go of checkpoints; their states are still in the log."""
-        for left in reversed(range(UPDATE_TRIES_MAX)):
+        async for left in Tries():
             gone = [each for each in await self.read(uid) if each.number in numbers]
             session = Commit(self.key, (), uid=uid)
             if not gone:

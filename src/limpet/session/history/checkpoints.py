@@ -46,7 +46,6 @@ from limpet.model import (
     is_reserved,
 )
 from limpet.model.facts.archive import check_present, place
-from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.history.checkpoint_log import (
     Checkpoint,
     CheckpointLog,
@@ -67,6 +66,7 @@ from limpet.session.history.point_in_time import head_now
 from limpet.session.history.retention import Compactor, RetentionLimits
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
+from limpet.session.retrying import Tries
 from limpet.session.writer import Writer
 from limpet.store.protocol import Committed
 
@@ -414,7 +414,7 @@ class StoreCheckpoints:
         Raises SessionCorrupt if an event cannot be read: what is not known is not vouched for.
         """
         policy = await self.policy(key.app) or _PLAIN
-        for left in reversed(range(UPDATE_TRIES_MAX)):
+        async for left in Tries():
             known = state is not None
             head, fields = state or await self._newest(key, uid)
             if place(head.facts) is not None:  # what stands here for the session is not its state

@@ -33,6 +33,7 @@ from limpet.session.documents import Internal
 from limpet.session.history.point_in_time import event_at
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
+from limpet.store.pager import head_pages
 from limpet.store.protocol import Compacts, Progress, Query, Store, plural, size
 
 COLLECTION: Final = "retention"
@@ -118,31 +119,19 @@ async def compact(journal: Journal, key: Key | None, progress: Progress | None) 
         return (await compact_one(journal, head, limits, journal.now_us()))[1]
     total, done = CompactReport(), 0
     for app, limits in (await _all_limits(journal)).items():
-        cursor: str | None = None
-        while True:
-            query = Query(app=app, reverse=False)
-            page = await store.heads(query, cursor=cursor, limit=PAGE_MAX)
+        async for page in head_pages(store, Query(app=app, reverse=False)):
             for head in page.items:
                 total = add_reports(total, await _compact_head(journal, head, limits))
                 done += 1
                 if progress is not None:
                     progress(done, done + len(page.items))
-            cursor = page.cursor
-            if cursor is None:
-                break
     return total
 
 
 async def _all_limits(journal: Journal) -> dict[str, RetentionLimits]:
-    documents, found = Internal(journal, COLLECTION), dict[str, RetentionLimits]()
-    cursor: str | None = None
-    while True:
-        page = await documents.list(cursor=cursor, limit=PAGE_MAX)
-        read = {each.name: documents.decoded(each, RetentionLimits) for each in page.items}
-        found |= {app: limits for app, limits in read.items() if limits is not None}
-        cursor = page.cursor
-        if cursor is None:
-            return found
+    documents = Internal(journal, COLLECTION)
+    read = {each.name: documents.decoded(each, RetentionLimits) async for each in documents.each()}
+    return {app: limits for app, limits in read.items() if limits is not None}
 
 
 async def _compact_head(journal: Journal, head: Head, app_limits: RetentionLimits) -> CompactReport:
@@ -302,22 +291,12 @@ async def evict(journal: Journal, limit: int) -> tuple[CompactReport, bool]:
     total = CompactReport()
     if not isinstance(journal.store, Compacts):
         return total, False
-    documents = Internal(journal, COLLECTION)
-    cursor: str | None = None
-    while limit > 0:
-        page = await documents.list(cursor=cursor, limit=PAGE_MAX)
-        for document in page.items:
-            limits = documents.decoded(document, RetentionLimits)
-            if limits is None:
-                continue
-            report, looked, more = await _pass(journal, document.name, limits, limit)
-            total, limit = add_reports(total, report), limit - looked
-            if more or limit <= 0:
-                return total, True
-        cursor = page.cursor
-        if cursor is None:
-            return total, False
-    return total, True
+    for app, limits in (await _all_limits(journal)).items() if limit > 0 else ():
+        report, looked, more = await _pass(journal, app, limits, limit)
+        total, limit = add_reports(total, report), limit - looked
+        if more or limit <= 0:
+            return total, True
+    return total, limit <= 0
 
 
 async def _pass(

@@ -67,7 +67,6 @@ from limpet.model.keys import (
     ARCHIVE_MOVES as UNDER_WAY,
     ARCHIVE_STUBS as STUBS,
 )
-from limpet.model.limits import PAGE_MAX, UPDATE_TRIES_MAX
 from limpet.session.documents import WHOLE_STORE, Internal, Put
 from limpet.session.history.checkpoints import StoreCheckpoints
 from limpet.session.journal import Journal
@@ -77,11 +76,12 @@ from limpet.session.life.transitions import LIFECYCLE_ACTOR, PhaseChange
 from limpet.session.logs import SESSION
 from limpet.session.move.attachments import load_log
 from limpet.session.move.import_export import adopt_bundle, export_session, prove_bundle
+from limpet.session.retrying import Tries
 from limpet.session.runs.delegation import children_elsewhere, head_of
 from limpet.session.writer import Handle, writer_of
 from limpet.store.coding.files import FileSeal, SealedPath, file_seal, is_sealed
 from limpet.store.memory import MemoryStore
-from limpet.store.pager import each_head
+from limpet.store.pager import each_head, head_pages
 from limpet.store.protocol import Committed, Ending, Exchange, Query, Standing
 from limpet.store.threads import in_thread
 
@@ -184,7 +184,7 @@ async def unarchive_session(session: Handle, actor: str) -> Transition:
     Raises InvalidTransition if it is not archived.
     """
     journal, key = writer_of(session).journal, session.key
-    for left in reversed(range(UPDATE_TRIES_MAX)):
+    async for left in Tries():
         head = (await journal.store.load(key, tail=0, scopes=False)).head
         try:
             if facts.place(head.facts) is None:
@@ -457,18 +457,14 @@ def _outages(failed: list[tuple[Key, Exception]]) -> int:
 async def sessions_in_transit(journal: Journal) -> list[Key]:
     """Return the keys of all sessions whose move to or from the archive is not finished."""
     query = Query(app=UNDER_WAY, order="key", reverse=False)
-    found: list[Key] = []
-    cursor: str | None = None
-    while True:
-        page = await journal.store.heads(query, cursor=cursor, limit=PAGE_MAX, states=True)
+    keys: list[Key] = []
+    async for page in head_pages(journal.store, query, states=True):
         for head in page.items:
             move = page.states.get(head.key, EMPTY).get(VALUE)
             key = None if move is None else _key_in(move, head.key)
             if key is not None:
-                found.append(key)
-        cursor = page.cursor
-        if cursor is None:
-            return found
+                keys.append(key)
+    return keys
 
 
 async def _collect(journal: Journal, archive: Archive, failed: list[tuple[Key, Exception]]) -> None:

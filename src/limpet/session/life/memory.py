@@ -27,7 +27,6 @@ from limpet.model import Commit, Event, Head, Key, name_part, owner_of, unfit, w
 from limpet.model.facts.documents import CHECKPOINT, DELETED
 from limpet.model.facts.phases import RESUMED, SUSPENDED, TERMINAL
 from limpet.model.facts.running.children import delegation
-from limpet.model.limits import PAGE_MAX
 from limpet.model.values import round_trip, settle
 from limpet.session.conversing.shapes import text_of
 from limpet.session.documents import Document, Documents, Internal, Put, Removal, commit_puts
@@ -183,14 +182,7 @@ class Layer:
         return _ranked(await self.list(), text, limit)
 
     async def _all(self, prefix: str) -> tuple[Remembered, ...]:
-        found: list[Remembered] = []
-        cursor: str | None = None
-        while True:
-            page = await self._documents.list(prefix, limit=PAGE_MAX, cursor=cursor)
-            found += [self._shown(each) for each in page.items]
-            cursor = page.cursor
-            if cursor is None:
-                return tuple(found)
+        return tuple([self._shown(each) async for each in self._documents.each(prefix)])
 
     async def _put(self, name: str, value: Any, actor: str) -> Document:
         if not self._own:

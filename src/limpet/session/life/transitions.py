@@ -10,7 +10,6 @@ that fails does not keep the session alive.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -48,7 +47,6 @@ from limpet.model.facts.phases import (
 )
 from limpet.model.facts.running import endings
 from limpet.model.facts.running.runs import status_changed
-from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.documents import Put
 from limpet.session.history.checkpoint_log import CheckpointRequest
 from limpet.session.history.checkpoints import store_checkpoints, verify_checkpoint
@@ -65,12 +63,12 @@ from limpet.session.life.policy import (
 )
 from limpet.session.life.tools import binding
 from limpet.session.logs import SESSION
+from limpet.session.retrying import is_not_about_the_version, retrying
 from limpet.session.runs.runs import status_at
 from limpet.session.writer import Handle, Writer, upkeep_of, writer_of
 
 LIFECYCLE_ACTOR: Final = "system:lifecycle"
 _TAIL: Final = 20
-_PAUSE_SECONDS_MAX: Final = 0.002
 _ENDS: Final = ("terminate", "expire")
 _LEAVES: Final = ("release_tools", "record_error")  # with whatever an app has declared for its end
 DAY_SECONDS: Final = 86_400
@@ -158,19 +156,15 @@ class PhaseChange:
         """Decide and record, until no other writer was faster. Raises InvalidTransition,
         GuardFailed, and what a hook before the transition raises: nothing is recorded then."""
         writer = writer_of(self._session)
-        for left in reversed(range(UPDATE_TRIES_MAX)):
+
+        async def attempt() -> tuple[Transition, ...]:
             await load_to_move(writer, self._events[0])
-            try:
-                done = await self._try()
-            except SessionConflict as error:
-                if error.on != "session" or not left:
-                    raise
-                await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
-                continue
-            for each in done:
-                await self._after(each)
-            return done
-        raise AssertionError("the last try returns or raises")
+            return await self._try()
+
+        done = await retrying(attempt, SessionConflict, unless=is_not_about_the_version)
+        for each in done:
+            await self._after(each)
+        return done
 
     async def _try(self) -> tuple[Transition, ...]:
         writer = writer_of(self._session)

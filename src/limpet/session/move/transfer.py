@@ -43,7 +43,7 @@ from limpet.model import (
 from limpet.model.facts.archive import is_stub, place
 from limpet.model.facts.names import APP as NAMES
 from limpet.model.keys import ARCHIVING
-from limpet.model.limits import OPS_PER_EVENT_MAX, PAGE_MAX
+from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.session.documents import WHOLE_STORE
 from limpet.session.journal import Journal
 from limpet.session.life.memory import MEMORY_APP, shared_places
@@ -71,7 +71,8 @@ from limpet.session.move.attachments import (
     pinning_commits,
     records_beside,
 )
-from limpet.store.pager import each_head
+from limpet.session.retrying import Tries
+from limpet.store.pager import each_head, head_pages
 from limpet.store.protocol import Committed, Loaded, Names, Owner, Progress, Query, plural
 
 REFUSED_NAMED_MAX: Final = 1_000
@@ -80,7 +81,6 @@ _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 # Names and checkpoints are sent with what they belong to; what attempts to archive prepare is not.
 _LEFT_OUT: Final = frozenset((NAMES, CHECKPOINTS, *ARCHIVING))
 _OWNERS: Final = 100
-_TRIES: Final = 16
 _PART_BYTES: Final = 2**20
 _FASTER: Final = (SessionConflict, SessionExists)
 _UNABLE: Final = (InvalidInput, ScopeFull, SessionDeleted, SessionErased)
@@ -221,19 +221,14 @@ class Transfer:
 
     async def _heads(self, app: str | None, *, logs: bool = True) -> AsyncIterator[Head]:
         """Oldest first, which no write changes: each session is met once."""
-        query, cursor = Query(app=app, reverse=False, reserved=True), None
-        while True:
-            page = await self._journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
+        query = Query(app=app, reverse=False, reserved=True)
+        async for page in head_pages(self._journal.store, query):
             # Names that were copied into the source stay; checkpoints go with their session.
             heads = [head for head in page.items if head.key.app not in _LEFT_OUT]
             if logs:
                 await self._look_up(heads)
             for head in heads:
                 yield head
-            cursor = page.cursor
-            if cursor is None:
-                return
-            await asyncio.sleep(0)  # a store in a file answers at once: let others run
 
     async def _guarded(self, head: Head) -> None:
         """Copy a session, after those that it begins on. What is in the way is noted."""
@@ -551,14 +546,16 @@ async def copy_names(source: Names, target: Adopter, owner: Owner) -> tuple[int,
     """
     unable: dict[str, str] = {}
     done = 0
-    for _ in range(_TRIES):
+    async for left in Tries():
         found = await missing(source, target, owner)
         waiting = _shared({n: v for n, v in found.values.items() if n not in unable})
         try:
             for values in waiting:
                 done += await _write(target, owner, values, unable)
-        except _FASTER:
-            continue  # another writer was first: see what is still missing
+        except _FASTER:  # another writer was first: see what is still missing
+            if left:
+                continue
+            break
         return done, found.unread | unable
     raise SessionConflict(f"{owner[0]}/{owner[1]}", "name", 0, "another", "a shared name")
 

@@ -38,8 +38,9 @@ from limpet.model.facts.running.children import (
     works_for,
 )
 from limpet.model.facts.running.endings import is_untold
-from limpet.model.limits import PAGE_MAX, UPDATE_TRIES_MAX
+from limpet.model.limits import PAGE_MAX
 from limpet.session.journal import Journal
+from limpet.session.retrying import retrying
 from limpet.store.protocol import Committed, Query
 
 _TYPES: Final = (CHILD_CREATED, CHILD_ENDED, CHILD_RELEASED)
@@ -161,15 +162,14 @@ async def _events(journal: Journal, key: Key) -> list[Event]:
 
 async def notify_parent(journal: Journal, key: Key) -> None:
     """Notify the parent of this session that it is going to be deleted, if one waits for it."""
-    for left in reversed(range(UPDATE_TRIES_MAX)):
+
+    async def attempt() -> None:
         head = await head_of(journal, key)
-        if head is None or not is_untold(head.facts):  # gone, unreadable, or nobody waits
-            return
-        try:
-            return await _end_deleted(journal, head)
-        except SessionConflict:  # it went on meanwhile; perhaps it notified its parent itself
-            if not left:
-                raise
+        if head is not None and is_untold(head.facts):  # else gone, unreadable, or nobody waits
+            await _end_deleted(journal, head)
+
+    # It may go on meanwhile, and perhaps notify its parent itself.
+    await retrying(attempt, SessionConflict)
 
 
 async def head_of(journal: Journal, key: Key) -> Head | None:

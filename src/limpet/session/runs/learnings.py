@@ -16,9 +16,9 @@ import msgspec
 from limpet.errors import DocumentConflict, InvalidInput, PromotionRefused
 from limpet.model import Fact, Key, name_part
 from limpet.model.facts.outcomes import Grade, Verdict
-from limpet.model.limits import PAGE_MAX, UPDATE_TRIES_MAX
 from limpet.session.documents import Document, Internal, Put
 from limpet.session.journal import Journal
+from limpet.session.retrying import retrying
 
 LearningKind: TypeAlias = Literal["lesson", "correction", "error"]
 KINDS: Final[tuple[LearningKind, ...]] = ("lesson", "correction", "error")
@@ -138,7 +138,8 @@ def unmet_learning(gates: Gates, learning: Learning) -> list[str]:
 async def learn(journal: Journal, agent: str, learning: Learning, of: Key, actor: str) -> Learning:
     """Keep it, once for all sessions of the agent, and that this session has learned it."""
     documents, mine = learned(journal), source(of)
-    for left in reversed(range(UPDATE_TRIES_MAX)):
+
+    async def attempt() -> Learning:
         document = await documents.find(_name(agent, learning.id))
         known = None if document is None else documents.decoded(document, _Stored)
         sources = () if known is None else known.sources
@@ -146,14 +147,11 @@ async def learn(journal: Journal, agent: str, learning: Learning, of: Key, actor
             return _learning(known)
         made = _Stored(learning.id, learning.kind, learning.text, (*sources, mine))
         expect = 0 if document is None else document.version
-        try:
-            put = msgspec.to_builtins(made)
-            await documents.put(_name(agent, learning.id), put, expect=expect, actor=actor)
-            return _learning(made)
-        except DocumentConflict:  # another session learns it at the same moment
-            if not left:
-                raise
-    raise AssertionError("the last try returns or raises")
+        put = msgspec.to_builtins(made)
+        await documents.put(_name(agent, learning.id), put, expect=expect, actor=actor)
+        return _learning(made)
+
+    return await retrying(attempt, DocumentConflict)  # another session learns it at this moment
 
 
 def _learning(stored: _Stored) -> Learning:
@@ -162,16 +160,11 @@ def _learning(stored: _Stored) -> Learning:
 
 async def all_learnings(journal: Journal, agent: str) -> list[Learning]:
     """List what sessions of this agent have learned, each once."""
-    every: list[Learning] = []
-    documents, cursor = learned(journal), None
+    documents = learned(journal)
     documents.key(agent)  # refuses what names no document
-    while True:
-        page = await documents.list(prefix_of(agent), limit=PAGE_MAX, cursor=cursor)
-        read = [documents.decoded(document, _Stored) for document in page.items]
-        every += [_learning(each) for each in read if each is not None]
-        cursor = page.cursor
-        if cursor is None:
-            return every
+    stored = documents.each(prefix_of(agent))
+    read = [documents.decoded(document, _Stored) async for document in stored]
+    return [_learning(each) for each in read if each is not None]
 
 
 async def find_learning(

@@ -35,13 +35,13 @@ from limpet.errors import (
 )
 from limpet.model import Head, Key, apply
 from limpet.model.facts.archive import is_stub
-from limpet.model.limits import PAGE_MAX
 from limpet.model.state.migrations import MigrationRegistry, check_registry
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
 from limpet.session.typing.loading import Loading
 from limpet.session.typing.upgrade import Upgrade
-from limpet.store.protocol import Progress, Query, plural
+from limpet.store.pager import head_pages
+from limpet.store.protocol import Page, Progress, Query, plural
 
 # What becomes of a session:
 #   untyped       it has no schema version and is left alone
@@ -212,9 +212,11 @@ class Migrating:
         self._tally = _Tally(failure)
 
     async def run(self, progress: Progress | None) -> MigrationPlan:
-        total = 0 if progress is None else await self._count()
-        async for page in _pages(self._journal, self._app):
-            waiting = [head for head in page if not self._settle(head)]
+        total = 0
+        if progress is not None:
+            total = sum([len(page.items) async for page in self._pages()])
+        async for page in self._pages():
+            waiting = [head for head in page.items if not self._settle(head)]
             for start in range(0, len(waiting), _AT_ONCE):
                 await self._several(waiting[start : start + _AT_ONCE])
                 if progress is not None:
@@ -230,8 +232,9 @@ class Migrating:
             SESSION.log(logging.WARNING if stuck else logging.INFO, text, *fields)
         return plan
 
-    async def _count(self) -> int:
-        return sum([len(page) async for page in _pages(self._journal, self._app)])
+    def _pages(self) -> AsyncIterator[Page]:
+        """Oldest first, which no write changes: each session is met once."""
+        return head_pages(self._journal.store, Query(app=self._app, reverse=False))
 
     def _settle(self, head: Head) -> bool:
         """Whether the version alone tells what becomes of the session."""
@@ -294,18 +297,6 @@ class Migrating:
         for name in self._upgrade.undeclared(apply(loaded.fields, prepared.plain_ops)):
             self._tally.leftovers[name] = self._tally.leftovers.get(name, 0) + 1
         return True
-
-
-async def _pages(journal: Journal, app: str | None) -> AsyncIterator[tuple[Head, ...]]:
-    """Oldest first, which no write changes: each session is met once."""
-    query, cursor = Query(app=app, reverse=False), None
-    while True:
-        page = await journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
-        yield page.items
-        cursor = page.cursor
-        if cursor is None:
-            return
-        await asyncio.sleep(0)  # a store in a file answers at once: let others run
 
 
 def upgrade_of(migrations: MigrationRegistry, state_type: type | None) -> Upgrade:
