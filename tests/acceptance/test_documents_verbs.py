@@ -241,6 +241,17 @@ async def test_names_are_listed_in_order_by_prefix_and_page(agents: limpet.Docum
     assert met == ["a", "b", "b/1", "b/2", "c"]
 
 
+async def test_each_goes_through_every_page(agents: limpet.Documents) -> None:
+    """A document of a megabyte ends a page early; `each` goes on until the last."""
+    for name in "abcdef":
+        await agents.put(name, name * 900_000)
+    first = await agents.list(limit=1_000)
+    assert first.cursor is not None
+    assert [document.name async for document in agents.each()] == list("abcdef")
+    assert [document.name async for document in agents.each("d")] == ["d"]
+    assert [document.name async for document in agents.each("z")] == []
+
+
 async def test_history_is_read_by_page(agents: limpet.Documents) -> None:
     """before= the last version leads on, down to an empty page."""
     for n in range(5):

@@ -349,6 +349,7 @@ class SyncDocuments(Facade[Documents], of=Documents):
     get = blocking(Documents.get)
     find = blocking(Documents.find)
     list = blocking(Documents.list)
+    each = iterating(Documents.each)
     history = blocking(Documents.history)
     recorded = blocking(Documents.recorded)
     delete = blocking(Documents.delete)
