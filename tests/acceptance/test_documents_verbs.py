@@ -242,11 +242,9 @@ async def test_names_are_listed_in_order_by_prefix_and_page(agents: limpet.Docum
 
 
 async def test_each_goes_through_every_page(agents: limpet.Documents) -> None:
-    """A document of a megabyte ends a page early; `each` goes on until the last."""
+    """Pages of a store on a disk end early, at about 4 MiB; `each` goes on until the last."""
     for name in "abcdef":
         await agents.put(name, name * 900_000)
-    first = await agents.list(limit=1_000)
-    assert first.cursor is not None
     assert [document.name async for document in agents.each()] == list("abcdef")
     assert [document.name async for document in agents.each("d")] == ["d"]
     assert [document.name async for document in agents.each("z")] == []
