@@ -33,7 +33,9 @@ async def each_page(read: Callable[[str | None], Awaitable[P]]) -> AsyncGenerato
         await asyncio.sleep(0)  # a store in a file answers at once: let others run
 
 
-def head_pages(store: Store, query: Query, *, states: bool = False) -> AsyncGenerator[Page, None]:
+def head_pages(
+    store: Store, query: Query, *, states: bool = False
+) -> AsyncGenerator[Page[Head], None]:
     """Yield the pages of heads that the query selects; with `states`, what they have read too."""
     return each_page(
         lambda cursor: store.heads(query, cursor=cursor, limit=PAGE_MAX, states=states)

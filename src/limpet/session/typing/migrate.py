@@ -232,7 +232,7 @@ class Migrating:
             SESSION.log(logging.WARNING if stuck else logging.INFO, text, *fields)
         return plan
 
-    def _pages(self) -> AsyncIterator[Page]:
+    def _pages(self) -> AsyncIterator[Page[Head]]:
         """Oldest first, which no write changes: each session is met once."""
         return head_pages(self._journal.store, Query(app=self._app, reverse=False))
 
