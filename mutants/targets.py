@@ -14,7 +14,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         f"{_MODEL}/test_chain.py",
         "tests/golden",
     ),
-    "limpet.model.canonical": (
+    "limpet.model.values": (
         f"{_MODEL}/test_canonical.py",
         f"{_MODEL}/diff",
         "tests/property/test_diff.py",
@@ -35,7 +35,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         f"{_MODEL}/test_head.py",
         f"{_MODEL}/test_fold.py",
         f"{_MODEL}/test_phases.py",
-        f"{_MODEL}/test_reasons.py",
+        f"{_MODEL}/test_due.py",
         f"{_MODEL}/test_lease.py",
         "tests/property/test_fold.py",
         "tests/property/test_life.py",
@@ -44,7 +44,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "limpet.model.lease": (
         f"{_MODEL}/test_lease.py",
-        f"{_MODEL}/test_reasons.py",
+        f"{_MODEL}/test_due.py",
         "tests/acceptance/test_work.py",
         "tests/contract/test_stores.py",
     ),
@@ -101,7 +101,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_leaving.py",
         "tests/acceptance/test_kinship.py",
     ),
-    "limpet.model.facts.forks": (
+    "limpet.model.facts.creation": (
         "tests/acceptance/test_forked_limits.py",
         "tests/acceptance/test_history.py",
         "tests/property/test_histories.py",
@@ -174,7 +174,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         f"{_RUNTIME}/test_children.py",
         "tests/acceptance/test_tools_use.py",
     ),
-    "limpet.model.facts.tools": (
+    "limpet.model.facts.running.setup": (
         "tests/acceptance/test_tools_use.py",
         f"{_MODEL}/test_phases.py",
         "tests/acceptance/test_tools.py",
@@ -202,7 +202,7 @@ _ON_MEMORY: Final = frozenset(
     (
         "limpet.model.fold",
         "limpet.model.head",
-        "limpet.model.facts.tools",
+        "limpet.model.facts.running.setup",
         "limpet.model.lease",
         "limpet.model.facts.running.budgets",
         "limpet.runtime.turn",

@@ -18,8 +18,7 @@ from bench.table import Row, at_most, ratio, row
 from bench.texts import Writer
 from limpet import diff
 from limpet.model import ops
-from limpet.model.canonical import canonical
-from limpet.model.values import FrozenDict, freeze
+from limpet.model.values import FrozenDict, canonical, freeze
 
 _TIMES_MAX = 3.0
 _CALLS = 20

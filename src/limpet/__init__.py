@@ -63,11 +63,10 @@ if TYPE_CHECKING:
         Usage as Usage,
     )
     from limpet.model.facts.running.requests import Request as Request
-    from limpet.model.facts.running.revisits import Revisit as Revisit
     from limpet.model.facts.running.runs import RunFailure as RunFailure
     from limpet.model.facts.running.setup import Setup as Setup, SetupChange as SetupChange
     from limpet.model.facts.timeouts import Timeouts as Timeouts
-    from limpet.model.facts.timers import Timer as Timer
+    from limpet.model.facts.timers import Revisit as Revisit, Timer as Timer
     from limpet.model.state import reducers as reducers
     from limpet.model.state.access import Access as Access, access as access
     from limpet.model.state.migrations import (
@@ -191,11 +190,10 @@ _HOMES = {
     "limpet.model.facts.outcomes": "Evaluation Outcome",
     "limpet.model.facts.running.budgets": "Budget BudgetView Share Usage",
     "limpet.model.facts.running.requests": "Request",
-    "limpet.model.facts.running.revisits": "Revisit",
     "limpet.model.facts.running.runs": "RunFailure",
     "limpet.model.facts.running.setup": "Setup SetupChange",
     "limpet.model.facts.timeouts": "Timeouts",
-    "limpet.model.facts.timers": "Timer",
+    "limpet.model.facts.timers": "Revisit Timer",
     "limpet.model.state": "reducers",
     "limpet.model.state.access": "Access access",
     "limpet.model.state.migrations": "Migrated Migration MigrationRegistry",

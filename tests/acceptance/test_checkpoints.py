@@ -12,8 +12,8 @@ import pytest
 import limpet
 from limpet import CheckpointPolicy, InvalidInput
 from limpet.errors import NoCheckpoint, NoFullCheckpoint
-from limpet.model.canonical import canonical
 from limpet.model.keys import checkpoints_of
+from limpet.model.values import canonical
 from limpet.session.documents import Documents
 from limpet.session.history import checkpoints as keeping
 from limpet.session.history.checkpoint_log import CheckpointRequest

@@ -19,7 +19,7 @@ from msgspec import structs
 
 import limpet
 from limpet import Key, Limpet
-from limpet.model.facts.names import names_key
+from limpet.model.facts.documents import names_key
 from limpet.session.move import adopter, transfer
 from limpet.store.coding import codec
 from limpet.store.protocol import Query

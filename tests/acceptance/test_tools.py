@@ -9,7 +9,7 @@ import pytest
 
 import limpet
 from limpet import Tool, ToolRegistry
-from limpet.model.facts.tools import tools_bound
+from limpet.model.facts.running.setup import tools_bound
 from limpet.store.memory import MemoryStore
 from limpet.testing.clock import FakeClock
 

@@ -11,7 +11,7 @@ import pytest
 
 import limpet
 from limpet import Tool, ToolRegistry
-from limpet.model.facts.tools import tools_bound
+from limpet.model.facts.running.setup import tools_bound
 from limpet.runtime.managed_tools import BY_NAME
 from limpet.session.life import tools as life_tools
 from limpet.session.runs.setup import MANAGED_TOOLS

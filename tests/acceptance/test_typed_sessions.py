@@ -13,7 +13,7 @@ from pydantic import Field
 
 import limpet
 from limpet import MigrationRegistry, Record, Replace, State, errors, reducers
-from limpet.model.canonical import checksum
+from limpet.model.values import checksum
 
 KEY = ("shop", "ada", "a")
 

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from limpet.errors import SessionDeleted, SessionErased, SessionHasForks
-from limpet.model.canonical import checksum
 from limpet.model.commit import Base, Commit
-from limpet.model.facts.forks import forked
+from limpet.model.facts.creation import forked
 from limpet.model.keys import Key
+from limpet.model.values import checksum
 from limpet.store.postgres import erasure
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.store import PostgresStore

@@ -15,10 +15,9 @@ import msgspec
 import pytest
 
 from limpet import errors
-from limpet.model.canonical import checksum
 from limpet.model.commit import Commit
 from limpet.model.keys import Key
-from limpet.model.values import FrozenDict
+from limpet.model.values import FrozenDict, checksum
 from limpet.store.coding import bodies
 from limpet.store.protocol import Query, Seal
 from limpet.store.sqlite.rows import unpack_id

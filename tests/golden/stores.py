@@ -15,10 +15,9 @@ import msgspec
 
 import limpet
 from limpet import Key, ops
-from limpet.model.canonical import checksum
 from limpet.model.commit import Base, Commit
 from limpet.model.events import Fact, prepare
-from limpet.model.values import freeze
+from limpet.model.values import checksum, freeze
 from limpet.store.blobs import Blob
 from limpet.store.clock import Clock
 from limpet.store.sqlite.store import SQLiteStore

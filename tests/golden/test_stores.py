@@ -14,7 +14,7 @@ import pytest
 
 import limpet
 from limpet import MigrationRegistry, Record, State, UnknownVariant, errors
-from limpet.model.canonical import checksum
+from limpet.model.values import checksum
 from limpet.store.sqlite.file.schema import SCHEMA
 from tests.golden import stores
 from tests.golden.stores import (

@@ -12,9 +12,8 @@ from hypothesis import example, given, strategies as st
 from limpet import Diff, Kind, LimpetError, diff
 from limpet.errors import DiffMismatch, IntegrityViolation, InvalidDiff
 from limpet.model import ops
-from limpet.model.canonical import canonical, same
 from limpet.model.diff.diff import FORMAT
-from limpet.model.values import FrozenDict, FrozenList, freeze, thaw
+from limpet.model.values import FrozenDict, FrozenList, canonical, freeze, same, thaw
 from tests.property.related import edited, values, versions
 from tests.support.examples import examples
 from tests.unit.model.test_inverse import fitting

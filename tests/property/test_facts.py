@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 
 from limpet.errors import LimpetError
 from limpet.model import Draft, Event, Fact, Key, Prepared, head, prepare
-from limpet.model.due import deadline_us, due_us, runnable_us
-from limpet.model.facts import checkpoints, outcomes, retention, tools
+from limpet.model.due import deadline_us, due_us, reasons_at, runnable_us
+from limpet.model.facts import checkpoints, outcomes, retention, timers
 from limpet.model.facts.creation import created
 from limpet.model.facts.running import (
     budgets,
@@ -19,13 +19,11 @@ from limpet.model.facts.running import (
     endings,
     memory,
     requests,
-    revisits,
     runs,
     setup,
 )
 from limpet.model.facts.shapes import _SHAPES, check_shape
 from limpet.model.fold import Fold, record, replay
-from limpet.model.reasons import reasons_at
 from limpet.model.values import FrozenDict
 from limpet.store.sqlite.rows import due_columns, facts_text
 from tests.property.strategies import values
@@ -177,7 +175,7 @@ def look(found: head.Head) -> None:
     assert isinstance(found.priority, int)
     assert all(isinstance(value, str) for value in found.labels.values())
     assert len([timer.at for timer in found.timers.values()]) == len(found.timers)
-    assert len(revisits.revisits_of(facts, tuple(found.timers))) == len(found.timers)
+    assert len(timers.revisits_of(facts, tuple(found.timers))) == len(found.timers)
     assert found.timeouts is None or found.facts["timeouts"]
     requests.open_requests(facts)
     requests.overdue(facts, NOW_US)
@@ -194,7 +192,7 @@ def look(found: head.Head) -> None:
     outcomes.outcome_in(facts)
     checkpoints.last_checkpoint(facts)
     retention.retention_in(facts)
-    tools.tools_in(facts)
+    setup.tools_in(facts)
     for name in memory.BUFFERS:
         memory.version_in(facts, name)
 

@@ -17,9 +17,9 @@ from hypothesis import given
 
 import limpet
 from limpet import LimpetError
-from limpet.model.canonical import canonical
 from limpet.model.fold import Fold, replay
 from limpet.model.head import blank
+from limpet.model.values import canonical
 from limpet.session.writer import writer_of
 from limpet.store.postgres.writing import lane
 from limpet.store.sqlite import writer

@@ -12,9 +12,8 @@ from pydantic import JsonValue
 import limpet
 from limpet import MigrationRegistry, Record, State, reducers
 from limpet.model import ops
-from limpet.model.canonical import canonical
 from limpet.model.state.state import decode_fields
-from limpet.model.values import freeze
+from limpet.model.values import canonical, freeze
 from tests.property.strategies import values
 from tests.support.examples import examples
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from limpet import LastWriter, Merged, Priority, diff, merge
 from limpet.errors import MergeConflict
 from limpet.model import ops
-from limpet.model.canonical import canonical, same
 from limpet.model.ops import Path
-from limpet.model.values import ABSENT, freeze, thaw
+from limpet.model.values import ABSENT, canonical, freeze, same, thaw
 from tests.property.related import sides, versions
 from tests.support.examples import examples
 

@@ -14,8 +14,7 @@ from hypothesis import example, given, strategies as st
 
 from limpet import MigrationRegistry
 from limpet.errors import MigrationAmbiguous, MigrationFailed, MigrationMissing, SchemaIncompatible
-from limpet.model.canonical import checksum
-from limpet.model.values import thaw
+from limpet.model.values import checksum, thaw
 from tests.property.strategies import values
 from tests.support.examples import examples
 

@@ -10,9 +10,8 @@ from hypothesis import given, strategies as st
 from limpet import reducers
 from limpet.errors import SchemaViolation
 from limpet.model import ops
-from limpet.model.canonical import canonical
 from limpet.model.state.reducers import Reducer
-from limpet.model.values import ABSENT, freeze
+from limpet.model.values import ABSENT, canonical, freeze
 from tests.property.strategies import values
 from tests.support.examples import examples
 

@@ -10,10 +10,9 @@ from hypothesis import given, strategies as st
 from limpet import Replace
 from limpet.errors import SchemaViolation
 from limpet.model import ops
-from limpet.model.canonical import canonical
 from limpet.model.state.state import decode_fields, encode_fields
 from limpet.model.state.update import plan_update
-from limpet.model.values import freeze
+from limpet.model.values import canonical, freeze
 from tests.property.strategies import values
 from tests.support.declared import Message, Reduced, Role
 from tests.support.examples import examples

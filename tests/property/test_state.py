@@ -18,11 +18,10 @@ from pydantic import create_model
 from limpet import TTL, Record, Ref, State
 from limpet.errors import InvalidSchema, SchemaViolation
 from limpet.model import ops
-from limpet.model.canonical import canonical
 from limpet.model.state.forms import duration_text
 from limpet.model.state.state import decode_fields, encode_fields
 from limpet.model.state.update import plan_update
-from limpet.model.values import freeze
+from limpet.model.values import canonical, freeze
 from tests.property.strategies import values
 from tests.support.declared import (
     Boxed,

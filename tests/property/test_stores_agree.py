@@ -43,7 +43,7 @@ from limpet import (
 )
 from limpet.model.commit import Commit
 from limpet.model.events import to_time
-from limpet.model.facts.forks import FORKED
+from limpet.model.facts.creation import FORKED
 from limpet.model.fold import Fold
 from limpet.session.writer import writer_of
 from limpet.store import cache

@@ -22,10 +22,10 @@ from backports import zstd
 
 import limpet
 from limpet import Key, Limpet, facts
-from limpet.model.canonical import canonical
 from limpet.model.chain import chained, genesis, header_digest
 from limpet.model.events import is_input
 from limpet.model.facts import adopted_shapes, shapes
+from limpet.model.values import canonical
 
 KEY: Final = Key("support", "ada", "hostile")
 FORK: Final = Key("support", "ada", "hostile-fork")

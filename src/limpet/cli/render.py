@@ -35,8 +35,7 @@ from limpet.cli.output import cell, console, escaped, one_line, users_code
 from limpet.errors import BackupDamaged, InvalidInput, LimpetError
 from limpet.model import to_time
 from limpet.model.diff.changes import Kind
-from limpet.model.diff.diff import Diff
-from limpet.model.diff.text import SIGNS, old_and_new, place
+from limpet.model.diff.diff import SIGNS, Diff, old_and_new, place
 from limpet.session.wire import error_form
 from limpet.store.protocol import Progress as Callback
 

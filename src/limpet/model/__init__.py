@@ -1,14 +1,15 @@
 """The log, pure: keys, events, facts, commits, heads and folds. The words the rest speaks."""
 
 from limpet.model.adopt import adopted
-from limpet.model.canonical import canonical, checksum, same
 from limpet.model.chain import SALT_BYTES, genesis
 from limpet.model.commit import Base, Commit
 from limpet.model.due import (
     Deadline,
+    Reasons,
     activity_moves,
     deadline_us,
     deadlines,
+    due_for,
     due_us,
     moves_with_activity,
     runnable_us,
@@ -73,16 +74,18 @@ from limpet.model.lease import (
     with_lease,
 )
 from limpet.model.ops import Add, Delete, Inc, Merge, Op, Path, PlainOp, Set, apply, scope_of
-from limpet.model.reasons import Reasons, due_for
 from limpet.model.values import (
     ABSENT,
     EMPTY,
     FrozenDict,
     FrozenList,
     Reads,
+    canonical,
+    checksum,
     described,
     encode,
     freeze,
+    same,
     settle,
     thaw,
 )

@@ -26,8 +26,7 @@ from limpet.model.events import (
 )
 from limpet.model.facts.inputs import processed_by
 from limpet.model.facts.shapes import check_shape
-from limpet.model.facts.texts import texts_after
-from limpet.model.fold import Fold, Recorded, event_of, record
+from limpet.model.fold import Fold, Recorded, event_of, record, texts_after
 from limpet.model.keys import Key, is_reserved, unfit
 from limpet.model.limits import ID_CHARS_MAX, INT_MAX, STATE_DEPTH_MAX
 from limpet.model.values import EMPTY, FrozenDict, settle

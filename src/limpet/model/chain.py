@@ -16,7 +16,7 @@ from hashlib import sha256
 from struct import Struct
 from typing import Final
 
-from limpet.model.canonical import canonical
+from limpet.model.values import canonical
 
 SALT_BYTES: Final = 16
 _numbers: Final = Struct(">Qq").pack  # the seq, and the time, which may lie before 1970

@@ -6,7 +6,7 @@ again. Every store calls these two and computes state in no other way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -15,9 +15,10 @@ from limpet.errors import InvalidInput, SessionCorrupt
 from limpet.model import head, ops
 from limpet.model.chain import chained
 from limpet.model.events import Event, Prepared
+from limpet.model.facts import outcomes, timers
+from limpet.model.facts.running import requests, runs
 from limpet.model.facts.shapes import check_shape
-from limpet.model.facts.texts import texts_after
-from limpet.model.facts.view import NO_TEXTS, Texts
+from limpet.model.facts.view import NO_TEXTS, Facts, Texts
 from limpet.model.head import Head
 from limpet.model.values import ABSENT, EMPTY, FrozenDict
 
@@ -248,3 +249,47 @@ def scope_next(key: ScopeKey, before: ScopeValue | None, op: ops.PlainOp) -> Sco
             fields = FrozenDict({name: before.value})
     value = ops.apply(fields, (op,)).get(name, ABSENT)
     return ScopeValue(version, None, True) if value is ABSENT else ScopeValue(version, value)
+
+
+# The words of each: what else an event has may be large, and is read from the log.
+_SPOKEN: Final[Mapping[str, tuple[str, ...]]] = {
+    requests.TOOL_USE: ("name", "input"),
+    requests.CUSTOM_TOOL_USE: ("name", "input"),
+    outcomes.DEFINED: ("title", "detail", "criteria"),
+    timers.REVISIT_SET: ("reason",),
+    runs.ERROR: ("message",),
+}
+
+
+def texts_after(
+    texts: Texts, before: Facts, after: Facts, type: str, data: Mapping[str, Any], seq: int
+) -> Texts:
+    """The texts after an event that left the facts `after`: its own, if they name it, and those
+    before that they still name."""
+    if after is before or (not texts and type not in _SPOKEN):
+        return texts
+    kept = {}
+    for named in _seqs(after):
+        if named == seq:
+            kept[seq] = FrozenDict({n: data[n] for n in _SPOKEN.get(type, ()) if n in data})
+        elif named in texts:
+            kept[named] = texts[named]
+    return by_seq(kept)
+
+
+def by_seq(found: Mapping[int, Mapping[str, Any]]) -> Texts:
+    """The data of some events that nobody changes."""
+    texts: Any = FrozenDict(found)  # type: ignore[arg-type]  # the names are seqs
+    return texts if texts else NO_TEXTS
+
+
+def _seqs(facts: Facts) -> Iterator[Any]:
+    """The events whose words somebody may ask for."""
+    for request in requests.requests_in(facts).values():
+        if "answer" not in request:
+            yield request.get("seq")
+    for timer in facts.get("timers", EMPTY).values():
+        if timers.is_revisit(timer):
+            yield timer["seq"]
+    yield facts.get("outcome", EMPTY).get("seq")
+    yield runs.run_in(facts).get("error", EMPTY).get("seq")

@@ -18,10 +18,8 @@ from limpet.errors import SessionArchived
 from limpet.model.chain import genesis
 from limpet.model.events import CHILD_ENDED, to_time
 from limpet.model.facts import (
-    archive,
     checkpoints,
     creation,
-    forks,
     inputs,
     labels,
     outcomes,
@@ -31,7 +29,6 @@ from limpet.model.facts import (
     schema,
     timeouts,
     timers,
-    tools,
     writes,
 )
 from limpet.model.facts.running import (
@@ -40,10 +37,8 @@ from limpet.model.facts.running import (
     endings,
     memory,
     requests,
-    revisits,
     runs,
     setup,
-    steps,
     waiting,
 )
 from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
@@ -53,24 +48,24 @@ from limpet.model.values import EMPTY, FrozenDict
 # What each reserved event changes, and what a commit with it must leave within bounds. One static
 # table, so that folding is the same in every process and total.
 _FOLDS: Final[Mapping[str, Fold]] = {
-    creation.CREATED: creation.fold,
-    forks.FORKED: forks.fold,
+    creation.CREATED: creation.fold_created,
+    creation.FORKED: creation.fold_forked,
     labels.LABELED: labels.fold,
-    timers.TIMER_SET: timers.fold_set,
-    timers.TIMER_CLEARED: timers.fold_cleared,
+    timers.TIMER_SET: timers.fold_timer_set,
+    timers.TIMER_CLEARED: timers.fold_timer_cleared,
     inputs.PROCESSED: runs.fold_processed,
     runs.SPAN_STARTED: endings.fold_started,
     runs.SPAN_COMPLETED: endings.fold_completed,
     runs.STATUS_IDLE: runs.fold_idle,
     runs.ERROR: runs.fold_error,
     runs.REQUEUED: endings.fold_requeued,
-    steps.INTENDED: endings.fold_intended,
+    runs.INTENDED: endings.fold_intended,
     endings.CASCADED: endings.fold_cascaded,
     endings.FINISHED: endings.fold_finished,
     requests.TOOL_USE: requests.fold_asked,
     requests.CUSTOM_TOOL_USE: requests.fold_asked,
-    revisits.REVISIT_SET: revisits.fold_set,
-    revisits.TIMERS_TAKEN: revisits.fold_taken,
+    timers.REVISIT_SET: timers.fold_revisit_set,
+    timers.TIMERS_TAKEN: timers.fold_taken,
     children.CHILD_CREATED: children.fold_created,
     children.CHILD_RELEASED: children.fold_ended,
     children.DELEGATED: children.fold_delegated,
@@ -91,7 +86,7 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     schema.MIGRATED: schema.fold,
     timeouts.TIMEOUTS_SET: timeouts.fold_set,
     timeouts.RENEWED: timeouts.fold_renewed,
-    writes.TOOLS_BOUND: tools.fold,
+    setup.TOOLS_BOUND: setup.fold_bound,
     **dict.fromkeys(phases.TRANSITIONS, endings.fold_transition),
 }
 # Inputs that do more than wait to be processed.
@@ -105,13 +100,13 @@ _INPUT_FOLDS: Final[Mapping[str, Fold]] = {
 }
 _CHECKS: Final[Mapping[str, Check]] = {
     creation.CREATED: labels.check,
-    forks.FORKED: labels.check,
+    creation.FORKED: labels.check,
     labels.LABELED: labels.check,
-    timers.TIMER_SET: timers.check,
+    timers.TIMER_SET: timers.check_timers,
     requests.TOOL_USE: requests.check,
     requests.CUSTOM_TOOL_USE: requests.check,
-    revisits.REVISIT_SET: revisits.check,
-    steps.INTENDED: budgets.check_call,
+    timers.REVISIT_SET: timers.check_revisits,
+    runs.INTENDED: budgets.check_call,
     children.CHILD_CREATED: children.check_created,
     children.CHILD_RELEASED: children.check_ended,
     CHILD_ENDED: children.check_ended,
@@ -123,7 +118,7 @@ _CHECKS: Final[Mapping[str, Check]] = {
     **dict.fromkeys(phases.TRANSITIONS, phases.check),
 }
 _ACTIVE: Final = ("user.", "agent.", "step.", "effect.")
-_STARTS: Final = frozenset((creation.CREATED, forks.FORKED))
+_STARTS: Final = frozenset((creation.CREATED, creation.FORKED))
 
 
 class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
@@ -180,7 +175,8 @@ class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     @property
     def schema_version(self) -> str | None:
         """Of typed state; None if never typed."""
-        return schema.schema_version(self.facts)
+        found: str | None = self.facts.get("schema_version")
+        return found
 
     @property
     def phase(self) -> phases.Phase:
@@ -254,7 +250,7 @@ def advance(
         facts = _advanced(facts, type, data, at, input=input)
     starts, created_us = traits.starts, head.created_us
     if seq == head.floor + 1:
-        starts, created_us = True, archive.created_us(data, created_us)
+        starts, created_us = True, phases.creation_us(data, created_us)
     if traits.background and timeouts.counts_background(facts):
         starts = True
     return Head(
@@ -355,7 +351,7 @@ def check_phase(head: Head, type: str, *, input: bool) -> None:
     phase = head.facts.get("phase")
     if phase is not None:
         writes.check_write(head.key, phase, type, input=input)
-        if type in phases.TRANSITIONS and archive.is_stub(head.facts):
+        if type in phases.TRANSITIONS and phases.is_stub(head.facts):
             raise SessionArchived(head.key)
 
 

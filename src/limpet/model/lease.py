@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 
 from limpet.errors import SessionFenced, SessionLocked
+from limpet.model.due import NO_REASONS, Reasons, is_unchanged, reasons_at
 from limpet.model.events import to_time
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.limits import LEFT_SECONDS
-from limpet.model.reasons import NO_REASONS, Reasons, is_unchanged, reasons_at
 
 LEFT_US: Final = round(LEFT_SECONDS * 1_000_000)
 AHEAD_US: Final = 1_000_000  # a lease granted this far ahead of the clock is measured again

@@ -8,6 +8,7 @@ refused.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
@@ -438,3 +439,28 @@ class Reads(Mapping[str, Any]):
         self.all = True
         self.names.update(self._of)
         return self._of
+
+
+canonical: Final = msgspec.json.Encoder(order="deterministic").encode
+# Tells the same values apart as the canonical encoding does, without the cost of escaping text.
+packed: Final = msgspec.msgpack.Encoder(order="deterministic").encode
+SCALARS: Final = frozenset((str, int, float, bool, type(None)))
+
+
+def checksum(fields: Any) -> bytes:
+    """SHA-256 of the canonical encoding. A snapshot's state must still match it."""
+    return hashlib.sha256(canonical(fields)).digest()
+
+
+def same(a: Any, b: Any) -> bool:
+    """True if two values have the same canonical encoding. ABSENT equals only itself."""
+    if a is b:
+        return True
+    kind = type(a)
+    if kind is float:
+        return type(b) is float and a == b and math.copysign(1.0, a) == math.copysign(1.0, b)
+    if kind in SCALARS:
+        return kind is type(b) and bool(a == b)
+    if a is ABSENT or b is ABSENT:
+        return False
+    return packed(a) == packed(b)

@@ -39,11 +39,9 @@ from limpet.model.facts.phases import COMPLETED
 from limpet.model.facts.running import budgets, children
 from limpet.model.facts.running.budgets import Budget, Share
 from limpet.model.facts.running.endings import has_ended
-from limpet.model.facts.running.revisits import REVISIT_SET, TIMERS_TAKEN
 from limpet.model.facts.running.runs import INTERRUPT
-from limpet.model.facts.running.setup import attached, setup_in, usable_tools
-from limpet.model.facts.timers import timers_in
-from limpet.model.facts.tools import tools_bound, tools_in
+from limpet.model.facts.running.setup import attached, setup_in, tools_bound, tools_in, usable_tools
+from limpet.model.facts.timers import REVISIT_SET, TIMERS_TAKEN, timers_in
 from limpet.runtime.run import TurnRun
 from limpet.runtime.turn_log import args_hash, identity
 from limpet.session.creation import creation

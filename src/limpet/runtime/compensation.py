@@ -29,8 +29,7 @@ from limpet.errors import (
 )
 from limpet.model import Draft, Event, Key, Lease
 from limpet.model.facts.running import budgets, children, endings, runs
-from limpet.model.facts.running.runs import REQUEUED, readable
-from limpet.model.facts.running.steps import INTENDED, OUTCOMES
+from limpet.model.facts.running.runs import INTENDED, OUTCOMES, REQUEUED, readable
 from limpet.model.limits import PAGE_MAX
 from limpet.runtime.children import ChildEnd, commit_last, open_child
 from limpet.runtime.effects import OnUnknown, keyed

@@ -30,7 +30,7 @@ from limpet.errors import (
 )
 from limpet.model import EMPTY, Draft, Event, settle, unfit
 from limpet.model.events import to_time
-from limpet.model.facts.running import budgets, steps
+from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.budgets import Amount
 from limpet.model.facts.running.runs import readable, span_completed, span_started
 from limpet.model.limits import NAME_CHARS_MAX
@@ -235,7 +235,7 @@ class EffectCall:
 
     async def _recorded(self) -> list[Event]:
         """The events of every try under the caller's key. Tries are counted without a gap."""
-        kinds = ("intended", *steps.OUTCOMES.values())
+        kinds = ("intended", *runs.OUTCOMES.values())
         events: list[Event] = []
         for first in count(1, TRIES_PAGE):
             tries = range(first, first + TRIES_PAGE)
@@ -262,7 +262,7 @@ class EffectCall:
         queue_result(turn, id, data)
         decision = decision_in(data)
         if decision == "happened":
-            await self._record(steps.effect_succeeded, "succeeded", data["output"])
+            await self._record(runs.effect_succeeded, "succeeded", data["output"])
             return data["output"]
         if decision == "run_again":
             return await self._perform()
@@ -308,7 +308,7 @@ class EffectCall:
         undo = self._compensation()
         args = plain(dict(effect.args)) if effect.record_args else EMPTY
         given = (*of, self._tries, self._span, undo, args)
-        drafts.append(steps.effect_intended(self._id("intended"), *given, call=effect.call))
+        drafts.append(runs.effect_intended(self._id("intended"), *given, call=effect.call))
         *_, intent = await turn.log.write(*drafts)
         turn.records.add(intent)
         # By the head that the intent's own commit returned.
@@ -335,7 +335,7 @@ class EffectCall:
                     raise await self._failed(error) from error
             else:
                 with result_of(f"the effect {effect.name!r}"):
-                    return await self._record(steps.effect_succeeded, "succeeded", result)
+                    return await self._record(runs.effect_succeeded, "succeeded", result)
             await asyncio.sleep(_jitter(effect.retries - left))
         raise AssertionError("the last try returns or raises")
 
@@ -352,7 +352,7 @@ class EffectCall:
     async def _unknown(self, error: Exception, before: str = "") -> Any:
         said = f"{before}{type(error).__name__}: {error}"
         why = readable(said) if before or str(error) else "it took too long"
-        await self._record(steps.effect_unknown, "unknown", why, failed=why)
+        await self._record(runs.effect_unknown, "unknown", why, failed=why)
         if self._effect.on_unknown == "ask":
             place = self._effect.place, self._effect.occurrence
             return await self._asked(self._turn.records.effects[place])
@@ -362,7 +362,7 @@ class EffectCall:
 
     async def _failed(self, error: Exception) -> EffectFailed:
         why = readable(f"{type(error).__name__}: {error}")
-        await self._record(steps.effect_failed, "failed", why, failed=why)
+        await self._record(runs.effect_failed, "failed", why, failed=why)
         return self._turn.records.failure(self._effect.name, self._effect.occurrence, why)
 
     async def _record(

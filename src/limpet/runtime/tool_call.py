@@ -23,7 +23,7 @@ from limpet.errors import (
     ToolDenied,
 )
 from limpet.model import Draft, canonical, settle
-from limpet.model.facts.running import budgets, steps
+from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.requests import TOOL_RESULT
 from limpet.model.facts.running.runs import readable
 from limpet.runtime import effects, requests
@@ -125,7 +125,7 @@ class ToolUseCall:
         except Exception as error:
             return await self._answered(_said(error), is_error=True)
         self._turn.driver.check()
-        step = steps.step_recorded(
+        step = runs.step_recorded(
             f"{self._call.id}/step", tool.name, 1, args_hash(input), output, call=self._call.id
         )
         return await self._answered(output, is_error=False, before=(step,))

@@ -14,13 +14,12 @@ from typing import Any, Final
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
 from limpet.model import EMPTY, Draft, Event, Trace, described, ops as op, to_us, traced
-from limpet.model.facts.running import budgets, steps
+from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.budgets import Budget, Share
 from limpet.model.facts.running.requests import ANSWERS
-from limpet.model.facts.running.revisits import Revisit, RevisitPriority, revisit_set
-from limpet.model.facts.running.runs import INTERRUPT, turn_in
+from limpet.model.facts.running.runs import INTERRUPT, step_recorded, turn_in
 from limpet.model.facts.running.setup import usable_tools
-from limpet.model.facts.running.steps import step_recorded
+from limpet.model.facts.timers import Revisit, RevisitPriority, revisit_set
 from limpet.model.limits import REVISITS_PER_TURN_MAX
 from limpet.runtime import children, requests
 from limpet.runtime.budget import Reservation, ReservedBlock
@@ -133,7 +132,7 @@ class Turn:
                 with self.run.pauses.inside(f"the step {name!r}"):
                     result = await call(fn, *args, **kwargs)
                 self.run.driver.check()
-                fact = steps.step_recorded(id, name, occurrence, hashed, result)
+                fact = runs.step_recorded(id, name, occurrence, hashed, result)
                 with result_of(f"the step {name!r}"):
                     event, *_ = await self.run.log.write(fact, *reservation.settling())
             return event.data["result"]

@@ -52,13 +52,16 @@ from limpet.model.facts.running.requests import (
 )
 from limpet.model.facts.running.runs import (
     ERROR,
+    INTENDED,
+    OUTCOMES,
     SPAN_COMPLETED,
     SPAN_STARTED,
     STATUS_CHANGED,
     STATUS_IDLE,
+    STEP,
+    effect_unknown,
     span_completed,
 )
-from limpet.model.facts.running.steps import INTENDED, OUTCOMES, STEP, effect_unknown
 from limpet.model.limits import NAME_CHARS_MAX, PAGE_MAX
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session

@@ -49,9 +49,9 @@ from limpet.model import (
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.running import budgets, endings, requests, runs
 from limpet.model.facts.running.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_USE, asked
-from limpet.model.facts.running.revisits import Revisit, revisits_of, timers_taken
-from limpet.model.facts.running.steps import FAILED, STEP, SUCCEEDED
-from limpet.model.facts.tools import degraded_in
+from limpet.model.facts.running.runs import FAILED, STEP, SUCCEEDED
+from limpet.model.facts.running.setup import degraded_in
+from limpet.model.facts.timers import Revisit, revisits_of, timers_taken
 from limpet.model.limits import PAGE_MAX, TURN_INPUTS_MAX
 from limpet.runtime.children import ChildEnd, commit_last, interrupt_all
 from limpet.runtime.compensation import EndedWake

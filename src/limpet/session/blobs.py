@@ -27,7 +27,7 @@ from limpet.model.limits import BLOB_CHUNK_BYTES, MEDIA_TYPE_CHARS_MAX
 from limpet.session.journal import Journal
 from limpet.session.writer import Writer
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
-from limpet.store.threads import in_thread
+from limpet.store.system import in_thread
 
 if TYPE_CHECKING:
     from limpet.model.state.types import Ref

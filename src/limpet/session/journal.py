@@ -26,7 +26,7 @@ from limpet.session.life.policy import NOTHING, Lifecycle
 from limpet.session.metrics import Metrics
 from limpet.session.queueing.queue import Queue
 from limpet.store.protocol import Committed, Store
-from limpet.store.threads import PROCESS
+from limpet.store.system import PROCESS
 
 
 class Keeper(Protocol):

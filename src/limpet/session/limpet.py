@@ -26,8 +26,7 @@ from limpet.errors import (
     StoreFailed,
 )
 from limpet.model import FrozenDict, Head, Key, Lease, described, to_time
-from limpet.model.facts.archive import is_stub, place
-from limpet.model.facts.phases import ARCHIVED, Phase, rule
+from limpet.model.facts.phases import ARCHIVED, Phase, archive_place, is_stub, rule
 from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.ids import Ids
@@ -1107,7 +1106,7 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
 
     if not archived:
         raise SessionArchived(session.key)
-    if place(session.head.facts) is None:  # its log is still here
+    if archive_place(session.head.facts) is None:  # its log is still here
         return session
     writer = writer_of(session)
     how: dict[str, Any] = {"actor": session.actor, "typed": writer.typed}

@@ -25,8 +25,7 @@ from limpet.errors import (
     SessionFenced,
 )
 from limpet.model import Commit, Draft, Event, Fact, Head, Key, Lease, Prepared, Reads
-from limpet.model.facts.archive import is_stub
-from limpet.model.facts.phases import Phase, roused_us
+from limpet.model.facts.phases import Phase, is_stub, roused_us
 from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.arguments import check_actor
 from limpet.session.cached_state import CachedState, changes_fields

@@ -25,7 +25,7 @@ from limpet.model import (
 from limpet.model.lease import with_lease
 from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store.protocol import Owner
-from limpet.store.scope_limits import Sizes
+from limpet.store.scopes import Sizes
 
 SESSIONS_MAX: Final = 4_096
 SCOPES_MAX: Final = 4_096
@@ -49,11 +49,6 @@ class CachedSession(msgspec.Struct):
     # take a copy first.
     tail: list[Event] = msgspec.field(default_factory=list)
     kept_bytes: int = 0  # as which it counts in the cache
-
-    @property
-    def damaged(self) -> bool:
-        """True if the fold is without something that could not be read."""
-        return bool(self.fold.damaged)
 
     def add(self, rec: Recorded) -> None:
         """Note an event that was committed. The fold is replaced by the caller."""

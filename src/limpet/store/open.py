@@ -34,8 +34,7 @@ from limpet.errors import (
 from limpet.store.protocol import Checked, Progress, Report, Restored, Seal, Store
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.store.sqlite.writer import Pace
-from limpet.store.system import of_system
-from limpet.store.threads import in_thread
+from limpet.store.system import in_thread, of_system
 
 
 async def open_store(

@@ -53,8 +53,7 @@ from limpet.model import (
 from limpet.model.adopt import check_followed, check_origin, folded, linked, runs, whole
 from limpet.model.lease import admits, is_of, left_until, released
 from limpet.store.protocol import Committed
-from limpet.store.scope_limits import ScopeLimits, Sizes
-from limpet.store.scopes import Scopes
+from limpet.store.scopes import ScopeLimits, Scopes, Sizes
 
 
 class View(Protocol):

@@ -8,6 +8,7 @@ hands the columns over. Nothing here waits or reads a database.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from struct import error as StructError  # noqa: N812  # a class
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -22,7 +23,9 @@ from limpet.model import (
     ScopeValue,
     based,
     blank,
+    chain,
     freeze,
+    is_input,
     replay_any,
     scope_next,
 )
@@ -186,3 +189,29 @@ def scope_after(key: ScopeKey, before: ScopeValue | None, row: ScopeRow, raw: by
     if row.form == bodies.WHOLE:
         return ScopeValue(row.version, freeze(msgspec.json.decode(raw)))
     return scope_next(key, before, bodies.scope_op_from(raw))
+
+
+CHANGED: Final = "is not what the chain says: it was changed after it was recorded"
+
+
+def checked(event: Event, salt: bytes, raw: bytes | None, previous: bytes | None) -> Event:
+    """The event as it was read; marked as damaged if its link does not follow from that.
+
+    `raw` is its encoded body, None if it has none, and `previous` the link before it, None if that
+    is not known: then it is not compared.
+    """
+    if raw is None or previous is None or event.damage is not None:
+        return event
+    names = (event.id, event.type, event.actor, event.cause, event.invocation_id)
+    marked = event.processed is not None and not is_input(event.type)
+    header = chain.header_digest((*names, event.correlation_id, event.wake_id), marked=marked)
+    try:
+        _, link = chain.chained(previous, event.seq, event.at_us, header, salt, raw)
+    except (TypeError, ValueError, StructError):  # a column of another kind
+        link = b""
+    return event if link == event.link else changed(event)
+
+
+def changed(event: Event) -> Event:
+    """Return the placeholder for an event that was changed after it was recorded."""
+    return msgspec.structs.replace(event, data=None, ops=(), damage=CHANGED)

@@ -28,8 +28,8 @@ from limpet.model import (
     replay_any,
     scope_of,
 )
-from limpet.model.facts import archive
-from limpet.model.facts.forks import FORKED
+from limpet.model.facts import phases
+from limpet.model.facts.creation import FORKED
 from limpet.model.facts.inputs import pending
 from limpet.model.keys import is_staged
 from limpet.store.coding.bodies import BY_OP
@@ -150,7 +150,7 @@ def _first_problems(key: Key, head: Head, event: Event, base: Base | None) -> It
         said = (event.data.get("app"), event.data.get("user"), event.data.get("id"))
         if said != (key.app, key.user, key.id) and not is_staged(key.app):
             yield Finding("head", "has another key than the one it was created with", key)
-    if head.created_us != archive.created_us(event.data or EMPTY, event.at_us):
+    if head.created_us != phases.creation_us(event.data or EMPTY, event.at_us):
         yield Finding("head", "has another time of creation than its first event", key)
 
 

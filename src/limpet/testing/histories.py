@@ -19,7 +19,7 @@ from limpet.model import (
     decode_body,
     is_input,
 )
-from limpet.model.facts.forks import forked
+from limpet.model.facts.creation import forked
 from limpet.store.protocol import ChainedEvent, Committed, Records, Store
 from limpet.testing.commits import ALL, ready
 

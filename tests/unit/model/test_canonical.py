@@ -6,8 +6,7 @@ import hashlib
 
 import pytest
 
-from limpet.model.canonical import canonical, checksum
-from limpet.model.values import freeze
+from limpet.model.values import canonical, checksum, freeze
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from hypothesis import given, strategies as st
 
 from limpet import ops
 from limpet.errors import LimpetError, OpPathUnknown, OpTypeMismatch, SessionCorrupt
-from limpet.model.canonical import canonical
 from limpet.model.events import Event, Fact, Origin, Prepared, prepare
 from limpet.model.fold import (
     Fold,
@@ -26,7 +25,7 @@ from limpet.model.fold import (
 )
 from limpet.model.head import blank
 from limpet.model.keys import Key
-from limpet.model.values import FrozenDict
+from limpet.model.values import FrozenDict, canonical
 from tests.support.examples import examples
 
 KEY = Key("shop", "ada", "1")

@@ -9,9 +9,8 @@ from hypothesis import assume, given, strategies as st
 
 from limpet import ops
 from limpet.errors import LimpetError
-from limpet.model.canonical import canonical
 from limpet.model.ops import apply, check, inverse
-from limpet.model.values import freeze
+from limpet.model.values import canonical, freeze
 from tests.support.examples import examples
 
 NAMES = st.sampled_from(["a", "b", "c", "app:d"])

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from limpet.errors import SessionFenced, SessionLocked
-from limpet.model.due import runnable_us
+from limpet.model.due import NO_REASONS, runnable_us
 from limpet.model.facts.priority import PRIORITIZED
 from limpet.model.head import Head, advance, blank
 from limpet.model.keys import Key
@@ -22,7 +22,6 @@ from limpet.model.lease import (
     renewed,
     taken,
 )
-from limpet.model.reasons import NO_REASONS
 from limpet.model.values import freeze
 
 KEY = Key("shop", "ada", "1")

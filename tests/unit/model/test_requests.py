@@ -27,8 +27,8 @@ from limpet.model.facts.running.requests import (
     overdue,
     requests_in,
 )
-from limpet.model.facts.texts import by_seq
 from limpet.model.facts.view import Facts, Moment, with_changes
+from limpet.model.fold import by_seq
 from limpet.model.limits import REQUEST_BYTES_MAX, REQUESTS_MAX
 
 KEY: Final = Key("shop", "ada", "one")

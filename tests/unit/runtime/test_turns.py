@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.model.facts.running.revisits import revisits_of
+from limpet.model.facts.timers import revisits_of
 from limpet.model.limits import REVISITS_PER_TURN_MAX, TIMERS_MAX
 from limpet.session.writer import writer_of
 from tests.support.agents import Bank, World, a_world

@@ -8,12 +8,11 @@ import msgspec
 import pytest
 
 from limpet import ops
-from limpet.model.canonical import checksum
 from limpet.model.commit import Base
 from limpet.model.fold import Fold, ScopeValue, ScopeWrite
 from limpet.model.head import Head, blank, buried
 from limpet.model.keys import Key
-from limpet.model.values import FrozenDict, freeze
+from limpet.model.values import FrozenDict, checksum, freeze
 from limpet.store.coding import bodies
 from limpet.store.coding.codec import Damaged
 

@@ -16,8 +16,7 @@ from limpet.model.fold import ScopeValue
 from limpet.model.limits import SCOPE_NAMES_EVER_MAX, SCOPE_NAMES_MAX
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Place, Store, scope_fields
-from limpet.store.scope_limits import DELETED, ScopeLimits
-from limpet.store.scopes import Scopes, UnreadScope
+from limpet.store.scopes import DELETED, ScopeLimits, Scopes, UnreadScope
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.commits import add, create, draft, key, load
 from tests.support.seal import FixedKeySeal
@@ -116,7 +115,7 @@ class Laws:
         """Of a store from before the bound: all is there, and room comes by deleting."""
         await create(store, ADA)
         with monkeypatch.context() as patch:
-            for module in ("scope_limits", "postgres.writing.batch"):
+            for module in ("scopes", "postgres.writing.batch"):
                 patch.setattr(f"limpet.store.{module}.SCOPE_NAMES_MAX", 2_000)
             for first in (0, 520):
                 numbers = range(first, first + 520)

@@ -26,8 +26,7 @@ import msgspec
 from limpet.errors import error_text
 from limpet.graph.checkpoint import CheckpointRecord, InMemoryCheckpointer
 from limpet.model import Draft, PlainOp, freeze, thaw
-from limpet.model.facts.running.runs import span_completed, span_started
-from limpet.model.facts.running.steps import node_recorded
+from limpet.model.facts.running.runs import node_recorded, span_completed, span_started
 from limpet.model.ops import apply
 from limpet.runtime.turn import Turn
 from limpet.runtime.turn_log import EffectRecord, identity

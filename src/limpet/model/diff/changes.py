@@ -15,10 +15,9 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import DiffMismatch, InvalidDiff
-from limpet.model.canonical import canonical, same
 from limpet.model.limits import VALUE_DEPTH_MAX
 from limpet.model.ops import Path, look, put_at, show
-from limpet.model.values import ABSENT, FrozenDict, FrozenList, admit, freeze
+from limpet.model.values import ABSENT, FrozenDict, FrozenList, admit, canonical, freeze, same
 
 Type: TypeAlias = Literal["null", "bool", "int", "float", "text", "list", "dict"]
 _TYPES: Final[dict[type, Type]] = {

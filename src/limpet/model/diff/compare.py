@@ -17,11 +17,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from limpet.model.canonical import SCALARS, packed, same
 from limpet.model.diff.changes import Change, Kind
 from limpet.model.limits import VALUE_DEPTH_MAX
 from limpet.model.ops import Path, show
-from limpet.model.values import ABSENT, FrozenList, admit, settle
+from limpet.model.values import ABSENT, SCALARS, FrozenList, admit, packed, same, settle
 
 # So many levels down runs are encoded, and below everything is looked at one by one. Without a
 # bound a value made for it, with all its weight at the bottom, would be encoded at every level.

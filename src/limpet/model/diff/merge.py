@@ -16,13 +16,12 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput, MergeConflict
-from limpet.model.canonical import packed, same
 from limpet.model.diff.compare import SWEEPS, items_apart, moved, names_apart
 from limpet.model.diff.diff import diff
 from limpet.model.diff.policy import Conflict, Policy, escalate
 from limpet.model.limits import VALUE_DEPTH_MAX
 from limpet.model.ops import Path, PlainOp, show
-from limpet.model.values import ABSENT, EMPTY, FrozenDict, FrozenList, admit
+from limpet.model.values import ABSENT, EMPTY, FrozenDict, FrozenList, admit, packed, same
 
 Side: TypeAlias = Literal["a", "b", "neither"]
 KNOWN_BY: Final = ("id", "uid", "uuid", "key", "name")  # what tells the items of a list apart

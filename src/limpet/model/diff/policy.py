@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput
-from limpet.model.canonical import same
 from limpet.model.ops import Path
+from limpet.model.values import same
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False, eq=False):

@@ -24,10 +24,9 @@ from limpet.errors import (
     InvalidInput,
     InvalidValue,
 )
-from limpet.model.canonical import canonical
 from limpet.model.envelope.record import NUMBER, Envelope, members
 from limpet.model.limits import ENVELOPE_BYTES_MAX, INT_MAX, NAME_CHARS_MAX, STATE_DEPTH_MAX
-from limpet.model.values import freeze, is_plain, settle, unfitting
+from limpet.model.values import canonical, freeze, is_plain, settle, unfitting
 
 Format: TypeAlias = Literal["json", "msgpack", "protobuf"]
 

@@ -21,7 +21,6 @@ from limpet.model.facts import (
     checkpoints,
     creation,
     documents,
-    forks,
     history,
     labels,
     outcomes,
@@ -29,14 +28,7 @@ from limpet.model.facts import (
     timeouts,
     timers,
 )
-from limpet.model.facts.running import (
-    endings,
-    memory,
-    revisits,
-    runs,
-    setup,
-    steps,
-)
+from limpet.model.facts.running import endings, memory, runs, setup
 from limpet.model.facts.shapes import Id, Time, check_shape
 from limpet.model.facts.view import Facts
 from limpet.model.keys import Key, unfit
@@ -166,14 +158,14 @@ class _Removed(_Form, frozen=True):
 
 
 _DATA: Final[Mapping[str, type[_Form]]] = {
-    forks.FORKED: _ForkForm,
+    creation.FORKED: _ForkForm,
     runs.SPAN_STARTED: _SpanForm,
     runs.SPAN_COMPLETED: _SpanEnd,
-    steps.STEP: _StepForm,
-    steps.INTENDED: _Intended,
-    steps.SUCCEEDED: _Performed,
-    steps.FAILED: _NotPerformed,
-    steps.UNKNOWN: _NotPerformed,
+    runs.STEP: _StepForm,
+    runs.INTENDED: _Intended,
+    runs.SUCCEEDED: _Performed,
+    runs.FAILED: _NotPerformed,
+    runs.UNKNOWN: _NotPerformed,
     endings.COMPENSATING: _Undoing,
     endings.COMPENSATED: _Undoing,
     endings.NOT_COMPENSATED: _Undoing,
@@ -185,7 +177,7 @@ _DATA: Final[Mapping[str, type[_Form]]] = {
     documents.PUT: _Put,
     documents.DELETED: _Removed,
 }
-_STARTS: Final = frozenset((creation.CREATED, forks.FORKED))
+_STARTS: Final = frozenset((creation.CREATED, creation.FORKED))
 
 
 def check_data(type: str, data: Mapping[str, Any], *, first: bool) -> None:
@@ -247,7 +239,7 @@ class _TimerForm(_Form, frozen=True):
     kind: timers.TimerKind
     seq: Count
     reason: str = ""
-    priority: revisits.RevisitPriority = "normal"
+    priority: timers.RevisitPriority = "normal"
 
 
 class _TurnForm(_Form, frozen=True, rename={"from_": "from"}):

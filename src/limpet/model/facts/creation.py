@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from limpet.model.events import Fact
-from limpet.model.facts import archive, labels as of_labels, phases, timeouts
-from limpet.model.facts.running import budgets
+from limpet.model.facts import labels as of_labels, phases, timeouts
+from limpet.model.facts.running import budgets, setup
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.keys import Key
-from limpet.model.values import EMPTY
+from limpet.model.values import EMPTY, FrozenDict, FrozenList
 
 CREATED: Final = "session.created"
 
@@ -49,16 +49,84 @@ def _set_up(facts: Facts, setup: Mapping[str, Any], at: Moment) -> Changes:
     return changes
 
 
-def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+def fold_created(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     changes = of_labels.fold(facts, data, at)
     if "schema_version" in data:
         changes["schema_version"] = data["schema_version"]
     if "phase" in data:
         changes |= phases.begin(data, at)
     if "archived" in data:
-        changes |= archive.kept(data)
+        changes |= phases.stub_facts(data)
     if "setup" in data:
         changes |= _set_up(facts, data["setup"], at)
     if "timeouts" in data:
         changes |= timeouts.fold_set(facts, data, at)
+    return changes
+
+
+FORKED: Final = "session.forked"
+
+
+def forked(
+    key: Key,
+    parent: Key,
+    *,
+    uid: str,
+    floor: int,
+    checksum: bytes,
+    labels: Mapping[str, str] = EMPTY,
+    schema_version: str | None = None,
+    inherits: Mapping[str, Any] = EMPTY,
+    actor: str | None = None,
+) -> Fact:
+    """The session began as a fork of `parent` (whose uid this is) after its event `floor`.
+
+    `checksum` is that of the state it begins on, and `inherits` what it may not do (`inherited`).
+    Inputs that the parent had pending are not pending here, and its timers are not set: this event
+    stands for their end.
+    """
+    data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
+    data["parent"] = {"app": parent.app, "user": parent.user, "id": parent.id, "uid": uid}
+    data |= {"at": floor, "base": checksum.hex()}
+    if schema_version is not None:
+        data["schema_version"] = schema_version
+    if labels != EMPTY:
+        data |= of_labels.labels_data(labels)
+    if inherits:
+        data["inherits"] = inherits
+    return Fact(type=FORKED, data=data, actor=actor)
+
+
+def inherited(facts: Facts) -> dict[str, Any]:
+    """What a fork has of a session with these facts: the tools it has bound, or was given by name,
+    its permissions, and those of the sessions it works for; its timeouts; and its limits, with
+    nothing in them."""
+    kept = facts.get("setup", EMPTY)
+    permissions = {name: kept[name] for name in ("permissions", "limits") if name in kept}
+    budget = budgets.empty_limits(facts)
+    found = {"setup": permissions, "budget": budget, "timeouts": facts.get("timeouts", EMPTY)}
+    found = {name: value for name, value in found.items() if value}
+    if "tools" in facts:  # a binding without tools allows none
+        found |= {"tools": setup.tools_in(facts), "wanted": setup.degraded_in(facts)}
+    elif (given := setup.usable_tools(facts)) is not None:
+        found["given"] = list(given)
+    return found
+
+
+def fold_forked(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    changes = of_labels.fold(EMPTY, data, at)
+    changes["parent"] = FrozenDict({**data["parent"], "at": data["at"]})
+    if "schema_version" in data:
+        changes["schema_version"] = data["schema_version"]
+    inherits = data.get("inherits", EMPTY)
+    if "setup" in inherits:
+        changes |= setup.fold(EMPTY, inherits["setup"], at)
+    if "tools" in inherits:
+        changes |= setup.fold_bound(EMPTY, inherits, at)
+    if "given" in inherits:
+        changes["given"] = FrozenList(inherits["given"])
+    if "timeouts" in inherits:
+        changes |= timeouts.fold_set(EMPTY, inherits, at)
+    if "budget" in inherits:
+        changes |= budgets.fold_granted(EMPTY, inherits["budget"], at)
     return changes

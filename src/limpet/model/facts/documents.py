@@ -11,13 +11,14 @@ checkpoint of the session when it was recorded.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import structs
 
 from limpet.model.events import Fact
 from limpet.model.facts.creation import CREATED, created
-from limpet.model.keys import Key
+from limpet.model.keys import Key, owner_of
 
 FAMILY: Final = "document."
 PUT: Final = "document.put"
@@ -53,3 +54,19 @@ def document_deleted(*, actor: str, checkpoint: int | None = None) -> Fact:
 
 def _since(checkpoint: int | None) -> dict[str, Any]:
     return {} if checkpoint is None else {CHECKPOINT: checkpoint}
+
+
+NAMES_APP: Final = "$$names"  # no collection of documents can have this name
+COPIED: Final = "state.copied"
+_ID: Final = "copied"
+
+
+def names_key(app: str, user: str) -> Key:
+    """The log of the names of one owner. Raises InvalidKey if app and user are too long for one."""
+    return Key(NAMES_APP, owner_of(app, user), _ID)
+
+
+def copied(app: str, user: str, values: Mapping[str, Any]) -> Fact:
+    """Names of an owner were copied from another store, with the values they had there."""
+    data = {"app": app, "user": user, "names": sorted(values)}
+    return Fact(type=COPIED, data=data, set=values)

@@ -1,7 +1,7 @@
 """Outcomes: what a session is to achieve, and how far it was found to be.
 
 The criteria are a text to be judged by, and never a part of what is judged. The head has the
-verdict and the seq of the event that defined the outcome; the words are that event's (see `texts`).
+verdict and the seq of the event that defined the outcome; the words are that event's (see `fold`).
 """
 
 from __future__ import annotations

@@ -34,11 +34,5 @@ def drafted(type: str | None, **more: Any) -> Draft:
     return Fact(type=UPDATED, **more) if type is None else Draft(type=type, **more)
 
 
-def schema_version(facts: Facts) -> str | None:
-    """The schema version of typed state; None if it never was typed."""
-    found: str | None = facts.get("schema_version")
-    return found
-
-
 def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     return {"schema_version": data["to"]}

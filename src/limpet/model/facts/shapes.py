@@ -19,7 +19,6 @@ from limpet.model.events import CHILD_ENDED, TIME_US_MAX, TIME_US_MIN
 from limpet.model.facts import (
     checkpoints,
     creation,
-    forks,
     inputs,
     labels,
     outcomes,
@@ -29,19 +28,9 @@ from limpet.model.facts import (
     schema,
     timeouts,
     timers,
-    writes,
 )
-from limpet.model.facts.running import (
-    budgets,
-    children,
-    endings,
-    memory,
-    requests,
-    revisits,
-    runs,
-    setup,
-)
-from limpet.model.facts.tools import TOOLS_MAX
+from limpet.model.facts.running import budgets, children, endings, memory, requests, runs, setup
+from limpet.model.facts.running.setup import TOOLS_MAX
 from limpet.model.facts.view import Facts
 from limpet.model.keys import Key
 from limpet.model.limits import (
@@ -244,7 +233,7 @@ class _RevisitSet(Struct):
     name: TimerName
     at_us: Time
     reason: Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
-    priority: revisits.RevisitPriority
+    priority: timers.RevisitPriority
     replace: bool
 
 
@@ -356,7 +345,7 @@ class _Transition(Struct):
 
 _SHAPES: Final[Mapping[str, type[Struct]]] = {
     creation.CREATED: _Created,
-    forks.FORKED: _Forked,
+    creation.FORKED: _Forked,
     labels.LABELED: _Labeled,
     timers.TIMER_SET: _TimerSet,
     timers.TIMER_CLEARED: _Named,
@@ -364,8 +353,8 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
     runs.STATUS_IDLE: _Idle,
     runs.ERROR: _Error,
     endings.FINISHED: _Finished,
-    revisits.REVISIT_SET: _RevisitSet,
-    revisits.TIMERS_TAKEN: _Names,
+    timers.REVISIT_SET: _RevisitSet,
+    timers.TIMERS_TAKEN: _Names,
     children.CHILD_CREATED: _ChildCreated,
     children.CHILD_RELEASED: _Child,
     children.DELEGATED: _Delegated,
@@ -384,7 +373,7 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
     schema.MIGRATED: _Migrated,
     timeouts.TIMEOUTS_SET: _TimeoutsSet,
     timeouts.RENEWED: _Renewed,
-    writes.TOOLS_BOUND: _ToolsBound,
+    setup.TOOLS_BOUND: _ToolsBound,
     **dict.fromkeys(phases.TRANSITIONS, _Transition),
 }
 _WAKES: Final[Mapping[str, type[Struct]]] = {"wake": _WakeStarted, "finish": _FinishStarted}

@@ -25,18 +25,18 @@ from limpet.model.facts.running.budgets import (
 )
 from limpet.model.facts.running.children import CHILD_RELEASED, DELEGATION_ENDED
 from limpet.model.facts.running.runs import (
+    OUTCOMES,
     REQUEUED,
     SPAN_COMPLETED,
     SPAN_STARTED,
     STATUS_CHANGED,
 )
-from limpet.model.facts.running.steps import OUTCOMES
+from limpet.model.facts.running.setup import TOOLS_BOUND
 from limpet.model.facts.schema import MIGRATED
 from limpet.model.facts.timeouts import RENEWED, TIMEOUTS_SET
 from limpet.model.facts.timers import TIMER_CLEARED, TIMER_SET
 from limpet.model.keys import Key
 
-TOOLS_BOUND: Final = "session.tools_bound"
 REHYDRATED: Final = "session.rehydrated"
 # In every phase: what is recorded about a transition, and who looked at what.
 _ALWAYS: Final = frozenset((HOOK_FAILED, *TRANSITIONS))

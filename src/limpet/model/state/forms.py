@@ -20,10 +20,9 @@ from uuid import UUID
 import msgspec
 
 from limpet.errors import InvalidSchema, InvalidValue
-from limpet.model.canonical import canonical
 from limpet.model.limits import INT_MAX, INT_MIN
 from limpet.model.state.types import TTL, Ref, UnknownVariant
-from limpet.model.values import ABSENT, round_trip, settle
+from limpet.model.values import ABSENT, canonical, round_trip, settle
 
 Step: TypeAlias = str | int
 MISFIT: Final[Any] = object()  # what a writer returns for a value that is not of its type

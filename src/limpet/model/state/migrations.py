@@ -44,10 +44,17 @@ from limpet.errors import (
     SchemaIncompatible,
     Step,
 )
-from limpet.model.canonical import checksum
 from limpet.model.limits import MIGRATION_PATHS_SHOWN_MAX, STATE_DEPTH_MAX
 from limpet.model.state.semver import NewerMinor, SchemaVersion, compatible
-from limpet.model.values import FrozenDict, described, freeze, round_trip, settle, unfitting
+from limpet.model.values import (
+    FrozenDict,
+    checksum,
+    described,
+    freeze,
+    round_trip,
+    settle,
+    unfitting,
+)
 
 Fields: TypeAlias = dict[str, Any]
 Function: TypeAlias = Callable[[Fields], Fields]

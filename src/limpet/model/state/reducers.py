@@ -17,9 +17,8 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import ReducerConfigurationInvalid, SchemaViolation
-from limpet.model.canonical import canonical
 from limpet.model.ops import Add, Cut, Merge, PlainOp, Set
-from limpet.model.values import ABSENT, described
+from limpet.model.values import ABSENT, canonical, described
 
 # Beyond this many changed items the whole list is Set: the operations of an event are limited, and
 # each one copies the list.

@@ -25,7 +25,7 @@ from limpet.errors import (
 from limpet.model import EMPTY, Base, Commit, Event, Fold, Head, Key, Path, Prepared, checksum, same
 from limpet.model.diff.merge import Merged, merge
 from limpet.model.diff.policy import Policy
-from limpet.model.facts.forks import forked, inherited
+from limpet.model.facts.creation import forked, inherited
 from limpet.model.facts.history import MERGED, merged
 from limpet.model.limits import PAGE_MAX
 from limpet.session.history.point_in_time import event_at, fields_of

@@ -45,7 +45,7 @@ from limpet.model import (
     described,
     is_reserved,
 )
-from limpet.model.facts.archive import check_present, place
+from limpet.model.facts.phases import archive_place, check_present
 from limpet.session.history.checkpoint_log import (
     Checkpoint,
     CheckpointLog,
@@ -417,7 +417,9 @@ class StoreCheckpoints:
         async for left in Tries():
             known = state is not None
             head, fields = state or await self._newest(key, uid)
-            if place(head.facts) is not None:  # what stands here for the session is not its state
+            if (
+                archive_place(head.facts) is not None
+            ):  # what stands here for the session is not its state
                 raise SessionArchived(key)
             taken = _taken(head, fields, newest=newest and known)
             try:

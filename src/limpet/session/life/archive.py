@@ -56,7 +56,7 @@ from limpet.model import (
     checkpoints_of,
     owner_of,
 )
-from limpet.model.facts import archive as facts
+from limpet.model.facts import phases as facts
 from limpet.model.facts.documents import VALUE, document_created
 from limpet.model.facts.phases import ARCHIVED, rule
 from limpet.model.facts.retention import RETENTION_SET
@@ -83,7 +83,7 @@ from limpet.store.coding.files import FileSeal, SealedPath, file_seal, is_sealed
 from limpet.store.memory import MemoryStore
 from limpet.store.pager import each_head, head_pages
 from limpet.store.protocol import Committed, Ending, Exchange, Query, Standing
-from limpet.store.threads import in_thread
+from limpet.store.system import in_thread
 
 # After so long whoever prepared something is taken for dead. Alive, it has to begin again.
 ATTEMPT_US: Final = 24 * 3_600 * 1_000_000
@@ -138,7 +138,7 @@ async def _move_rows(journal: Journal, archive: Archive, key: Key) -> None:
     """
     while True:
         head = await head_of(journal, key)
-        if head is None or head.phase != ARCHIVED or facts.place(head.facts) is not None:
+        if head is None or head.phase != ARCHIVED or facts.archive_place(head.facts) is not None:
             break  # ended, taken back, or done
         log = await load_log(journal.store, key)
         at = Standing(head.uid, head.version, 0 if log is None else log.head.version)
@@ -187,7 +187,7 @@ async def unarchive_session(session: Handle, actor: str) -> Transition:
     async for left in Tries():
         head = (await journal.store.load(key, tail=0, scopes=False)).head
         try:
-            if facts.place(head.facts) is None:
+            if facts.archive_place(head.facts) is None:
                 done = await _reopen(session, actor)
                 break
             await _bring_back(journal, head, actor)
@@ -209,7 +209,7 @@ async def unarchive_session(session: Handle, actor: str) -> Transition:
 
 async def _bring_back(journal: Journal, head: Head, actor: str) -> None:
     """Put the log in the place of its stub. A file that does not prove itself changes nothing."""
-    async with archived_file(journal, facts.place(head.facts)) as file:
+    async with archived_file(journal, facts.archive_place(head.facts)) as file:
         await _put_wanted(journal, head, "store", actor)
         log = _log_key(journal, head)
         try:
@@ -222,7 +222,7 @@ async def _bring_back(journal: Journal, head: Head, actor: str) -> None:
 async def _replace_stub(journal: Journal, head: Head, log: Key) -> bool:
     """Put the log that arrived in the place of the stub, whose file is discarded with it. False if
     another was faster. How the session is kept may be said to the stub until then."""
-    key, place = head.key, facts.place(head.facts)
+    key, place = head.key, facts.archive_place(head.facts)
     assert place is not None
     discard = await _staged_discard(journal, str(place["place"]), late=False)
     checkpoints = await head_of(journal, checkpoints_in(log))
@@ -277,7 +277,7 @@ async def _is_archived_here(journal: Journal, key: Key) -> bool:
 async def read_archived(journal: Journal, head: Head) -> Journal:
     """A store in memory that holds nothing but this session, as its file has it. What it remembers
     stays where it is, and is read there."""
-    place = facts.place(head.facts)
+    place = facts.archive_place(head.facts)
     assert place is not None
     async with archived_file(journal, place) as file:
         store = _ReadOnlyStore()
@@ -329,7 +329,7 @@ async def end_session(journal: Journal, key: Key, ending: Ending = "deleted") ->
 
 async def remove_file(journal: Journal, head: Head) -> None:
     """Remove the file that a stub names. Raises ArchiveFailed if the archive goes on listing it."""
-    place = facts.place(head.facts)
+    place = facts.archive_place(head.facts)
     if place is None:
         return
     archive, name = archive_of(journal), str(place["place"])
@@ -373,7 +373,7 @@ async def _remove_unnamed(journal: Journal, archive: Archive, folder: str, query
         return
     needed = {head.key.id async for head in _heads(journal, STUBS, WHOLE_STORE, f"{folder}/")}
     async for head in each_head(journal.store, query):
-        if (place := facts.place(head.facts)) is not None:
+        if (place := facts.archive_place(head.facts)) is not None:
             needed.add(str(place["place"]))
     gone = [name for name in names if name not in needed]
     for name in gone:
@@ -385,7 +385,7 @@ async def _remove_unnamed(journal: Journal, archive: Archive, folder: str, query
 async def stub_of(journal: Journal, key: Key, uid: str | None) -> Head | None:
     """Return the stub that stands for this very session while its log is in the archive."""
     head = await head_of(journal, key)
-    place = None if head is None else facts.place(head.facts)
+    place = None if head is None else facts.archive_place(head.facts)
     return None if place is None or uid not in (None, place["uid"]) else head
 
 
@@ -411,7 +411,7 @@ async def finish(session: Handle) -> bool:
 
 def _is_of(head: Head, uid: str | None) -> bool:
     """True if the head is that of this session, or of the stub that stands for it."""
-    place = facts.place(head.facts)
+    place = facts.archive_place(head.facts)
     return uid == (head.uid if place is None else place["uid"])
 
 
@@ -493,7 +493,7 @@ async def _collect_stub(journal: Journal, archive: Archive, stub: Head) -> None:
 
 async def _may_exchange(journal: Journal, stub: Head) -> bool:
     """True if the session that a staged stub is for still stands where the stub's file ends."""
-    place = facts.place(stub.facts) or EMPTY
+    place = facts.archive_place(stub.facts) or EMPTY
     if "key" not in place:
         return True
     head = await head_of(journal, Key(*place["key"]))
@@ -573,7 +573,7 @@ def _key_in(move: Any, at: Key) -> Key | None:
 
 def _wanted(head: Head, journal: Journal, to: str, actor: str) -> Put:
     """Return the document of a move, so that whoever comes next can go on with it."""
-    key, place = head.key, facts.place(head.facts)
+    key, place = head.key, facts.archive_place(head.facts)
     uid = head.uid if place is None else place["uid"]
     move = {"to": to, "owner": [key.app, key.user], "uid": uid}
     return Put(_intents(journal, key), key.id, move, actor=actor)

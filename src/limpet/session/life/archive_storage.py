@@ -16,7 +16,7 @@ from limpet.errors import ArchiveFailed, InvalidURL
 from limpet.model import Key, canonical
 from limpet.store.coding.files import check_inside
 from limpet.store.sqlite.file.locks import part_beside
-from limpet.store.threads import in_thread
+from limpet.store.system import in_thread
 
 T = TypeVar("T")
 _SUFFIX: Final = ".limpet"

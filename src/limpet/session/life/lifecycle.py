@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from limpet.errors import GuardFailed, InvalidInput, SessionArchived
 from limpet.model import Event, deadlines
 from limpet.model.facts.priority import prioritized
+from limpet.model.facts.running.setup import tools_in
 from limpet.model.facts.timeouts import Timeouts, renewed, timeouts_set
 from limpet.model.facts.timers import TimerKind, timer_cleared, timer_set
-from limpet.model.facts.tools import tools_in
 from limpet.session.arguments import check_actor, check_lease_seconds, timer_at
 from limpet.session.life.policy import refusal
 from limpet.session.writer import Handle, writer_of

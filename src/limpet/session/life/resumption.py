@@ -33,7 +33,7 @@ from limpet.errors import (
 from limpet.model import EMPTY, Fact, Head, Key, canonical, checksum, described
 from limpet.model.facts.phases import RESUMED, PhaseEvent, rule
 from limpet.model.facts.running.budgets import remaining, spent
-from limpet.model.facts.tools import degraded_in, tools_in
+from limpet.model.facts.running.setup import degraded_in, tools_in
 from limpet.model.facts.view import Facts
 from limpet.model.limits import PAGE_MAX
 from limpet.session.documents import Internal, Put, commit_puts

@@ -22,7 +22,7 @@ from urllib.request import Request, urlopen
 
 from limpet.errors import ArchiveFailed
 from limpet.store.coding.files import check_inside
-from limpet.store.threads import in_thread
+from limpet.store.system import in_thread
 
 TIMEOUT_SECONDS: Final = 60
 _EMPTY: Final = sha256(b"").hexdigest()

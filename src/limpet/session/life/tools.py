@@ -29,8 +29,7 @@ from limpet.errors import (
     ToolLocked,
 )
 from limpet.model import EMPTY, Fact, Facts, Key, Lease, described, name_part
-from limpet.model.facts.running.setup import usable_tools
-from limpet.model.facts.tools import degraded_in, tools_bound, tools_in
+from limpet.model.facts.running.setup import degraded_in, tools_bound, tools_in, usable_tools
 from limpet.model.state.semver import SchemaVersion
 from limpet.session.documents import Internal
 from limpet.session.life.policy import call_function

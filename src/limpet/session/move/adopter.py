@@ -23,9 +23,9 @@ from limpet.errors import (
 from limpet.model import Base, Commit, Head, Key, Prepared, ScopeValue
 from limpet.model.adopt import adopted
 from limpet.model.chain import body_digest
-from limpet.model.facts.archive import check_present
 from limpet.model.facts.creation import created
-from limpet.model.facts.names import copied, names_key
+from limpet.model.facts.documents import copied, names_key
+from limpet.model.facts.phases import check_present
 from limpet.session.journal import Journal
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
 from limpet.store.protocol import ChainedEvent, Committed, Names, Owner, Query, Records

@@ -50,8 +50,8 @@ from limpet.model import (
 )
 from limpet.model.adopt import UNFIT, proven
 from limpet.model.facts import checkpoints as checkpoint_facts, documents as document_facts
-from limpet.model.facts.archive import is_stub
-from limpet.model.facts.forks import FORKED
+from limpet.model.facts.creation import FORKED
+from limpet.model.facts.phases import is_stub
 from limpet.model.limits import (
     BLOB_CHUNK_BYTES,
     COMMIT_BYTES_MAX,
@@ -101,7 +101,7 @@ from limpet.session.move.bundle import (
 )
 from limpet.store.blobs import Blob
 from limpet.store.protocol import ChainedEvent
-from limpet.store.threads import in_thread
+from limpet.store.system import in_thread
 
 if TYPE_CHECKING:
     from limpet.store.coding.files import FileSeal

@@ -34,7 +34,7 @@ from limpet.errors import (
 )
 from limpet.model import Head, Key, Texts
 from limpet.model.facts.running import children
-from limpet.model.facts.running.revisits import revisits_of
+from limpet.model.facts.timers import revisits_of
 from limpet.model.limits import PAGE_MAX
 from limpet.session.journal import Journal
 from limpet.session.move.bundle import NO_SPACE
@@ -43,7 +43,7 @@ from limpet.session.wire import event_form, head_form, key_form, time_form
 from limpet.session.writer import writer_of
 from limpet.store.pager import each_head
 from limpet.store.protocol import Query, plural
-from limpet.store.threads import in_thread
+from limpet.store.system import in_thread
 
 RELATIONS: Final = Path(".limpet-runtime", "session-relations.json")
 _NAME_CHARS_MAX: Final = 200  # of a directory; a longer one is named by its hash

@@ -40,8 +40,8 @@ from limpet.model import (
     is_reserved,
     owner_of,
 )
-from limpet.model.facts.archive import is_stub, place
-from limpet.model.facts.names import APP as NAMES
+from limpet.model.facts.documents import NAMES_APP as NAMES
+from limpet.model.facts.phases import archive_place, is_stub
 from limpet.model.keys import ARCHIVING
 from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.session.documents import WHOLE_STORE
@@ -300,7 +300,7 @@ class Transfer:
         that belongs to this store, and goes when either of them needs it no more."""
         from limpet.session.life.archive import read_archived
 
-        key, kept = head.key, place(head.facts)
+        key, kept = head.key, archive_place(head.facts)
         assert kept is not None
         here = await self._target.newest(key)
         if here.seq >= kept["version"]:

@@ -26,7 +26,7 @@ from limpet.errors import (
 )
 from limpet.model import Commit, Draft, Event, Head, Key, Prepared
 from limpet.model.events import CHILD_ENDED
-from limpet.model.facts.archive import place
+from limpet.model.facts.phases import archive_place
 from limpet.model.facts.running import budgets, children
 from limpet.model.facts.running.children import (
     CHILD_CREATED,
@@ -100,7 +100,7 @@ async def kin_of(journal: Journal, key: Key, levels: int) -> Kin:
 async def children_elsewhere(journal: Journal, head: Head) -> list[Key]:
     """List the sessions that this one, archived or not, delegated to in other apps or to other
     users."""
-    archived = place(head.facts)
+    archived = archive_place(head.facts)
     if archived is not None:
         return [Key(*of) for of in archived.get("children", ())]
     own = (head.key.app, head.key.user)

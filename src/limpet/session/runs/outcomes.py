@@ -12,9 +12,8 @@ from limpet.model.facts import outcomes
 from limpet.model.facts.inputs import pending
 from limpet.model.facts.outcomes import DEFINED, EVALUATED, Evaluation, Grade, Outcome
 from limpet.model.facts.running.requests import open_requests
-from limpet.model.facts.running.revisits import is_revisit
-from limpet.model.facts.running.runs import turn_in
-from limpet.model.facts.running.steps import STEP
+from limpet.model.facts.running.runs import STEP, turn_in
+from limpet.model.facts.timers import is_revisit
 from limpet.model.limits import PAGE_MAX
 from limpet.session.arguments import check_limit
 from limpet.session.runs.learnings import Gates, check_gates, unmet_outcome

@@ -21,9 +21,9 @@ from limpet.model.facts.running.setup import (
     SetupChange,
     attached,
     setup_in,
+    tools_in,
     usable_tools,
 )
-from limpet.model.facts.tools import tools_in
 from limpet.session.documents import Document, Documents, versioned
 from limpet.session.history.point_in_time import head_now
 

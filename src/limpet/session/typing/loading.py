@@ -18,7 +18,7 @@ from limpet.errors import (
     SessionFenced,
 )
 from limpet.model import Commit, Key, Lease, Prepared
-from limpet.model.facts.archive import is_stub
+from limpet.model.facts.phases import is_stub
 from limpet.model.lease import is_leased, locked
 from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.journal import Journal

@@ -34,7 +34,7 @@ from limpet.errors import (
     StoreCorrupt,
 )
 from limpet.model import Head, Key, apply
-from limpet.model.facts.archive import is_stub
+from limpet.model.facts.phases import is_stub
 from limpet.model.state.migrations import MigrationRegistry, check_registry
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION

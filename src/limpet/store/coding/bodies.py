@@ -28,7 +28,7 @@ from limpet.model import (
     freeze,
     ops,
 )
-from limpet.model.facts.texts import by_seq
+from limpet.model.fold import by_seq
 from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.coding.seal import scope_owner
 from limpet.store.protocol import Erasure, Place

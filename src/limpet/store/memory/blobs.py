@@ -13,7 +13,7 @@ from limpet.model import Key
 from limpet.model.lease import admits
 from limpet.model.limits import BLOB_UPLOAD_SECONDS_MAX
 from limpet.store.blobs import Blob, check_open
-from limpet.store.memory.log import MemoryLog
+from limpet.store.memory.tables import MemoryLog
 
 _PAUSE_US = BLOB_UPLOAD_SECONDS_MAX * 1_000_000
 

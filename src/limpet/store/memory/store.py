@@ -43,7 +43,7 @@ from limpet.model import (
     owner_of,
     scope_of,
 )
-from limpet.model.facts.archive import is_stub
+from limpet.model.facts.phases import is_stub
 from limpet.store import cursor as cursors
 from limpet.store.blobs import Blobs
 from limpet.store.clock import Clock
@@ -52,9 +52,8 @@ from limpet.store.live import MemoryChannel
 from limpet.store.marks import Marks
 from limpet.store.memory.blobs import MemoryBlobs
 from limpet.store.memory.leases import Leasing
-from limpet.store.memory.log import MemoryLog
 from limpet.store.memory.marks import MemoryMarks
-from limpet.store.memory.tables import key_hash
+from limpet.store.memory.tables import MemoryLog, key_hash
 from limpet.store.pages import PageBytes, bare, newest, newest_since, page, walk, wanted
 from limpet.store.plan import Plan
 from limpet.store.protocol import (

@@ -37,7 +37,7 @@ from limpet.store.postgres.rows import key_names
 from limpet.store.postgres.server.pool import Pools
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.threads import in_thread
+from limpet.store.system import in_thread
 
 _SWEEP: Final = (BLOB_UPLOAD_SECONDS_MAX * 1_000_000, BLOB_UPLOADS_SWEPT)
 

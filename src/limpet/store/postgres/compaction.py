@@ -77,7 +77,7 @@ async def _keep_snapshot(
     if newest is not None and newest >= last:
         return True
     live = (await reader.load(conn, key)).live
-    if live.damaged:  # a snapshot must not hide that the log is damaged
+    if live.fold.damaged:  # a snapshot must not hide that the log is damaged
         return False
     seq, packed, _ = packed_snapshot(live.fold, reader.codec)
     await conn.execute(SQL["put_snapshot"], row["sid"], seq, *packed)

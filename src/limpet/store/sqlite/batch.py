@@ -26,8 +26,7 @@ from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.store.cache import Cache, CachedScope, CachedSession
 from limpet.store.coding import bodies
 from limpet.store.plan import Plan
-from limpet.store.scope_limits import Sizes
-from limpet.store.scopes import Scopes
+from limpet.store.scopes import Scopes, Sizes
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL

@@ -31,7 +31,7 @@ from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.write_connection import SQLiteWriteConnection
-from limpet.store.threads import in_thread
+from limpet.store.system import in_thread
 
 T = TypeVar("T")
 _LAST: Final = chr(0x10FFFF)  # beyond every app

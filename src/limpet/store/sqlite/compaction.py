@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from limpet.model import Head, Key, genesis
-from limpet.model.facts.archive import is_stub
+from limpet.model.facts.phases import is_stub
 from limpet.store import cold
 from limpet.store.coding.bodies import packed_snapshot
 from limpet.store.coding.codec import Damaged

@@ -29,7 +29,7 @@ from limpet.store.logs import SQLITE, error_name
 from limpet.store.protocol import Partial
 from limpet.store.sqlite.file.connect import close
 from limpet.store.sqlite.sql import SQL, script
-from limpet.store.threads import in_thread
+from limpet.store.system import in_thread
 
 SUFFIX: Final = "-live"
 FORMAT: Final = 1

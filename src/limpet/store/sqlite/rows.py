@@ -26,13 +26,13 @@ from limpet.model import (
     freeze,
     processed_by,
 )
+from limpet.model.due import NO_REASONS, due_for
 from limpet.model.limits import UPDATE_SLOT_BITS
-from limpet.model.reasons import NO_REASONS, due_for
 from limpet.store.cache import CachedSession
-from limpet.store.chain_check import checked
 from limpet.store.coding import bodies
 from limpet.store.coding.codec import ADOPTED, COMPRESS_BYTES_MIN, REMOVED, SEALED, Codec, Damaged
 from limpet.store.protocol import Erasure, Place
+from limpet.store.sql_rows import checked
 
 # Of the alias `e`. When an input was processed stands in the event that processed it.
 EVENT_COLUMNS: Final = (

@@ -37,7 +37,7 @@ from limpet.store.sqlite.batch import SQLiteBatch
 from limpet.store.sqlite.failures import write_failure
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.write_connection import SQLiteWriteConnection
-from limpet.store.threads import PROCESS, in_thread
+from limpet.store.system import PROCESS, in_thread
 
 BATCH_MAX: Final = 512
 BATCH_BYTES_MAX: Final = 8 * 2**20
@@ -696,7 +696,7 @@ class SQLiteSnapshots:
         for key in list(self._due)[:most]:
             live = self._due.pop(key)
             current = cache.peek(key) is live and live.era == cache.era
-            if current and not live.damaged:  # a snapshot must not hide that the log is damaged
+            if current and not live.fold.damaged:  # a snapshot must not hide that damage
                 with suppress(RecursionError, ValueError, TypeError, Unready):  # it costs time
                     self._write(live)
 

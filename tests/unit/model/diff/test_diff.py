@@ -14,9 +14,8 @@ from limpet import Change, Diff, Kind, diff
 from limpet.cli.render import diff_table
 from limpet.errors import DiffMismatch, IntegrityViolation, InvalidDiff, InvalidOp, InvalidValue
 from limpet.model import ops
-from limpet.model.canonical import canonical, same
 from limpet.model.limits import VALUE_DEPTH_MAX
-from limpet.model.values import ABSENT, FrozenDict, FrozenList, freeze
+from limpet.model.values import ABSENT, FrozenDict, FrozenList, canonical, freeze, same
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "diff-1.json"
 BEFORE = {

@@ -10,9 +10,8 @@ import pytest
 from limpet import ABSENT, Conflict, InvalidInput, LastWriter, Policy, Priority, escalate, merge
 from limpet.errors import InvalidValue, MergeConflict
 from limpet.model import ops
-from limpet.model.canonical import canonical, same
 from limpet.model.limits import VALUE_DEPTH_MAX
-from limpet.model.values import FrozenDict, FrozenList, freeze
+from limpet.model.values import FrozenDict, FrozenList, canonical, freeze, same
 from tests.support.ids import plain
 
 # --- the rules ----------------------------------------------------------------------------------

@@ -22,9 +22,8 @@ from limpet.errors import (
     SchemaIncompatible,
     StateError,
 )
-from limpet.model.canonical import canonical, checksum
 from limpet.model.limits import MIGRATION_PATHS_SHOWN_MAX, VALUE_DEPTH_MAX
-from limpet.model.values import FrozenDict, freeze
+from limpet.model.values import FrozenDict, canonical, checksum, freeze
 from tests.support.ids import plain
 
 LIFECYCLES: tuple[Lifecycle, ...] = get_args(Lifecycle)

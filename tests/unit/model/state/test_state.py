@@ -13,10 +13,9 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 from limpet import TTL, Draft, Record, Ref, State, UnknownVariant, diff, envelope, merge
 from limpet.errors import InvalidValue, SchemaViolation
-from limpet.model.canonical import canonical
 from limpet.model.events import prepare
 from limpet.model.state.state import decode_fields, encode_fields
-from limpet.model.values import freeze
+from limpet.model.values import canonical, freeze
 from tests.support.declared import Called, Everything, Level, Message, Node, Point, Role, Said
 from tests.support.ids import plain
 

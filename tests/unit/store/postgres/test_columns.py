@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import asyncpg
 import pytest
 
-from limpet.store.postgres.writing.columns import literal
+from limpet.store.postgres.writing.batch import literal
 
 TEXTS = [
     "plain",

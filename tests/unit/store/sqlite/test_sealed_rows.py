@@ -12,9 +12,8 @@ import pytest
 
 import limpet
 from limpet import Key
-from limpet.model.canonical import canonical, checksum
 from limpet.model.chain import SALT_BYTES
-from limpet.model.values import freeze
+from limpet.model.values import canonical, checksum, freeze
 from limpet.store.protocol import Place
 from limpet.store.sqlite.rows import unpack_id
 from tests.support.seal import FixedKeySeal, at_once

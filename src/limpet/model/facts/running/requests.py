@@ -3,7 +3,7 @@
 A request is open from the event that asks until its first answer: by a person, by its deadline, or
 by an interrupt or the end of the session, which answer all of them. A second answer is refused
 inside its commit. The head has its kind, its deadline and the seq of the event that asks; what was
-asked is the event's (see `texts`), so that what was approved is what runs.
+asked is the event's (see `fold`), so that what was approved is what runs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import msgspec
 
 from limpet import errors
 from limpet.errors import InvalidEvent
-from limpet.model.canonical import canonical
 from limpet.model.events import Draft, to_time
 from limpet.model.facts.view import NO_TEXTS, Changes, Facts, Moment, Texts
 from limpet.model.keys import Key
 from limpet.model.limits import REQUEST_BYTES_MAX, REQUESTS_MAX
-from limpet.model.values import EMPTY, FrozenDict
+from limpet.model.values import EMPTY, FrozenDict, canonical
 
 TOOL_USE: Final = "agent.tool_use"
 CUSTOM_TOOL_USE: Final = "agent.custom_tool_use"

@@ -14,12 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidEvent
-from limpet.model.canonical import canonical
 from limpet.model.events import Fact
 from limpet.model.facts.running.children import delegation
-from limpet.model.facts.tools import tools_in
 from limpet.model.facts.view import Changes, Facts, Moment
-from limpet.model.values import EMPTY, FrozenDict, FrozenList
+from limpet.model.values import EMPTY, FrozenDict, FrozenList, canonical
 
 ATTACHED: Final = "session.attached"
 ATTACHED_MAX: Final = 64  # of each kind: a head must stay small
@@ -148,3 +146,49 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"version {value.get('version')}, {value.get('permission', 'always_allow')}"
     return str(value)
+
+
+TOOLS_BOUND: Final = "session.tools_bound"
+TOOLS_MAX: Final = 128  # a head must stay small
+_OPTIONAL: Final = FrozenDict({"required": False})
+
+
+def tools_bound(
+    tools: Mapping[str, Mapping[str, Any]],
+    *,
+    degraded: Mapping[str, Mapping[str, Any]] = EMPTY,
+    substituted: Mapping[str, str] = EMPTY,
+    actor: str | None = None,
+) -> Fact:
+    """These tools are bound from now on, and no others. Raises InvalidEvent.
+
+    `degraded` are those that were wanted and left out, as they would have been bound: they are
+    bound when they are there again.
+    """
+    if (number := len(tools) + len(degraded)) > TOOLS_MAX:
+        raise InvalidEvent(f"{number} tools, more than {TOOLS_MAX}")
+    data: dict[str, Any] = {"tools": {name: dict(tool) for name, tool in tools.items()}}
+    if degraded:
+        data["degraded"] = sorted(degraded)
+        data["wanted"] = {name: dict(tool) for name, tool in degraded.items()}
+    if substituted:
+        data["substituted"] = dict(substituted)
+    return Fact(type=TOOLS_BOUND, data=data, actor=actor)
+
+
+def tools_in(facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+    """Return the bound tools: version, required, permission and so on, by name."""
+    found: Mapping[str, Mapping[str, Any]] = facts.get("tools", EMPTY)
+    return found
+
+
+def degraded_in(facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+    """Optional tools that were wanted and are not bound, as they would have been, by name."""
+    found: Mapping[str, Mapping[str, Any]] = facts.get("degraded", EMPTY)
+    return found
+
+
+def fold_bound(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    # Earlier releases recorded only the names of what was left out.
+    wanted = data.get("wanted") or dict.fromkeys(data.get("degraded", ()), _OPTIONAL)
+    return {"tools": FrozenDict(data["tools"]), "degraded": FrozenDict(wanted) or None}

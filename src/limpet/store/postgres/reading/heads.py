@@ -246,7 +246,7 @@ async def _reread(reader: PostgresReader, conn: Connection, key: Key) -> FrozenD
         found = await reader.load(conn, key)
     except (SessionNotFound, SessionDeleted, SessionErased):  # it ended since the page was read
         return None
-    return None if found.live.damaged else found.live.fold.fields
+    return None if found.live.fold.damaged else found.live.fold.fields
 
 
 def _names(reader: PostgresReader, found: list[Any]) -> NamesByOwner:

@@ -32,7 +32,6 @@ from limpet.model import (
 )
 from limpet.model.limits import EVENT_OVERHEAD_BYTES, READ_PAGE_BYTES_MAX
 from limpet.store.cache import CachedSession
-from limpet.store.chain_check import changed, checked
 from limpet.store.coding import bodies
 from limpet.store.coding.bodies import key_hash
 from limpet.store.coding.codec import SEALED, Codec, Damaged
@@ -42,12 +41,13 @@ from limpet.store.postgres import cold, rows
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure
-from limpet.store.scope_limits import DELETED
-from limpet.store.scopes import Scopes, UnreadScope
+from limpet.store.scopes import DELETED, Scopes, UnreadScope
 from limpet.store.sql_rows import (
     PackedBody,
     ScopeNameReader,
     base_in,
+    changed,
+    checked,
     replay_events,
     snapshot_in,
     start_fold,
@@ -121,7 +121,7 @@ class PostgresReader:
             if row is not None and found is None:
                 lower = of[1][0]["seq"] if tried < RUNGS else 0
                 (found,) = await self.load_many(conn, [key], asked, lower, tried + 1)
-            if found is not None and found.live.damaged:
+            if found is not None and found.live.fold.damaged:
                 found = await self._with_cold(conn, found, *of)
             if found is not None:
                 found.checkpoint = kept.get(place, NO_CHECKPOINT)

@@ -35,7 +35,7 @@ from limpet.store.postgres.server.address import check_url, is_pooled, where
 from limpet.store.postgres.server.pooler import Through, arguments, connect_alone, ready
 from limpet.store.postgres.server.schema import follow_timeline
 from limpet.store.postgres.server.settings import Connection, Pool, check_version
-from limpet.store.threads import PROCESS
+from limpet.store.system import PROCESS
 
 T = TypeVar("T")
 CONNECTIONS: Final = 11  # of one store, unless its opener says otherwise

@@ -515,7 +515,7 @@ class PostgresSnapshots:
     async def _write(
         self, connect: Callable[[], Awaitable[Connection]], key: Key, live: CachedSession
     ) -> None:
-        if live.damaged:  # a snapshot must not hide that the log is damaged
+        if live.fold.damaged:  # a snapshot must not hide that the log is damaged
             return
         seq, packed, size = bodies.packed_snapshot(live.fold, self._codec)
         conn = await connect()

@@ -28,8 +28,7 @@ from limpet.store.postgres.reading.reader import LoadRequest, PostgresReader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.writing.jobs import PostgresJob, keys_of
-from limpet.store.scope_limits import Sizes
-from limpet.store.scopes import Scopes
+from limpet.store.scopes import Scopes, Sizes
 
 _LOADED_MAX: Final = 32  # sessions in one round trip
 

@@ -36,7 +36,7 @@ from limpet.model import (
     genesis,
     last_checkpoint,
 )
-from limpet.model.facts.archive import is_stub
+from limpet.model.facts.phases import is_stub
 from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store.coding import bodies
 from limpet.store.coding.bodies import base_from, base_place, key_hash
@@ -44,8 +44,7 @@ from limpet.store.coding.codec import SEALED, Codec, Damaged
 from limpet.store.coding.seal import Unready, scope_owner
 from limpet.store.pages import PageBytes, bare, newest, within
 from limpet.store.protocol import Erasure, Owner
-from limpet.store.scope_limits import DELETED
-from limpet.store.scopes import Scopes, UnreadScope
+from limpet.store.scopes import DELETED, Scopes, UnreadScope
 from limpet.store.sql_rows import (
     ScopeNameReader,
     ScopeRow,

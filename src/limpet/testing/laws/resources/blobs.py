@@ -18,7 +18,7 @@ from limpet.errors import (
     UploadLost,
 )
 from limpet.model import Base, Commit, Key, checksum
-from limpet.model.facts.forks import forked
+from limpet.model.facts.creation import forked
 from limpet.model.limits import BLOB_CHUNK_BYTES, BLOB_UPLOAD_SECONDS_MAX
 from limpet.store.blobs import Blob, KeepsBlobs
 from limpet.store.leases import Leases

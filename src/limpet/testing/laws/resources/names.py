@@ -10,7 +10,7 @@ import pytest
 from limpet.errors import SessionConflict
 from limpet.model import Commit, Key
 from limpet.model.facts.creation import created
-from limpet.model.facts.names import copied, names_key
+from limpet.model.facts.documents import copied, names_key
 from limpet.store.protocol import Names, Store
 from limpet.testing.commits import add, create, draft, load, ready, refused
 

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from limpet.model.due import NO_REASONS, Reasons, is_unchanged, reasons_at
 from limpet.model.facts.timers import Timer
 from limpet.model.head import Head, blank
 from limpet.model.keys import Key
 from limpet.model.lease import given_back, lease_of, taken
 from limpet.model.limits import LEFT_SECONDS
-from limpet.model.reasons import NO_REASONS, Reasons, is_unchanged, reasons_at
 from limpet.model.values import freeze
 
 FREE = blank(Key("shop", "ada", "1"), "uid", 5)
