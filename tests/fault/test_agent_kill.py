@@ -1,0 +1,104 @@
+"""kill -9 at every point of an agent's turn: the transcript is that of a run without a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from tests.support.loop_process import APP, LEASE_SECONDS, agent_for
+
+COMMITS = range(1, 9)
+# A first run ends at the approval; a second one, after it, comes to the end. Each is killed.
+POINTS = [
+    *[f"{where}:{n}" for where in ("before", "after") for n in COMMITS],
+    "model:1",
+    "look:1",
+    "refund:1",
+]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+async def test_a_killed_agent_says_and_does_what_an_unharmed_one_does(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Messages, calls and results are the same; each refund is paid once, or asked about."""
+    url = f"sqlite:///{tmp_path}/loop.db"
+    if store == "postgresql":
+        url = request.getfixturevalue("postgres_store_url")
+    async with limpet.open(url) as lp:
+        sessions = [await begun(lp, f"s{number}") for number in range(len(POINTS) + 1)]
+        killed = 0
+        for phase in (1, 2):  # up to the approval, and from it on
+            for session, point in zip(sessions, [*POINTS, "-"], strict=True):
+                killed += await killed_at(url, session.id, bank(tmp_path, session), point)
+            await asyncio.sleep(LEASE_SECONDS + 0.2)  # the leases of the dead end by the clock
+            for session in sessions:
+                await settled(lp, session, bank(tmp_path, session), to_the_end=phase == 2)
+        assert killed > len(POINTS)  # else the points are not reached
+        whole = await transcript(sessions[-1])
+        assert [role for role, _ in whole] == ["user", "assistant", *["tool"] * 2, "assistant"]
+        for session, point in zip(sessions, [*POINTS, "-"], strict=True):
+            assert await transcript(session) == whole, point
+            keys = bank(tmp_path, session).read_text().split()
+            assert len(keys) == len(set(keys)) == 1, point
+        assert (await lp.maintenance.verify()).ok
+
+
+def bank(folder: Path, session: limpet.Session[Any]) -> Path:
+    return folder / f"{session.id}.txt"
+
+
+async def begun(lp: limpet.Limpet, id: str) -> limpet.Session[Any]:
+    session = await lp.create(APP, "ada", id, actor="user:ada")
+    await session.append("user.message", {"text": "Order 7 is broken."})
+    return session
+
+
+async def killed_at(url: str, id: str, bank: Path, point: str) -> bool:
+    """Run a turn in a process; True if it died at that point."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.support.loop_process", url, id, str(bank), point
+    )
+    code = await process.wait()
+    assert code in (0, -signal.SIGKILL), point
+    return code != 0
+
+
+async def settled(
+    lp: limpet.Limpet, session: limpet.Session[Any], bank: Path, *, to_the_end: bool
+) -> None:
+    """Run it up to its approval, which is given; or to the end, answering what is asked."""
+    agent = agent_for(bank, lambda _: None)
+    for _ in range(10):
+        await lp.wake(session.key, agent)
+        await session.refresh()
+        for request in session.blocked_on:
+            if request.kind == "approval":
+                await session.confirm(request.id, allow=True)
+            else:
+                assert request.kind == "unknown_effect"
+                paid = request.input["idempotency_key"] in bank.read_text().split()
+                if paid:
+                    await session.resolve(request.id, happened="paid")
+                else:
+                    await session.resolve(request.id, run_again=True)
+            if not to_the_end and request.kind == "approval":
+                return
+        if session.status == "idle" and session.stop_reason == "end_turn":
+            return
+    raise AssertionError("it never came to its end")
+
+
+async def transcript(session: limpet.Session[Any]) -> list[tuple[str, Any]]:
+    """What was said and done, without ids."""
+    hidden = ("request_id",)
+    return [
+        (message.role, [{n: v for n, v in p.items() if n not in hidden} for p in message.parts])
+        for message in await session.messages()
+    ]
