@@ -133,7 +133,7 @@ async def test_restoring_reads_the_state_and_a_few_deltas(
             )
             refs.append(await s.checkpoint())
     read: list[int] = []  # the sizes of all bodies
-    unpack, sized = codec.Codec.unpack, SQLiteReader._sized
+    unpack, sized = codec.Codec.unpack, SQLiteReader._read_page
 
     def unpacked(*args: Any, **named: Any) -> bytes:
         read.append(len(unpack(*args, **named)))
@@ -145,7 +145,7 @@ async def test_restoring_reads_the_state_and_a_few_deltas(
         return page
 
     monkeypatch.setattr(codec.Codec, "unpack", unpacked)
-    monkeypatch.setattr(SQLiteReader, "_sized", paged)
+    monkeypatch.setattr(SQLiteReader, "_read_page", paged)
     async with limpet.open(f"sqlite:///{path}") as lp:
         store = writer_of(lp.session(KEY)).journal.store
         state = max([await taken(store, ref, read) for ref in refs[::every]])  # full ones

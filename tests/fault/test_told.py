@@ -17,7 +17,7 @@ from tests.support.postgres import Server
 from tests.support.vfs import ALL, Faults, faulty
 
 KEY = ("shop", "ada", "one")
-READ, LEASE, CHANGE = "Nothing was written", "expires by itself", "calling again"
+READ, LEASE, CHANGE = "Nothing was written", "expires on its own", "calling again"
 Verb = Callable[[Limpet, Lease], Awaitable[Any]]
 VERBS: dict[str, tuple[str, Verb]] = {
     "get": (READ, lambda lp, lease: lp.get(KEY)),
