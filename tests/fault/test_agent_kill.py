@@ -23,14 +23,19 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store that several processes share."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/loop.db"
+    server: str = request.getfixturevalue("postgres_store_url")
+    return server
+
+
 async def test_a_killed_agent_says_and_does_what_an_unharmed_one_does(
-    store: str, request: pytest.FixtureRequest, tmp_path: Path
+    url: str, tmp_path: Path
 ) -> None:
     """Messages, calls and results are the same; each refund is paid once, or asked about."""
-    url = f"sqlite:///{tmp_path}/loop.db"
-    if store == "postgresql":
-        url = request.getfixturevalue("postgres_store_url")
     async with limpet.open(url) as lp:
         sessions = [await begun(lp, f"s{number}") for number in range(len(POINTS) + 1)]
         for session in sessions:
