@@ -10,7 +10,15 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from limpet.errors import InvalidInput, InvalidKey, SchemaViolation, SessionExists
+from limpet.errors import (
+    InvalidInput,
+    InvalidKey,
+    SchemaViolation,
+    SessionDeleted,
+    SessionErased,
+    SessionExists,
+    SessionNotFound,
+)
 from limpet.model import Head, Lease, described, unfit
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.running.budgets import Budget
@@ -31,12 +39,11 @@ _NONE: Final[Mapping[str, Any]] = {}
 class Verbs(Protocol):
     """The verbs of Limpet that an app binds its own name to."""
 
-    def create(self, *key: Any, **how: Any) -> Awaitable[Any]: ...
-    def get(self, *key: Any, **how: Any) -> Awaitable[Any]: ...
-    def find(self, *key: Any, **how: Any) -> Awaitable[Any]: ...
-    def session(self, *key: Any, **how: Any) -> Any: ...
-    def list(self, *args: Any, **how: Any) -> Awaitable[Page[Head]]: ...
-    def watch(self, *args: Any, **how: Any) -> AsyncGenerator[FeedEntry, None]: ...
+    def create(self, *key: Any, **options: Any) -> Awaitable[Any]: ...
+    def get(self, *key: Any, **options: Any) -> Awaitable[Any]: ...
+    def session(self, *key: Any, **options: Any) -> Any: ...
+    def list(self, *args: Any, **filters: Any) -> Awaitable[Page[Head]]: ...
+    def watch(self, *args: Any, **filters: Any) -> AsyncGenerator[FeedEntry, None]: ...
 
     @property
     def work(self) -> StoreWork: ...
@@ -90,14 +97,21 @@ class App(Generic[S]):
 
         Raises SessionExists; InvalidInput if the class needs arguments and no state is given.
         """
-        begin: dict[str, Any] = {"state": self._begin(state), "labels": labels}
-        begin |= {"reuse_deleted": reuse_deleted, "phase": phase, "timeouts": timeouts}
-        begin |= {"agent": agent, "environment": environment, "budget": budget}
-        begin["migrations" if self.state_type else "untyped"] = (
-            self.migrations if self.state_type else self._untyped
-        )
         made: Session[S] = await self._lp.create(
-            self.name, user, id, actor=self._acting(actor), **begin
+            self.name,
+            user,
+            id,
+            state=self._begin(state),
+            labels=labels,
+            actor=self._acting(actor),
+            migrations=self.migrations if self.state_type else None,
+            untyped=False if self.state_type else self._untyped,
+            reuse_deleted=reuse_deleted,
+            phase=phase,
+            timeouts=timeouts,
+            agent=agent,
+            environment=environment,
+            budget=budget,
         )
         return made
 
@@ -113,10 +127,20 @@ class App(Generic[S]):
         archived: bool = False,
     ) -> Session[S]:
         """The session with its state and its last events: see Limpet.get."""
-        how: dict[str, Any] = {"tail": tail, "since": since, **self._bound(actor)}
-        how |= {"at_least": at_least, "archived": archived}
-        found: Session[S] = await self._lp.get(self.name, user, id, **how)
-        return found
+        session: Session[S] = await self._lp.get(
+            self.name,
+            user,
+            id,
+            state_type=self.state_type,
+            migrations=self.migrations,
+            tail=tail,
+            since=since,
+            at_least=at_least,
+            actor=self._acting(actor),
+            untyped=self._untyped,
+            archived=archived,
+        )
+        return session
 
     async def find(
         self,
@@ -130,10 +154,12 @@ class App(Generic[S]):
         archived: bool = False,
     ) -> Session[S] | None:
         """Like get, and None if there is no such session (any more)."""
-        how: dict[str, Any] = {"tail": tail, "since": since, **self._bound(actor)}
-        how |= {"at_least": at_least, "archived": archived}
-        found: Session[S] | None = await self._lp.find(self.name, user, id, **how)
-        return found
+        try:
+            return await self.get(
+                user, id, tail=tail, since=since, actor=actor, at_least=at_least, archived=archived
+            )
+        except (SessionNotFound, SessionDeleted, SessionErased):
+            return None
 
     async def get_or_create(
         self,
@@ -160,8 +186,16 @@ class App(Generic[S]):
         self, user: str, id: str, *, actor: str | None = None, lease: Lease | None = None
     ) -> Session[S]:
         """A handle, without I/O: see Limpet.session."""
-        how: dict[str, Any] = {"lease": lease, **self._bound(actor)}
-        handle: Session[S] = self._lp.session(self.name, user, id, **how)
+        handle: Session[S] = self._lp.session(
+            self.name,
+            user,
+            id,
+            state_type=self.state_type,
+            migrations=self.migrations,
+            untyped=self._untyped,
+            actor=self._acting(actor),
+            lease=lease,
+        )
         return handle
 
     async def list(
@@ -217,14 +251,6 @@ class App(Generic[S]):
 
     def _acting(self, actor: str | None) -> str | None:
         return self.actor if actor is None else check_actor(actor)
-
-    def _bound(self, actor: str | None) -> dict[str, Any]:
-        return {
-            "state_type": self.state_type,
-            "migrations": self.migrations,
-            "untyped": self._untyped,
-            "actor": self._acting(actor),
-        }
 
     def _begin(self, state: S | None) -> Any:
         """What a new session begins with; of the class of the app, if it has one."""

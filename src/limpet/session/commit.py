@@ -107,10 +107,20 @@ class CommitBuilder:
         It is there, and can be read, once the block has ended. Until then it can be written to
         within this block.
         """
-        how: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
-        how |= {"migrations": migrations, "untyped": untyped, "reuse_deleted": reuse_deleted}
-        how |= {"phase": phase, "timeouts": timeouts}
-        new = creation(self._journal, app, user, id, **how)
+        new = creation(
+            self._journal,
+            app,
+            user,
+            id,
+            state=state,
+            labels=labels,
+            actor=actor,
+            migrations=migrations,
+            untyped=untyped,
+            reuse_deleted=reuse_deleted,
+            phase=phase,
+            timeouts=timeouts,
+        )
         key = new.session.key
         if key in self._created:
             raise SessionExists(key)

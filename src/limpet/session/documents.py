@@ -234,9 +234,9 @@ class Documents:
 
     async def _read(self, key: Key, after: int, *, limit: int, reverse: bool) -> tuple[Event, ...]:
         """Versions as events; nothing if there is no such log."""
-        how: dict[str, Any] = {"limit": limit, "reverse": reverse, "types": VERSIONS}
+        store = self._journal.store
         try:
-            return await self._journal.store.read(key, after=after, **how)
+            return await store.read(key, after=after, limit=limit, reverse=reverse, types=VERSIONS)
         except (*_GONE, SessionErased):
             return ()
 
@@ -312,13 +312,17 @@ class Put:
     def prepare(self) -> None:
         """Make its event, in two forms. Both have one id: whichever is recorded, a repeat finds
         it."""
-        prepare, how = self.journal.prepare, self._how()
-        self._replace = prepare(document_put(self._value, id=self.id, **how), None)
-        self._create = prepare(document_created(self.key, self._value, id=self.id, **how), None)
+        prepare, number = self.journal.prepare, self._newest()
+        put = document_put(self._value, id=self.id, actor=self._actor, checkpoint=number)
+        new = document_created(
+            self.key, self._value, id=self.id, actor=self._actor, checkpoint=number
+        )
+        self._replace, self._create = prepare(put, None), prepare(new, None)
 
-    def _how(self) -> dict[str, Any]:
+    def _newest(self) -> int | None:
+        """The number of the newest checkpoint, which its event names."""
         self._number = None if self.interval is None else self.interval.number
-        return {"actor": self._actor, "checkpoint": self._number}
+        return self._number
 
     def commit(self) -> Commit:
         """As a replacement, or as a creation, which also takes the name of a purged document."""
@@ -361,7 +365,8 @@ class Removal(Put):
         super().__init__(documents, name, None, actor=actor, interval=interval)
 
     def prepare(self) -> None:
-        self._replace = self.journal.prepare(document_deleted(**self._how()), None)
+        deleted = document_deleted(actor=self._actor or _NOBODY, checkpoint=self._newest())
+        self._replace = self.journal.prepare(deleted, None)
 
     def commit(self) -> Commit:
         return Commit(self.key, (self._replace,))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeAlias, TypeVar, overload
@@ -312,10 +314,21 @@ class Limpet:
         """
         journal = self._journal
         setup = await set_up(journal, agent, environment, budget)
-        how: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
-        how |= {"migrations": migrations, "untyped": untyped, "reuse_deleted": reuse_deleted}
-        how |= {"phase": phase, "timeouts": timeouts, "setup": setup}
-        new = creation(journal, app, user, id, **how)
+        new = creation(
+            journal,
+            app,
+            user,
+            id,
+            state=state,
+            labels=labels,
+            actor=actor,
+            migrations=migrations,
+            untyped=untyped,
+            reuse_deleted=reuse_deleted,
+            phase=phase,
+            timeouts=timeouts,
+            setup=setup,
+        )
         session = new.session
         try:
             (committed,) = await journal.commit((new.commit(),))
@@ -394,9 +407,10 @@ class Limpet:
         typed = typed_of(state_type, migrations, untyped=untyped)
         key = key_of(key, user, id)
         session: Session[Any] = Session(journal, key, actor=actor, typed=typed, untyped=untyped)
-        since_us = moment_us("since", since)
-        seen = {"since_us": since_us, "at_least": check_token(at_least)}
-        await writer_of(session).load(tail=tail_of(tail, since), stub=True, **seen)  # type: ignore[arg-type]
+        since_us, token = moment_us("since", since), check_token(at_least)
+        await writer_of(session).load(
+            tail=tail_of(tail, since), since_us=since_us, at_least=token, stub=True
+        )
         if session.head.facts.get("phase") == "archived":
             session = await _open_archived(session, tail_of(tail, since), archived=archived)
         if (
@@ -442,14 +456,33 @@ class Limpet:
         user: str | None = None,
         id: str | None = None,
         /,
-        **how: Any,
+        *,
+        state_type: type[Any] | None = None,
+        migrations: MigrationRegistry | None = None,
+        tail: int | None = None,
+        since: datetime | None = None,
+        at_least: str = "",
+        actor: str | None = None,
+        untyped: bool = False,
+        archived: bool = False,
     ) -> Session[Any] | None:
         """Like get, and None if there is no such session (any more)."""
+        lp: Any = self  # the overloads of `get` take a class, or none
         try:
-            found: Session[Any] = await self.get(key_of(key, user, id), **how)
+            session: Session[Any] = await lp.get(
+                key_of(key, user, id),
+                state_type=state_type,
+                migrations=migrations,
+                tail=tail,
+                since=since,
+                at_least=at_least,
+                actor=actor,
+                untyped=untyped,
+                archived=archived,
+            )
         except (SessionNotFound, SessionDeleted, SessionErased):
             return None
-        return found
+        return session
 
     @overload
     async def get_or_create(
@@ -496,21 +529,34 @@ class Limpet:
 
         With an object of a State class as state, it is typed in either case.
         """
-        how: dict[str, Any] = {"tail": check_tail(tail), "actor": actor, "migrations": migrations}
-        how["untyped"] = untyped
-        if not is_plain(state):
-            how["state_type"] = type(state)
-        key = Key(app, user, id)
-        found: Session[Any] | None = await self.find(key, **how)
-        if found is not None:
-            return found
-        begin: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
-        begin["untyped"] = untyped
+        lp: Any = self  # the overloads take a class, or none
+        get = partial(
+            lp.get,
+            Key(app, user, id),
+            state_type=None if is_plain(state) else type(state),
+            migrations=migrations,
+            tail=check_tail(tail),
+            actor=actor,
+            untyped=untyped,
+        )
+        session: Session[Any]
+        with suppress(SessionNotFound, SessionDeleted, SessionErased):
+            session = await get()
+            return session
         try:
-            made: Session[Any] = await self.create(app, user, id=id, migrations=migrations, **begin)
+            session = await lp.create(
+                app,
+                user,
+                id=id,
+                state=state,
+                labels=labels,
+                actor=actor,
+                migrations=migrations,
+                untyped=untyped,
+            )
         except SessionExists:  # another was faster, which is as good
-            made = await self.get(key, **how)
-        return made
+            session = await get()
+        return session
 
     async def get_many(
         self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
@@ -1109,21 +1155,26 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
     if archive_place(session.head.facts) is None:  # its log is still here
         return session
     writer = writer_of(session)
-    how: dict[str, Any] = {"actor": session.actor, "typed": writer.typed}
-    how["untyped"] = not writer.classless
+
+    def again(journal: Journal) -> Session[Any]:
+        untyped = not writer.classless
+        return Session(
+            journal, session.key, actor=session.actor, typed=writer.typed, untyped=untyped
+        )
+
     try:
         apart = await read_archived(writer.journal, session.head)
     except ArchiveFailed:
-        now: Session[Any] = type(session)(writer.journal, session.key, **how)
+        now = again(writer.journal)
         await writer_of(now).load(tail=tail, stub=True)
         if now.head.uid == session.head.uid:
             raise
         # It was unarchived meanwhile, and the file that its stub named is gone.
         is_back = now.head.phase != ARCHIVED
         return now if is_back else await _open_archived(now, tail, archived=archived)
-    found: Session[Any] = type(session)(apart, session.key, **how)
-    await writer_of(found).load(tail=tail)
-    return found
+    opened = again(apart)
+    await writer_of(opened).load(tail=tail)
+    return opened
 
 
 def _open_archive(archive: str | Archive | None) -> Archive | None:

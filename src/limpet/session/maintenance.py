@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from limpet.errors import BackupRefused, InvalidInput
 from limpet.model import described
@@ -139,8 +139,14 @@ class StoreMaintenance:
 
         with pydantic_needed():
             upgrade = upgrade_of(migrations, state_type)
-        how: dict[str, Any] = {"actor": check_actor(actor), "failure": failure}
-        migrating = Migrating(self._journal, upgrade, app=check_sessions(app), apply=apply, **how)
+        migrating = Migrating(
+            self._journal,
+            upgrade,
+            app=check_sessions(app),
+            apply=apply,
+            actor=check_actor(actor),
+            failure=failure,
+        )
         return await migrating.run(check_progress(progress))
 
     async def mirror(

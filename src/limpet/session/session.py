@@ -111,8 +111,9 @@ class Session(Generic[S]):
         self.actor = check_actor(actor)
         self._remembers: Memory | None = None
         # For the rest of the package: what is known, and the way to write.
-        how: dict[str, Any] = {"lease": lease, "typed": typed, "untyped": untyped}
-        self._writer = Writer(journal, CachedState(key), self, **how)
+        self._writer = Writer(
+            journal, CachedState(key), self, lease=lease, typed=typed, untyped=untyped
+        )
 
     def __repr__(self) -> str:
         known = self._writer.known
@@ -378,10 +379,16 @@ class Session(Generic[S]):
         """
         from limpet.session.conversing.context import compile_context
 
-        how: dict[str, Any] = {"tokens": tokens, "shape": shape, "count": count, "system": system}
-        how |= {"pinned": pinned, "summarize": summarize}
-        messages = await self.messages(correlation_id=correlation_id)
-        return await compile_context(self.key, messages, **how)
+        return await compile_context(
+            self.key,
+            await self.messages(correlation_id=correlation_id),
+            tokens=tokens,
+            shape=shape,
+            count=count,
+            system=system,
+            pinned=pinned,
+            summarize=summarize,
+        )
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -699,12 +706,11 @@ class Session(Generic[S]):
         head = await head_now(writer)
         fold = await fold_of(writer, head.version if at is None else at)
         key = own_key(self.key.app, self.key.user if user is None else user, id or journal.new_id())
-        how: dict[str, Any] = {"labels": labels, "actor": bound or f"user:{key.user}"}
-        made, drafts = await record_fork(journal, head, fold, key, **how)
+        creator = bound or f"user:{key.user}"
+        made, drafts = await record_fork(journal, head, fold, key, labels=labels, actor=creator)
         again = None if typed is None else type(typed)(typed.of, typed.migrations)
         untyped = typed is None and not writer.classless
-        how = {"actor": bound, "typed": again, "untyped": untyped}
-        fork: Session[S] = Session(journal, key, **how)
+        fork: Session[S] = Session(journal, key, actor=bound, typed=again, untyped=untyped)
         writer_of(fork).known.begin(made, drafts)
         return fork
 

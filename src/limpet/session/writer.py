@@ -147,9 +147,10 @@ class Writer:
         gets to know what stands for it in the store.
         """
         loading = Loading(self.journal, self.known.key, self._owner.actor, self.lease)
-        how = {"tail": tail, "since_us": since_us, "at_least": at_least}
         try:
-            loaded, moved = await loading.load(self.typed, **how)  # type: ignore[arg-type]
+            loaded, moved = await loading.load(
+                self.typed, tail=tail, since_us=since_us, at_least=at_least
+            )
             head = loaded.head
             if is_stub(head.facts) and not stub and self.known.uid in (None, head.uid):
                 raise SessionArchived(head.key)

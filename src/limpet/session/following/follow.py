@@ -314,13 +314,14 @@ class Hub:
         """Raise SessionDeleted if the key belongs to another session than this event does."""
         if last is None:
             return
-        how: dict[str, Any] = {"after": last.seq - 1, "limit": 1, "reverse": False, "types": None}
         async with self._pace:
             self.check_open()
-            found = await self._store.read(key, **how)
+            events = await self._store.read(
+                key, after=last.seq - 1, limit=1, reverse=False, types=None
+            )
         # What was removed or cannot be read says nothing.
-        whole = bool(found) and not found[0].removed and found[0].damage is None
-        if not found or (whole and found[0].link != last.link):
+        whole = bool(events) and not events[0].removed and events[0].damage is None
+        if not events or (whole and events[0].link != last.link):
             raise SessionDeleted(key)
 
     @contextmanager

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from limpet.errors import InvalidInput, StoreClosed
 from limpet.session.limpet import Limpet
@@ -40,13 +40,12 @@ class SharedLimpet:
             )
         self.url = store if isinstance(store, str) else store.url
         self._limpet = store if isinstance(store, Limpet) else None
-        self._open_with: dict[str, Any] = {"seal": seal, "connections": connections}
         self._lock = threading.Lock()  # over the next three
         self._closed = False
         self._home: asyncio.AbstractEventLoop | None = None  # the first that asked
         self._loop: Loop | None = None  # for all others
-        self._at_home = _Opening(self.url, self._open_with)
-        self._elsewhere = _Opening(self.url, self._open_with)
+        self._at_home = _Opening(self.url, seal, connections)
+        self._elsewhere = _Opening(self.url, seal, connections)
 
     async def run(self, work: Callable[[Limpet], Awaitable[R]]) -> R:
         """What `work(lp)` gives, run where the store is. Raises what it raises, StoreClosed.
@@ -146,8 +145,8 @@ class SharedLimpet:
 class _Opening:
     """A Limpet that the first who asks opens, for all who come at the same time."""
 
-    def __init__(self, url: str, how: dict[str, Any]) -> None:
-        self._url, self._how = url, how
+    def __init__(self, url: str, seal: Seal | None, connections: int | None) -> None:
+        self._url, self._seal, self._connections = url, seal, connections
         self.lp: Limpet | None = None
         self._lock: asyncio.Lock | None = None
 
@@ -157,7 +156,7 @@ class _Opening:
             self._lock = asyncio.Lock()
         async with self._lock:
             if self.lp is None:
-                self.lp = await Limpet(self._url, **self._how)
+                self.lp = await Limpet(self._url, seal=self._seal, connections=self._connections)
             return self.lp
 
     async def close(self) -> None:
