@@ -10,7 +10,7 @@ from typing import Any
 
 import limpet
 from limpet.model.commit import Commit
-from limpet.runtime.wake import Wake, harness_options
+from limpet.runtime.wake import DelayedCalls, Wake, harness_options
 from limpet.session.runs.runs import WakeOptions
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed
@@ -80,7 +80,10 @@ class World:
         (lease,) = await self.lp.work.claim("dead", lease_seconds=LEASE_SECONDS, app=APP)
         self.store.commits, self.store.dies_at, self.store.after = 0, at, recorded
         try:
-            await Wake(self.lp, lease, harness_options(harness, WakeOptions(**how))).run()
+            # However slow the machine is: a commit more, and it would die at another place.
+            listeners = DelayedCalls(3_600)
+            options = harness_options(harness, WakeOptions(**how))
+            await Wake(self.lp, lease, options, listeners=listeners).run()
         except Killed:
             return True
         finally:

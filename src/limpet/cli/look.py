@@ -320,9 +320,10 @@ def trace_tree(trace: limpet.WakeTrace) -> TreeNode:
     below[root].append(("", woken_by(trace.activation)))
     for event in trace.events:
         data = event.data or {}
-        if event.type == "span.started" and event.wake_id != data["span_id"]:
-            parent = spans[data["span_id"]].parent
-            below[parent if parent in spans else root].append((data["span_id"], ""))
+        id = data.get("span_id") if event.type == "span.started" else event.id
+        if id in spans and id != root:
+            parent = spans[id].parent
+            below[parent if parent in spans else root].append((id, ""))
         elif not event.type.startswith("span."):
             of = data.get("span_id", "")
             line = f"{_after(event.at_us, trace)}  {event.type}"
@@ -338,7 +339,11 @@ def trace_tree(trace: limpet.WakeTrace) -> TreeNode:
 def _span_line(span: limpet.Span, trace: limpet.WakeTrace) -> str:
     took = "…" if span.took is None else f"{span.took.total_seconds() * 1_000:,.1f} ms"
     line = f"{span.kind} {span.name}  {_after(span.started_us, trace)}  {took}  "
-    return line + (span.result or "open") + (f"  {span.error}" if span.error else "")
+    line += (span.result or "open") + (f"  {span.error}" if span.error else "")
+    used = [] if span.model is None else [span.model]
+    used += [f"{count:,} {name}" for name, count in (span.usage or {}).items()]
+    used += [] if span.cost is None else [f"cost {span.cost:g}"]
+    return line + (f"  ({', '.join(used)})" if used else "")
 
 
 def _after(at_us: int, trace: limpet.WakeTrace) -> str:

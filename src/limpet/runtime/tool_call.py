@@ -116,6 +116,7 @@ class ToolUseCall:
 
     async def _stepped(self, tool: Tool, input: Mapping[str, Any]) -> ToolResult:
         """A tool that only looks: one commit holds the step and the result."""
+        started_us = self._turn.now_us
         try:
             async with asyncio.timeout(_seconds(self._timeout or tool.timeout)):
                 with self._turn.pauses.inside(f"the tool {tool.name!r}"):
@@ -126,7 +127,13 @@ class ToolUseCall:
             return await self._answered(_said(error), is_error=True)
         self._turn.driver.check()
         step = runs.step_recorded(
-            f"{self._call.id}/step", tool.name, 1, args_hash(input), output, call=self._call.id
+            f"{self._call.id}/step",
+            tool.name,
+            1,
+            args_hash(input),
+            output,
+            started_us=started_us,
+            call=self._call.id,
         )
         return await self._answered(output, is_error=False, before=(step,))
 

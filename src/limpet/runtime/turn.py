@@ -129,10 +129,13 @@ class Turn:
                 return before.data["result"]
             id = identity(self.id, "step", name, occurrence)
             async with self._reserved(id, max_cost, max_tokens) as reservation:
+                started_us = self.run.now_us
                 with self.run.pauses.inside(f"the step {name!r}"):
                     result = await call(fn, *args, **kwargs)
                 self.run.driver.check()
-                fact = runs.step_recorded(id, name, occurrence, hashed, result)
+                fact = runs.step_recorded(
+                    id, name, occurrence, hashed, result, started_us=started_us
+                )
                 with result_of(f"the step {name!r}"):
                     event, *_ = await self.run.log.write(fact, *reservation.settling())
             return event.data["result"]
@@ -539,6 +542,7 @@ class TextStream:
         self._turn, self._name, self._occurrence, self._say = turn, name, occurrence, say
         self.id = identity(turn.id, "stream", name, occurrence)
         self._more: dict[str, Any] = {}
+        self._started_us = turn.now_us
 
     @property
     def recorded(self) -> str | None:
@@ -611,12 +615,15 @@ class TextStream:
             cost, tokens = (None if used is None else 0 for used in (cost, tokens))
         reservation.settle_at(cost, tokens)
         if self._say:
-            source = {"stream": self._name, "occurrence": self._occurrence}
+            source: dict[str, Any] = {"stream": self._name, "occurrence": self._occurrence}
+            source["started_us"] = self._started_us
             data = {"text": whole, **source, **self._more}
             draft = Draft(type="agent.message", data=data, id=self.id)
         else:
             name, hashed = f"stream:{self._name}", args_hash()
-            draft = step_recorded(self.id, name, self._occurrence, hashed, whole)
+            draft = step_recorded(
+                self.id, name, self._occurrence, hashed, whole, started_us=self._started_us
+            )
         event, *_ = await turn.log.write(draft, *reservation.settling())
         turn.records.add(event)
 

@@ -122,9 +122,13 @@ class TurnLog:
         return events[len(events) - len(drafts) :]
 
     async def flush(self) -> tuple[Event, ...]:
-        """Record the beginning now."""
-        async with self._beginning:
-            return await self._begin_with((), ())
+        """Record the beginning now, if it is not recorded yet. Does not call `on_commit`."""
+        async with self._beginning:  # every other write waits until the beginning is recorded
+            on_commit, self.on_commit = self.on_commit, None
+            try:
+                return await self._begin_with((), ()) if self._first else ()
+            finally:
+                self.on_commit = on_commit
 
     def closing(self, *drafts: Draft) -> tuple[Prepared, ...]:
         """All that is left to record, and these: for the commit that ends the wake.

@@ -13,6 +13,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -341,11 +342,12 @@ class Wake:
 
     async def _drive(self, turn: Turn) -> Exception | None:
         """Run the harness, and stop it if an interrupt comes."""
-        self._listeners.add(self._begin_listening)
+        listen = partial(self._begin_listening, turn.run.log)
+        self._listeners.add(listen)
         try:
             error = await self._driver.run(self._options.harness, turn)
         finally:
-            self._listeners.discard(self._begin_listening)
+            self._listeners.discard(listen)
             if self._listening is not None:
                 self._listening.cancel()
                 await asyncio.wait([self._listening])
@@ -363,13 +365,15 @@ class Wake:
         elif endings.has_ended(facts):
             self._driver.stop("ended")
 
-    def _begin_listening(self) -> None:
-        self._listening = asyncio.ensure_future(self._listen())
+    def _begin_listening(self, log: TurnLog) -> None:
+        self._listening = asyncio.ensure_future(self._listen(log))
 
-    async def _listen(self) -> None:
-        """Look at the head now, and when somebody else has recorded something; not too often."""
+    async def _listen(self, log: TurnLog) -> None:
+        """Record the beginning of a wake that takes long, so that followers see it run. Look at the
+        head now, and when somebody else has recorded something; not too often."""
         loop, hub = asyncio.get_running_loop(), writer_of(self.session).journal.hub
-        with suppress(LimpetError):
+        with suppress(LimpetError):  # if the lease is lost, the next write of the harness says so
+            await log.flush()
             async with hub.listening(self.lease.key) as bell:
                 while not await self._is_stopped():
                     looked = loop.time()

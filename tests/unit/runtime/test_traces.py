@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 import limpet
+from limpet.runtime import wake
 from tests.support.agents import Bank, World, a_world
 
 
@@ -165,3 +168,146 @@ async def test_activations_are_listed_newest_first_and_bounded(world: World) -> 
     assert [woken.started_us for woken in found] == sorted(
         [woken.started_us for woken in found], reverse=True
     )
+
+
+async def test_a_trace_names_what_took_how_long_with_tokens_and_cost(world: World) -> None:
+    """The time of the model is the model's, that of a step the step's; the wake begins at its
+    claim, and what was waited before it is nobody's."""
+
+    @limpet.tool(pure=True)
+    def look(order: int) -> str:
+        world.later(2)
+        return "found"
+
+    @limpet.tool
+    def act(order: int) -> str:
+        world.later(3)
+        return "done"
+
+    async def model(request: limpet.ModelRequest) -> limpet.Reply:
+        world.later(5)
+        if request.messages[-1]["role"] != "user":
+            return limpet.Reply("ok")
+        calls = (
+            limpet.ToolCall("1", "look", {"order": 7}),
+            limpet.ToolCall("2", "act", {"order": 7}),
+        )
+        return limpet.Reply("", calls, {"input": 9, "output": 4, "cost": 0.25})
+
+    async def pieces() -> AsyncIterator[str]:
+        yield "a"
+        world.later(6)
+        yield "b"
+
+    async def harness(turn: limpet.Turn) -> None:
+        reply = await turn.model("think", model, tools=[look, act])
+        for call in reply.tool_calls:
+            await turn.tool(call)
+        await turn.step("price", lambda: world.later(4))
+        await turn.stream("tell", pieces())
+
+    session = await world.begin("hi")
+    world.later(60)
+    claimed_us = world.clock.now_us
+    (done,) = await world.work(harness)
+    trace = await session.runs.trace(str(done.wake_id))
+    shown = [
+        (s.kind, s.name, (s.started_us - claimed_us) // 1_000_000, s.took.total_seconds())
+        for s in trace.spans
+        if s.took is not None
+    ]
+    assert shown == [
+        ("wake", "wake", 0, 20.0),
+        ("model", "think", 0, 5.0),
+        ("tool", "look", 5, 2.0),
+        ("tool", "act", 7, 3.0),
+        ("step", "price", 10, 4.0),
+        ("model", "tell", 14, 6.0),
+    ]
+    think = trace.spans[1]
+    assert (think.usage, think.cost) == ({"input": 9, "output": 4}, 0.25)
+    assert {span.parent for span in trace.spans[1:]} == {done.wake_id}
+    assert trace.span.started_us == trace.activation.claimed_us
+
+
+async def test_a_model_that_failed_first_has_a_span_for_each_attempt(world: World) -> None:
+    """Tokens and cost are those of the call that answered."""
+    asked = []
+
+    def model(request: limpet.ModelRequest) -> limpet.Reply:
+        asked.append(request.attempt)
+        if len(asked) == 1:
+            raise ConnectionError("gone")
+        return limpet.Reply("ok", usage={"input": 1, "output": 1})
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.model("think", model)
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    world.later(60)
+    await world.work(harness)
+    newest, oldest = await session.runs.activations()
+    (_, failed), (_, done) = [
+        (await session.runs.trace(each.wake_id)).spans for each in (oldest, newest)
+    ]
+    assert (failed.result, failed.usage) == ("error", None)
+    assert str(failed.error).startswith("ConnectionError: gone")
+    assert (done.result, done.usage) == ("success", {"input": 1, "output": 1})
+
+
+async def test_followers_see_a_model_call_from_the_start(world: World) -> None:
+    """Before the model says anything, the log says that the session runs, and what it does."""
+    seen: list[tuple[str, Any]] = []
+
+    async def model(request: limpet.ModelRequest) -> str:
+        log = await world.log()
+        seen.extend([(e.type, e.data.get("to") or e.data.get("kind")) for e in log[2:]])
+        return "hello"
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.model("think", model)
+
+    await world.begin("hi")
+    await world.work(harness)
+    assert seen == [
+        ("span.started", "wake"),
+        ("session.status_changed", "running"),
+        ("span.started", "model"),
+    ]
+    changes = [e.data["to"] for e in await world.log() if e.type == "session.status_changed"]
+    assert changes == ["running", "idle"]
+
+
+async def test_a_turn_that_takes_long_records_its_opening(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it records nothing itself: whoever follows sees that it runs."""
+    monkeypatch.setattr(wake, "LISTEN_AFTER_SECONDS", 0.0)
+
+    async def harness(turn: limpet.Turn) -> None:
+        async for event in turn.session.follow(after=2):
+            if event.type == "session.status_changed":
+                return
+
+    session = await world.begin("hi")
+    async with asyncio.timeout(30):
+        (done,) = await world.work(harness)
+    assert (await world.types())[2:4] == ["span.started", "session.status_changed"]
+    changes = [e.data["to"] for e in await world.log() if e.type == "session.status_changed"]
+    assert changes == ["running", "idle"]
+    assert (await session.runs.trace(str(done.wake_id))).span.result == "success"
+
+
+async def test_a_short_turn_costs_one_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its opening is recorded with its end, and nobody is told that it ran."""
+    monkeypatch.setattr(wake, "LISTEN_AFTER_SECONDS", 3_600.0)
+
+    async def harness(turn: limpet.Turn) -> None:
+        pass
+
+    await world.begin("hi")
+    before = world.store.commits
+    await world.work(harness)
+    assert world.store.commits - before == 1
+    assert "session.status_changed" not in await world.types()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.model import Event, to_time
-from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
+from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED, STEP
 from limpet.model.limits import PAGE_MAX
 from limpet.session.writer import Writer
 
@@ -18,7 +18,11 @@ _SPANS: Final = (SPAN_STARTED, SPAN_COMPLETED)
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Something that took time. Without an end, nobody has recorded one yet."""
+    """Something that took time. Without an end, nobody has recorded one yet.
+
+    `kind` is wake, model, tool (also an effect) or step. A wake begins when it was claimed. A call
+    of a model that ended well has its tokens, by kind, and its cost, if the model said them.
+    """
 
     id: str
     parent: str | None
@@ -28,6 +32,9 @@ class Span(msgspec.Struct, frozen=True):
     ended_us: int | None = None
     result: str | None = None
     error: str | None = None
+    model: str | None = None
+    usage: Mapping[str, int] | None = None
+    cost: float | None = None
 
     @property
     def started_at(self) -> datetime:
@@ -188,22 +195,55 @@ def _is_wake(event: Event) -> bool:
 
 def _spans(events: Iterable[Event]) -> tuple[Span, ...]:
     spans: dict[str, Span] = {}
+    replies: dict[str, str] = {}  # the message that a call of a model is to record: its span
     for event in events:
-        if event.type not in _SPANS or event.data is None:
+        if event.data is None:
             continue
-        data, id = event.data, event.data["span_id"]
         if event.type == SPAN_STARTED:
-            parent = data.get("parent_span_id")
-            spans[id] = Span(id, parent, data["kind"], data["name"], event.at_us)
-        elif id in spans:
-            started_us = spans[id].started_us
-            if "took_us" in data:  # its beginning was recorded with its end
-                started_us = event.at_us - data["took_us"]
-            spans[id] = msgspec.structs.replace(
-                spans[id],
-                started_us=started_us,
-                ended_us=event.at_us,
-                result=data["result"],
-                error=data.get("error"),
-            )
+            span = _begun(event)
+            spans[span.id] = span
+            replies[event.id.rpartition("/started/")[0]] = span.id
+        elif event.type == SPAN_COMPLETED and event.data["span_id"] in spans:
+            span = spans[event.data["span_id"]]
+            spans[span.id] = _ended(span, event)
+        elif event.type == STEP or (event.type == "agent.message" and "stream" in event.data):
+            spans[event.id] = _step(event)
+        elif event.type == "agent.message" and event.id in replies:
+            span = spans[replies[event.id]]
+            spans[span.id] = msgspec.structs.replace(span, **_used(event))
     return tuple(spans.values())
+
+
+def _begun(event: Event) -> Span:
+    data = event.data
+    started_us = data.get("claimed_us", event.at_us)  # a wake begins with its claim
+    return Span(data["span_id"], data.get("parent_span_id"), data["kind"], data["name"], started_us)
+
+
+def _ended(span: Span, event: Event) -> Span:
+    data = event.data
+    started_us = span.started_us
+    if "took_us" in data:  # its beginning was recorded with its end
+        started_us = event.at_us - data["took_us"]
+    return msgspec.structs.replace(
+        span,
+        started_us=started_us,
+        ended_us=event.at_us,
+        result=data["result"],
+        error=data.get("error"),
+    )
+
+
+def _step(event: Event) -> Span:
+    """A step is one event, and so is a stream, which is a call of a model. The step of a tool that
+    only looks is the span of the tool."""
+    data = event.data
+    kind = "model" if "stream" in data else "tool" if "call" in data else "step"
+    name, started_us = data.get("stream") or data["name"], data.get("started_us", event.at_us)
+    span = Span(event.id, event.wake_id, kind, name, started_us, event.at_us, "success")
+    return msgspec.structs.replace(span, **_used(event)) if kind == "model" else span
+
+
+def _used(event: Event) -> dict[str, Any]:
+    """What a message says of the model that wrote it."""
+    return {name: event.data.get(name) for name in ("model", "usage", "cost")}

@@ -466,10 +466,19 @@ OUTCOMES: Final = {SUCCEEDED: "succeeded", FAILED: "failed", UNKNOWN: "unknown"}
 
 
 def step_recorded(
-    id: str, name: str, occurrence: int, args_hash: str, result: Any, *, call: str | None = None
+    id: str,
+    name: str,
+    occurrence: int,
+    args_hash: str,
+    result: Any,
+    *,
+    started_us: int,
+    call: str | None = None,
 ) -> Fact:
-    """A step of a turn has this result. `call` is the id of the model's call that it was for."""
+    """A step of a turn, begun at this time, has this result. `call` is the id of the model's call
+    that it was for."""
     data = {"name": name, "occurrence": occurrence, "args_hash": args_hash, "result": result}
+    data["started_us"] = started_us
     return Fact(type=STEP, data=data if call is None else {**data, "call": call}, id=id)
 
 
