@@ -32,6 +32,7 @@ from limpet.runtime.run import TurnRun
 from limpet.runtime.turn_log import identity
 from limpet.session.conversing.shapes import Shape, safe_name
 from limpet.session.life.tools import Tool
+from limpet.session.runs.setup import Permission, strictest_of
 from limpet.session.writer import writer_of
 
 CALLS_MAX: Final = 128  # of tools, in one reply; what comes after is left out
@@ -41,6 +42,9 @@ _COUNTS: Final = {  # the names that providers give their token counts
     "output": ("output", "output_tokens", "completion_tokens", "candidates_token_count"),
     "cache_read": ("cache_read", "cache_read_input_tokens", "cached_content_token_count"),
 }
+
+
+_PERMISSIONS: Final = {"always_allow": "allow", "always_ask": "ask", "deny": "deny"}  # in events
 
 
 class ModelRequest(msgspec.Struct, frozen=True):
@@ -109,8 +113,15 @@ Call: TypeAlias = "Callable[[ModelRequest], Said | Awaitable[Said]]"
 class ModelCall:
     """One call of Turn.model."""
 
-    def __init__(self, turn: TurnRun, name: str, tools: Iterable[Tool]) -> None:
+    def __init__(
+        self,
+        turn: TurnRun,
+        name: str,
+        tools: Iterable[Tool],
+        permission: Callable[[str], Permission],
+    ) -> None:
         self._turn, self._name, self._tools = turn, name, tuple(tools)
+        self._permission = permission
         self._occurrence = turn.records.occurrence("model", name)
         self.id = identity(turn.id, "model", name, self._occurrence)
         self.attempt = 1
@@ -176,7 +187,8 @@ class ModelCall:
                 if (close := getattr(said, "aclose", None)) is not None:
                     await close()
             return whole
-        for piece in _pieces_of(said):
+        pieces = map(_piece, said) if isinstance(said, Iterator) else _pieces_of(said)
+        for piece in pieces:
             for partial in whole.add(piece):
                 self._publish(partial)
         return whole
@@ -202,13 +214,16 @@ class ModelCall:
         return Draft(type="agent.message", data=data, id=self.id)
 
     def _uses(self, whole: _Whole) -> list[Draft]:
-        names = {safe_name(tool.name): tool.name for tool in self._tools}
+        tools = {safe_name(tool.name): tool for tool in self._tools}
         drafts = []
         for number, (_, given) in enumerate(sorted(whole.calls.items())[:CALLS_MAX]):
             id, (input, error) = self._call_id(number), _input_of(given["arguments"])
             name = _clean(given["name"] or "")[:NAME_CHARS_MAX]
-            data: dict[str, Any] = {"request_id": id, "name": names.get(safe_name(name), name)}
+            data: dict[str, Any] = {"request_id": id, "name": name}
             data |= {"input": input, "message": self.id}
+            if (tool := tools.get(safe_name(name))) is not None:
+                permission = strictest_of(tool.permission, self._permission(tool.name))
+                data |= {"name": tool.name, "permission": _PERMISSIONS[permission]}
             if not name.strip() or unfit(name, NAME_CHARS_MAX):
                 data["name"], error = "unnamed", "The call names no tool."
             if given["id"]:

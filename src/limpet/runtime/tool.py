@@ -174,7 +174,7 @@ def _schema(function: Callable[..., Any], texts: Mapping[str, str]) -> dict[str,
             f"the parameters of {kind.__name__} have no JSON schema: {error}."
         ) from error
     definitions = dict(whole["$defs"])
-    schema: dict[str, Any] = definitions.pop(kind.__name__)
+    schema: dict[str, Any] = definitions.pop(whole["$ref"].rpartition("/")[2])
     schema.pop("title", None)
     for parameter in inspect.signature(function).parameters.values():
         shown = schema["properties"].get(parameter.name)

@@ -33,7 +33,7 @@ from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import KEY, arguments_of, parameters_of
 from limpet.runtime.turn_log import args_hash
 from limpet.session.life.tools import Tool, ToolUse
-from limpet.session.runs.setup import PERMISSIONS, Permission
+from limpet.session.runs.setup import Permission
 
 OUTPUT_BYTES_MAX: Final = 2**20  # of a result; a larger one is cut, and says so
 UNKNOWN: Final = "Nobody knows whether this call had an effect."
@@ -185,11 +185,6 @@ class ToolUseCall:
     @property
     def _result_id(self) -> str:
         return f"{self._call.id}/result"
-
-
-def strictest_of(*said: Permission) -> Permission:
-    """Return the strictest of several permissions."""
-    return max(said, key=PERMISSIONS.index)
 
 
 def _bound(tool: Tool) -> Callable[..., Any]:

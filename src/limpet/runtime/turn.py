@@ -29,7 +29,7 @@ from limpet.runtime.model_call import Call, ModelCall, Piece, Reply, ToolCall, T
 from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import tool, tools_of
-from limpet.runtime.tool_call import ToolUseCall, strictest_of
+from limpet.runtime.tool_call import ToolUseCall
 from limpet.runtime.turn_log import args_hash, identity, result_of
 from limpet.session.conversing.context import Context, Count, Summarize, compile_context
 from limpet.session.conversing.conversation import TurnConversation
@@ -42,6 +42,7 @@ from limpet.session.runs.setup import (
     permission_for,
     permission_within,
     permissions_within,
+    strictest_of,
 )
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
@@ -72,6 +73,7 @@ class Turn:
         registry = writer_of(run.session).journal.lifecycle(run.session.app).tools
         self._use = ToolUse(run.session, registry)
         self._offered: dict[str, Tool] = {}  # the tools of the last model call, by safe name
+        self._offered_in: dict[str, dict[str, Tool]] = {}  # and of each, by its id
 
     def __repr__(self) -> str:
         return f"<limpet.Turn {self.session.key} attempt {self.attempt}>"
@@ -240,8 +242,11 @@ class Turn:
         provider, else "openai". Raises BudgetReached before the call if nothing is left.
         """
         with self.run.working("model"):
-            self._offered = {safe_name(each.name): each for each in tools_of(tools)}
-            one = ModelCall(self.run, self.run.named(name), self._offered.values())
+            offered = tools_of(tools)
+            one = ModelCall(self.run, self.run.named(name), offered, self.permission)
+            # By the call, since several models may speak at once; a call of another turn has none.
+            self._offered = {safe_name(each.name): each for each in offered}
+            self._offered_in[one.id] = self._offered
             if (recorded := one.recorded) is not None:
                 return recorded
             form: Shape = getattr(call, "shape", "openai") if shape is None else shape
@@ -277,7 +282,8 @@ class Turn:
         with self.run.working("tool"):
             if not isinstance(call, ToolCall):
                 raise InvalidInput("turn.tool takes one of reply.tool_calls first.")
-            chosen = self._offered.get(safe_name(call.name)) if fn is None else None
+            offered = self._offered_in.get(call.id.rpartition("-")[0], self._offered)
+            chosen = offered.get(safe_name(call.name))
             if fn is not None:
                 chosen = fn if isinstance(fn, Tool) else tool(name=call.name)(fn)
             said: list[Permission] = [permission or "always_allow"]
@@ -289,7 +295,7 @@ class Turn:
                 chosen,
                 self._use,
                 permission=strictest_of(*said),
-                offered=[each.name for each in self._offered.values()],
+                offered=[each.name for each in offered.values()],
                 on_unknown=on_unknown,
                 pure=pure,
                 timeout=timeout,

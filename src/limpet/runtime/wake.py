@@ -54,6 +54,7 @@ from limpet.model.facts.running.runs import FAILED, STEP, SUCCEEDED
 from limpet.model.facts.running.setup import degraded_in
 from limpet.model.facts.timers import Revisit, revisits_of, timers_taken
 from limpet.model.limits import PAGE_MAX, TURN_INPUTS_MAX
+from limpet.runtime.agent import Agent
 from limpet.runtime.children import ChildEnd, commit_last, interrupt_all
 from limpet.runtime.compensation import EndedWake
 from limpet.runtime.requests import decision_in, show_value
@@ -109,10 +110,16 @@ def harness_options(harness: Harness, options: WakeOptions = _DEFAULT) -> Harnes
         retries=options.retries,
         on_mismatch=options.on_mismatch,
         permissions=check_permissions(options.permissions),
-        agent=options.agent,
+        agent=options.agent or _agent_of(harness),
         state_type=options.state_type,
         migrations=options.migrations,
     )
+
+
+def _agent_of(harness: Harness) -> str | None:
+    """The actor of what a named limpet.Agent writes."""
+    name = harness.name if isinstance(harness, Agent) else None
+    return None if name is None else f"agent:{name}"
 
 
 def worker_name(prefix: str) -> str:

@@ -399,3 +399,52 @@ async def test_what_is_not_a_reply_is_refused(world: World, call: Callable[..., 
     (woken,) = await world.work(harness)
     assert isinstance(woken.error, limpet.InvalidInput)
     assert "limpet.Reply" in str(woken.error)
+
+
+async def test_a_call_too_large_to_be_asked_about_is_an_error_result(world: World) -> None:
+    """A request is kept with the state, so it has a bound; the model reads it."""
+
+    @limpet.tool(permission="always_ask")
+    def note(text: str) -> None:
+        raise AssertionError("nobody allowed it")
+
+    model = Script(use("note", text="x" * 20_000), Reply("I see."))
+    await world.begin("hi")
+    assert [w.reason for w in await world.work(Agent(model, [note]))] == ["end_turn"]
+    (result,) = events_of(await world.log(), "agent.tool_result")
+    assert result["is_error"] is True
+    assert "bytes" in result["output"]
+
+
+async def test_models_that_speak_at_once_keep_their_own_tools(world: World) -> None:
+    """A call is for the tool that its own model was offered; sync generators stream too."""
+
+    def one(what: str) -> limpet.Tool:
+        return limpet.tool(name="do", pure=True)(lambda: what)
+
+    results: list[Any] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        async def ask(name: str) -> None:
+            reply = await turn.model(name, lambda _: iter([call]), tools=[one(name)])
+            await asyncio.sleep(0)
+            results.append((name, (await turn.tool(reply.tool_calls[0])).output))
+
+        call = Piece(tool={"index": 0, "id": "c", "name": "do", "arguments": "{}"})
+        await asyncio.gather(ask("a"), ask("b"))
+
+    await world.begin("hi")
+    await world.work(harness)
+    assert sorted(results) == [("a", "a"), ("b", "b")]
+
+
+async def test_a_call_says_its_permission_and_a_named_agent_its_name(world: World) -> None:
+    """The strictest of tool, worker and session is recorded with the call."""
+    tool = limpet.tool(name="do")(lambda: 1)
+    model = Script(use("do"), Reply("Done."))
+    await world.begin("hi")
+    await world.work(Agent(model, [tool], name="helper"), permissions={"do": "deny"})
+    log = await world.log()
+    assert [e["permission"] for e in events_of(log, "agent.tool_use")] == ["deny"]
+    assert {e.actor for e in log if e.type == "agent.message"} == {"agent:helper"}
+    assert [e["is_error"] for e in events_of(log, "agent.tool_result")] == [True]

@@ -253,6 +253,11 @@ def check_permissions(given: Any) -> Mapping[str, Permission]:
     return dict(given)
 
 
+def strictest_of(*said: Permission) -> Permission:
+    """Return the strictest of several permissions of one tool."""
+    return max(said, key=PERMISSIONS.index)
+
+
 def strictest(*said: Mapping[str, Any]) -> dict[str, Permission]:
     """Return what all of these allow: for each tool that one of them names, the strictest."""
     names = sorted({name for each in said for name in each})
