@@ -205,31 +205,30 @@ async def effect(
     """
     checkpoints, run = _here("effect")
     run.effects[name] += 1
-    if key is None and "~" in run.part:
+    part, occurrence = run.part, run.effects[name]
+    if key is None and "~" in part:
         hashed = args_hash(dict(args), None)
-        for before in checkpoints.earlier(run.part, name, run.effects[name]):
-            if before.state == "failed" or before.args_hash != hashed:
-                continue
-            if before.state != "succeeded" and on_unknown == "retry":
-                key = before.key  # as every try of it
-                break
-            checkpoints.run.records.occurrence("effect", checkpoints.run.named(name))
-            if before.state != "succeeded":
-                raise EffectUnknown(name, run.effects[name], "in an earlier attempt of the node")
-            return before.result
-    return await checkpoints.turn.effect(
-        name,
-        fn,
-        on_unknown=on_unknown,
-        key=key,
-        timeout=timeout,
-        retries=retries,
-        max_cost=max_cost,
-        max_tokens=max_tokens,
-        compensate=compensate,
-        record_args=record_args,
-        **args,
-    )
+        for before, record in checkpoints.earlier(part, name, occurrence):
+            if record.state == "succeeded" and record.args_hash == hashed:
+                return record.result
+            if record.state in ("intended", "unknown"):  # it is asked about, or tried, as it was
+                part = before
+    if not checkpoints.count_effect(part, name, occurrence):
+        raise EffectUnknown(name, occurrence, "in an earlier attempt of the node")
+    with checkpoints.calls(part):
+        return await checkpoints.turn.effect(
+            name,
+            fn,
+            on_unknown=on_unknown,
+            key=key,
+            timeout=timeout,
+            retries=retries,
+            max_cost=max_cost,
+            max_tokens=max_tokens,
+            compensate=compensate,
+            record_args=record_args,
+            **args,
+        )
 
 
 async def approve(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
+
+import pytest
 
 import limpet
 from limpet import graph as lg
+from limpet.errors import GraphError, InvalidInput, ToolDenied, TurnMisused
 from limpet.graph import (
     END,
+    Branch,
     CompiledGraph,
+    ExplicitMapping,
     GraphBuilder,
+    RetryMiddleware,
     State,
     append,
 )
@@ -154,3 +161,330 @@ async def test_a_worker_that_dies_at_any_commit_pays_once_and_says_the_same() ->
             else:
                 raise AssertionError("it never came to its end")
     assert deaths > 20
+
+
+class Work(State):
+    number: int = 0
+    log: Annotated[list[str], append] = []
+    note: str = ""
+
+
+def harness_of(graph: CompiledGraph[Any], **initial: Any) -> Any:
+    return lg.as_harness(graph, initial=lambda turn: initial, say=lambda state: repr(state.log))
+
+
+async def die_everywhere(make: Any, expected: str, *, orders: int) -> None:
+    """Run it to its end after a death at each commit: it says this, and pays so many orders once.
+
+    `make(bank)` returns a harness; each order is one effect of the bank.
+    """
+    for recorded in (True, False):
+        for at in range(1, 60):
+            async with a_world() as world:
+                bank = Bank()
+                await world.begin("go")
+                if not await world.die(make(bank), at, recorded=recorded):
+                    break
+                world.later()
+                await world.session.refresh()
+                asked = await finish(world, make(bank))
+                unknown = [each for each in asked if each.startswith(("effect", "unknown"))]
+                assert await world.said() == [expected], (recorded, at)
+                assert len(set(bank.done)) == len(bank.done), (recorded, at)
+                assert orders - len(unknown) <= len(bank.done) <= orders, (recorded, at)
+                codes = [e.data["code"] for e in await world.log() if e.type == "session.error"]
+                assert "turn.mismatch" not in codes
+        else:
+            raise AssertionError("it never came to its end")
+
+
+async def test_branches_keep_their_calls_apart() -> None:
+    """A call and a subgraph at the same time, with calls of the same names: each is done once."""
+
+    def make(bank: Bank) -> Any:
+        async def pay(state: Work) -> dict[str, Any]:
+            await asyncio.sleep(0)
+            await lg.effect("pay", bank.refund, order=state.number)
+            await lg.effect("pay", bank.refund, order=state.number + 1)
+            return {"log": [f"paid {state.number}"]}
+
+        async def tell(state: Work) -> dict[str, Any]:
+            return {"log": [await lg.step("tell", str.upper, "told")]}
+
+        inner = line(Work, pay=pay, tell=tell).compile()
+        builder = GraphBuilder(Work).add_node("last", tell)
+        builder.add_parallel_branches_node(
+            "both",
+            branches={
+                "call": Branch(call=pay),
+                "graph": Branch(subgraph=inner, inputs={"number": "number"}),
+            },
+        )
+        builder.add_edge("both", "last").add_edge("last", END).set_entry("both")
+        return harness_of(builder.compile(), number=7)
+
+    await die_everywhere(make, "['paid 7', 'paid 7', 'TOLD', 'TOLD']", orders=4)
+
+
+async def test_a_node_in_a_loop_has_a_run_for_each_visit() -> None:
+    """Subgraphs in a loop: the same names again and again, and each call is done once for each."""
+
+    def make(bank: Bank) -> Any:
+        async def pay(state: Work) -> dict[str, Any]:
+            await lg.effect("pay", bank.refund, order=state.number)
+            return {"log": [f"inner {state.number}"]}
+
+        async def count(state: Work) -> dict[str, Any]:
+            return {"number": await lg.step("next", lambda: state.number + 1)}
+
+        inner = line(Work, pay=pay, again=pay).compile()
+        builder = GraphBuilder(Work).add_node("count", count)
+        mapping = ExplicitMapping(inputs={"number": "number"}, outputs={"log": "log"})
+        builder.add_subgraph_node("a/b", inner, mapping)
+        builder.add_edge("count", "a/b").set_entry("count")
+        builder.add_conditional_edge("a/b", lambda state: END if state.number == 3 else "count")
+        return harness_of(builder.compile())
+
+    log = [f"inner {number}" for number in (1, 1, 2, 2, 3, 3)]
+    await die_everywhere(make, repr(log), orders=6)
+
+
+async def test_a_retried_node_is_a_new_run_that_pays_nothing_twice() -> None:
+    """What failed is tried again under a new name; what succeeded in the attempt before is kept."""
+    async with a_world() as world:
+        bank, models, tries = Bank(), [], []
+
+        async def flaky(idempotency_key: str) -> str:
+            tries.append(idempotency_key)
+            if len(tries) < 3:
+                raise ConnectionError("down")
+            return "sent"
+
+        async def work(state: Work) -> dict[str, Any]:
+            await lg.effect("pay", bank.refund, order=1)
+            models.append(await lg.step("draw", lambda: len(models)))
+            return {"log": [await lg.effect("send", flaky)]}
+
+        retry = RetryMiddleware(max_attempts=5, backoff=lambda attempt: 0)
+        builder = GraphBuilder(Work).add_node("work", work, middleware=[retry])
+        harness = harness_of(builder.add_edge("work", END).set_entry("work").compile())
+        await world.begin("go")
+        (woken,) = await world.work(harness)
+        assert (woken.reason, await world.said()) == ("end_turn", ["['sent']"])
+        assert (len(bank.done), len(set(tries)), models) == (1, 3, [0, 1, 2])
+        named = [e.data["name"] for e in await world.log() if e.type == "effect.failed"]
+        assert named == ["work/send", "work~2/send"]
+
+
+async def test_a_retried_node_survives_a_death_in_each_attempt() -> None:
+    """The attempt is recorded: the next run goes on with it, also if no failure repeats itself."""
+
+    def make(bank: Bank) -> Any:
+        failing = [True]
+
+        async def pay(state: Work) -> dict[str, Any]:
+            await lg.effect("pay", bank.refund, order=1)
+            if failing.pop() if failing else False:
+                raise OSError("of code that nobody records")
+            await lg.effect("then", bank.refund, order=2)
+            return {"log": ["paid"]}
+
+        async def nothing(state: Work) -> dict[str, Any]:
+            return {"log": [await lg.step("end", str, "end")]}
+
+        retry = RetryMiddleware(backoff=lambda attempt: 0)
+        inner = line(Work, pay=pay).compile()
+        builder = GraphBuilder(Work).add_node("end", nothing)
+        builder.add_subgraph_node("sub", inner, middleware=[retry])
+        builder.add_edge("sub", "end").add_edge("end", END).set_entry("sub")
+        return harness_of(builder.compile())
+
+    await die_everywhere(make, "['paid', 'end']", orders=2)
+
+
+async def test_a_suspended_graph_waits_for_an_answer() -> None:
+    """The signal is a question of the session; its answer is the payload, checked when it comes."""
+    async with a_world() as world:
+        ran: list[str] = []
+
+        async def ask(state: Work) -> dict[str, Any]:
+            ran.append(f"ask {state.number}")
+            await lg.suspend(lg.SuspensionDescriptor("number", {"why": "how many?"}))
+
+        async def tell(state: Work) -> dict[str, Any]:
+            return {"log": [f"number {state.number}"]}
+
+        builder = GraphBuilder(Work).add_node("ask", ask).add_node("tell", tell)
+        builder.add_edge("ask", "tell").set_entry("ask")
+        builder.add_conditional_edge("tell", lambda state: END if state.number > 1 else "ask")
+        harness = harness_of(builder.compile())
+        session = await world.begin("go")
+        await world.work(harness)
+        (first,) = session.blocked_on
+        shown = {"why": "how many?", "node": "ask"}
+        assert (first.kind, first.name, first.input) == ("question", "number", shown)
+        await session.answer(first.id, {"number": "many"}, actor="user:boss")
+        await world.work(harness)
+        (again,) = session.blocked_on
+        assert "number" in again.input["refused"]
+        await session.answer(again.id, {"number": 1}, actor="user:boss")
+        await world.work(harness)
+        (second,) = session.blocked_on
+        assert (second.kind, second.name) == ("question", "number#2")
+        await session.answer(second.id, {"number": 2}, actor="user:boss")
+        await world.work(harness)
+        assert await world.said() == ["['number 1', 'number 2']"]
+        assert ran == ["ask 0", "ask 1"]
+
+
+async def test_a_model_and_its_tools_run_in_two_nodes() -> None:
+    """The loop of an agent as a graph: each call of a tool has one result, after any death."""
+
+    class Chat(State):
+        calls: list[dict[str, Any]] = []
+        log: Annotated[list[str], append] = []
+
+    def make(bank: Bank) -> Any:
+        async def refund(order: int, idempotency_key: str) -> str:
+            """Refund an order."""
+            await bank.refund(order, idempotency_key)
+            return "done"
+
+        def model(request: limpet.ModelRequest) -> limpet.Reply:
+            shown = repr(request.messages)
+            made = [number for number in (1, 2) if f'{{"order":{number}}}' in shown]
+            if len(made) == 2:
+                return limpet.Reply(text="refunded 2")
+            call = limpet.ToolCall("x", "refund", {"order": len(made) + 1})
+            return limpet.Reply(tool_calls=(call,))
+
+        async def think(state: Chat) -> dict[str, Any]:
+            reply = await lg.model("think", model, tools=[refund])
+            calls = [{"id": c.id, "name": c.name, "input": dict(c.input)} for c in reply.tool_calls]
+            return {"calls": calls, "log": [reply.text] if reply.text else []}
+
+        async def act(state: Chat) -> dict[str, Any]:
+            for call in state.calls:
+                await lg.tool(call, refund)
+            return {}
+
+        builder = GraphBuilder(Chat).add_node("think", think).add_node("act", act)
+        builder.add_conditional_edge("think", lambda state: "act" if state.calls else END)
+        builder.add_edge("act", "think").set_entry("think")
+        return lg.as_harness(builder.compile(), say=lambda state: repr(state.log))
+
+    async with a_world() as world:
+        bank = Bank()
+        await world.begin("refund both")
+        await world.work(make(bank))
+        assert await world.said() == ["", "", "refunded 2", "['refunded 2']"]
+        assert len(bank.done) == 2
+    for recorded in (True, False):
+        for at in range(1, 40):
+            async with a_world() as world:
+                bank = Bank()
+                await world.begin("refund both")
+                if not await world.die(make(bank), at, recorded=recorded):
+                    break
+                world.later()
+                await world.session.refresh()
+                await finish(world, make(bank))
+                assert (await world.said())[-2:] == ["refunded 2", "['refunded 2']"], at
+                assert len(bank.done) == len(set(bank.done)) <= 2, at
+
+
+async def test_a_tool_of_another_node_is_named() -> None:
+    """After a resume nobody would know what the model was offered: its function is passed."""
+    async with a_world() as world:
+
+        async def act(state: Work) -> dict[str, Any]:
+            await lg.tool({"id": "a", "name": "refund"})
+            return {}
+
+        await world.begin("go")
+        (woken,) = await world.work(harness_of(line(Work, act=act).compile()))
+        assert isinstance(woken.error, TurnMisused)
+        assert "limpet.graph.tool(call, fn)" in str(woken.error)
+
+
+async def test_calls_without_a_worker_name_as_harness() -> None:
+    """A plain invoke has no session that could record them."""
+
+    async def pay(state: Work) -> dict[str, Any]:
+        return {"note": await lg.effect("pay", str, object=1)}
+
+    with pytest.raises(GraphError) as raised:
+        await line(Work, pay=pay).compile().invoke(Work())
+    assert isinstance(raised.value.__cause__, TurnMisused)
+    assert "limpet.graph.as_harness" in str(raised.value.__cause__)
+    with pytest.raises(TurnMisused, match="as_harness"):
+        await lg.step("x", str)
+
+
+async def test_a_denied_effect_and_a_budget_end_the_turn_as_they_would_without_a_graph() -> None:
+    """Errors that decide about a wake come through the nodes around them."""
+    async with a_world() as world:
+
+        async def pay(state: Work) -> dict[str, Any]:
+            return {"log": [await lg.effect("pay", str, object=1)]}
+
+        await world.begin("go")
+        harness = harness_of(line(Work, pay=pay).compile())
+        (woken,) = await world.work(harness, permissions={"pay": "deny"})
+        assert isinstance(woken.error, ToolDenied)
+        assert world.session.head.pending == 0
+
+
+async def test_a_failing_node_is_retried_by_the_worker_from_where_it_stood() -> None:
+    """The nodes before it do not run again, and the error names the node."""
+    async with a_world() as world:
+        ran: list[str] = []
+
+        async def first(state: Work) -> dict[str, Any]:
+            ran.append("first")
+            return {"log": ["first"]}
+
+        async def second(state: Work) -> dict[str, Any]:
+            ran.append("second")
+            if ran.count("second") == 1:
+                raise ValueError("not yet")
+            return {"log": ["second"]}
+
+        await world.begin("go")
+        harness = harness_of(line(Work, first=first, second=second).compile())
+        (woken,) = await world.work(harness)
+        assert woken.reason == "rescheduling"
+        assert "node 'second' failed" in str(woken.error)
+        world.later()
+        await world.work(harness)
+        assert await world.said() == ["['first', 'second']"]
+        assert ran == ["first", "second", "second"]
+
+
+async def test_a_waiting_run_is_seen_like_any_turn() -> None:
+    """In the session's requests, in the status of the store, and as spans of its trace."""
+    async with a_world() as world:
+        shop = Shop()
+        session = await world.begin("ab")
+        await world.work(shop.harness)
+        assert [each.name for each in session.blocked_on] == ["pay/pay"]
+        wakes = await session.runs.wakes()
+        trace = await session.runs.trace(wakes[0].data["span_id"])
+        steps = {span.name: (span.kind, span.result) for span in trace.spans}
+        assert steps["split"] == ("step", "success")
+        assert steps["each[0]/look_up"] == ("step", "success")
+        assert steps["pay"] == ("step", None)
+
+
+def test_as_harness_takes_a_graph_without_a_session_store() -> None:
+    """The session of the worker has the state; another one beside it would be a second truth."""
+
+    async def node(state: Work) -> dict[str, Any]:
+        return {}
+
+    builder = line(Work, node=node)
+    with pytest.raises(InvalidInput, match="compiled graph"):
+        lg.as_harness(builder)  # type: ignore[arg-type]
+    builder.with_session_store(lg.InMemorySessionStore(), session_state=Work)
+    with pytest.raises(InvalidInput, match="with_session_store"):
+        lg.as_harness(builder.compile())

@@ -69,12 +69,13 @@ class TurnCheckpoints(InMemoryCheckpointer):
         super().__init__()
         self.turn, self.run, self._graph = turn, turn.run, graph
         self._names: Counter[str] = Counter()  # of recorded checkpoints
+        self._effects: Counter[tuple[str, str]] = Counter()  # called in this run, by part and name
         self._visits: dict[str, int] = {}  # of completed nodes, by name
         self._attempts: Counter[str] = Counter()  # that failed, by visit
         self._over: set[str] = set()  # parts of the graph that no run enters again
         self._tools: dict[str, str] = {}  # calls of tools, by id: the part that made them
         self._tools_over: set[str] = set()
-        self._changes: list[list[Any]] = []  # of the four above, since the last save
+        self._changes: list[list[Any]] = []  # nodes that ended since the last save
         self._spans: list[Draft] = []
         self._begun = 0
         self._lock = asyncio.Lock()
@@ -113,9 +114,12 @@ class TurnCheckpoints(InMemoryCheckpointer):
     def attempt(self, visit: str, *, again: bool) -> str:
         """The name of this attempt of a visit. One that follows another in this run is a new one;
         the first goes on with the last that is recorded."""
-        if again:
+        if again:  # recorded with the first call of this attempt, which belongs to it
             failed = self._attempt_name(visit)
-            self._note("failed", visit, failed, self._taken(failed))
+            change = ["failed", visit, failed, self._taken(failed)]
+            self._learn(change)
+            self.run.records.pass_over(self.is_over)
+            self.run.log.queue(self._draft(f"{visit}~{self._attempts[visit]}", {"nodes": [change]}))
         return self._attempt_name(visit)
 
     def complete(self, run: NodeRun, parent: str | None) -> None:
@@ -144,14 +148,25 @@ class TurnCheckpoints(InMemoryCheckpointer):
         """Note which part of the graph runs the call of a tool."""
         self._tools[call_id] = part
 
-    def earlier(self, part: str, name: str, occurrence: int) -> Iterator[EffectRecord]:
+    def earlier(self, part: str, name: str, occurrence: int) -> Iterator[tuple[str, EffectRecord]]:
         """The records of an effect in earlier attempts of this visit, or of what is around it."""
         visit = _ATTEMPT.sub("", part)
         for (other, number), record in self.run.records.effects.items():
             before = other.removesuffix(f"/{name}")
             same = number == occurrence and before not in (other, part)
             if same and _ATTEMPT.sub("", before) == visit:
-                yield record
+                yield before, record
+
+    def count_effect(self, part: str, name: str, occurrence: int) -> bool:
+        """Count a call of an effect in a part of the graph; False if this run has made it."""
+        missing = occurrence - self._effects[part, name]
+        if missing <= 0:
+            return False
+        self._effects[part, name] = occurrence
+        with self.run.part(part):
+            for _ in range(missing - 1):  # which the run passed by, with the attempt
+                self.run.records.occurrence("effect", self.run.named(name))
+        return True
 
     def is_over(self, name: str) -> bool:
         """True if a call with this name, or of a tool with this id, was made by a part of the graph
@@ -233,14 +248,10 @@ class TurnCheckpoints(InMemoryCheckpointer):
 
     async def _write(self, saved: dict[str, Any], *, soon: bool) -> None:
         turn, done = self.run, [each for each in self._changes if each[0] == "done"]
-        name = done[-1][3] if done else f"@{self._graph}"[:PART_CHARS_MAX]
-        self._names[name] += 1
-        occurrence = self._names[name]
         if self._changes:
             saved["nodes"] = self._changes
         spans, self._spans, self._changes = self._spans, [], []
-        id = identity(turn.id, "checkpoint", sum(self._names.values()))
-        draft = node_recorded(id, name, occurrence, saved, graph=self._graph)
+        draft = self._draft(done[-1][3] if done else f"@{self._graph}"[:PART_CHARS_MAX], saved)
         if soon:
             for each in (*spans, draft):
                 turn.log.queue(each)
@@ -248,6 +259,11 @@ class TurnCheckpoints(InMemoryCheckpointer):
         with turn.working():
             async with self._lock:  # of instances that end at the same time, in this order
                 await turn.log.write(*spans, draft)
+
+    def _draft(self, name: str, saved: dict[str, Any]) -> Draft:
+        self._names[name] += 1
+        id = identity(self.run.id, "checkpoint", sum(self._names.values()))
+        return node_recorded(id, name, self._names[name], saved, graph=self._graph)
 
     def _document(self) -> dict[str, Any]:
         stored = self._kept.get(self.run.id)
@@ -265,7 +281,7 @@ class TurnCheckpoints(InMemoryCheckpointer):
             if "record" in saved:
                 self._put(self.run.id, freeze(saved["record"]))
                 self._count_signal(saved["record"].get("suspension"))
-            else:
+            elif "ops" in saved:
                 ops = msgspec.convert(saved["ops"], tuple[PlainOp, ...])
                 self._put(self.run.id, apply(self._kept[self.run.id].document, ops))
             for change in saved.get("nodes", ()):
