@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import limpet
 from limpet.model import Commit
@@ -735,7 +736,7 @@ async def test_a_move_that_cannot_be_finished_keeps_no_other_waiting(
     journal = writer_of(s).journal
     session_of = functools.partial(lp.session, actor="user:ada", untyped=True)
     for _ in range(300):  # one is enough where they fail by themselves; else it takes some luck
-        failed = await archiving.finish_all(journal, session_of, limit=1)
+        failed = await archiving.finish_all(lp._services, session_of, limit=1)
         assert {(key.id < "d", type(error)) for key, error in failed} <= {(True, lasting)}
         assert lasting is limpet.errors.SessionCorrupt or len(failed) <= 1
         if s.key not in await archiving.sessions_in_transit(journal):
@@ -750,7 +751,7 @@ async def test_a_sweep_deals_with_deadlines_before_it_asks_the_archive(
 ) -> None:
     """An archive that does not answer keeps nothing waiting whose time has come."""
     s = await ended(lp)
-    silent, seen = functools.partial(DirectoryArchive.put, lp._journal.archive), list[str]()
+    silent, seen = functools.partial(DirectoryArchive.put, lp._services.archive), list[str]()
 
     async def broken(archive: Any, name: str, path: Path) -> None:
         raise limpet.errors.ArchiveFailed(archive.url, "written", "cut off")
@@ -849,10 +850,10 @@ async def test_a_session_that_has_ended_takes_no_blob(
     s = await ended(lp)
     old = await lp.get(s.key, actor="user:ada")
     if stage == "archived":
-        journal = lp._journal
-        archive, journal.archive = journal.archive, None  # only the phase changes
-        await old.archive()
-        journal.archive = archive
+        services = lp._services
+        lp._opened = structs.replace(services, archive=None)  # only the phase changes
+        await (await lp.get(s.key, actor="user:ada")).archive()
+        lp._opened = services
     elif stage == "stub":
         await s.archive()
     refused = limpet.errors.SessionArchived if stage == "stub" else limpet.SessionEnded
@@ -983,7 +984,7 @@ async def refused(self: DirectoryArchive, name: str) -> None:
 
 def racing(monkeypatch: pytest.MonkeyPatch, lp: limpet.Limpet, race: Callable[[], Any]) -> None:
     """Before the archive reads a file for the first time, another process does this."""
-    archive, calls = lp._journal.archive, [race]
+    archive, calls = lp._services.archive, [race]
     fetch = archive.fetch
 
     async def fetches(name: str, path: Path) -> None:

@@ -122,7 +122,7 @@ async def test_no_stored_name_leads_out_of_the_archive(
         await intents.put("one", move(named, owner))
         await archived.work.sweep()
         assert victim.read_text() == "kept"
-    cold: Any = archived._journal.archive
+    cold: Any = archived._services.archive
     with pytest.raises(limpet.errors.ArchiveFailed, match="leads out of the archive"):
         await cold.remove(named)
     with pytest.raises(limpet.errors.ArchiveFailed, match="leads out of the archive"):

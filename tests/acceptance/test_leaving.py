@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import limpet
 from limpet.model.limits import UPDATE_TRIES_MAX
@@ -235,7 +236,8 @@ async def test_children_in_other_apps_are_named_when_their_user_is_erased(
     lp: limpet.Limpet, tmp_path: Path, archived: bool
 ) -> None:
     """They have the words of the user, and stay: also if the log that names them is archived."""
-    lp._journal.archive = open_archive(f"file://{tmp_path}/cold")
+    archive = open_archive(f"file://{tmp_path}/cold")
+    lp._opened = structs.replace(lp._services, archive=archive)
 
     async def delegates(turn: limpet.Turn) -> None:
         if turn.inputs[0].type == "user.message":

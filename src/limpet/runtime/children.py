@@ -140,9 +140,9 @@ def _first(
 def _creation(
     parent: Session[Any], key: Key, fields: Mapping[str, Any] | None, first: list[Draft]
 ) -> Commit:
-    journal, actor = writer_of(parent).journal, f"agent:{parent.app}"[:320]
+    writer, actor = writer_of(parent), f"agent:{parent.app}"[:320]
     new = creation(
-        journal,
+        writer.services,
         key.app,
         key.user,
         key.id,
@@ -153,7 +153,7 @@ def _creation(
         untyped=False,
         reuse_deleted=False,
     )
-    return new.commit(tuple([journal.prepare(draft, actor) for draft in first]))
+    return new.commit(tuple([writer.journal.prepare(draft, actor) for draft in first]))
 
 
 class ChildEnd:
@@ -234,7 +234,7 @@ async def commit_last(
 async def open_child(parent: Session[Any], key: Key) -> Session[Any]:
     """The session of this key, loaded, if it says that it works for this parent, whose log names
     it. Raises SessionNotFound if another session has the key."""
-    child: Session[Any] = Session(writer_of(parent).journal, key, actor=parent.actor, untyped=True)
+    child: Session[Any] = Session(writer_of(parent).services, key, actor=parent.actor, untyped=True)
     await child.refresh(tail=0)
     if not children.works_for(child.head.facts, parent.key, parent.head.uid):
         raise SessionNotFound(key)

@@ -43,7 +43,7 @@ from limpet.runtime.turn_log import (
     identity,
     plain,
 )
-from limpet.session.life.policy import NOTHING, Lifecycle, call_function
+from limpet.session.life.policy import call_function
 from limpet.session.logs import SESSION
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
@@ -239,8 +239,7 @@ class Compensations:
     def __init__(self, log: TurnLog, driver: Driver, lease_guard: LeaseGuard) -> None:
         self._log, self._driver, self._lease_guard = log, driver, lease_guard
         self._session: Session[Any] = log.session
-        policies = writer_of(log.session).journal.lifecycles
-        self._policy: Lifecycle = policies.get(log.session.app, NOTHING)
+        self._policy = writer_of(log.session).services.lifecycles.of(log.session.app)
         self._all: list[Compensation] | None = None  # None: not read yet
 
     @property

@@ -51,7 +51,6 @@ from limpet.runtime.turn_log import (
     plain,
     result_of,
 )
-from limpet.session.life.policy import NOTHING, Lifecycle
 from limpet.session.life.tools import HeldTool, ToolLocks, ToolUse
 from limpet.session.writer import writer_of
 
@@ -178,7 +177,7 @@ class EffectCall:
     def _check_compensation(self) -> None:
         """Refuse a name that this process cannot call: later would be too late."""
         name, session = self._effect.compensate, self._turn.session
-        policy: Lifecycle = writer_of(session).journal.lifecycles.get(session.app, NOTHING)
+        policy = writer_of(session).services.lifecycles.of(session.app)
         if name is not None and name not in policy.compensations:
             raise TurnMisused(
                 f"there is no compensation named {name!r}. Declare it with "

@@ -132,7 +132,7 @@ class ToolCaller(msgspec.Struct, frozen=True):
         for made in await own.read_ids([created_id(id)]):
             if made.type == CHILD_CREATED and made.data is not None:
                 return await open_child(own, Key(made.data["app"], made.data["user"], id))
-        return Session(writer_of(own).journal, Key(own.app, own.user, id))
+        return Session(writer_of(own).services, Key(own.app, own.user, id))
 
 
 class ManagedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -181,7 +181,7 @@ class SessionGetSnapshot(ManagedTool, frozen=True):
 
     async def run(self, caller: ToolCaller) -> Any:
         asked = await caller.other(self.id)
-        session: Session[Any] = Session(writer_of(asked).journal, asked.key)
+        session: Session[Any] = Session(writer_of(asked).services, asked.key)
         await session.refresh(tail=0)
         used, left, parent = session.runs.usage, session.runs.budget, session.runs.parent
         return {
@@ -316,7 +316,7 @@ class SessionRunChild(ManagedTool, frozen=True):
             if not woken.ran:
                 break
             reasons.append(woken.reason)
-        child: Session[Any] = Session(writer_of(caller.session).journal, key)
+        child: Session[Any] = Session(writer_of(caller.session).services, key)
         await child.refresh(tail=0)
         shown = head_shown(child.head, writer_of(child).known.texts)
         ended = bool((delegation(child.head.facts) or EMPTY).get("ended"))

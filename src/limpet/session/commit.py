@@ -43,6 +43,7 @@ from limpet.session.creation import Creation, creation
 from limpet.session.documents import Document, Documents, Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.logs import lease_lost
+from limpet.session.services import Services
 from limpet.session.session import Session
 from limpet.session.writer import upkeep_of, writer_of
 from limpet.store.protocol import Committed
@@ -71,8 +72,8 @@ class CommitBuilder:
     `events` has the records afterwards, in the order of the appends, and `documents` what was put.
     """
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, services: Services) -> None:
+        self._services, self._journal = services, services.journal
         self._sessions: list[Session[Any]] = []
         self._drafts: list[Prepared] = []
         self._expect: dict[Key, int] = {}
@@ -108,7 +109,7 @@ class CommitBuilder:
         within this block.
         """
         new = creation(
-            self._journal,
+            self._services,
             app,
             user,
             id,
@@ -380,7 +381,7 @@ class CommitBuilder:
             if roused_us(answer.head.facts) is not None:
                 from limpet.session.life.transitions import resume_on_input
 
-                await resume_on_input(Session(self._journal, answer.head.key, untyped=True))
+                await resume_on_input(Session(self._services, answer.head.key, untyped=True))
 
     async def _send(self, commits: tuple[Commit, ...]) -> Sequence[Committed]:
         if not self._puts:

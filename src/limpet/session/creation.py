@@ -21,6 +21,7 @@ from limpet.model.facts.timeouts import Timeouts
 from limpet.session.arguments import check_actor, check_flag, check_untyped, own_key
 from limpet.session.documents import Documents, versioned
 from limpet.session.journal import Journal
+from limpet.session.services import Services
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
 
@@ -55,7 +56,7 @@ class Creation(msgspec.Struct, frozen=True):
 
 
 def creation(
-    journal: Journal,
+    services: Services,
     app: str,
     user: str,
     id: str | None,
@@ -71,6 +72,7 @@ def creation(
     setup: Mapping[str, Any] = EMPTY,
 ) -> Creation:
     """Everything that is checked before a session is created. Raises InvalidInput."""
+    journal = services.journal
     key = own_key(app, user, journal.new_id() if id is None else id)
     bound = check_actor(actor)
     check_flag("reuse_deleted", reuse_deleted)
@@ -81,13 +83,13 @@ def creation(
         schema_version=begins.schema_version,
         fields=begins.fields or EMPTY,
         phase=phase,
-        limits=journal.lifecycle(key.app).timeouts if timeouts is None else timeouts,
+        limits=services.lifecycles.of(key.app).timeouts if timeouts is None else timeouts,
         setup=setup,
     )
     prepared = journal.prepare(draft, f"user:{key.user}" if actor is None else actor)
     if begins.typed is not None:
         check_untyped(untyped=untyped)
-    session: Session[Any] = Session(journal, key, actor=bound, typed=begins.typed, untyped=untyped)
+    session: Session[Any] = Session(services, key, actor=bound, typed=begins.typed, untyped=untyped)
     writer_of(session).known.check_temp((prepared,))
     return Creation(session, prepared, begins, reuse_deleted)
 

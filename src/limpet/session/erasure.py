@@ -19,6 +19,7 @@ from limpet.session.arguments import (
 )
 from limpet.session.journal import Journal
 from limpet.session.runs.delegation import head_of, notify_parent
+from limpet.session.services import Services
 from limpet.store.pager import each_head
 from limpet.store.protocol import (
     Erasure,
@@ -28,32 +29,34 @@ from limpet.store.protocol import (
 )
 
 
-async def delete_session(journal: Journal, key: Key) -> bool:
+async def delete_session(services: Services, key: Key) -> bool:
     """Delete the session's log: see `Limpet.delete`."""
     from limpet.session.life.archive import end_session
     from limpet.session.life.memory import forget_memory
 
+    journal = services.journal
     await notify_parent(journal, key)
     await _forget_checkpoints(journal, key)
     await forget_memory(journal, key)
-    deleted = await end_session(journal, key)
+    deleted = await end_session(services, key)
     await _forget_checkpoints(journal, key)  # of checkpoints that were made meanwhile
     journal.hub.touch(key)
     return deleted
 
 
-async def erase_session(journal: Journal, key: Key, forks: Forks) -> Erasure | None:
+async def erase_session(services: Services, key: Key, forks: Forks) -> Erasure | None:
     """Erase the session: see `Limpet.erase`."""
     from limpet.session.life import archive as archiving
     from limpet.session.life.memory import forget_memory
 
+    journal = services.journal
     store, hub = journal.store, journal.hub
     children = () if forks == "keep" else await store.forks(key)
     gone = await _below(journal, key) if forks == "erase" else [] if children else [key]
     if gone:  # else it is refused
         for each in gone:
             if (head := await head_of(journal, each)) is not None:
-                await archiving.remove_file(journal, head)
+                await archiving.remove_file(services, head)
         await notify_parent(journal, key)
     await _forget_checkpoints(journal, *gone)
     for each in gone:
@@ -61,19 +64,20 @@ async def erase_session(journal: Journal, key: Key, forks: Forks) -> Erasure | N
     erasure = await store.erase(key, forks=forks)
     await _forget_checkpoints(journal, *gone)  # of checkpoints that were made meanwhile
     for each in gone:  # and of what was archived meanwhile, or was on its way
-        await archiving.forget_moves(journal, each, erased=True)
-        await archiving.remove_unnamed(journal, each)
+        await archiving.forget_moves(services, each, erased=True)
+        await archiving.remove_unnamed(services, each)
     for each in (key, *children):
         hub.touch(each)
     return erasure
 
 
-async def erase_user(journal: Journal, app: str, user: str) -> Erasures:
+async def erase_user(services: Services, app: str, user: str) -> Erasures:
     """Erase everything of a user of an app: see `Limpet.erase_user`."""
     from limpet.session.history.checkpoints import store_checkpoints
     from limpet.session.life import archive as archiving
 
     of = key_of(Key(app, user, "any"))  # refuses what could not be one
+    journal = services.journal
     store, hub = journal.store, journal.hub
     ended: list[Key] = []
     children: list[Key] = []
@@ -83,14 +87,14 @@ async def erase_user(journal: Journal, app: str, user: str) -> Erasures:
         if _works_for_another_app(head):
             waited.append(head.key)
         children += await _children(journal, head)
-        await archiving.remove_file(journal, head)
+        await archiving.remove_file(services, head)
     for key in waited:
         await notify_parent(journal, key)
     tiers = store_checkpoints(journal).tiers
     await tiers.forget(of.app, of.user)
     erasures = await store.erase_user(of.app, of.user)
     await tiers.forget(of.app, of.user)  # of checkpoints that were made meanwhile
-    await archiving.forget_user(journal, of.app, of.user)
+    await archiving.forget_user(services, of.app, of.user)
     for key in ended:
         hub.touch(key)
     left = [key for key in dict.fromkeys(children) if await head_of(journal, key)]

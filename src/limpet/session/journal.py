@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
 
 from limpet.errors import (
     CommitTooLarge,
@@ -18,39 +17,30 @@ from limpet.errors import (
     StoreError,
     StoreForked,
 )
-from limpet.model import Commit, Draft, Fact, Key, LastCheckpoint, Prepared, prepare, prepare_plain
+from limpet.model import Commit, Draft, Fact, Prepared, prepare, prepare_plain
 from limpet.model.ids import Ids
 from limpet.model.limits import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, SESSIONS_PER_COMMIT_MAX
 from limpet.session.following.follow import Hub
-from limpet.session.life.policy import NOTHING, Lifecycle
-from limpet.session.metrics import Metrics
 from limpet.session.queueing.queue import Queue
 from limpet.store.protocol import Committed, Store
 from limpet.store.system import PROCESS
 
 
-class Keeper(Protocol):
-    """What is done around commits: see `history.checkpoints`."""
+class CommitHooks:
+    """What a journal does before and after commits: nothing, unless `history.checkpoints` does."""
 
-    def concerns(self, commits: Sequence[Commit], /) -> bool:
-        """Whether there is something to do for one of these. Quick: every commit asks."""
-        ...
+    def concerns(self, commits: Sequence[Commit]) -> bool:
+        """True if `before` and `after` are to be called. Quick: every commit asks."""
+        return False
 
-    async def before(self, commits: Sequence[Commit], /) -> None:
-        """What has to be durable before these commits. If it raises, they are not tried."""
-        ...
+    async def before(self, commits: Sequence[Commit]) -> None:
+        """Do what has to be durable before these commits. If it raises, they are not tried."""
 
-    async def after(self, answers: Sequence[Committed], /) -> None:
-        """What follows from what was recorded. Raises nothing of ours."""
-        ...
-
-    def last_checkpoint(self, key: Key, uid: str, /) -> LastCheckpoint:
-        """The newest checkpoint that this process has made of a session."""
-        ...
+    async def after(self, answers: Sequence[Committed]) -> None:
+        """Do what follows from what was recorded. Raises nothing of ours."""
 
     async def close(self) -> None:
         """Stop what is done in the background."""
-        ...
 
 
 class Journal:
@@ -62,18 +52,13 @@ class Journal:
         hub: Hub,
         ids: Ids,
         clock: Callable[[], int],
-        keep: Callable[[Journal], Keeper],
     ) -> None:
         self.hub, self.new_id, self.now_us = hub, ids, clock
         self._store: Store | None = store
         self._forks = PROCESS.forks
-        self.metrics = Metrics()
         self.queue = Queue(self.commit)  # what append_soon has queued: see `queueing`
         self._contended: dict[str, asyncio.Lock] = {}
-        self.archive: Any = None  # an Archive, if one is open: see `life.archive_storage`
-        self.lifecycles: dict[str, Lifecycle] = {}  # by app
-        self.apart_from: Journal | None = None  # where a log that is read apart has its documents
-        self.keeping = keep(self)
+        self.hooks = CommitHooks()
 
     @property
     def store(self) -> Store:
@@ -84,19 +69,10 @@ class Journal:
             raise StoreForked
         return self._store
 
-    @property
-    def documents(self) -> Journal:
-        """The journal of the store that has the documents of these sessions."""
-        return self.apart_from or self
-
     def check_open(self) -> None:
         """Raise StoreClosed or StoreForked if nothing can be asked any more."""
         if self._store is None or self._forks != PROCESS.forks:
             _ = self.store
-
-    def lifecycle(self, app: str) -> Lifecycle:
-        """What `lp.policies.lifecycle` declared for the sessions of an app, or nothing."""
-        return self.lifecycles.get(app, NOTHING)
 
     def prepare(self, draft: Draft, actor: str | None) -> Prepared:
         """A draft checked and encoded, by `actor` if it names nobody. Raises InvalidInput."""
@@ -121,20 +97,20 @@ class Journal:
         """
         if len(commits) != 1 or len(commits[0].drafts) != 1:
             _check_size(commits)
-        keeping = self.keeping if self.keeping.concerns(commits) else None
+        hooks = self.hooks if self.hooks.concerns(commits) else None
         try:
             if self.queue.events:
                 await self.queue.before(commits)
-            if keeping is not None:
-                await keeping.before(commits)
+            if hooks is not None:
+                await hooks.before(commits)
             answers = await self.store.commit(commits)
         except StoreError as error:
             ids = tuple([draft.id for commit in commits for draft in commit.drafts])
             raise error.naming(ids) from error.__cause__
         for answer in answers:
             self.hub.committed(answer)
-        if keeping is not None:
-            await keeping.after(answers)
+        if hooks is not None:
+            await hooks.after(answers)
         return answers
 
     def contended(self, app: str) -> asyncio.Lock:
@@ -153,7 +129,7 @@ class Journal:
         finally:
             store, self._store = self._store, None
             if store is not None and here:
-                await self.keeping.close()
+                await self.hooks.close()
                 await self.hub.close()
                 await store.close()
 

@@ -56,15 +56,16 @@ from limpet.session.arguments import (
 from limpet.session.commit import CommitBuilder
 from limpet.session.creation import Begin, creation, is_plain, set_up
 from limpet.session.documents import Document, Documents
-from limpet.session.following.follow import Hub
 from limpet.session.following.watch import entries, feed_of
-from limpet.session.history.checkpoints import StoreCheckpoints
+from limpet.session.history.checkpoints import journal_with_checkpoints
 from limpet.session.journal import Journal
-from limpet.session.life.policy import Function, Transition
+from limpet.session.life.policy import Function, Lifecycles, Transition
 from limpet.session.maintenance import StoreMaintenance
+from limpet.session.metrics import Metrics
 from limpet.session.policies import StorePolicies
 from limpet.session.runs.runs import RETRIES, Harness, OnMismatch, WakeOptions, Woken
 from limpet.session.runs.setup import Permission, Permissions, Vaults
+from limpet.session.services import Services
 from limpet.session.session import Session
 from limpet.session.work import StoreWork
 from limpet.session.writer import writer_of
@@ -137,7 +138,7 @@ class Limpet:
         self._seal, self._connections, self._check = seal, connections, check
         self._ready = store  # opened by the caller, and ours to close
         self._archive = _open_archive(archive)
-        self._opened: Journal | None = None
+        self._opened: Services | None = None
 
     def __repr__(self) -> str:
         """With its URL, unless a password may be in it."""
@@ -161,8 +162,9 @@ class Limpet:
                 self.url, seal=self._seal, connections=self._connections, check=self._check
             )
         ids = Ids(time.time_ns, os.urandom)
-        self._opened = Journal(store, Hub(store), ids, store.now_us, StoreCheckpoints)
-        self._opened.archive = self._archive
+        metrics = Metrics()
+        journal = journal_with_checkpoints(store, ids, store.now_us, metrics)
+        self._opened = Services(journal, journal, metrics, Lifecycles(), self._archive)
         return self
 
     async def __aexit__(
@@ -185,7 +187,7 @@ class Limpet:
         recorded; Limpet is closed all the same.
         """
         if self._opened is not None:
-            await self._opened.close()
+            await self._opened.journal.close()
         elif self._ready is not None:
             await self._ready.close()
 
@@ -194,17 +196,17 @@ class Limpet:
     @property
     def work(self) -> StoreWork:
         """Leases, dead letters and sweeps."""
-        return StoreWork(self._journal)
+        return StoreWork(self._services)
 
     @property
     def maintenance(self) -> StoreMaintenance:
         """Verify, examine, back up, compact, migrate and mirror the store."""
-        return StoreMaintenance(self._journal, self.url)
+        return StoreMaintenance(self._services, self.url)
 
     @property
     def policies(self) -> StorePolicies:
         """What is decided for all sessions of an app: lifecycle, checkpoints, retention, gates."""
-        return StorePolicies(self._journal)
+        return StorePolicies(self._services)
 
     @property
     def agents(self) -> Documents:
@@ -312,10 +314,10 @@ class Limpet:
         ("support", "support@3") and `environment` name documents; the session keeps their
         versions. `budget` is what it may use.
         """
-        journal = self._journal
-        setup = await set_up(journal, agent, environment, budget)
+        services = self._services
+        setup = await set_up(services.journal, agent, environment, budget)
         new = creation(
-            journal,
+            services,
             app,
             user,
             id,
@@ -331,7 +333,7 @@ class Limpet:
         )
         session = new.session
         try:
-            (committed,) = await journal.commit((new.commit(),))
+            (committed,) = await services.journal.commit((new.commit(),))
         except StoreFailed as error:  # its draft cannot be sent again: a creation takes no id of it
             raise StoreFailed(error.where, error.reason, "create") from error
         writer_of(session).known.begin(committed, (new.draft,))
@@ -403,10 +405,10 @@ class Limpet:
         it is read from the archive.
         """
         check_flag("archived", archived)
-        journal = self._journal
+        services = self._services
         typed = typed_of(state_type, migrations, untyped=untyped)
         key = key_of(key, user, id)
-        session: Session[Any] = Session(journal, key, actor=actor, typed=typed, untyped=untyped)
+        session: Session[Any] = Session(services, key, actor=actor, typed=typed, untyped=untyped)
         since_us, token = moment_us("since", since), check_token(at_least)
         await writer_of(session).load(
             tail=tail_of(tail, since), since_us=since_us, at_least=token, stub=True
@@ -580,7 +582,7 @@ class Limpet:
             if loaded is None or is_stub(loaded.head.facts):
                 sessions.append(None)
                 continue
-            session: Session[Mapping[str, Any]] = Session(self._journal, key, actor=actor)
+            session: Session[Mapping[str, Any]] = Session(self._services, key, actor=actor)
             writer_of(session).known.take(loaded)
             sessions.append(session)
         return tuple(sessions)
@@ -630,14 +632,14 @@ class Limpet:
         With a `lease` of this session, everything it writes is refused once the lease is not held.
         `untyped` as for get.
         """
-        journal = self._journal
+        services = self._services
         key = key_of(key, user, id)
         if lease is not None and check_lease(lease).key != key:
             raise InvalidInput(
                 f"this is a lease on {lease.key}, not on {key}. Pass the lease of this session."
             )
         typed = typed_of(state_type, migrations, untyped=untyped)
-        return Session(journal, key, actor=actor, lease=lease, typed=typed, untyped=untyped)
+        return Session(services, key, actor=actor, lease=lease, typed=typed, untyped=untyped)
 
     @overload
     def app(
@@ -846,7 +848,7 @@ class Limpet:
 
     def commit(self) -> CommitBuilder:
         """Events for several sessions, all or nothing: `async with lp.commit() as c: …`."""
-        return CommitBuilder(self._journal)
+        return CommitBuilder(self._services)
 
     async def flush(self) -> None:
         """Record everything that append_soon has queued, durably, each session in its order.
@@ -946,7 +948,7 @@ class Limpet:
         )
         typed = typed_of(state_type, None, untyped=False)
         session: Session[Any] = Session(
-            self._journal, key_of(key, user, id), actor=actor, typed=typed
+            self._services, key_of(key, user, id), actor=actor, typed=typed
         )
         return session, await ResumptionRun(session, settings, actor).run()
 
@@ -968,7 +970,7 @@ class Limpet:
         from limpet.session.life.transitions import LIFECYCLE_ACTOR
 
         acting = check_actor(actor) or LIFECYCLE_ACTOR
-        session: Session[Any] = Session(self._journal, key_of(key, user, id), untyped=True)
+        session: Session[Any] = Session(self._services, key_of(key, user, id), untyped=True)
         done = await unarchive_session(session, acting)
         return replace(done, side_effects=rule(ARCHIVED, "unarchive").effects)
 
@@ -1037,7 +1039,7 @@ class Limpet:
                 "await lp.copy(to=other)."
             )
         adopter = to if isinstance(to, Adopter) else Adopter(to._journal)
-        transfer = Transfer(self._journal, adopter, check_progress(progress))
+        transfer = Transfer(self._services, adopter, check_progress(progress))
         return await (transfer.all(check_app(app)) if one is None else transfer.one(one))
 
     async def delete(
@@ -1049,7 +1051,7 @@ class Limpet:
         """
         from limpet.session.erasure import delete_session
 
-        return await delete_session(self._journal, key_of(key, user, id))
+        return await delete_session(self._services, key_of(key, user, id))
 
     async def erase(
         self,
@@ -1074,7 +1076,7 @@ class Limpet:
         from limpet.session.erasure import erase_session
 
         check_forks(forks)
-        return await erase_session(self._journal, key_of(key, user, id), forks)
+        return await erase_session(self._services, key_of(key, user, id), forks)
 
     async def erase_user(self, app: str, user: str) -> Erasures:
         """Forget a user of an app: every session, deleted ones too, and every user: name.
@@ -1088,7 +1090,7 @@ class Limpet:
         """
         from limpet.session.erasure import erase_user
 
-        return await erase_user(self._journal, app, user)
+        return await erase_user(self._services, app, user)
 
     # --- what agents have learned ----------------------------------------------------------------
 
@@ -1114,7 +1116,7 @@ class Limpet:
         from limpet.session.runs.promotion import promote
 
         of = None if session is None else key_of(session)
-        return await promote(self._journal, agent, learning, session=of, actor=check_actor(actor))
+        return await promote(self._services, agent, learning, session=of, actor=check_actor(actor))
 
     async def memory_of(self, agent: str) -> str:
         """The agent's MEMORY.md: what was promoted, by kind; empty if nothing was."""
@@ -1125,12 +1127,17 @@ class Limpet:
     # --- private ---------------------------------------------------------------------------------
 
     @property
-    def _journal(self) -> Journal:
-        """The one way to write. Raises StoreClosed."""
+    def _services(self) -> Services:
+        """What the sessions of this store share. Raises StoreClosed."""
         if self._opened is None:
             raise StoreClosed
-        self._opened.check_open()
+        self._opened.journal.check_open()
         return self._opened
+
+    @property
+    def _journal(self) -> Journal:
+        """The one way to write. Raises StoreClosed."""
+        return self._services.journal
 
 
 def journal_of(lp: Limpet) -> Journal:
@@ -1156,16 +1163,16 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
         return session
     writer = writer_of(session)
 
-    def again(journal: Journal) -> Session[Any]:
+    def again(services: Services) -> Session[Any]:
         untyped = not writer.classless
         return Session(
-            journal, session.key, actor=session.actor, typed=writer.typed, untyped=untyped
+            services, session.key, actor=session.actor, typed=writer.typed, untyped=untyped
         )
 
     try:
-        apart = await read_archived(writer.journal, session.head)
+        apart = await read_archived(writer.services, session.head)
     except ArchiveFailed:
-        now = again(writer.journal)
+        now = again(writer.services)
         await writer_of(now).load(tail=tail, stub=True)
         if now.head.uid == session.head.uid:
             raise

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
     from limpet.session.history.retention import CompactReport
-    from limpet.session.journal import Journal
     from limpet.session.move.mirror import Mirrored
+    from limpet.session.services import Services
     from limpet.session.typing.migrate import Failure, MigrationPlan
 
 _POLICIES: Final = ("checkpointing", "retention", "learnings", "curated", "gates")
@@ -55,10 +55,10 @@ _ADVICE: Final = (
 class StoreMaintenance:
     """What is done for a store rather than in its sessions: `lp.maintenance`."""
 
-    __slots__ = ("_journal", "_url")
+    __slots__ = ("_journal", "_services", "_url")
 
-    def __init__(self, journal: Journal, url: str) -> None:
-        self._journal, self._url = journal, url
+    def __init__(self, services: Services, url: str) -> None:
+        self._services, self._journal, self._url = services, services.journal, url
 
     async def verify(
         self,
@@ -169,13 +169,13 @@ class StoreMaintenance:
         if key is not None and app is not None:
             raise InvalidInput("mirror takes a key or an app. Leave one out for the other.")
         one = one_or_all(key, user, id)
-        return await mirror(self._journal, check_path(directory), one, check_app(app))
+        return await mirror(self._services, check_path(directory), one, check_app(app))
 
     def on_metric(self, hook: Hook) -> None:
         """Call `hook(metric)` for what is measured in this process: see limpet.Metric."""
         if not callable(hook):
             raise InvalidInput("on_metric takes a function of a limpet.Metric.")
-        self._journal.metrics.add(hook)
+        self._services.metrics.add(hook)
 
 
 # --- for the doctor ------------------------------------------------------------------------------

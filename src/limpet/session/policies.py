@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from limpet.session.history.checkpoint_policy import CheckpointPolicy
-    from limpet.session.journal import Journal
     from limpet.session.life.tools import ToolRegistry
+    from limpet.session.services import Services
 
 
 _NOBODY = "system:policies"  # who sets a policy where nobody is named
@@ -41,10 +41,10 @@ _RUNTIME: Final = "system:runtime"
 class StorePolicies:
     """Lifecycle, checkpoints, retention and gates: `lp.policies`."""
 
-    __slots__ = ("_journal",)
+    __slots__ = ("_journal", "_lifecycles")
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, services: Services) -> None:
+        self._journal, self._lifecycles = services.journal, services.lifecycles
 
     def lifecycle(
         self,
@@ -86,7 +86,7 @@ class StorePolicies:
             timeouts_data(timeouts)
         if tools is not None:
             check_bindable(tools, ())
-        self._journal.lifecycles[app] = policy(
+        declared = policy(
             guards=guards,
             before=before,
             after=after,
@@ -100,6 +100,7 @@ class StorePolicies:
             tools=tools,
             suspensions_per_day=suspensions_per_day,
         )
+        self._lifecycles.declare(app, declared)
 
     async def checkpointing(
         self, app: str, policy: CheckpointPolicy | None, *, actor: str | None = None

@@ -61,13 +61,13 @@ from limpet.session.conversing.conversation import read_messages
 from limpet.session.history.checkpoint_log import CheckpointRef
 from limpet.session.history.history import SessionHistory
 from limpet.session.history.point_in_time import When, fold_of, head_now
-from limpet.session.journal import Journal
 from limpet.session.life.lifecycle import SessionLifecycle, SessionTools, SessionUpkeep, acting
 from limpet.session.life.policy import Transition
 from limpet.session.retrying import is_not_about_the_version, retrying
 from limpet.session.runs.outcomes import SessionOutcome
 from limpet.session.runs.runs import SessionRuns, status_at
 from limpet.session.runs.setup import SessionSetup
+from limpet.session.services import Services
 from limpet.session.writer import Writer, writer_of
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Session(Generic[S]):
 
     def __init__(
         self,
-        journal: Journal,
+        services: Services,
         key: Key,
         *,
         actor: str | None = None,
@@ -112,7 +112,7 @@ class Session(Generic[S]):
         self._remembers: Memory | None = None
         # For the rest of the package: what is known, and the way to write.
         self._writer = Writer(
-            journal, CachedState(key), self, lease=lease, typed=typed, untyped=untyped
+            services, CachedState(key), self, lease=lease, typed=typed, untyped=untyped
         )
 
     def __repr__(self) -> str:
@@ -710,7 +710,7 @@ class Session(Generic[S]):
         made, drafts = await record_fork(journal, head, fold, key, labels=labels, actor=creator)
         again = None if typed is None else type(typed)(typed.of, typed.migrations)
         untyped = typed is None and not writer.classless
-        fork: Session[S] = Session(journal, key, actor=bound, typed=again, untyped=untyped)
+        fork: Session[S] = Session(writer.services, key, actor=bound, typed=again, untyped=untyped)
         writer_of(fork).known.begin(made, drafts)
         return fork
 

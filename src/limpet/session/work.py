@@ -28,18 +28,18 @@ from limpet.store.leases import Leases
 from limpet.store.protocol import Page, Query
 
 if TYPE_CHECKING:
-    from limpet.session.journal import Journal
     from limpet.session.life.sweep import Swept
+    from limpet.session.services import Services
     from limpet.session.session import Session
 
 
 class StoreWork:
     """Leases, dead letters and sweeps: `lp.work`."""
 
-    __slots__ = ("_journal",)
+    __slots__ = ("_journal", "_services")
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, services: Services) -> None:
+        self._services, self._journal = services, services.journal
 
     async def claim(
         self, worker: str, *, limit: int = 1, lease_seconds: float = 30, app: str | None = None
@@ -140,7 +140,7 @@ class StoreWork:
         actor: str | None = None,
     ) -> Event:
         """Try a dead letter again, with all its attempts. Raises InvalidInput if it is none."""
-        session: Session[Any] = Session(self._journal, key_of(key, user, id))
+        session: Session[Any] = Session(self._services, key_of(key, user, id))
         await session.refresh(tail=0)
         facts = session.head.facts
         if not is_dead(facts) and not is_held(facts):
@@ -161,7 +161,7 @@ class StoreWork:
 
         if type(limit) is not int or limit < 1:
             raise InvalidInput(f"limit is how many sessions to deal with, not {described(limit)}.")
-        return await Sweep(self._journal).run(limit)
+        return await Sweep(self._services).run(limit)
 
     def _leases(self) -> Leases:
         store = self._journal.store

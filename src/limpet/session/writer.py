@@ -30,8 +30,8 @@ from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.arguments import check_actor
 from limpet.session.cached_state import CachedState, changes_fields
 from limpet.session.documents import Put, commit_puts
-from limpet.session.journal import Journal
 from limpet.session.logs import SESSION, lease_lost
+from limpet.session.services import Services
 from limpet.session.typing.loading import Loading
 
 if TYPE_CHECKING:
@@ -107,11 +107,11 @@ def upkeep_of(session: Handle) -> Upkeep:
 class Writer:
     """The writes of one object to its session. With a lease, all of them carry its fence."""
 
-    __slots__ = ("_owner", "classless", "journal", "known", "lease", "typed")
+    __slots__ = ("_owner", "classless", "journal", "known", "lease", "services", "typed")
 
     def __init__(
         self,
-        journal: Journal,
+        services: Services,
         known: CachedState,
         owner: Handle,
         *,
@@ -119,7 +119,8 @@ class Writer:
         typed: Typed[Any] | None,
         untyped: bool,
     ) -> None:
-        self.journal, self.known, self.lease, self.typed = journal, known, lease, typed
+        self.services, self.journal = services, services.journal
+        self.known, self.lease, self.typed = known, lease, typed
         self._owner = owner
         # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
         self.classless = typed is None and not untyped

@@ -9,7 +9,7 @@ it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -46,6 +46,8 @@ from limpet.model import (
     is_reserved,
 )
 from limpet.model.facts.phases import archive_place, check_present
+from limpet.model.ids import Ids
+from limpet.session.following.follow import Hub
 from limpet.session.history.checkpoint_log import (
     Checkpoint,
     CheckpointLog,
@@ -64,11 +66,12 @@ from limpet.session.history.checkpoint_policy import (
 from limpet.session.history.checkpoint_tiers import CheckpointFile, CheckpointTiers
 from limpet.session.history.point_in_time import head_now
 from limpet.session.history.retention import Compactor, RetentionLimits
-from limpet.session.journal import Journal
+from limpet.session.journal import CommitHooks, Journal
 from limpet.session.logs import SESSION
+from limpet.session.metrics import Metrics
 from limpet.session.retrying import Tries
 from limpet.session.writer import Writer
-from limpet.store.protocol import Committed
+from limpet.store.protocol import Committed, Store
 
 if TYPE_CHECKING:
     from limpet.session.history.rewind import Rewound
@@ -122,7 +125,7 @@ def newest_checkpoint(writer: Writer) -> LastCheckpoint:
     """
     known = writer.known
     if known.uid is not None:
-        made = writer.journal.keeping.last_checkpoint(known.key, known.uid)
+        made = store_checkpoints(writer.journal).last_checkpoint(known.key, known.uid)
         if made > (known.checkpoint or NO_CHECKPOINT):
             known.note_checkpoint(made)
     if known.checkpoint is None:
@@ -291,11 +294,11 @@ class _AppRules:
         self.any = policy is not None or limits is not None
 
 
-class StoreCheckpoints:
+class StoreCheckpoints(CommitHooks):
     """The checkpoints of a store's sessions, as one process makes them."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, journal: Journal, metrics: Metrics) -> None:
+        self._journal, self._metrics = journal, metrics
         self._rules: dict[str, _AppRules] = {}
         self._reading: dict[_Asker, asyncio.Task[_AppRules]] = {}  # by those who wait for rules now
         self._paces: dict[Key, _SessionPace] = {}
@@ -440,7 +443,7 @@ class StoreCheckpoints:
         pace, at_us = self._pace(made.ref.key), made.at_us
         pace.uid, pace.last_us, pace.mutations = uid, at_us, 0
         pace.made = LastCheckpoint(made.number, at_us)
-        self._journal.metrics.measured(
+        self._metrics.measured(
             "session.checkpoint",
             session=made.ref.key,
             number=made.number,
@@ -489,9 +492,18 @@ class StoreCheckpoints:
 
 def store_checkpoints(journal: Journal) -> StoreCheckpoints:
     """The one that the journal was opened with."""
-    found = journal.keeping
-    assert isinstance(found, StoreCheckpoints)
-    return found
+    checkpoints = journal.hooks
+    assert isinstance(checkpoints, StoreCheckpoints)
+    return checkpoints
+
+
+def journal_with_checkpoints(
+    store: Store, ids: Ids, clock: Callable[[], int], metrics: Metrics
+) -> Journal:
+    """Return a journal on a store that makes the checkpoints its policies ask for."""
+    journal = Journal(store, Hub(store), ids, clock)
+    journal.hooks = StoreCheckpoints(journal, metrics)
+    return journal
 
 
 def _taken(head: Head, fields: FrozenDict, *, newest: bool) -> StateToCheckpoint:

@@ -68,16 +68,18 @@ from limpet.model.keys import (
     ARCHIVE_STUBS as STUBS,
 )
 from limpet.session.documents import WHOLE_STORE, Internal, Put
-from limpet.session.history.checkpoints import StoreCheckpoints
+from limpet.session.history.checkpoints import journal_with_checkpoints
 from limpet.session.journal import Journal
 from limpet.session.life.archive_storage import Archive, folder_of, home_of, name_of
-from limpet.session.life.policy import Transition
+from limpet.session.life.policy import Lifecycles, Transition
 from limpet.session.life.transitions import LIFECYCLE_ACTOR, PhaseChange
 from limpet.session.logs import SESSION
+from limpet.session.metrics import Metrics
 from limpet.session.move.attachments import load_log
 from limpet.session.move.import_export import adopt_bundle, export_session, prove_bundle
 from limpet.session.retrying import Tries
 from limpet.session.runs.delegation import children_elsewhere, head_of
+from limpet.session.services import Services
 from limpet.session.writer import Handle, writer_of
 from limpet.store.coding.files import FileSeal, SealedPath, file_seal, is_sealed
 from limpet.store.memory import MemoryStore
@@ -102,7 +104,8 @@ async def archive_session(
 
     Raises InvalidTransition if there is nothing to go on with.
     """
-    journal, archive = writer_of(session).journal, writer_of(session).journal.archive
+    services = writer_of(session).services
+    journal, archive = services.journal, services.archive
     done = Transition(ARCHIVED, ("move_to_archive",), None, ARCHIVED, "archive")
     if await _is_left(session):
         puts: tuple[Put, ...] = ()
@@ -113,7 +116,7 @@ async def archive_session(
         ).run()
     if archive is not None:
         intent = await _intent(journal, session.key)
-        await _move_rows(journal, archive, session.key)
+        await _move_rows(services, archive, session.key)
         await _settle(journal, session.key, intent, "archive")
     return done
 
@@ -125,17 +128,18 @@ async def _is_left(session: Handle) -> bool:
     except SessionArchived:
         rule(ARCHIVED, "archive")  # raises: the table has no such transition
     head = writer_of(session).known.head
-    if head.phase == ARCHIVED and writer_of(session).journal.archive is None:
+    if head.phase == ARCHIVED and writer_of(session).services.archive is None:
         rule(ARCHIVED, "archive")
     return head.phase != ARCHIVED
 
 
-async def _move_rows(journal: Journal, archive: Archive, key: Key) -> None:
+async def _move_rows(services: Services, archive: Archive, key: Key) -> None:
     """Put an archived session's log into the archive, and the stub in the place of its rows.
 
     Until they go, how it is kept may be said, a checkpoint made, and it may even be unarchived:
     the rows go only where they are what the file has.
     """
+    journal = services.journal
     while True:
         head = await head_of(journal, key)
         if head is None or head.phase != ARCHIVED or facts.archive_place(head.facts) is not None:
@@ -149,7 +153,7 @@ async def _move_rows(journal: Journal, archive: Archive, key: Key) -> None:
                     break
         except _GONE:  # it was deleted or erased, or another was faster: looked at again
             continue
-    await clear(journal, key)
+    await clear(services, key)
 
 
 async def _is_exchanged(
@@ -183,17 +187,18 @@ async def unarchive_session(session: Handle, actor: str) -> Transition:
 
     Raises InvalidTransition if it is not archived.
     """
-    journal, key = writer_of(session).journal, session.key
+    services, key = writer_of(session).services, session.key
+    journal = services.journal
     async for left in Tries():
         head = (await journal.store.load(key, tail=0, scopes=False)).head
         try:
             if facts.archive_place(head.facts) is None:
                 done = await _reopen(session, actor)
                 break
-            await _bring_back(journal, head, actor)
+            await _bring_back(services, head, actor)
         except (InvalidTransition, SessionArchived):  # or it was archived once more meanwhile
             if not left or not await _is_archived_here(journal, key):
-                await clear(journal, key)  # of whoever brought it back, and was interrupted
+                await clear(services, key)  # of whoever brought it back, and was interrupted
                 raise
         except (ArchiveFailed, SessionDeleted, SessionNotFound):
             now = await head_of(journal, key)
@@ -202,14 +207,15 @@ async def unarchive_session(session: Handle, actor: str) -> Transition:
             # Else another was faster: it is looked at again.
     else:
         raise SessionConflict(key, "session", 0, None)
-    await clear(journal, key)
+    await clear(services, key)
     await _settle(journal, key, await _intent(journal, key), "store")
     return done
 
 
-async def _bring_back(journal: Journal, head: Head, actor: str) -> None:
+async def _bring_back(services: Services, head: Head, actor: str) -> None:
     """Put the log in the place of its stub. A file that does not prove itself changes nothing."""
-    async with archived_file(journal, facts.archive_place(head.facts)) as file:
+    journal = services.journal
+    async with archived_file(services, facts.archive_place(head.facts)) as file:
         await _put_wanted(journal, head, "store", actor)
         log = _log_key(journal, head)
         try:
@@ -274,17 +280,18 @@ async def _is_archived_here(journal: Journal, key: Key) -> bool:
     return head is not None and head.phase == ARCHIVED
 
 
-async def read_archived(journal: Journal, head: Head) -> Journal:
+async def read_archived(services: Services, head: Head) -> Services:
     """A store in memory that holds nothing but this session, as its file has it. What it remembers
     stays where it is, and is read there."""
     place = facts.archive_place(head.facts)
     assert place is not None
-    async with archived_file(journal, place) as file:
+    async with archived_file(services, place) as file:
         store = _ReadOnlyStore()
-        apart = _apart(journal, store)
+        journal, metrics = services.journal, Metrics()
+        apart = journal_with_checkpoints(store, journal.new_id, journal.now_us, metrics)
         await adopt_bundle(apart, file.path, file.pins)
         store.is_read = True
-    return apart
+    return Services(apart, services.documents, metrics, Lifecycles())
 
 
 class _ReadOnlyStore(MemoryStore):
@@ -298,70 +305,64 @@ class _ReadOnlyStore(MemoryStore):
         return await super().commit(commits)
 
 
-def _apart(journal: Journal, store: MemoryStore) -> Journal:
-    """A journal on a store of its own in memory."""
-    from limpet.session.following.follow import Hub
-
-    apart = Journal(store, Hub(store), journal.new_id, journal.now_us, StoreCheckpoints)
-    apart.apart_from = journal
-    return apart
-
-
 # --- ending what is archived ---------------------------------------------------------------------
 
 
-async def end_session(journal: Journal, key: Key, ending: Ending = "deleted") -> bool:
+async def end_session(services: Services, key: Key, ending: Ending = "deleted") -> bool:
     """Delete a session, and the file of one that is archived. False if there is none.
 
     The file goes first: if the archive fails, the session stays. Decided on what stands under the
     key, and decided again if that was exchanged meanwhile: no file outlives its session.
     """
+    journal = services.journal
     deleted = False
     while (head := await head_of(journal, key)) is not None:
-        await remove_file(journal, head)
+        await remove_file(services, head)
         at = Standing(head.uid, None)
         deleted = await journal.store.delete(key, ending=ending, at=at)
         if deleted:
             break
-    await forget_moves(journal, key)
+    await forget_moves(services, key)
     return deleted
 
 
-async def remove_file(journal: Journal, head: Head) -> None:
+async def remove_file(services: Services, head: Head) -> None:
     """Remove the file that a stub names. Raises ArchiveFailed if the archive goes on listing it."""
     place = facts.archive_place(head.facts)
     if place is None:
         return
-    archive, name = archive_of(journal), str(place["place"])
+    archive, name = archive_of(services), str(place["place"])
     await archive.remove(name)
     if name in await archive.names(name.rpartition("/")[0]):
         raise ArchiveFailed(archive.url, "removed", "deleted files are still listed")
 
 
-async def forget_moves(journal: Journal, key: Key, *, erased: bool = False) -> None:
+async def forget_moves(services: Services, key: Key, *, erased: bool = False) -> None:
     """Nothing of a session that has ended is on its way to the archive or back."""
+    journal = services.journal
     intent = _intents(journal, key).key(key.id)
     if not erased:
         await journal.store.delete(intent, ending="moved")
     elif await _was_there(journal, intent):  # its key names the session
         await journal.store.erase(intent)
-    await clear(journal, key, erased=erased)
+    await clear(services, key, erased=erased)
 
 
-async def forget_user(journal: Journal, app: str, user: str) -> None:
+async def forget_user(services: Services, app: str, user: str) -> None:
     """Nothing of a user who was erased is on its way to the archive or in it."""
+    journal = services.journal
     folder = folder_of(app, user)
     async for stub in _heads(journal, STUBS, WHOLE_STORE, f"{folder}/"):
-        await _discard(journal, journal.archive, stub.key, late=True, erased=True)
-    if journal.archive is not None:
-        await _remove_unnamed(journal, journal.archive, folder, Query(app=app, user=user))
+        await _discard(journal, services.archive, stub.key, late=True, erased=True)
+    if services.archive is not None:
+        await _remove_unnamed(journal, services.archive, folder, Query(app=app, user=user))
 
 
-async def remove_unnamed(journal: Journal, key: Key) -> None:
+async def remove_unnamed(services: Services, key: Key) -> None:
     """Remove the files of an erased session that no stub names."""
-    if journal.archive is not None:
+    if services.archive is not None:
         query = Query(app=key.app, user=key.user, order="key", reverse=False, prefix=key.id)
-        await _remove_unnamed(journal, journal.archive, home_of(key), query)
+        await _remove_unnamed(services.journal, services.archive, home_of(key), query)
 
 
 async def _remove_unnamed(journal: Journal, archive: Archive, folder: str, query: Query) -> None:
@@ -394,7 +395,8 @@ async def stub_of(journal: Journal, key: Key, uid: str | None) -> Head | None:
 
 async def finish(session: Handle) -> bool:
     """Finish a move of this session that was interrupted. False if there is none."""
-    journal, key = writer_of(session).journal, session.key
+    services, key = writer_of(session).services, session.key
+    journal = services.journal
     intent = await _intent(journal, key)
     if intent is None:
         return False
@@ -404,7 +406,7 @@ async def finish(session: Handle) -> bool:
             with suppress(InvalidTransition):  # it is back
                 await unarchive_session(session, LIFECYCLE_ACTOR)
         else:
-            await _move_rows(journal, archive_of(journal), key)
+            await _move_rows(services, archive_of(services), key)
     await _settle(journal, key, intent, move.to)
     return True
 
@@ -416,7 +418,7 @@ def _is_of(head: Head, uid: str | None) -> bool:
 
 
 async def finish_all(
-    journal: Journal,
+    services: Services,
     session_of: Callable[[Key], Handle],
     limit: int = 100,
     *,
@@ -429,7 +431,8 @@ async def finish_all(
     has failed OUTAGES_MAX times, as one that is out of reach does. In random order: what fails in
     every sweep, because its file is lost, keeps none waiting for good.
     """
-    if journal.archive is None:
+    journal = services.journal
+    if services.archive is None:
         return []
     failed: list[tuple[Key, Exception]] = []
     keys = [key for key in await sessions_in_transit(journal) if key not in tried]
@@ -445,7 +448,7 @@ async def finish_all(
             failed.append((key, error))
         else:
             limit -= 1
-    await _collect(journal, journal.archive, failed)
+    await _collect(journal, services.archive, failed)
     return failed
 
 
@@ -510,15 +513,16 @@ async def _collect_discard(journal: Journal, archive: Archive, discard: Head) ->
     await _remove_discarded(journal, archive, discard.key.id)
 
 
-async def clear(journal: Journal, key: Key, *, erased: bool = False) -> None:
+async def clear(services: Services, key: Key, *, erased: bool = False) -> None:
     """Remove what attempts have prepared for this session and can use no more, and its files that
     no stub names. What the archive does not remove now is left to a sweep.
 
     If the session was `erased`, all of it goes, so that nothing of it can be read.
     """
+    journal = services.journal
     async for stub in _heads(journal, STUBS, WHOLE_STORE, f"{home_of(key)}/"):
         if erased or not await _may_exchange(journal, stub):
-            await _discard(journal, journal.archive, stub.key, late=True, erased=erased)
+            await _discard(journal, services.archive, stub.key, late=True, erased=erased)
     head = await head_of(journal, key)
     current = "" if head is None else f"{_log_prefix(key)}{head.uid}/"
     async for log in _heads(journal, LOGS, owner_of(key.app, key.user), _log_prefix(key)):
@@ -526,7 +530,7 @@ async def clear(journal: Journal, key: Key, *, erased: bool = False) -> None:
             await journal.store.erase(log.key)
         elif not current or not log.key.id.startswith(current):
             await journal.store.delete(log.key, ending="moved")
-    if (archive := journal.archive) is not None:
+    if (archive := services.archive) is not None:
         async for discard in _heads(journal, DISCARDS, WHOLE_STORE, f"{home_of(key)}/"):
             with suppress(ArchiveFailed):
                 await _remove_discarded(journal, archive, discard.key.id)
@@ -753,9 +757,10 @@ async def _is_exported(
 
 
 @asynccontextmanager
-async def archived_file(journal: Journal, place: Any) -> AsyncIterator[ArchivedFile]:
+async def archived_file(services: Services, place: Any) -> AsyncIterator[ArchivedFile]:
     """The file of an archived session, for as long as the block lasts, proved. Raises."""
-    archive = archive_of(journal)
+    journal = services.journal
+    archive = archive_of(services)
     async with _folder(archive, "read") as folder:
         path = folder / "session.limpet"
         await archive.fetch(place["place"], path)
@@ -766,12 +771,11 @@ async def archived_file(journal: Journal, place: Any) -> AsyncIterator[ArchivedF
         yield ArchivedFile(seal.at(path), (await prove_bundle(seal.at(path))).pins)
 
 
-def archive_of(journal: Journal) -> Archive:
+def archive_of(services: Services) -> Archive:
     """The archive that is open. Raises InvalidInput if none is."""
-    found: Archive | None = journal.archive
-    if found is None:
+    if services.archive is None:
         raise InvalidInput(_NO_ARCHIVE)
-    return found
+    return services.archive
 
 
 async def _is_the_one(path: Path, place: Any) -> bool:

@@ -65,7 +65,7 @@ class SessionLifecycle:
             raise GuardFailed(head.phase, "renew", "its absolute timeout has passed")
         guard = (
             writer_of(self._session)
-            .journal.lifecycle(self._session.app)
+            .services.lifecycles.of(self._session.app)
             .guards.get(("active", "renew"))
         )
         if guard is not None and (reason := await refusal(guard, self._session)):
@@ -85,7 +85,7 @@ class SessionLifecycle:
     def suspended_often(self) -> bool:
         """True if it is suspended more often a day than the app's policy allows."""
         return self.durations.exceeds(
-            writer_of(self._session).journal.lifecycle(self._session.app).suspensions_per_day
+            writer_of(self._session).services.lifecycles.of(self._session.app).suspensions_per_day
         )
 
     async def set_timer(
@@ -198,7 +198,7 @@ class SessionUpkeep:
         from limpet.session.life.transitions import resume_on_input
 
         session = self._session
-        other = type(session)(writer_of(session).journal, session.key, untyped=True)  # type: ignore[call-arg]  # a Session
+        other = type(session)(writer_of(session).services, session.key, untyped=True)  # type: ignore[call-arg]  # a Session
         await resume_on_input(other)
 
     def begin_memory(self) -> None:

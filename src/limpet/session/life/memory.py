@@ -67,7 +67,7 @@ class Memory(Buffers):
     """The layers of one session, and its buffers."""
 
     def __init__(self, session: Handle) -> None:
-        journal = writer_of(session).journal.documents
+        journal = writer_of(session).services.documents
         self._session, self._working = session, WorkingMemory()
         self._own = Internal(journal, COLLECTION, owner=(session.app, session.user))
         self._interval = CheckpointInterval(journal, session.key)
@@ -290,13 +290,13 @@ class Overlay(Layer):
 
     async def _above(self) -> Layer | None:
         """Return what its parent sees, which may be delegated itself; None if it has no parent."""
-        parent = await parent_of(writer_of(self._session).journal.documents, self._head)
+        parent = await parent_of(writer_of(self._session).services.documents, self._head)
         return None if parent is None else _semantic(self._session, parent.key, parent)
 
 
 def _semantic(session: Handle, key: Key, head: Head | None) -> Layer:
     """Semantic memory as the session of this key sees it."""
-    journal = writer_of(session).journal.documents
+    journal = writer_of(session).services.documents
     if head is None or delegation(head.facts) is None:
         return Layer(session, Internal(journal, COLLECTION), shared_places(key.app)[0])
     own = Internal(journal, COLLECTION, owner=(key.app, key.user))
@@ -306,7 +306,7 @@ def _semantic(session: Handle, key: Key, head: Head | None) -> Layer:
 def _procedural(session: Handle, head: Head | None) -> Layer:
     task = "default" if head is None else head.labels.get("task", "default")
     place = f"{shared_places(session.app)[1]}{name_part(task)}/"
-    return Layer(session, Internal(writer_of(session).journal.documents, COLLECTION), place)
+    return Layer(session, Internal(writer_of(session).services.documents, COLLECTION), place)
 
 
 async def _head_of(session: Handle) -> Head | None:
@@ -354,7 +354,7 @@ class Episodes(Layer):
 
     async def _above(self) -> Layer | None:
         """The parent's own episodes, which are read only; None if nobody is its parent."""
-        journal = writer_of(self._session).journal.documents
+        journal = writer_of(self._session).services.documents
         parent = None if self._child is None else await parent_of(journal, self._child)
         if parent is None:
             return None
@@ -363,7 +363,7 @@ class Episodes(Layer):
 
 
 def _episodic(session: Handle, head: Head | None) -> Episodes:
-    journal, prefix = writer_of(session).journal.documents, f"episodic/{name_part(session.id)}/"
+    journal, prefix = writer_of(session).services.documents, f"episodic/{name_part(session.id)}/"
     own = Internal(journal, COLLECTION, owner=(session.app, session.user))
     is_child = head is not None and delegation(head.facts) is not None
     return Episodes(session, own, prefix, head if is_child else None)

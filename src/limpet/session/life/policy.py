@@ -68,6 +68,21 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
 NOTHING: Final = Lifecycle()
 
 
+class Lifecycles:
+    """The lifecycles that this process has declared with `lp.policies.lifecycle`, by app."""
+
+    def __init__(self) -> None:
+        self._declared: dict[str, Lifecycle] = {}
+
+    def declare(self, app: str, lifecycle: Lifecycle) -> None:
+        """Replace what was declared for the sessions of this app."""
+        self._declared[app] = lifecycle
+
+    def of(self, app: str) -> Lifecycle:
+        """Return the lifecycle of an app; one that adds nothing if none was declared."""
+        return self._declared.get(app, NOTHING)
+
+
 def policy(
     *,
     guards: Mapping[tuple[Phase, str], Function] | None,

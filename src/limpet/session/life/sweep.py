@@ -26,11 +26,11 @@ from limpet.model.facts.phases import ACTIVE, PhaseEvent
 from limpet.model.limits import PAGE_MAX
 from limpet.session.history.checkpoints import store_checkpoints
 from limpet.session.history.retention import evict
-from limpet.session.journal import Journal
 from limpet.session.life.archive import archive_session, end_session, finish_all
 from limpet.session.life.memory import forget_memory
 from limpet.session.life.transitions import PhaseChange
 from limpet.session.logs import SESSION
+from limpet.session.services import Services
 from limpet.session.writer import writer_of
 from limpet.store.leases import Deadlines, Leases, Place
 
@@ -103,9 +103,9 @@ class Swept(msgspec.Struct, frozen=True):
 class Sweep:
     """One sweep under way."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._worker = f"sweep:{journal.new_id()}"
+    def __init__(self, services: Services) -> None:
+        self._services, self._journal = services, services.journal
+        self._worker = f"sweep:{self._journal.new_id()}"
         self._counts: dict[Done, int] = {}
         self._failed: list[Unswept] = []
 
@@ -124,7 +124,7 @@ class Sweep:
                 await self._several(keys[start : start + AT_ONCE])
         # Not before: an archive that does not answer would keep those waiting whose time has come.
         tried = {each.key for each in self._failed}
-        for key, error in await finish_all(self._journal, self._session, tried=tried):
+        for key, error in await finish_all(self._services, self._session, tried=tried):
             self._fail(key, error)
         evicted, more_events = await evict(self._journal, limit)
         return self._report(more=more or more_events, evicted=evicted.events)
@@ -180,15 +180,15 @@ class Sweep:
             events = ("timeout", "terminate")
         more: dict[str, Any] = {}
         if why == "idle":
-            policy = self._journal.lifecycle(head.key.app)
+            policy = self._services.lifecycles.of(head.key.app)
             more = {"resumes": policy.resume_on_input}
         await PhaseChange(session, events, reason=why, actor=ACTOR, more=more, release=lease).run()
-        self._journal.metrics.measured(f"session.{_TRACES[why]}", session=head.key)
+        self._services.metrics.measured(f"session.{_TRACES[why]}", session=head.key)
         return done
 
     def _seconds(self, app: str) -> float:
         """Return the lease time of a session: long enough for every hook of its app."""
-        policy = self._journal.lifecycle(app)
+        policy = self._services.lifecycles.of(app)
         hooks = len(policy.compensate) + len(policy.cleanup)
         return LEASE_SECONDS + hooks * policy.cleanup_seconds
 
@@ -197,18 +197,18 @@ class Sweep:
         tiers = store_checkpoints(self._journal).tiers
         await tiers.forget(key.app, key.user, key.id)
         await forget_memory(self._journal, key)
-        deleted = await end_session(self._journal, key)
+        deleted = await end_session(self._services, key)
         writer_of(session).lease = None  # it went with the session
         await tiers.forget(key.app, key.user, key.id)  # made meanwhile
         self._journal.hub.touch(key)
         SESSION.info("session permanently deleted: session=%s", key)
-        self._journal.metrics.measured("session.permanently_deleted", session=key)
+        self._services.metrics.measured("session.permanently_deleted", session=key)
         return "deleted" if deleted else "nothing"
 
     def _session(self, key: Key, lease: Lease | None = None) -> Session[Any]:
         from limpet.session.session import Session
 
-        return Session(self._journal, key, actor=ACTOR, lease=lease, untyped=True)
+        return Session(self._services, key, actor=ACTOR, lease=lease, untyped=True)
 
     def _report(self, *, more: bool, evicted: int) -> Swept:
         counts = {name: n for name, n in self._counts.items() if name != "nothing"}

@@ -145,7 +145,7 @@ class PhaseChange:
         """
         self._session, self._events, self._reason, self._actor = session, events, reason, actor
         self._more, self._between, self._release = more or {}, between, release
-        self._policy = writer_of(session).journal.lifecycle(session.app)
+        self._policy = writer_of(session).services.lifecycles.of(session.app)
         self._rewinds = rewinds
         self._damaged, self._verified, self._to, self._puts = damaged, verified, to, puts
         self._bound: Fact | None = None
@@ -338,7 +338,7 @@ class PhaseChange:
         a_day = spent.suspension_frequency * DAY_SECONDS
         key = self._session.key
         SESSION.warning("suspended often: session=%s suspensions_per_day=%.1f", key, a_day)
-        writer.journal.metrics.measured(
+        writer.services.metrics.measured(
             "session.lifecycle.suspended_often",
             session=key,
             suspensions=spent.suspensions,

@@ -36,8 +36,8 @@ from limpet.model import Head, Key, Texts
 from limpet.model.facts.running import children
 from limpet.model.facts.timers import revisits_of
 from limpet.model.limits import PAGE_MAX
-from limpet.session.journal import Journal
 from limpet.session.move.bundle import NO_SPACE
+from limpet.session.services import Services
 from limpet.session.session import Session
 from limpet.session.wire import event_form, head_form, key_form, time_form
 from limpet.session.writer import writer_of
@@ -60,7 +60,7 @@ class Mirrored(msgspec.Struct, frozen=True):
         return f"{plural(self.sessions, 'session')}, {plural(self.events, 'event')} written"
 
 
-async def mirror(journal: Journal, directory: Path, key: Key | None, app: str | None) -> Mirrored:
+async def mirror(services: Services, directory: Path, key: Key | None, app: str | None) -> Mirrored:
     """Write one session, an app, or everything. Raises InvalidInput if it cannot be written, and
     StoreFull if there is no space: what is there then is whole. What is archived stays as it was
     written before; SessionArchived if it is the one that was asked for."""
@@ -68,7 +68,7 @@ async def mirror(journal: Journal, directory: Path, key: Key | None, app: str | 
     related: dict[Key, Any] = {}
     archived: set[Key] = set()
     try:
-        async for session in _sessions(journal, key, app):
+        async for session in _sessions(services, key, app):
             try:
                 await session.refresh(tail=0)
                 events += await _write(session, directory)
@@ -90,13 +90,13 @@ async def mirror(journal: Journal, directory: Path, key: Key | None, app: str | 
 
 
 async def _sessions(
-    journal: Journal, key: Key | None, app: str | None
+    services: Services, key: Key | None, app: str | None
 ) -> AsyncIterator[Session[Any]]:
     if key is not None:
-        yield Session(journal, key, untyped=True)
+        yield Session(services, key, untyped=True)
         return
-    async for head in each_head(journal.store, Query(app=app)):
-        yield Session(journal, head.key, untyped=True)
+    async for head in each_head(services.journal.store, Query(app=app)):
+        yield Session(services, head.key, untyped=True)
 
 
 async def _write(session: Session[Any], directory: Path) -> int:

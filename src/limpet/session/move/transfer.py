@@ -45,7 +45,6 @@ from limpet.model.facts.phases import archive_place, is_stub
 from limpet.model.keys import ARCHIVING
 from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.session.documents import WHOLE_STORE
-from limpet.session.journal import Journal
 from limpet.session.life.memory import MEMORY_APP, shared_places
 from limpet.session.move.adopter import (
     PIECE_BYTES,
@@ -72,6 +71,7 @@ from limpet.session.move.attachments import (
     records_beside,
 )
 from limpet.session.retrying import Tries
+from limpet.session.services import Services
 from limpet.store.pager import each_head, head_pages
 from limpet.store.protocol import Committed, Loaded, Names, Owner, Progress, Query, plural
 
@@ -135,10 +135,11 @@ class Copied(msgspec.Struct, frozen=True):
 class Transfer:
     """One copy under way."""
 
-    def __init__(self, source: Journal, target: Adopter, progress: Progress | None = None) -> None:
-        self._journal, self._source = source, records_in(source)
+    def __init__(self, source: Services, target: Adopter, progress: Progress | None = None) -> None:
+        self._services, self._journal = source, source.journal
+        self._source = records_in(self._journal)
         self._target, self._progress = target, progress
-        self._blobs, self._contained = blobs_in(source), 0  # and how many were sent
+        self._blobs, self._contained = blobs_in(self._journal), 0  # and how many were sent
         self._outbox = _Outbox(target, self._refuse)
         self._app: str | None = None
         self._owners: set[str] = set()  # whose sessions of that app were copied
@@ -279,7 +280,7 @@ class Transfer:
         self._bare = self._blobs is None or not await self._blobs.keys(None, after=None, limit=1)
 
     async def _session(self, head: Head) -> None:
-        if self._journal.archive is not None and is_stub(head.facts):
+        if self._services.archive is not None and is_stub(head.facts):
             return await self._archived(head)
         key, marks = head.key, await self._marks(head)
         if marks.last > head.version:  # it went on since the head was read
@@ -309,7 +310,7 @@ class Transfer:
             )
         await self._outbox.flush()  # what it began on
         try:
-            apart = await read_archived(self._journal, head)
+            apart = await read_archived(self._services, head)
         except ArchiveFailed as error:
             return self._refuse(str(key), error.code, str(error), key)
         sent = await Transfer(apart, self._target).one(key)

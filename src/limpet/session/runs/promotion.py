@@ -18,13 +18,14 @@ from limpet.session.policies import StorePolicies
 from limpet.session.retrying import retrying
 from limpet.session.runs import learnings
 from limpet.session.runs.learnings import Gates, Learning
+from limpet.session.services import Services
 from limpet.session.session import Session
 
 _RUNTIME: Final = "system:runtime"
 
 
 async def promote(
-    journal: Journal,
+    services: Services,
     agent: str,
     learning: Learning,
     *,
@@ -34,8 +35,9 @@ async def promote(
     """Take a learning into the agent's curated memory: see `Limpet.promote`."""
     if not isinstance(learning, Learning):
         raise InvalidInput("promote takes a learning, as lp.learnings(agent) returns them.")
-    by, gates = actor or _RUNTIME, await StorePolicies(journal).gates_of(agent)
-    of = None if session is None else Session[Any](journal, session)
+    by, gates = actor or _RUNTIME, await StorePolicies(services).gates_of(agent)
+    journal = services.journal
+    of = None if session is None else Session[Any](services, session)
 
     async def attempt() -> Document:
         commits = await _allowed(journal, agent, learning, gates, of, by)
