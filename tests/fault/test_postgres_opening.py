@@ -17,7 +17,7 @@ from limpet.store.open import look_at, refuse_missing
 from limpet.store.postgres.server import schema, settings
 from limpet.store.postgres.server.pool import PostgresWriteConnection
 from limpet.store.postgres.server.schema import SCHEMA
-from limpet.store.postgres.sql import SQL, script
+from limpet.store.postgres.sql import SCRIPTS, SQL
 from limpet.store.postgres.store import PostgresStore
 from tests.support.postgres import Server, waiting_backend
 from tests.support.processes import Child
@@ -422,9 +422,8 @@ INSERT INTO limpet.moods SELECT sid, 'calm ' || version FROM limpet.sessions;
 
 def later_release(monkeypatch: pytest.MonkeyPatch, sql: str = LATER) -> None:
     """From now on this process is a release with one more schema."""
-    scripts = {f"{SCHEMA + 1:04}": sql}
     monkeypatch.setattr(schema, "SCHEMA", SCHEMA + 1)
-    monkeypatch.setattr(schema, "script", lambda name: scripts.get(name) or script(name))
+    monkeypatch.setattr(schema, "SCRIPTS", {**SCRIPTS, f"{SCHEMA + 1:04}": sql})
 
 
 async def test_a_door_that_only_looks_does_not_bring_the_schema_forward(

@@ -7,8 +7,10 @@ SQL store keeps of it, and how that is checked, is here too, whichever database 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from hashlib import sha256
-from typing import Protocol, runtime_checkable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -17,7 +19,6 @@ from limpet.model import Head, Key
 from limpet.model.facts.phases import TERMINAL
 from limpet.model.limits import BLOB_CHUNK_BYTES
 from limpet.store.coding.codec import Codec, Damaged
-from limpet.store.coding.seal import Sealer
 from limpet.store.protocol import Place
 
 
@@ -227,40 +228,25 @@ class BlobVerifier:
         return f"{self._row.hash.hex()[:16]}… {found}" if found else None
 
 
-class ReadyBlobs:
-    """Blobs whose keys are awaited first: a call that met a session without is made again."""
+class _Opens(Protocol):
+    """Reads and writes bodies that may be sealed."""
 
-    def __init__(self, blobs: Blobs, sealer: Sealer) -> None:
-        self._blobs, self._opening = blobs, sealer.opening
+    @property
+    def codec(self) -> Codec: ...
 
-    async def put_chunk(self, key: Key, upload: str, number: int, data: bytes) -> None:
-        await self._opening(lambda: self._blobs.put_chunk(key, upload, number, data))
 
-    async def finish(
-        self,
-        key: Key,
-        upload: str,
-        blob: Blob,
-        last: bytes,
-        *,
-        fence: int | None = None,
-        at: int | None = None,
-    ) -> Blob:
-        return await self._opening(
-            lambda: self._blobs.finish(key, upload, blob, last, fence=fence, at=at)
-        )
+B = TypeVar("B", bound=_Opens)
+P = ParamSpec("P")
+T = TypeVar("T")
 
-    async def drop(self, key: Key, upload: str) -> None:
-        await self._blobs.drop(key, upload)
 
-    async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
-        return await self._opening(lambda: self._blobs.find(key, hash, own=own))
+def opening(
+    call: Callable[Concatenate[B, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[B, P], Coroutine[Any, Any, T]]:
+    """Make a call of a store's blobs again once the keys are there, if it met a session without."""
 
-    async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
-        return await self._opening(lambda: self._blobs.chunk(key, hash, number))
+    @wraps(call)
+    async def opened(blobs: B, /, *args: P.args, **named: P.kwargs) -> T:
+        return await blobs.codec.sealer.opening(lambda: call(blobs, *args, **named))
 
-    async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
-        return await self._opening(lambda: self._blobs.page(key, after=after, limit=limit))
-
-    async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
-        return await self._blobs.keys(app, after=after, limit=limit)
+    return opened

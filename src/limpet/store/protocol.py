@@ -575,6 +575,11 @@ class Standing(NamedTuple):
     version: int | None  # None: any
     checkpoints: int | None = None  # the version of their log, 0 without one; None: any
 
+    def holds(self, uid: str, version: int, checkpoints: int) -> bool:
+        """True if the session that has this uid, with a log of checkpoints so long, stands here."""
+        at = (self.version in (None, version), self.checkpoints in (None, checkpoints))
+        return uid == self.uid and all(at)
+
 
 class Exchange(msgspec.Struct, frozen=True):
     """One session takes the key of another, which ends as by `delete` with the ending "moved".

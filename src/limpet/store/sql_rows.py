@@ -163,9 +163,7 @@ class ScopeNameReader:
             self.size += len(raw)
             self.value = scope_after(self._key, self.value, row, raw)
         except UNREADABLE as error:
-            damage = self.value.damage if self.value is not None else None
-            damage = damage or str(error) or repr(error)
-            self.value, self.since_base = ScopeValue(row.version, None, False, damage), -1
+            self.value, self.since_base = unreadable_scope(self.value, row.version, error), -1
             return self.value
         if row.form == bodies.DELETED:
             self.since_base = -1
@@ -174,6 +172,12 @@ class ScopeNameReader:
         elif self.since_base >= 0:
             self.since_base += len(raw)
         return self.value
+
+
+def unreadable_scope(before: ScopeValue | None, version: int, error: Exception) -> ScopeValue:
+    """The value of a row that cannot be read: it says why, or why the one before could not."""
+    damage = None if before is None else before.damage
+    return ScopeValue(version, None, False, damage or str(error) or repr(error))
 
 
 def unpack_scope(codec: Codec, key: ScopeKey, row: ScopeRow) -> bytes:

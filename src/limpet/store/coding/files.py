@@ -149,11 +149,6 @@ def file_seal(store: Store, kind: FileKind, owner: KeyOwner, name: str) -> FileS
     return FileSeal(_sealer_of(store), kind, owner, name)
 
 
-def has_seal(store: Store) -> bool:
-    """True if the files of a store's sessions are sealed when they are written."""
-    return _sealer_of(store).seals
-
-
 def _sealer_of(store: Store) -> Sealer:
     return store.sealer if isinstance(store, Sealing) else Sealer(None)
 

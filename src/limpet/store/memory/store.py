@@ -330,12 +330,9 @@ class MemoryStore(Leasing):
     def _stands(self, key: Key, at: Standing) -> bool:
         found, log = self._kept.get(key), self._kept.get(checkpoints_of(key))
         checkpoints = 0 if log is None else log.fold.head.version
-        return (
-            found is not None
-            and found.fold.head.uid == at.uid
-            and at.version in (None, found.fold.head.version)
-            and at.checkpoints in (None, checkpoints)
-        )
+        if found is None:
+            return False
+        return at.holds(found.fold.head.uid, found.fold.head.version, checkpoints)
 
     async def exchange(self, exchanges: Sequence[Exchange]) -> bool:
         self._check_open()

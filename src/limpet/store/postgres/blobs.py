@@ -26,6 +26,7 @@ from limpet.store.blobs import (
     BlobRow,
     BlobVerifier,
     Packed,
+    opening,
     pack_blob,
     pack_chunk,
     read_blob,
@@ -44,14 +45,16 @@ _SWEEP: Final = (BLOB_UPLOAD_SECONDS_MAX * 1_000_000, BLOB_UPLOADS_SWEPT)
 
 class PostgresBlobs:
     def __init__(self, pools: Pools, reader: PostgresReader) -> None:
-        self._pools, self._reader = pools, reader
+        self._pools, self._reader, self.codec = pools, reader, reader.codec
 
+    @opening
     async def put_chunk(self, key: Key, upload: str, number: int, data: bytes) -> None:
         uid, _ = await self._owner(key)
-        packed = await in_thread(lambda: pack_chunk(self._codec, uid, upload, number, data))
+        packed = await in_thread(lambda: pack_chunk(self.codec, uid, upload, number, data))
         asked = (*key_names(key), uid, upload, number, *packed, *_SWEEP)
         await self._change(key, "put_chunk", asked)
 
+    @opening
     async def finish(
         self,
         key: Key,
@@ -67,8 +70,8 @@ class PostgresBlobs:
         made = msgspec.structs.replace(blob, version=version if at is None else at)
 
         def pack() -> tuple[Packed, Packed]:
-            chunk = pack_chunk(self._codec, uid, upload, blob.chunks - 1, last)
-            return chunk, pack_blob(self._codec, uid, upload, made)
+            chunk = pack_chunk(self.codec, uid, upload, blob.chunks - 1, last)
+            return chunk, pack_blob(self.codec, uid, upload, made)
 
         chunk, row = await in_thread(pack)
         of = (bytes.fromhex(blob.hash), made.version, blob.chunks, fence)
@@ -84,12 +87,12 @@ class PostgresBlobs:
     async def drop(self, key: Key, upload: str) -> None:
         await self._pools.run(lambda conn: conn.execute(SQL["drop_upload"], upload), asked="change")
 
+    @opening
     async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
         found = await self._seen(key, hash, -1, own=own)
-        return (
-            None if found is None else read_blob(self._codec, key, found["blob_uid"], _row(found))
-        )
+        return None if found is None else read_blob(self.codec, key, found["blob_uid"], _row(found))
 
+    @opening
     async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
         found = await self._seen(key, hash, number, own=False)
         if found is None:
@@ -101,24 +104,21 @@ class PostgresBlobs:
             return None
         packed = (found["chunk_flags"], body, found["chunk_crc"])
         try:
-            return await in_thread(lambda: unpack_chunk(self._codec, uid, upload, number, packed))
+            return await in_thread(lambda: unpack_chunk(self.codec, uid, upload, number, packed))
         except Damaged as error:
             raise SessionCorrupt(key, f"chunk {number} of blob {hash} {error}") from error
 
+    @opening
     async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
         rows = await self._rows(key, SQL["blobs_after"], bytes.fromhex(after), limit)
         there = [row for row in rows if row["hash"] is not None]
-        return tuple([read_blob(self._codec, key, row["blob_uid"], _row(row)) for row in there])
+        return tuple([read_blob(self.codec, key, row["blob_uid"], _row(row)) for row in there])
 
     async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
         low = (app or "", "", "") if after is None else key_names(after)
         asked = (*low, app, limit)
         rows = await self._pools.run(lambda conn: conn.fetch(SQL["keys_with_blobs"], *asked))
         return tuple([Key(*row) for row in rows])
-
-    @property
-    def _codec(self) -> Codec:
-        return self._reader.codec
 
     async def _owner(self, key: Key) -> tuple[str, int]:
         """uid and version of a living session."""

@@ -50,12 +50,8 @@ async def delete(conn: Connection, key: Key, ending: Ending, at: Standing | None
 async def _stands(conn: Connection, key: Key, at: Standing) -> bool:
     found = await conn.fetchrow(SQL["standing"], *rows.key_names(key))
     log = await conn.fetchrow(SQL["standing"], *rows.key_names(checkpoints_of(key)))
-    return (
-        found is not None
-        and found["uid"] == at.uid
-        and at.version in (None, found["version"])
-        and at.checkpoints in (None, 0 if log is None else log["version"])
-    )
+    checkpoints = 0 if log is None else log["version"]
+    return found is not None and at.holds(found["uid"], found["version"], checkpoints)
 
 
 class NotExchanged(Exception):

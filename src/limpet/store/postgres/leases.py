@@ -39,7 +39,7 @@ class PostgresLeases:
         self._pools, self._reader, self._cache = pools, reader, cache
 
     async def claim(
-        self, worker: str, *, limit: int, lease_seconds: float, app: str | None
+        self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
     ) -> tuple[Lease, ...]:
         args = (worker, limit, span_us(lease_seconds), app)
         found = await self._pools.run(
@@ -96,7 +96,7 @@ class PostgresLeases:
             return error
         return SessionFenced(lease.key, lease.fence, head.fence)
 
-    async def release(self, lease: Lease, retry_seconds: float | None) -> bool:
+    async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         key = lease.key
         retry_us = None if retry_seconds is None else span_us(retry_seconds)
         held = (key.app, key.user, key.id, lease.fence)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from limpet.errors import InvalidInput, LimpetError, PositionUnknown, StoreBusy
+from limpet.errors import InvalidInput, PositionUnknown, StoreBusy
 from limpet.model import (
     Base,
     Commit,
@@ -20,15 +20,13 @@ from limpet.model import (
     Fold,
     Head,
     Key,
-    Lease,
     ScopeValue,
     checkpoints_of,
     described,
 )
 from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
-from limpet.store.blobs import Blobs, ReadyBlobs
+from limpet.store.blobs import Blobs
 from limpet.store.coding.codec import Codec
-from limpet.store.leases import Place
 from limpet.store.marks import Marks
 from limpet.store.overview import AskedBy, Tally, WaitingPlace, WaitingQuery
 from limpet.store.pages import bare, newest, newest_since, page
@@ -98,10 +96,12 @@ class PostgresStore:
         writers = [PostgresWriteConnection(url) for _ in range(LANES)]
         self._committer = Committer(writers, reader, clock, self._notifier.notify)
         self.now_us: Callable[[], int] = clock.now_us
-        self._leases = PostgresLeases(pools, reader, self._committer.cache)
+        leases = PostgresLeases(pools, reader, self._committer.cache)
+        self.claim, self.renew, self.release = leases.claim, leases.renew, leases.release
+        self.acquire, self.expired = leases.acquire, leases.expired
         self._step = POLL_SECONDS if self._notifier.can_listen else UNHEARD_POLL_SECONDS
         self.sealer = reader.codec.sealer
-        self.blobs: Blobs = ReadyBlobs(PostgresBlobs(pools, reader), self.sealer)
+        self.blobs: Blobs = PostgresBlobs(pools, reader)
         self.marks: Marks = PostgresMarks(pools)
         self._polled = 0  # how often the pulse was asked for while nobody listened
 
@@ -198,27 +198,6 @@ class PostgresStore:
         return proof
 
     # --- leases --------------------------------------------------------------------------------
-
-    async def claim(
-        self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
-    ) -> tuple[Lease, ...]:
-        return await self._leases.claim(worker, limit=limit, lease_seconds=lease_seconds, app=app)
-
-    async def renew(
-        self, leases: Sequence[Lease], lease_seconds: float | None
-    ) -> tuple[Lease | LimpetError, ...]:
-        return await self._leases.renew(leases, lease_seconds)
-
-    async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
-        return await self._leases.release(lease, retry_seconds)
-
-    async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
-        return await self._leases.acquire(key, worker, lease_seconds)
-
-    async def expired(
-        self, *, limit: int, after: Place | None = None
-    ) -> tuple[tuple[Key, ...], Place | None]:
-        return await self._leases.expired(limit=limit, after=after)
 
     async def waiting(
         self, query: WaitingQuery, *, limit: int, after: WaitingPlace | None = None

@@ -22,6 +22,7 @@ from limpet.store.blobs import (
     BlobVerifier,
     Packed,
     check_open,
+    opening,
     pack_blob,
     pack_chunk,
     read_blob,
@@ -55,14 +56,17 @@ class SQLiteBlobs:
         self, reader: SQLiteReader, clock: Callable[[], int], read: RunRead, write: RunWrite
     ) -> None:
         self._reader, self._clock, self._read, self._write = reader, clock, read, write
+        self.codec = reader.codec
 
+    @opening
     async def put_chunk(self, key: Key, upload: str, number: int, data: bytes) -> None:
         uid = self._read(lambda: self._living(key)).uid
-        packed = await in_thread(lambda: pack_chunk(self._codec, uid, upload, number, data))
+        packed = await in_thread(lambda: pack_chunk(self.codec, uid, upload, number, data))
         await self._write(
             lambda writes: _put_chunk(writes, key, uid, upload, number, packed, self._clock())
         )
 
+    @opening
     async def finish(
         self,
         key: Key,
@@ -75,7 +79,7 @@ class SQLiteBlobs:
     ) -> Blob:
         uid = self._read(lambda: self._living(key)).uid
         number = blob.chunks - 1
-        packed = await in_thread(lambda: pack_chunk(self._codec, uid, upload, number, last))
+        packed = await in_thread(lambda: pack_chunk(self.codec, uid, upload, number, last))
 
         def run(writes: SQLiteWriteConnection) -> Blob:
             now_us = self._clock()
@@ -96,23 +100,26 @@ class SQLiteBlobs:
     async def drop(self, key: Key, upload: str) -> None:
         await self._write(lambda writes: _drop(writes, upload))
 
+    @opening
     async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
         seen = self._read(lambda: self._seen(key, hash, own=own))
-        return None if seen is None else read_blob(self._codec, key, seen[0], seen[2])
+        return None if seen is None else read_blob(self.codec, key, seen[0], seen[2])
 
+    @opening
     async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
         found = self._read(lambda: self._chunk(key, hash, number))
         if found is None:
             return None
         uid, upload, packed = found
         try:
-            return await in_thread(lambda: unpack_chunk(self._codec, uid, upload, number, packed))
+            return await in_thread(lambda: unpack_chunk(self.codec, uid, upload, number, packed))
         except Damaged as error:
             raise SessionCorrupt(key, f"chunk {number} of blob {hash} {error}") from error
 
+    @opening
     async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
         uid, rows = self._read(lambda: self._page(key, after, limit))
-        return tuple([read_blob(self._codec, key, uid, row) for row in rows])
+        return tuple([read_blob(self.codec, key, uid, row) for row in rows])
 
     async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
         low = (app or "", "", "") if after is None else (after.app, after.user, after.id)
@@ -121,10 +128,6 @@ class SQLiteBlobs:
             lambda: self._reader.conn.execute(SQL["keys_with_blobs"], asked).fetchall()
         )
         return tuple([Key(*row) for row in rows])
-
-    @property
-    def _codec(self) -> Codec:
-        return self._reader.codec
 
     def _living(self, key: Key) -> Head:
         return self._reader.living(key)[1]

@@ -57,12 +57,8 @@ def delete(
 
 def _stands(writes: SQLiteWriteConnection, key: Key, at: Standing) -> bool:
     found, log = _living(writes, key), _living(writes, checkpoints_of(key))
-    return (
-        found is not None
-        and found[1].uid == at.uid
-        and at.version in (None, found[1].version)
-        and at.checkpoints in (None, 0 if log is None else log[1].version)
-    )
+    checkpoints = 0 if log is None else log[1].version
+    return found is not None and at.holds(found[1].uid, found[1].version, checkpoints)
 
 
 class _NotExchanged(Exception):

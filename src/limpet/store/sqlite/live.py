@@ -28,7 +28,7 @@ from limpet.store.live import Inbox, Packed, can_pack, pack_all
 from limpet.store.logs import SQLITE, error_name
 from limpet.store.protocol import Partial
 from limpet.store.sqlite.file.connect import close
-from limpet.store.sqlite.sql import SQL, script
+from limpet.store.sqlite.sql import SCRIPTS, SQL
 from limpet.store.system import in_thread
 
 SUFFIX: Final = "-live"
@@ -309,7 +309,7 @@ def _create(main: Path, path: Path) -> None:
         conn = apsw.Connection(str(part))
         try:
             conn.pragma("synchronous", "off")
-            conn.execute(script("live_schema"))
+            conn.execute(SCRIPTS["live_schema"])
         finally:
             close(conn)
         part.chmod(main.stat().st_mode & 0o777)

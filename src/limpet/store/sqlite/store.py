@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import apsw
 
@@ -42,7 +42,7 @@ from limpet.model import (
     Lease,
     ScopeValue,
 )
-from limpet.store.blobs import Blobs, ReadyBlobs
+from limpet.store.blobs import Blobs
 from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX, CachedSession
 from limpet.store.clock import Clock
 from limpet.store.coding.codec import Codec, Damaged
@@ -90,14 +90,34 @@ from limpet.store.sqlite.write_connection import SQLiteWriteConnection
 from limpet.store.sqlite.writer import Pace, SQLiteJob, SQLiteWriter, WriterCall
 from limpet.store.system import PROCESS, in_thread, of_system
 
+P = ParamSpec("P")
 T = TypeVar("T")
 TAILS_MAX: Final = 256
 _BREATH: Final = 32  # sessions that are read before others may run
 _LAST: Final = 2**62  # beyond every seq
 
 
+def _opened(
+    read: Callable[Concatenate[SQLiteStore, P], T],
+) -> Callable[Concatenate[SQLiteStore, P], Coroutine[Any, Any, T]]:
+    """A read of bodies as a coroutine: made again once the keys are there, if it met sealed
+    ones."""
+
+    @wraps(read)
+    async def opened(store: SQLiteStore, /, *args: P.args, **named: P.kwargs) -> T:
+        return await store._open_read(lambda: read(store, *args, **named))
+
+    return opened
+
+
 class SQLiteStore:
-    """A database file. Open with `await SQLiteStore.open(path)`."""
+    """A database file. Open with `await SQLiteStore.open(path)`.
+
+    What was committed or read a moment ago is mostly still in memory: the writer's folds, and the
+    last events of sessions. It is used if it is of the very version that the head has now. What a
+    process may never read (forks, lists, logs as they were recorded) is imported when it first
+    does.
+    """
 
     def __init__(
         self,
@@ -112,9 +132,9 @@ class SQLiteStore:
         self.now_us: Callable[[], int] = clock
         self._pace = pace or Pace()
         self._reader = SQLiteReader(conn, codec)
-        self._sessions = SessionReader(self._reader, self._peek)
+        self._tails: dict[Key, tuple[Event, ...]] = {}  # the last events of sessions
         ways = (self._reader, clock, self._read, self._run)
-        self.blobs: Blobs = ReadyBlobs(SQLiteBlobs(*ways), self.sealer)
+        self.blobs: Blobs = SQLiteBlobs(*ways)
         self.marks: Marks = SQLiteMarks(*ways)
         self._writer: SQLiteWriter | None = None
         self._forks, self._open = PROCESS.forks, True
@@ -291,29 +311,183 @@ class SQLiteStore:
         scopes: bool = True,
         at_least: str = "",
     ) -> Loaded:
-        return await self._open_read(
-            lambda: self._sessions.load(key, tail, since_us, scopes=scopes)
-        )
+        return await self._open_read(lambda: self._load(key, tail, since_us, scopes=scopes))
+
+    def _load(self, key: Key, tail: int, since_us: int | None, *, scopes: bool) -> Loaded:
+        reader = self._reader
+        with reader.instant():
+            found = self._living(key)  # first: what is gone needs no keys of its names
+            names = reader.scopes.all(key.app, key.user) if scopes else Scopes()
+            checkpoint = reader.checkpoint(key) if scopes else None
+            return self._loaded(*found, tail, since_us, names, checkpoint)
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
         found: list[Loaded | None] = []
         for start in range(0, len(keys), _BREATH):
             part = keys[start : start + _BREATH]
-            found += await self._open_read(partial(self._sessions.load_many, part, tail))
+            found += await self._open_read(partial(self._load_many, part, tail))
             await asyncio.sleep(0)  # they are read inline: let others run
         return tuple(found)
 
-    async def fold_at(self, key: Key, seq: int) -> Fold:
-        return await self._open_read(lambda: self._sessions.fold_at(key, seq))
+    def _load_many(self, keys: Sequence[Key], tail: int) -> list[Loaded | None]:
+        """All from one instant; the names of an owner are read once."""
+        reader, names = self._reader, dict[Owner, Scopes]()
+        done: list[Loaded | None] = []
+        with reader.instant():
+            has_any = reader.has_checkpoints()
+            for key in keys:
+                try:
+                    found = self._living(key)
+                except (SessionNotFound, SessionDeleted, SessionErased):
+                    done.append(None)
+                    continue
+                owner = (key.app, key.user)
+                if owner not in names:
+                    names[owner] = reader.scopes.all(*owner)
+                last = reader.checkpoint(key) if has_any else NO_CHECKPOINT
+                done.append(self._loaded(*found, tail, None, names[owner], last))
+        return done
 
-    async def forks(self, key: Key) -> tuple[Key, ...]:
-        return self._read(lambda: self._sessions.forks(key))
+    def _loaded(
+        self,
+        sid: int,
+        head: Head,
+        tail: int,
+        since_us: int | None,
+        names: Scopes,
+        checkpoint: LastCheckpoint | None,
+    ) -> Loaded:
+        fold, events, damaged = self._fold(sid, head, tail)
+        if len(events) < min(tail, head.version - head.floor):
+            events = self._newest(sid, head.key, head, tail, since_us)
+        if head.floor and len(events) < tail:
+            events = self._with_parents(sid, head, events, tail)
+        events = newest_since(events[len(events) - min(tail, len(events)) :], since_us)
+        own = [event.seq for event in events if event.damage and event.seq > head.floor]
+        if own:  # what is below the floor is in the base
+            damaged = tuple(sorted({*damaged, *own}))
+        state = (head, fold.fields, fold.versions, names)
+        return Loaded(*state, events, damaged, checkpoint, fold.texts)
 
-    async def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
-        return await self._open_read(lambda: self._sessions.records(key, after, limit))
+    @_opened
+    def read(
+        self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
+    ) -> tuple[Event, ...]:
+        with self._reader.instant():
+            sid, head = self._reader.log(key)
+            if head.floor:
+                from limpet.store.sqlite.reading import lineage
 
-    async def base(self, key: Key) -> Base | None:
-        return await self._open_read(lambda: self._sessions.base(key))
+                read = lineage.events_last if reverse else lineage.events_after
+                start = (after or head.version + 1) if reverse else after
+                return read(self._reader, sid, head, start, limit, types)
+            if reverse and types is None and not 0 < after <= head.version:
+                return self._newest(sid, key, head, limit)[::-1]
+            name = "events_last" if reverse else "events_after"
+            bounds = ((after or _LAST), 0) if reverse else (after, _LAST)
+            return self._reader.events(sid, head.uid, name, bounds, limit, types=types)
+
+    @_opened
+    def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
+        with self._reader.instant():
+            sid, head = self._reader.present(key)
+            found = [self._reader.event_by_id(sid, head.uid, id) for id in ids]
+        return tuple([event for event in found if event is not None])
+
+    @_opened
+    def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
+        with self._reader.instant():
+            sid, head = self._reader.present(key)
+            if not head.pending:
+                return ()
+            return self._reader.events(sid, head.uid, "pending_inputs", (0, _LAST), limit)
+
+    @_opened
+    def fold_at(self, key: Key, seq: int) -> Fold:
+        return self._fold_at(key, seq)
+
+    @_opened
+    def rung(self, key: Key, seq: int) -> Fold:
+        return self._fold_at(key, seq, replay=False)
+
+    def _fold_at(self, key: Key, seq: int, *, replay: bool = True) -> Fold:
+        """Without `replay`, at the snapshot before, or where the log begins."""
+        from limpet.store.sqlite.reading import lineage
+
+        with self._reader.instant():
+            sid, head = self._reader.present(key)
+            if not 1 <= seq <= head.version:
+                raise InvalidInput(f"session {key} has no event {seq}.")
+            part = lineage.segment_with(self._reader, sid, head, seq)
+            if part.sid is None:
+                raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
+            if replay:
+                fold = self._reader.fold_at(part.sid, part.head, seq).fold
+            else:
+                fold = self._reader.snapshot(part.sid, part.head, seq)[0]
+        if fold.damaged:
+            raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
+        return fold
+
+    @_opened
+    def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
+        from limpet.store.sqlite.reading import lineage
+
+        if found := lineage.records_after(self._reader, key, after, limit):
+            return found
+        with self._reader.instant():
+            sid, head = self._reader.living(key)
+            return lineage.records_page(self._reader, sid, head.uid, after, limit)
+
+    @_opened
+    def base(self, key: Key) -> Base | None:
+        with self._reader.instant():
+            sid, head = self._reader.living(key)
+            if not head.floor:
+                return None
+            try:
+                return self._reader.base(sid, head)
+            except Damaged as error:
+                raise SessionCorrupt(key, str(error)) from error
+
+    @_opened
+    def forks(self, key: Key) -> tuple[Key, ...]:
+        """Of the session that lives under the key, also from before it was archived; or of those
+        that were deleted under it."""
+        conn, names = self._reader.conn, (key.app, key.user, key.id)
+        with self._reader.instant():
+            found = conn.execute(SQL["sid_of"], names).fetchall()
+            name = "tombstones_moved" if found else "tombstones_of"
+            found = [*[row[:1] for row in conn.execute(SQL[name], names)], *found]
+            rows_ = [row for sid in found for row in conn.execute(SQL["forks_of"], sid[:1])]
+        return tuple([Key(*row) for row in rows_])
+
+    @_opened
+    def naming(
+        self, key: Key, name: str, *, before: int, after: int, limit: int
+    ) -> tuple[Event, ...]:
+        from limpet.store.sqlite.reading import lineage
+
+        return lineage.events_naming(self._reader, key, name, before, after, limit)
+
+    @_opened
+    def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
+        from limpet.store.sqlite.reading import lineage
+
+        return lineage.names_since(self._reader, key, seq, names)
+
+    @_opened
+    def heads(
+        self, query: Query, *, cursor: str | None, limit: int, states: bool = False
+    ) -> Page[Head]:
+        from limpet.store.sqlite.reading import heads
+
+        if not states:
+            return heads.page(self._reader.conn, query, cursor=cursor, limit=limit)
+        with self._reader.instant():
+            return heads.page_with_states(
+                self._reader, self._known, query, cursor=cursor, limit=limit
+            )
 
     async def owners(
         self, app: str | None, *, after: Owner | None, limit: int
@@ -322,42 +496,6 @@ class SQLiteStore:
 
     async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
         return self._read(lambda: self._reader.scopes.of(app, user))
-
-    async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
-        return await self._open_read(lambda: self._sessions.by_ids(key, ids))
-
-    async def read(
-        self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
-    ) -> tuple[Event, ...]:
-        return await self._open_read(
-            lambda: self._sessions.events(key, after, limit, types, reverse=reverse)
-        )
-
-    async def rung(self, key: Key, seq: int) -> Fold:
-        return await self._open_read(lambda: self._sessions.fold_at(key, seq, replay=False))
-
-    async def naming(
-        self, key: Key, name: str, *, before: int, after: int, limit: int
-    ) -> tuple[Event, ...]:
-        from limpet.store.sqlite.reading import lineage
-
-        asked = (key, name, before, after, limit)
-        return await self._open_read(lambda: lineage.events_naming(self._reader, *asked))
-
-    async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
-        from limpet.store.sqlite.reading import lineage
-
-        return await self._open_read(lambda: lineage.names_since(self._reader, key, seq, names))
-
-    async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
-        return await self._open_read(lambda: self._sessions.pending_inputs(key, limit))
-
-    async def heads(
-        self, query: Query, *, cursor: str | None, limit: int, states: bool = False
-    ) -> Page[Head]:
-        return await self._open_read(
-            lambda: self._sessions.heads(query, cursor, limit, with_states=states)
-        )
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
@@ -430,229 +568,6 @@ class SQLiteStore:
         finally:
             self._closed.set()
         self._database.refuse_written()
-
-    # --- private -------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        if not self._open:
-            raise StoreClosed
-        if self._forks != PROCESS.forks:
-            raise StoreForked
-
-    def _peek(self, key: Key) -> CachedSession | None:
-        """The session as the writer has cached it."""
-        return None if self._writer is None else self._writer.cache.peek(key)
-
-    async def _apart(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Long reading: in a thread, on a connection of its own."""
-
-        def run() -> T:
-            conn = self._database.connect()
-            try:
-                return work(conn)
-            except apsw.Error as error:
-                raise translate(error, self._database.where, "read") from error
-            except OSError as error:
-                raise of_system(error, self._database.where, "read") from error
-            finally:
-                close(conn)
-
-        return await in_thread(run)
-
-    async def _run(self, run: Callable[[SQLiteWriteConnection], T], asked: Asked = "change") -> T:
-        """Run a function on the writer's thread, between two batches."""
-        result: T = await self._write().jobs.submit(WriterCall(run, asked))
-        return result
-
-    def _write(self) -> SQLiteWriter:
-        if not self._open or self._forks != PROCESS.forks:
-            self._check()
-        if self._writer is None or self._writer.jobs.failure is not None:
-            if self._database.looking:
-                why = "it was opened read-only; reopen it to write"
-                raise StoreReadOnly(self._database.where, why)
-            if self._writer is not None:
-                SQLITE.info("writer restarted: store=%s", self._database.path)
-            writes = SQLiteWriteConnection(self._database, self._codec)
-            self._writer = SQLiteWriter(writes, self._clock, self._pace)
-            self._writer.start()
-        return self._writer
-
-    async def _open_read(self, query: Callable[[], T]) -> T:
-        """A read of bodies: made again once the keys are there, if it met sealed ones."""
-        while True:
-            try:
-                return self._read(query)
-            except Unready as needed:
-                await self.sealer.ready(needed.owners)
-
-    def _read(self, query: Callable[[], T]) -> T:
-        self._check()
-        try:
-            return query()
-        except apsw.Error as error:
-            raise translate(error, self._database.where, "read") from error
-        except (LimpetError, MemoryError, Unready):
-            raise
-        except OSError as error:
-            raise of_system(error, self._database.where, "read") from error
-        except Exception as error:  # what is stored cannot be what was written
-            raise StoreCorrupt(self._database.where, repr(error)) from error
-
-
-class SessionReader:
-    """Sessions as callers read them: loads, pages of events and of heads, each from one instant.
-
-    What was committed or read a moment ago is mostly still in memory: the writer's folds (`peek`),
-    and the last events of sessions. It is used if it is of the very version that the head has now.
-    What a process may never read (forks, lists, logs as they were recorded) is imported when it
-    first does.
-    """
-
-    def __init__(self, reader: SQLiteReader, peek: Callable[[Key], CachedSession | None]) -> None:
-        self._reader, self._peek = reader, peek
-        self._tails: dict[Key, tuple[Event, ...]] = {}
-
-    def load(self, key: Key, tail: int, since_us: int | None, *, scopes: bool) -> Loaded:
-        reader = self._reader
-        with reader.instant():
-            found = self._living(key)  # first: what is gone needs no keys of its names
-            names = reader.scopes.all(key.app, key.user) if scopes else Scopes()
-            checkpoint = reader.checkpoint(key) if scopes else None
-            return self._loaded(*found, tail, since_us, names, checkpoint)
-
-    def load_many(self, keys: Sequence[Key], tail: int) -> list[Loaded | None]:
-        """All from one instant; the names of an owner are read once."""
-        reader, names = self._reader, dict[Owner, Scopes]()
-        done: list[Loaded | None] = []
-        with reader.instant():
-            has_any = reader.has_checkpoints()
-            for key in keys:
-                try:
-                    found = self._living(key)
-                except (SessionNotFound, SessionDeleted, SessionErased):
-                    done.append(None)
-                    continue
-                owner = (key.app, key.user)
-                if owner not in names:
-                    names[owner] = reader.scopes.all(*owner)
-                last = reader.checkpoint(key) if has_any else NO_CHECKPOINT
-                done.append(self._loaded(*found, tail, None, names[owner], last))
-        return done
-
-    def _loaded(
-        self,
-        sid: int,
-        head: Head,
-        tail: int,
-        since_us: int | None,
-        names: Scopes,
-        checkpoint: LastCheckpoint | None,
-    ) -> Loaded:
-        fold, events, damaged = self._fold(sid, head, tail)
-        if len(events) < min(tail, head.version - head.floor):
-            events = self._newest(sid, head.key, head, tail, since_us)
-        if head.floor and len(events) < tail:
-            events = self._with_parents(sid, head, events, tail)
-        events = newest_since(events[len(events) - min(tail, len(events)) :], since_us)
-        own = [event.seq for event in events if event.damage and event.seq > head.floor]
-        if own:  # what is below the floor is in the base
-            damaged = tuple(sorted({*damaged, *own}))
-        state = (head, fold.fields, fold.versions, names)
-        return Loaded(*state, events, damaged, checkpoint, fold.texts)
-
-    def events(
-        self, key: Key, after: int, limit: int, types: tuple[str, ...] | None, *, reverse: bool
-    ) -> tuple[Event, ...]:
-        with self._reader.instant():
-            sid, head = self._reader.log(key)
-            if head.floor:
-                from limpet.store.sqlite.reading import lineage
-
-                read = lineage.events_last if reverse else lineage.events_after
-                start = (after or head.version + 1) if reverse else after
-                return read(self._reader, sid, head, start, limit, types)
-            if reverse and types is None and not 0 < after <= head.version:
-                return self._newest(sid, key, head, limit)[::-1]
-            name = "events_last" if reverse else "events_after"
-            bounds = ((after or _LAST), 0) if reverse else (after, _LAST)
-            return self._reader.events(sid, head.uid, name, bounds, limit, types=types)
-
-    def by_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
-        with self._reader.instant():
-            sid, head = self._reader.present(key)
-            found = [self._reader.event_by_id(sid, head.uid, id) for id in ids]
-        return tuple([event for event in found if event is not None])
-
-    def pending_inputs(self, key: Key, limit: int) -> tuple[Event, ...]:
-        with self._reader.instant():
-            sid, head = self._reader.present(key)
-            if not head.pending:
-                return ()
-            return self._reader.events(sid, head.uid, "pending_inputs", (0, _LAST), limit)
-
-    def fold_at(self, key: Key, seq: int, *, replay: bool = True) -> Fold:
-        """Without `replay`, at the snapshot before, or where the log begins."""
-        from limpet.store.sqlite.reading import lineage
-
-        with self._reader.instant():
-            sid, head = self._reader.present(key)
-            if not 1 <= seq <= head.version:
-                raise InvalidInput(f"session {key} has no event {seq}.")
-            part = lineage.segment_with(self._reader, sid, head, seq)
-            if part.sid is None:
-                raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
-            if replay:
-                fold = self._reader.fold_at(part.sid, part.head, seq).fold
-            else:
-                fold = self._reader.snapshot(part.sid, part.head, seq)[0]
-        if fold.damaged:
-            raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
-        return fold
-
-    def records(self, key: Key, after: int, limit: int) -> tuple[ChainedEvent, ...]:
-        from limpet.store.sqlite.reading import lineage
-
-        if found := lineage.records_after(self._reader, key, after, limit):
-            return found
-        with self._reader.instant():
-            sid, head = self._reader.living(key)
-            return lineage.records_page(self._reader, sid, head.uid, after, limit)
-
-    def base(self, key: Key) -> Base | None:
-        with self._reader.instant():
-            sid, head = self._reader.living(key)
-            if not head.floor:
-                return None
-            try:
-                return self._reader.base(sid, head)
-            except Damaged as error:
-                raise SessionCorrupt(key, str(error)) from error
-
-    def forks(self, key: Key) -> tuple[Key, ...]:
-        """Of the session that lives under the key, also from before it was archived; or of those
-        that were deleted under it."""
-        conn, names = self._reader.conn, (key.app, key.user, key.id)
-        with self._reader.instant():
-            found = conn.execute(SQL["sid_of"], names).fetchall()
-            name = "tombstones_moved" if found else "tombstones_of"
-            found = [*[row[:1] for row in conn.execute(SQL[name], names)], *found]
-            rows_ = [row for sid in found for row in conn.execute(SQL["forks_of"], sid[:1])]
-        return tuple([Key(*row) for row in rows_])
-
-    def heads(
-        self, query: Query, cursor: str | None, limit: int, *, with_states: bool
-    ) -> Page[Head]:
-        from limpet.store.sqlite.reading import heads
-
-        if not with_states:
-            return heads.page(self._reader.conn, query, cursor=cursor, limit=limit)
-        from limpet.store.sqlite.reading import heads
-
-        with self._reader.instant():
-            return heads.page_with_states(
-                self._reader, self._known, query, cursor=cursor, limit=limit
-            )
 
     # --- what is in memory ---------------------------------------------------------------------
 
@@ -737,3 +652,71 @@ class SessionReader:
             if len(self._tails) >= TAILS_MAX:
                 self._tails.clear()
             self._tails[key] = last
+
+    # --- private -------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if not self._open:
+            raise StoreClosed
+        if self._forks != PROCESS.forks:
+            raise StoreForked
+
+    def _peek(self, key: Key) -> CachedSession | None:
+        """The session as the writer has cached it."""
+        return None if self._writer is None else self._writer.cache.peek(key)
+
+    async def _apart(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Long reading: in a thread, on a connection of its own."""
+
+        def run() -> T:
+            conn = self._database.connect()
+            try:
+                return work(conn)
+            except apsw.Error as error:
+                raise translate(error, self._database.where, "read") from error
+            except OSError as error:
+                raise of_system(error, self._database.where, "read") from error
+            finally:
+                close(conn)
+
+        return await in_thread(run)
+
+    async def _run(self, run: Callable[[SQLiteWriteConnection], T], asked: Asked = "change") -> T:
+        """Run a function on the writer's thread, between two batches."""
+        result: T = await self._write().jobs.submit(WriterCall(run, asked))
+        return result
+
+    def _write(self) -> SQLiteWriter:
+        if not self._open or self._forks != PROCESS.forks:
+            self._check()
+        if self._writer is None or self._writer.jobs.failure is not None:
+            if self._database.looking:
+                why = "it was opened read-only; reopen it to write"
+                raise StoreReadOnly(self._database.where, why)
+            if self._writer is not None:
+                SQLITE.info("writer restarted: store=%s", self._database.path)
+            writes = SQLiteWriteConnection(self._database, self._codec)
+            self._writer = SQLiteWriter(writes, self._clock, self._pace)
+            self._writer.start()
+        return self._writer
+
+    async def _open_read(self, query: Callable[[], T]) -> T:
+        """A read of bodies: made again once the keys are there, if it met sealed ones."""
+        while True:
+            try:
+                return self._read(query)
+            except Unready as needed:
+                await self.sealer.ready(needed.owners)
+
+    def _read(self, query: Callable[[], T]) -> T:
+        self._check()
+        try:
+            return query()
+        except apsw.Error as error:
+            raise translate(error, self._database.where, "read") from error
+        except (LimpetError, MemoryError, Unready):
+            raise
+        except OSError as error:
+            raise of_system(error, self._database.where, "read") from error
+        except Exception as error:  # what is stored cannot be what was written
+            raise StoreCorrupt(self._database.where, repr(error)) from error

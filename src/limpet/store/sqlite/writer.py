@@ -20,7 +20,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import apsw
 
@@ -767,9 +767,3 @@ def _are_small(jobs: Sequence[SQLiteJob]) -> bool:
     if len(jobs) == 1:
         return jobs[0].size <= HERE_BYTES_MAX
     return len(jobs) <= HERE_JOBS_MAX and sum([job.size for job in jobs]) <= HERE_BYTES_MAX
-
-
-class Sized(Protocol):
-    """One caller's commits."""
-
-    size: int  # the bytes of their events' bodies

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from limpet.store.postgres.server import schema
-from limpet.store.postgres.sql import script
+from limpet.store.postgres.sql import SCRIPTS
 
 # One row for each release that changed functions.sql. A released row never changes.
 DIGESTS = {1: "db59852a7d524b7f2d05515ddabbd3cb9cdfa2f0423e92d335c85b65b99f7a08"}
@@ -13,7 +13,7 @@ DIGESTS = {1: "db59852a7d524b7f2d05515ddabbd3cb9cdfa2f0423e92d335c85b65b99f7a08"
 
 def test_functions_that_changed_have_a_new_number() -> None:
     """Or an older release would take them for its own, and a newer one not replace them."""
-    text = script("functions").encode()
+    text = SCRIPTS["functions"].encode()
     assert DIGESTS[schema.FUNCTIONS] == hashlib.sha256(text).hexdigest(), (
         "functions.sql changed: raise FUNCTIONS in server/schema.py and add its digest here"
     )

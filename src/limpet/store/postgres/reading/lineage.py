@@ -265,23 +265,26 @@ async def _fold_at(
 async def time_at(reader: PostgresReader, conn: Connection, sid: int, seq: int) -> int | None:
     """The time at which an event of a session's history was recorded."""
     at_us: int | None = await conn.fetchval(SQL["time_at"], sid, seq)
-    if at_us is None:
-        for part in await conn.fetch(SQL["line_of"], sid):
-            if part["low"] < seq <= min(part["high"], part["top"]):
-                event = await segments.at(reader.codec, conn, (part["sid"], part["uid"]), seq)
-                at_us = None if event is None else event.at_us
+    if at_us is None and (event := await _cold_at(reader, conn, sid, seq)) is not None:
+        at_us = event.at_us
     return at_us
 
 
 async def link_at(reader: PostgresReader, conn: Connection, sid: int, seq: int) -> bytes | None:
     """The link of an event of a session's history, hot or cold."""
     link: bytes | None = await conn.fetchval(SQL["link_at"], sid, seq)
-    if link is None:
-        for part in await conn.fetch(SQL["line_of"], sid):
-            if part["low"] < seq <= min(part["high"], part["top"]):
-                event = await segments.at(reader.codec, conn, (part["sid"], part["uid"]), seq)
-                link = None if event is None else event.link or None
+    if link is None and (event := await _cold_at(reader, conn, sid, seq)) is not None:
+        link = event.link or None
     return link
+
+
+async def _cold_at(reader: PostgresReader, conn: Connection, sid: int, seq: int) -> Event | None:
+    """An event of a session's history that is in a segment."""
+    for part in await conn.fetch(SQL["line_of"], sid):
+        if part["low"] < seq <= min(part["high"], part["top"]):
+            of = (part["sid"], part["uid"])
+            return await segments.at(reader.codec, conn, of, seq)
+    return None
 
 
 def _outline(row: Any) -> Head:

@@ -21,7 +21,7 @@ from limpet.store.postgres.server import settings
 from limpet.store.postgres.server.address import where
 from limpet.store.postgres.server.pooler import connect_alone
 from limpet.store.postgres.server.settings import Connection
-from limpet.store.postgres.sql import SQL, script
+from limpet.store.postgres.sql import SCRIPTS, SQL
 
 SCHEMA: Final = 1
 FUNCTIONS: Final = 1  # raised with every release that changes functions.sql
@@ -93,7 +93,7 @@ async def migrate(conn: Connection, place: str) -> None:
             return  # another process was faster, and may be using it already
         await conn.execute(SQL["create_schema"])
         for number in range(found + 1, SCHEMA + 1):
-            await conn.execute(script(f"{number:04}"))
+            await conn.execute(SCRIPTS[f"{number:04}"])
         moved = await _raise_epoch(conn)
         await _put_marks(conn)
         await conn.execute(SQL["keep_meta"], "secret", os.urandom(32))
@@ -136,7 +136,7 @@ async def _put_marks(conn: Connection) -> None:
     if _newer(await conn.fetchval(SQL["meta"], "functions")):
         del marks["functions"]
     else:
-        await conn.execute(script("functions"))
+        await conn.execute(SCRIPTS["functions"])
     for name, value in marks.items():
         await conn.execute(SQL["put_meta"], name, value)
 
@@ -165,6 +165,6 @@ def _server(home: bytes) -> bytes:
 
 def _marks(home: str) -> dict[str, bytes]:
     """The rows of `limpet.meta` that a database of this release has on the server `home`."""
-    digest = hashlib.sha256(script("functions").encode()).hexdigest()
+    digest = hashlib.sha256(SCRIPTS["functions"].encode()).hexdigest()
     found = {"schema": f"{SCHEMA}", "functions": f"{FUNCTIONS} {digest}", "home": home}
     return {name: text.encode() for name, text in found.items()}

@@ -10,28 +10,7 @@ what varies is a parameter. Only pages of heads, whose filters vary, are put tog
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
-from limpet.store.statements import scripts, statements
+from limpet.store.statements import read_sql
 
-STATEMENTS: Final = (
-    "queries",
-    "feed",
-    "live",
-    "leases",
-    "erasure",
-    "blobs",
-    "cold",
-    "verify",
-    "doctor",
-    "schema",
-    "overview",
-)
-_FOLDER: Final = Path(__file__).parent
-SQL: Final = statements(_FOLDER, STATEMENTS)
-_SCRIPTS: Final = scripts(_FOLDER, STATEMENTS)
-
-
-def script(name: str) -> str:
-    """The text of one file, which was read with the others: opening a store needs no more files."""
-    return _SCRIPTS[name]
+SQL, SCRIPTS = read_sql(Path(__file__).parent)

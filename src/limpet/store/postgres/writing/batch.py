@@ -47,7 +47,7 @@ from limpet.store.coding.codec import Codec
 from limpet.store.plan import Plan
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server.settings import Connection
-from limpet.store.postgres.sql import script
+from limpet.store.postgres.sql import SCRIPTS
 from limpet.store.postgres.writing.view import PostgresView
 from limpet.store.protocol import Committed, Owner, Place
 
@@ -630,7 +630,7 @@ def _put(column: str) -> ColumnWriter:
 
 def _parameters() -> dict[str, str]:
     """The names and types of the function's parameters, in order."""
-    found = re.search(r"FUNCTION limpet\.commit\(([^)]*)\)", script("functions"))
+    found = re.search(r"FUNCTION limpet\.commit\(([^)]*)\)", SCRIPTS["functions"])
     assert found is not None
     return dict([part.split() for part in found[1].split(",")])
 

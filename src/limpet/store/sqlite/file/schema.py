@@ -19,7 +19,7 @@ import apsw
 
 from limpet.store.sqlite import ledger
 from limpet.store.sqlite.file.locks import first_bytes
-from limpet.store.sqlite.sql import SQL, script
+from limpet.store.sqlite.sql import SCRIPTS, SQL
 
 SCHEMA: Final = 1
 
@@ -53,7 +53,7 @@ def schema_of(conn: apsw.Connection) -> int:
 
 def migrate(conn: apsw.Connection, number: int) -> None:
     """One step, inside the caller's transaction."""
-    for _ in conn.execute(script(f"{number:04}")):
+    for _ in conn.execute(SCRIPTS[f"{number:04}"]):
         pass
     if number == 1:
         secret = os.urandom(32)

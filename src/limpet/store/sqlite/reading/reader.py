@@ -46,12 +46,16 @@ from limpet.store.pages import PageBytes, bare, newest, within
 from limpet.store.protocol import Erasure, Owner
 from limpet.store.scopes import DELETED, Scopes, UnreadScope
 from limpet.store.sql_rows import (
+    UNREADABLE,
     ScopeNameReader,
     ScopeRow,
     base_in,
     replay_events,
+    scope_after,
     snapshot_in,
     start_fold,
+    unpack_scope,
+    unreadable_scope,
 )
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.cold import ColdReader
@@ -457,7 +461,11 @@ class ScopeReader:
     def _late(self, key: ScopeKey, version: int, steps: list[tuple[Any, ...]]) -> ScopeValue:
         """The value that somebody reads now. Its keys may be gone since it was loaded."""
         try:
-            return self._read(key, steps)[0]
+            value: ScopeValue | None = None
+            for step in steps:
+                value = self.after(key, value, step)
+            assert value is not None
+            return value
         except Unready as error:
             return ScopeValue(version, None, False, str(error))
 
@@ -488,7 +496,11 @@ class ScopeReader:
 
     def after(self, key: ScopeKey, before: ScopeValue | None, row: tuple[Any, ...]) -> ScopeValue:
         """The value after one more row of a name. One that cannot be read has `damage` set."""
-        return ScopeNameReader(key, self._codec, before).add(_scope_row(row))
+        made = _scope_row(row)
+        try:
+            return scope_after(key, before, made, unpack_scope(self._codec, key, made))
+        except UNREADABLE as error:
+            return unreadable_scope(before, made.version, error)
 
     def _all(self, sql: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         return self._conn.execute(sql, args).fetchall()

@@ -16,21 +16,8 @@ from typing import Final
 
 from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS, TOMBSTONE_COLUMNS
-from limpet.store.statements import scripts, statements
+from limpet.store.statements import read_sql
 
-_FILES: Final = (
-    "queries",
-    "feed",
-    "live",
-    "leases",
-    "erasure",
-    "blobs",
-    "cold",
-    "verify",
-    "doctor",
-    "schema",
-    "overview",
-)
 _ALL_TYPES: Final = "TRUE"
 _PARTS: Final = {
     "head": HEAD_COLUMNS,
@@ -39,14 +26,7 @@ _PARTS: Final = {
     "overhead": str(EVENT_OVERHEAD_BYTES),
     "types": _ALL_TYPES,
 }
-_FOLDER: Final = Path(__file__).parent
-_TEXTS: Final = statements(_FOLDER, _FILES)
-_SCRIPTS: Final = scripts(_FOLDER, _FILES)
-
-
-def script(name: str) -> str:
-    """The text of one file, which was read with the others: opening a store needs no more files."""
-    return _SCRIPTS[name]
+_TEXTS, SCRIPTS = read_sql(Path(__file__).parent)
 
 
 @lru_cache(maxsize=256)
