@@ -5,6 +5,7 @@ Each function raises AssertionError with the rule that is broken. Nothing here i
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from typing import Any
@@ -22,7 +23,7 @@ def openai(messages: list[dict[str, Any]]) -> None:
         assert role in ("system", "user", "assistant", "tool"), role
         if role == "tool":
             assert message["tool_call_id"] in waiting, "a tool message answers no preceding call"
-            waiting.remove(message["tool_call_id"])
+            assert waiting.pop(0) == message["tool_call_id"], "results stand in the order of calls"
             assert isinstance(message["content"], str)
             continue
         assert not waiting, "calls must be answered before anything else"
@@ -46,11 +47,22 @@ def openai(messages: list[dict[str, Any]]) -> None:
 
 
 def responses(items: list[dict[str, Any]]) -> None:
-    """Responses: each function_call has one output after it, and no output is without a call."""
+    """Responses: each function_call has one output after it, and no output is without a call. The
+    calls of a reply come first, then their outputs in that order; reasoning stands before what came
+    of it, a message of the model or a call."""
     called: set[str] = set()
     answered: set[str] = set()
-    for item in items:
+    open_calls: list[str] = []
+    kinds = [item.get("type", item.get("role")) for item in items]
+    for place, item in enumerate(items):
+        if item.get("type") == "reasoning":
+            assert item["id"]
+            assert isinstance(item["summary"], list)
+            after = next((kind for kind in kinds[place:] if kind != "reasoning"), None)
+            assert after in ("assistant", "function_call"), "reasoning without its following item"
+            continue
         if item.get("type") == "function_call":
+            open_calls.append(item["call_id"])
             assert item["call_id"] not in called
             called.add(item["call_id"])
             assert len(item["call_id"]) <= 64
@@ -58,16 +70,19 @@ def responses(items: list[dict[str, Any]]) -> None:
             assert isinstance(json.loads(item["arguments"]), dict)
         elif item.get("type") == "function_call_output":
             assert item["call_id"] in called - answered, "no tool call found for this output"
+            assert open_calls.pop(0) == item["call_id"], "outputs are in the order of the calls"
             answered.add(item["call_id"])
             assert isinstance(item["output"], str)
         else:
             assert item["role"] in ("system", "user", "assistant")
             assert item["content"]
+            assert not open_calls, "calls are answered before anything else"
     assert called == answered, "no tool output found for a function call"
 
 
 def anthropic(messages: list[dict[str, Any]]) -> None:
-    """Messages: roles take turns from the user on; tool_use is followed by its tool_results."""
+    """Messages: roles take turns from the user on; tool_use is followed by its tool_results, in
+    their order; signed thinking is first in the model's turn and never its end."""
     waiting: list[str] = []
     used: set[str] = set()
     for place, message in enumerate(messages):
@@ -76,12 +91,18 @@ def anthropic(messages: list[dict[str, Any]]) -> None:
         content = message["content"]
         assert content, "content may not be empty"
         results = [b["tool_use_id"] for b in content if b["type"] == "tool_result"]
-        assert sorted(results) == sorted(waiting), "tool_use without tool_result right after it"
+        assert results == waiting, "tool_use without tool_result right after it, in order"
         kinds = [b["type"] for b in content]
         assert kinds[: len(results)] == ["tool_result"] * len(results), "tool_results come first"
+        thoughts = [b for b in content if b["type"] in ("thinking", "redacted_thinking")]
+        assert content[: len(thoughts)] == thoughts, "thinking comes first"
+        assert len(thoughts) < len(content), "the final block may not be thinking"
         waiting = []
         for block in content:
-            if block["type"] == "text":
+            if block in thoughts:
+                assert wanted == "assistant"
+                assert block.get("signature") or block.get("data"), "thinking is signed"
+            elif block["type"] == "text":
                 assert block["text"].strip(), "text may not be blank"
             elif block["type"] == "tool_use":
                 assert wanted == "assistant"
@@ -119,7 +140,10 @@ def gemini(contents: list[dict[str, Any]]) -> None:
             assert role == "model"
             assert contents[place - 1]["role"] == "user", "a call comes after a user turn"
         for part in parts:
-            (kind,) = part
+            (kind,) = [name for name in part if name != "thoughtSignature"]
+            if "thoughtSignature" in part:
+                assert kind == "functionCall"
+                assert base64.b64decode(part["thoughtSignature"], validate=True)
             if kind == "text":
                 assert part["text"].strip()
             elif kind == "functionCall":
