@@ -76,8 +76,12 @@ class World:
         raise AssertionError("there is always something due")
 
     async def die(self, harness: Any, at: int, *, recorded: bool, **how: Any) -> bool:
-        """A worker that dies at its n-th commit. False if it came to its end before."""
-        (lease,) = await self.lp.work.claim("dead", lease_seconds=LEASE_SECONDS, app=APP)
+        """A worker that dies at its n-th commit. False if it came to its end before, or if nothing
+        is due."""
+        leases = await self.lp.work.claim("dead", lease_seconds=LEASE_SECONDS, app=APP)
+        if not leases:
+            return False
+        (lease,) = leases
         self.store.commits, self.store.dies_at, self.store.after = 0, at, recorded
         try:
             # However slow the machine is: a commit more, and it would die at another place.
