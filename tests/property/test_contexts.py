@@ -25,6 +25,7 @@ from tests.support.shape_rules import RULES
 
 SHAPES: Any = tuple(RULES)
 OURS = ("wire", "rating", "sum")  # what the harness asks and does, which no model calls
+OPTIONS: Any = {"permissions": {"sum": "always_ask"}, "retries": 1}
 Action: TypeAlias = tuple[Any, ...]
 
 
@@ -94,7 +95,7 @@ class Histories:
     def __init__(self, world: World, said: Sequence[Any], ends: Sequence[str]) -> None:
         self._world, self._said, self._ends = world, iter(said), iter(ends)
         self._plans: dict[str, str] = {}  # how a turn ends: the same in each of its runs
-        self._calls = 0
+        self._calls = self._sent = 0
 
     def model(self, request: ModelRequest) -> Any:
         """Check what is asked, and say what comes next in the script."""
@@ -111,13 +112,28 @@ class Histories:
         """The loop, and then something that the model knows nothing of."""
         shapes = [SHAPES[(self._calls + n) % len(SHAPES)] for n in range(4)]
         for shape in shapes:
+            await self._check_inputs(turn)
             reply = await turn.model("model", self.model, tools=TOOLS, shape=shape)
             if not reply.tool_calls:
                 break
             if reply.text == " ":
                 return  # the calls are ignored
+            if reply.text:
+                await self.send()
             await asyncio.gather(*[turn.tool(call) for call in reply.tool_calls])
         await self._end(turn, self._plans.setdefault(turn.id, next(self._ends, "say")))
+
+    async def _check_inputs(self, turn: limpet.Turn) -> None:
+        """Check that a turn sees what it is about, and nothing that waits for another one."""
+        said = str((await turn.context()).messages)
+        for event in turn.inputs:
+            assert event.type != "user.message" or event.data["text"] in said, "an input is missing"
+        for event in await turn.news():
+            assert event.type != "user.message" or event.data["text"] not in said, "it waits"
+
+    async def send(self) -> None:
+        self._sent += 1
+        await self._world.send(f"Message {self._sent}.")
 
     async def _end(self, turn: limpet.Turn, how: str) -> None:
         if how == "say":
@@ -136,31 +152,33 @@ class Histories:
 
     async def act(self, action: Action) -> None:
         """Do one thing to the session; what is refused is refused, and nothing else happens."""
-        world, (kind, *how) = self._world, action
+        world, (kind, *given) = self._world, action
         await world.session.refresh()
         if kind == "send":
-            await world.send("And?")
+            await self.send()
         elif kind == "work":
-            await world.work(self.harness, permissions={"sum": "always_ask"}, retries=1)
+            for woken in await world.work(self.harness, **OPTIONS):
+                if isinstance(woken.error, AssertionError):
+                    raise woken.error
             await self._work_of_children()
         elif kind == "die":
-            await world.die(self.harness, how[0], recorded=how[1])
+            await world.die(self.harness, given[0], recorded=given[1])
             world.later()
         elif kind == "decide":
             for request in world.session.blocked_on:
                 if request.kind == "question":
                     await world.session.answer(request.id, "red", actor="user:ada")
                 else:
-                    await decide(world.session, request, allow=how[0])
+                    await decide(world.session, request, allow=given[0])
         elif kind == "interrupt":
-            await world.session.interrupt(how[0], actor="user:ada")
+            await world.session.interrupt(given[0], actor="user:ada")
         elif kind == "later":
-            world.later(how[0])
+            world.later(given[0])
         elif kind == "compact":
             await world.session.history.retention(events=3, actor="user:ada")
             await world.lp.maintenance.compact()
         else:
-            await self._go_back(kind, *how)
+            await self._go_back(kind, *given)
 
     async def _work_of_children(self) -> None:
         async def help(turn: limpet.Turn) -> None:
