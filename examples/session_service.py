@@ -53,7 +53,8 @@ async def partial(lp: limpet.Limpet, say: Say) -> None:
     following = session.follow(after=before)
     heard = asyncio.ensure_future(anext(following))
     while not heard.done():  # it may be lost, for one before somebody follows
-        await session.append("agent.message", {"text": "au rev"}, partial=True, id="m3")
+        said = {"text": "au rev", "index": 0}
+        await session.append("agent.message", said, partial=True, id="m3")
         await asyncio.wait([heard], timeout=0.01)
     piece = await heard
     await following.aclose()

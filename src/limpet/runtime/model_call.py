@@ -8,6 +8,7 @@ output is hostile input: what cannot be used is recorded as such and answered wi
 
 from __future__ import annotations
 
+import base64
 import inspect
 from collections.abc import (
     AsyncIterator,
@@ -243,11 +244,19 @@ class ModelCall:
 
 
 def assemble(partials: Iterable[Event]) -> str:
-    """Join the texts of partial events of one message, in order; those of its last attempt."""
-    found = [event for event in partials if event.partial and event.data is not None]
-    last = max([event.attempt for event in found], default=0)
-    parts = [event.data for event in found if event.attempt == last and "text" in event.data]
-    return "".join([str(data["text"]) for data in sorted(parts, key=lambda d: d.get("index", 0))])
+    """Join the texts of the partial events of one message, in the order of their index.
+
+    Of a message that was begun again, the pieces of its last attempt count; of several messages,
+    those of the newest. Fragments of tool calls and of reasoning are left out, and recorded events
+    too.
+    """
+    pieces = [event for event in partials if event.partial and isinstance(event.data, Mapping)]
+    if not pieces:
+        return ""
+    own = [event for event in pieces if event.id == pieces[-1].id]
+    last = max([event.attempt for event in own])
+    texts = [e.data for e in own if e.attempt == last and isinstance(e.data.get("text"), str)]
+    return "".join([data["text"] for data in sorted(texts, key=lambda d: d.get("index", 0))])
 
 
 # --- what a model said ----------------------------------------------------------------------------
@@ -394,16 +403,22 @@ def _from_gemini(candidate: Any) -> Iterator[Piece]:
         call = field(part, "function_call") or field(part, "functionCall")
         if call is not None:
             id, name = field(call, "id"), field(call, "name")
-            yield _whole_call(number, id, name, field(call, "args"))
+            signed = field(part, "thought_signature") or field(part, "thoughtSignature")
+            if isinstance(signed, bytes):
+                signed = base64.b64encode(signed).decode()
+            yield _whole_call(number, id, name, field(call, "args"), signed)
         elif not field(part, "thought"):
             yield Piece(text=field(part, "text"))
     stop = field(candidate, "finish_reason") or field(candidate, "finishReason")
     yield Piece(stop=None if stop is None else str(getattr(stop, "value", stop)).lower())
 
 
-def _whole_call(number: int, id: Any, name: Any, arguments: Any) -> Piece:
+def _whole_call(
+    number: int, id: Any, name: Any, arguments: Any, signature: str | None = None
+) -> Piece:
     given = arguments if isinstance(arguments, str) else plain_object(arguments)
-    return Piece(tool={"index": number, "id": id, "name": name, "arguments": given})
+    call = {"index": number, "id": id, "name": name, "arguments": given}
+    return Piece(tool=call if signature is None else {**call, "signature": signature})
 
 
 def field(of: Any, name: str) -> Any:
