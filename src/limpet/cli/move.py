@@ -11,15 +11,7 @@ import typer
 
 import limpet
 from limpet.adapters.adk_import import import_adk as import_from_adk, open_source
-from limpet.cli.command import (
-    MOVE,
-    Display,
-    Filter,
-    Reading,
-    SessionKey,
-    StoreArgument,
-    command,
-)
+from limpet.cli.command import MOVE, Display, Filter, Reading, SessionKey, StoreArgument, command
 from limpet.cli.options import NewFile, NewStore, file_path, refuse_unknown, store_url
 from limpet.cli.render import CommandResult, Severity, TextLine, at_the_shell
 from limpet.errors import InvalidInput

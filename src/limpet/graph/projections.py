@@ -10,11 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from limpet.errors import (
-    ConflictingProjectionForms,
-    GraphInvalid,
-    MappingReferencesUndeclaredField,
-)
+from limpet.errors import ConflictingProjectionForms, GraphInvalid, MappingReferencesUndeclaredField
 from limpet.graph.state import StatePlan
 
 

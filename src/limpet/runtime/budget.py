@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from limpet.model import Draft
 from limpet.model.facts.running import budgets
 from limpet.model.facts.running.budgets import Amount
@@ -47,12 +45,7 @@ class Reservation:
             self._is_open = True
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         # Where the run was stopped, the closing commit settles what is left.
         if self._is_open and self._turn.driver.stopped is None:
             await self._turn.log.write(*self.settling())

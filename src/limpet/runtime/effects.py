@@ -34,13 +34,7 @@ from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.budgets import Amount
 from limpet.model.facts.running.runs import readable, span_completed, span_started
 from limpet.model.limits import NAME_CHARS_MAX
-from limpet.runtime.requests import (
-    SHOWN_BYTES_MAX,
-    decision_in,
-    queue_result,
-    request,
-    show_value,
-)
+from limpet.runtime.requests import SHOWN_BYTES_MAX, decision_in, queue_result, request, show_value
 from limpet.runtime.run import TurnRun
 from limpet.runtime.turn_log import (
     EffectRecord,

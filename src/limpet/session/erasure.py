@@ -8,25 +8,15 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from limpet.errors import (
-    SealUnavailable,
-    SessionError,
-)
+from limpet.errors import SealUnavailable, SessionError
 from limpet.model import Head, Key
 from limpet.model.facts.running.children import parent_in
-from limpet.session.arguments import (
-    key_of,
-)
+from limpet.session.arguments import key_of
 from limpet.session.journal import Journal
 from limpet.session.runs.delegation import head_of, notify_parent
 from limpet.session.services import Services
 from limpet.store.pager import each_head
-from limpet.store.protocol import (
-    Erasure,
-    Erasures,
-    Forks,
-    Query,
-)
+from limpet.store.protocol import Erasure, Erasures, Forks, Query
 
 
 async def delete_session(services: Services, key: Key) -> bool:

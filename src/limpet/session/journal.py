@@ -10,13 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from limpet.errors import (
-    CommitTooLarge,
-    InvalidInput,
-    StoreClosed,
-    StoreError,
-    StoreForked,
-)
+from limpet.errors import CommitTooLarge, InvalidInput, StoreClosed, StoreError, StoreForked
 from limpet.model import Commit, Draft, Fact, Prepared, prepare, prepare_plain
 from limpet.model.ids import Ids
 from limpet.model.limits import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, SESSIONS_PER_COMMIT_MAX

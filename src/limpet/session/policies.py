@@ -10,11 +10,7 @@ import msgspec
 from limpet.errors import InvalidInput, SessionCorrupt
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts, timeouts_data
-from limpet.session.arguments import (
-    check_actor,
-    check_flag,
-    check_sessions,
-)
+from limpet.session.arguments import check_actor, check_flag, check_sessions
 from limpet.session.documents import Internal
 from limpet.session.life.policy import (
     CLEANUP_SECONDS,

@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from limpet import Limpet, Seal, open as open_limpet
@@ -60,12 +59,7 @@ class LoopBound:
             await self._lp.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._owned:
             await self._lp.close()
 
@@ -84,12 +78,7 @@ class LoopBound:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._thread is None:
             return
         try:

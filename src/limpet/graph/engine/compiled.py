@@ -28,11 +28,7 @@ from limpet.errors import (
     SuspensionRecordInvalid,
     error_text,
 )
-from limpet.graph.checkpoint import (
-    Checkpointer,
-    CheckpointRecord,
-    JointCheckpointer,
-)
+from limpet.graph.checkpoint import Checkpointer, CheckpointRecord, JointCheckpointer
 from limpet.graph.context import CURRENT, Invocation, Scope, Suspended, SuspendSignal
 from limpet.graph.engine.checkpoint_writer import CheckpointWriter, Ending, LiveFrame
 from limpet.graph.engine.loop import run_graph

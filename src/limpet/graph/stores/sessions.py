@@ -8,7 +8,6 @@ commit, so a saved session has a log, diffs and everything else that sessions ha
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Any, Final, Self
 
 from limpet.errors import SessionWriteConflict
@@ -129,12 +128,7 @@ class StoredSessions:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

@@ -9,12 +9,7 @@ from limpet.errors import InvalidEvent
 from limpet.model.events import Fact
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.keys import unfit
-from limpet.model.limits import (
-    LABEL_BYTES_MAX,
-    LABEL_VALUE_CHARS_MAX,
-    LABELS_MAX,
-    NAME_CHARS_MAX,
-)
+from limpet.model.limits import LABEL_BYTES_MAX, LABEL_VALUE_CHARS_MAX, LABELS_MAX, NAME_CHARS_MAX
 from limpet.model.values import EMPTY, FrozenDict, described
 
 LABELED: Final = "session.labeled"

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from limpet.errors import InvalidInput
 from limpet.model import to_time
-from limpet.session.arguments import (
-    check_flag,
-    check_limit,
-)
+from limpet.session.arguments import check_flag, check_limit
 from limpet.session.history.checkpoint_log import CheckpointRef
 from limpet.session.history.checkpoints import (
     list_checkpoints,

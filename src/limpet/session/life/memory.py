@@ -17,12 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import (
-    InvalidInput,
-    SessionEnded,
-    SessionNotFound,
-    SessionSuspended,
-)
+from limpet.errors import InvalidInput, SessionEnded, SessionNotFound, SessionSuspended
 from limpet.model import Commit, Event, Head, Key, name_part, owner_of, unfit, without_length
 from limpet.model.facts.documents import CHECKPOINT, DELETED
 from limpet.model.facts.phases import RESUMED, SUSPENDED, TERMINAL

@@ -12,7 +12,6 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import TypeVar
 
 from limpet.errors import InvalidInput, StoreClosed
@@ -82,12 +81,7 @@ class SharedLimpet:
     async def __aenter__(self) -> SharedLimpet:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # --- private -------------------------------------------------------------------------------

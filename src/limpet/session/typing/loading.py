@@ -10,13 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from limpet import errors
-from limpet.errors import (
-    EventTooLarge,
-    LimpetError,
-    SessionConflict,
-    SessionCorrupt,
-    SessionFenced,
-)
+from limpet.errors import EventTooLarge, LimpetError, SessionConflict, SessionCorrupt, SessionFenced
 from limpet.model import Commit, Key, Lease, Prepared
 from limpet.model.facts.phases import is_stub
 from limpet.model.lease import is_leased, locked

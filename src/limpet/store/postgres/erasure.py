@@ -22,15 +22,7 @@ from limpet.store.postgres import ledger, rows
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.protocol import (
-    Ending,
-    Erasure,
-    Erasures,
-    Exchange,
-    Forks,
-    KeyOwner,
-    Standing,
-)
+from limpet.store.protocol import Ending, Erasure, Erasures, Exchange, Forks, KeyOwner, Standing
 
 KEYS_AT_ONCE: Final = 1_000  # of a user who is erased, by one round of statements
 

@@ -17,15 +17,7 @@ from limpet.model import Head, Key, buried as tombstone, checkpoints_of, is_rese
 from limpet.store.coding.bodies import erasure_crc
 from limpet.store.coding.seal import scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
-from limpet.store.protocol import (
-    Ending,
-    Erasure,
-    Erasures,
-    Exchange,
-    Forks,
-    KeyOwner,
-    Standing,
-)
+from limpet.store.protocol import Ending, Erasure, Erasures, Exchange, Forks, KeyOwner, Standing
 from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.write_connection import SQLiteWriteConnection

@@ -7,13 +7,7 @@ from typing import Any
 
 import apsw
 
-from limpet.errors import (
-    LimpetError,
-    SessionDeleted,
-    SessionErased,
-    SessionError,
-    SessionNotFound,
-)
+from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionError, SessionNotFound
 from limpet.model import Head, Key, Lease, due_for
 from limpet.model.lease import (
     AHEAD_US,

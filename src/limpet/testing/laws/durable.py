@@ -9,17 +9,7 @@ import pytest
 
 from limpet.errors import SessionDeleted, SessionErased, StoreClosed
 from limpet.store.protocol import Committed, Query, Store
-from limpet.testing.commits import (
-    add,
-    addition,
-    create,
-    creation,
-    draft,
-    key,
-    load,
-    log,
-    picture,
-)
+from limpet.testing.commits import add, addition, create, creation, draft, key, load, log, picture
 
 A, B, C = key("a"), key("b"), key("c")
 Reopen = Callable[[], Awaitable[Store]]

@@ -16,15 +16,7 @@ from limpet.model.events import Fact, to_time
 from limpet.model.facts import inputs, labels
 from limpet.model.facts.running import budgets, children, requests
 from limpet.model.facts.timers import without_revisits
-from limpet.model.facts.view import (
-    NO_TEXTS,
-    Changes,
-    Facts,
-    Moment,
-    Texts,
-    replaced,
-    with_changes,
-)
+from limpet.model.facts.view import NO_TEXTS, Changes, Facts, Moment, Texts, replaced, with_changes
 from limpet.model.limits import EFFECT_ARGS_BYTES_MAX, TRACEBACK_BYTES_MAX
 from limpet.model.values import EMPTY, FrozenDict, canonical
 

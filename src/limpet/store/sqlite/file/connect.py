@@ -17,13 +17,7 @@ from urllib.parse import quote
 
 import apsw
 
-from limpet.errors import (
-    StoreBusy,
-    StoreForked,
-    StoreNewer,
-    StoreOlder,
-    StoreUnopened,
-)
+from limpet.errors import StoreBusy, StoreForked, StoreNewer, StoreOlder, StoreUnopened
 from limpet.store.logs import SQLITE
 from limpet.store.sqlite.failures import (
     DIRECTORY,

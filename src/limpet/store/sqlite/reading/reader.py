@@ -15,12 +15,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from limpet.errors import (
-    SessionArchived,
-    SessionDeleted,
-    SessionErased,
-    SessionNotFound,
-)
+from limpet.errors import SessionArchived, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import (
     CHECKPOINTS,
     NO_CHECKPOINT,

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from limpet.errors import (
-    InvalidEvent,
-    NotPending,
-    SessionDeleted,
-    SessionErased,
-    SessionNotFound,
-)
+from limpet.errors import InvalidEvent, NotPending, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import Prepared, deadline_us, runnable_us
 from limpet.model.facts.timers import Timer
 from limpet.model.limits import LABELS_MAX, TIMERS_MAX

@@ -6,13 +6,7 @@ import asyncio
 
 import pytest
 
-from limpet.errors import (
-    LimpetError,
-    OpTypeMismatch,
-    SessionConflict,
-    SessionExists,
-    StoreClosed,
-)
+from limpet.errors import LimpetError, OpTypeMismatch, SessionConflict, SessionExists, StoreClosed
 from limpet.store.protocol import Committed, Query, Store
 from limpet.testing.commits import add, addition, create, draft, key, load, log
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from limpet.errors import (
-    SessionDeleted,
-    SessionErased,
-    SessionExists,
-    SessionNotFound,
-)
+from limpet.errors import SessionDeleted, SessionErased, SessionExists, SessionNotFound
 from limpet.model import Commit, FrozenDict, Head, Key, checkpoints_of
 from limpet.model.adopt import adopted
 from limpet.store.protocol import Committed, Exchange, Query, Standing, Store

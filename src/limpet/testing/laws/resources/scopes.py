@@ -9,17 +9,7 @@ import pytest
 from limpet.errors import OpPathUnknown, OpTypeMismatch, SessionConflict
 from limpet.model import Key, ScopeValue, ops
 from limpet.store.protocol import Store, scope_fields
-from limpet.testing.commits import (
-    add,
-    addition,
-    create,
-    creation,
-    draft,
-    key,
-    load,
-    log,
-    refused,
-)
+from limpet.testing.commits import add, addition, create, creation, draft, key, load, log, refused
 
 ADA1, ADA2 = key("1", user="ada"), key("2", user="ada")
 BOB1 = key("1", user="bob")

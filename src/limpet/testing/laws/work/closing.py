@@ -16,17 +16,7 @@ from limpet.errors import (
 )
 from limpet.model import Commit, Key, Lease, Prepared
 from limpet.store.leases import LeaseStore
-from limpet.testing.commits import (
-    add,
-    addition,
-    create,
-    creation,
-    draft,
-    key,
-    load,
-    log,
-    refused,
-)
+from limpet.testing.commits import add, addition, create, creation, draft, key, load, log, refused
 from limpet.testing.laws.log.facts import processed, timer
 from limpet.testing.leases import Age, claim, claimed, due, ids, is_held_back, renew
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.errors import (
-    SessionFenced,
-)
+from limpet.errors import SessionFenced
 from limpet.model import runnable_us
 from limpet.store.leases import LeaseStore
 from limpet.testing.commits import add, draft, key, load, picture, refused
