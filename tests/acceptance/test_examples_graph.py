@@ -79,6 +79,21 @@ def test_the_graph_of_the_first_page_runs_and_is_drawn_as_shown(tmp_path: Path) 
         assert said.count("hello") == turn
 
 
+def test_the_graph_of_a_killed_worker_pays_once(tmp_path: Path) -> None:
+    """The first worker dies while it pays: the second asks, and repeats no node before."""
+    done = run(str(ROOT / "examples/graph_worker.py"), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "did: reserve",
+        "approval pay/charge: 5 euros",
+        "killed: True, payments: 1",
+        "unknown_effect pay/charge",
+        "said: 5 euros: reserve, receipt 7",
+        "payments: 1",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_order_of_the_tutorial_dies_and_goes_on(tmp_path: Path) -> None:
     """Killed before it ships, it ships in the next process, and does nothing twice."""
     program = titled("docs/graph-tutorial.md", "order.py")

@@ -324,7 +324,7 @@ def trace_tree(trace: limpet.WakeTrace) -> TreeNode:
         if id in spans and id != root:
             parent = spans[id].parent
             below[parent if parent in spans else root].append((id, ""))
-        elif not event.type.startswith("span."):
+        elif not event.type.startswith("span.") and "graph" not in data:  # a node has a span
             of = data.get("span_id", "")
             line = f"{_after(event.at_us, trace)}  {event.type}"
             below[of if of in spans else root].append(("", line))

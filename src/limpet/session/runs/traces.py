@@ -206,6 +206,8 @@ def _spans(events: Iterable[Event]) -> tuple[Span, ...]:
         elif event.type == SPAN_COMPLETED and event.data["span_id"] in spans:
             span = spans[event.data["span_id"]]
             spans[span.id] = _ended(span, event)
+        elif event.type == STEP and "graph" in event.data:
+            continue  # the nodes that it records have spans of their own
         elif event.type == STEP or (event.type == "agent.message" and "stream" in event.data):
             spans[event.id] = _step(event)
         elif event.type == "agent.message" and event.id in replies:
