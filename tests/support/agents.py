@@ -10,6 +10,7 @@ from typing import Any
 
 import limpet
 from limpet.model.commit import Commit
+from limpet.runtime.run import QUIET_SECONDS
 from limpet.runtime.wake import DelayedCalls, Wake, harness_options
 from limpet.session.runs.runs import WakeOptions
 from limpet.store.memory import MemoryStore
@@ -61,18 +62,19 @@ class World:
         self.later(0.001)
         return await self.session.append("user.message", {"text": text}, actor="user:ada")
 
-    async def work(self, harness: Any, **how: Any) -> list[limpet.Woken]:
+    async def work(
+        self, harness: Any, *, quiet_seconds: float = QUIET_SECONDS, **how: Any
+    ) -> list[limpet.Woken]:
         """What a worker makes of everything that is due now."""
         done = []
+        options = harness_options(harness, WakeOptions(**how), quiet_seconds=quiet_seconds)
         for _ in range(50):
             leases = await self.lp.work.claim("w", lease_seconds=LEASE_SECONDS, app=APP, limit=10)
             if not leases:
                 await self.session.refresh()
                 return done
             for lease in leases:
-                done.append(
-                    await Wake(self.lp, lease, harness_options(harness, WakeOptions(**how))).run()
-                )
+                done.append(await Wake(self.lp, lease, options).run())
         raise AssertionError("there is always something due")
 
     async def die(self, harness: Any, at: int, *, recorded: bool, **how: Any) -> bool:

@@ -51,6 +51,9 @@ _Harness = Annotated[
     str, typer.Option("--harness", metavar="MODULE:NAME", help="The harness to run.")
 ]
 _Retries = Annotated[int, typer.Option(metavar="N", help="Before a turn becomes a dead letter.")]
+_Version = Annotated[
+    str | None, typer.Option("--version", metavar="TEXT", help="Of your code, for the record.")
+]
 _Setup = Annotated[
     str | None,
     typer.Option(
@@ -136,6 +139,7 @@ def work(
     ] = False,
     max_turns: Annotated[int | None, typer.Option(metavar="N", help="Exit after so many.")] = None,
     retries: _Retries = 5,
+    version: _Version = None,
     setup: _Setup = None,
 ) -> None:
     """Run the turns of agents until stopped.
@@ -158,6 +162,7 @@ def work(
                 idle_exit=stop_when_idle,
                 max_turns=max_turns,
                 retries=retries,
+                version=version,
                 progress=rates_shown,
                 failure=rates_shown.failed,
             )
@@ -177,6 +182,7 @@ def wake(
     *,
     harness: _Harness,
     retries: _Retries = 5,
+    version: _Version = None,
     setup: _Setup = None,
 ) -> CommandResult:
     """Run one turn of one session, and print its answer.
@@ -187,7 +193,7 @@ def wake(
     async def run() -> tuple[limpet.Woken, list[dict[str, Any]]]:
         async with store.opened() as lp:
             await _set_up(lp, declare)
-            woken: limpet.Woken = await lp.wake(key, to_run, retries=retries)
+            woken: limpet.Woken = await lp.wake(key, to_run, retries=retries, version=version)
             return woken, await _messages(lp, key, woken) if woken.ran else []
 
     with users_code():

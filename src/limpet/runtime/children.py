@@ -101,6 +101,7 @@ async def delegate(
     records = turn.records
     occurrence = records.occurrence("delegate", app)
     hashed = args_hash(message, title, tools, fields)
+    records.reach("child", app, occurrence)
     if (before := records.children.get((app, occurrence))) is not None:
         now = {"message": message, "title": title, "tools": tools, "fields": fields}
         hashes, values = (before.data["args_hash"], hashed), (None, now)

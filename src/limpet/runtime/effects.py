@@ -26,6 +26,7 @@ from limpet.errors import (
     Interrupted,
     InvalidInput,
     ToolDenied,
+    TurnMismatch,
     TurnMisused,
 )
 from limpet.model import EMPTY, Draft, Event, settle, unfit
@@ -156,7 +157,7 @@ class EffectCall:
 
     async def _run(self) -> Any:
         effect, turn = self._effect, self._turn
-        record = turn.records.reach(effect.place, effect.occurrence)
+        record = turn.records.reach_effect(effect.place, effect.occurrence)
         if record is None and effect.key is not None:
             record = await self._elsewhere()
         self._key = effect.key or identity(turn.id, "effect", effect.place, effect.occurrence)
@@ -281,8 +282,15 @@ class EffectCall:
         return shown
 
     async def _perform(self) -> Any:
-        """Perform it as a use of the tool of its name. Raises ToolDenied, ToolLocked."""
+        """Perform it as a use of the tool of its name. Raises ToolDenied, ToolLocked; TurnMismatch,
+        before anything is done, if an effect of an earlier run is not reached again: this one may
+        be the same under another name."""
         name, turn = self._effect.tool_name, self._turn
+        if (left := await turn.effects_reached()) is not None:
+            occurrence, record = left
+            why = f"was recorded, and this run makes the effect {name!r} without it"
+            now = dict(self._effect.args) if self._effect.record_args else None
+            raise TurnMismatch("the effect", record.name, occurrence, why, record.args, now)
         await self._use.check(name)
         if not self._use.is_exclusive(name):
             return await self._tried()

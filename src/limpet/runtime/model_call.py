@@ -132,6 +132,7 @@ class ModelCall:
     @property
     def recorded(self) -> Reply | None:
         """The reply that an earlier run has recorded."""
+        self._turn.records.reach("event", self.id)
         events = self._turn.records.events
         message = events.get(self.id)
         if message is None:

@@ -96,6 +96,7 @@ async def request(
     records = turn.records
     hashed = args_hash(input) if hashed is None else hashed
     id, replaced = records.newest.get(id, id), None
+    records.reach("request", id)
     before = records.asked.get(id)
     if before is not None:
         hashes = (before.data["input_hash"], hashed)

@@ -12,19 +12,22 @@ from __future__ import annotations
 import asyncio
 import dis
 import functools
+import gc
 import inspect
+import math
+import sys
 import traceback
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from limpet.errors import Interrupted, InvalidInput, StoreError, TurnMismatch, TurnMisused
 from limpet.model import Lease, described, unfit
 from limpet.model.limits import NAME_CHARS_MAX
-from limpet.runtime.turn_log import TurnLog, TurnRecords, identity
+from limpet.runtime.turn_log import EffectRecord, TurnLog, TurnRecords, identity
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
 from limpet.session.runs.setup import Permission
@@ -35,6 +38,8 @@ from limpet.store.clock import steady_ns
 Stopped: TypeAlias = Literal["paused", "interrupted", "lost", "stopped", "mismatch", "ended"]
 GRACE_SECONDS: Final = 10.0  # for a harness that was stopped to come to its end
 _PACKAGE: Final = Path(__file__).parents[1]
+_BELOW: Final = tuple([str(_PACKAGE / room) for room in ("session", "store")])
+QUIET_SECONDS: Final = 2.0  # without a call of a turn, after which its harness has no other to make
 _RENEW_TRIES: Final = 4
 _RENEW_PAUSE_SECONDS: Final = 0.05
 # How often the event loop goes round before a turn counts as blocked: a call that has just ended
@@ -44,6 +49,9 @@ _ROUNDS: Final = 8
 _inside: ContextVar[tuple[Pauses, str] | None] = ContextVar("limpet_call", default=None)
 # Whose part of a harness runs this code, such as a node of a graph, and its name.
 _part: ContextVar[tuple[TurnRun, str] | None] = ContextVar("limpet_part", default=None)
+
+
+_harness: ContextVar[object] = ContextVar("limpet_harness", default=None)
 
 
 def harness_of(given: Any) -> Callable[[Any], Awaitable[Any]]:
@@ -72,6 +80,7 @@ class Driver:
         self._over: asyncio.Future[None] | None = None  # for whoever waits for the end
         self._gave_up = False  # a run that was stopped takes too long
         self._is_over = False  # the harness returned or raised
+        self._mark = object()  # in the context of its tasks
         self.stopped: Stopped | None = None
         self.note: str | None = None
 
@@ -90,6 +99,14 @@ class Driver:
             raise asyncio.CancelledError(self.stopped)
         if self._is_over:
             raise TurnMisused("the turn is over. In the harness, await everything that it starts.")
+
+    def has_other_tasks(self) -> bool:
+        """True if the harness has tasks beside the one that calls this. What a session or a store
+        began for it makes no call of the turn."""
+        current = asyncio.current_task()
+        tasks = [task for task in asyncio.all_tasks() if task is not current]
+        mine = [task for task in tasks if _value_in(task, _harness) is self._mark]
+        return not all([_is_below(task) for task in mine])
 
     async def run(self, harness: Callable[[Any], Awaitable[Any]], turn: Any) -> Exception | None:
         """Run it to its end, or until it is stopped; the error it raised, if any."""
@@ -148,6 +165,7 @@ class Driver:
             self._over.set_result(None)
 
     async def _main(self, running: Awaitable[Any]) -> Any:
+        _harness.set(self._mark)  # tasks that it begins inherit this context
         # From here on it wakes who waits by itself: a callback would take a turn of the loop more.
         if (task := asyncio.current_task()) is not None:
             task.remove_done_callback(self._never_began)
@@ -248,6 +266,8 @@ class Pauses:
         self._stop = stop
         self._working = 0
         self._changes = 0
+        self._waiting = 0  # calls that wait for others to be made
+        self._watchers: list[asyncio.Future[None]] = []
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         self.blocked_on: dict[str, None] = {}
 
@@ -255,12 +275,29 @@ class Pauses:
     def working(self) -> Iterator[None]:
         """Count a call as working."""
         self._working += 1
-        self._changes += 1
+        self._changed()
         try:
             yield
         finally:
             self._working -= 1
+            self._changed()
             self._stop_if_blocked()
+
+    async def another_call(self, seconds: float) -> bool:
+        """Within a call: wait until another one begins, ends or blocks. False if that does not
+        happen for so many seconds, in which no other call is at work."""
+        watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watchers.append(watcher)
+        self._waiting += 1
+        try:
+            is_quiet = self._working <= self._waiting and seconds < math.inf
+            async with asyncio.timeout(seconds if is_quiet else None):
+                await watcher
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting -= 1
+        return True
 
     @asynccontextmanager
     async def one_by_one(self, key: tuple[str, str]) -> AsyncIterator[None]:
@@ -275,7 +312,7 @@ class Pauses:
             await lock.acquire()
         finally:
             self._working += 1
-            self._changes += 1
+            self._changed()
         try:
             yield
         finally:
@@ -304,12 +341,21 @@ class Pauses:
         """Wait for this, within a call. Ends by the end of the run only."""
         self.blocked_on[id] = None
         self._working -= 1
+        self._changed()
         self._stop_if_blocked()
         try:
             await asyncio.get_running_loop().create_future()
         finally:
             self._working += 1
         raise AssertionError("nobody sets the result")
+
+    def _changed(self) -> None:
+        """A call has begun, ended or blocked."""
+        self._changes += 1
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            if not watcher.done():
+                watcher.set_result(None)
 
     def _stop_if_blocked(self, rounds: int = _ROUNDS, changes: int | None = None) -> None:
         if self._working or not self.blocked_on or changes not in (None, self._changes):
@@ -335,6 +381,8 @@ class TurnRun:
         accepts: bool,
         permissions: Mapping[str, Permission],
         worker_permissions: Mapping[str, Permission],
+        version: str | None = None,
+        quiet_seconds: float = QUIET_SECONDS,
     ) -> None:
         self.log, self.records, self.driver, self.lease_guard = log, records, driver, lease_guard
         self.pauses = Pauses(lambda: driver.stop("paused"))
@@ -343,6 +391,8 @@ class TurnRun:
         self.accepts = accepts  # goes on although it takes another way than before
         self.permissions = permissions  # by tool, apart from what is bound
         self.worker_permissions = worker_permissions  # children keep to them, whoever runs them
+        self.version = version  # of the code that began the turn
+        self._quiet_seconds = quiet_seconds
 
     @property
     def now_us(self) -> int:
@@ -377,6 +427,20 @@ class TurnRun:
         digest = identity(name)
         return f"{whole[: NAME_CHARS_MAX - len(digest) - 1]}…{digest}"
 
+    async def effects_reached(self) -> tuple[int, EffectRecord] | None:
+        """Wait until this run has reached every effect that earlier runs of the turn recorded.
+
+        Returns one that it has not reached if the harness can do nothing else: it has no other
+        task, or for a while none of its tasks has made a call.
+        """
+        while not self.accepts and (left := self.records.effect_left()) is not None:
+            if not self.driver.has_other_tasks():
+                return left
+            if not await self.pauses.another_call(self._quiet_seconds):
+                return left
+            self.driver.check()
+        return None
+
     def check_same(
         self,
         what: str,
@@ -391,6 +455,22 @@ class TurnRun:
         if recorded != now and not self.accepts:
             why = f"was recorded with other arguments (hash {recorded[:8]}, now {now[:8]})"
             raise TurnMismatch(what, name, occurrence, why, *values)
+
+
+def _is_below(task: asyncio.Task[Any]) -> bool:
+    """True if it runs code of the layers below the runtime."""
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is not None and code.co_filename.startswith(_BELOW)
+
+
+def _value_in(task: asyncio.Task[Any], variable: ContextVar[Any]) -> Any:
+    """The value of a variable in the context of another task."""
+    if sys.version_info >= (3, 12):
+        context: Context | None = task.get_context()
+    else:  # the first context that a task refers to is its own; there is no other way to ask
+        found = [each for each in gc.get_referents(task) if isinstance(each, Context)]
+        context = found[0] if found else None
+    return None if context is None else context.get(variable)
 
 
 def traceback_of(error: BaseException) -> str:

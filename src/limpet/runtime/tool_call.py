@@ -65,7 +65,8 @@ class ToolUseCall:
     async def run(self) -> ToolResult:
         """Its result: recorded, or found now. Never raises what the tool raised."""
         call, turn = self._call, self._turn
-        turn.records.reach(call.id, 1)
+        turn.records.reach("effect", call.id, 1)
+        turn.records.reach("request", call.id)
         done = turn.records.events.get(self._result_id)
         if done is not None:
             return ToolResult(done.data["output"], done.data.get("is_error", False))

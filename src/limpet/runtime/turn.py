@@ -13,14 +13,14 @@ from functools import cached_property
 from typing import Any, Final
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
-from limpet.model import EMPTY, Draft, Event, Trace, described, ops as op, to_us, traced
+from limpet.model import EMPTY, Draft, Event, Trace, described, ops as op, to_us, traced, unfit
 from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.budgets import Budget, Share
 from limpet.model.facts.running.requests import ANSWERS
 from limpet.model.facts.running.runs import INTERRUPT, step_recorded, turn_in
 from limpet.model.facts.running.setup import usable_tools
 from limpet.model.facts.timers import Revisit, RevisitPriority, revisit_set
-from limpet.model.limits import REVISITS_PER_TURN_MAX
+from limpet.model.limits import NAME_CHARS_MAX, REVISITS_PER_TURN_MAX
 from limpet.runtime import children, requests
 from limpet.runtime.budget import Reservation, ReservedBlock
 from limpet.runtime.children import Child
@@ -30,7 +30,7 @@ from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import tool, tools_of
 from limpet.runtime.tool_call import ToolUseCall
-from limpet.runtime.turn_log import args_hash, identity, result_of
+from limpet.runtime.turn_log import CHANGED, args_hash, identity, result_of
 from limpet.session.conversing.context import Context, Count, Summarize, compile_context
 from limpet.session.conversing.conversation import TurnConversation
 from limpet.session.conversing.shapes import Shape, safe_name
@@ -74,6 +74,7 @@ class Turn:
         self._use = ToolUse(run.session, registry)
         self._offered: dict[str, Tool] = {}  # the tools of the last model call, by safe name
         self._offered_in: dict[str, dict[str, Tool]] = {}  # and of each, by its id
+        self._changes: dict[str, bool] = {}  # of the harness, decided in this run
 
     def __repr__(self) -> str:
         return f"<limpet.Turn {self.session.key} attempt {self.attempt}>"
@@ -87,6 +88,12 @@ class Turn:
     @property
     def state(self) -> Any:
         return self.session.state
+
+    @property
+    def version(self) -> str | None:
+        """The version of the worker that began this turn: `Worker(version=)`. A paused turn
+        keeps it, whichever version goes on with it."""
+        return self.run.version
 
     @property
     def agent_name(self) -> str:
@@ -123,6 +130,7 @@ class Turn:
         with self.run.working():
             name = self.run.named(name)
             occurrence, hashed = self.run.records.occurrence("step", name), args_hash(args, kwargs)
+            self.run.records.reach("step", name, occurrence)
             before = self.run.records.steps.get((name, occurrence))
             if before is not None:
                 hashes = (before.data["args_hash"], hashed)
@@ -353,6 +361,7 @@ class Turn:
                     self.run.check_same("the event", type, occurrence, hashes, (before.data, data))
             else:
                 before = self.run.records.events.get(id)
+            self.run.records.reach("event", id)
             if before is not None:
                 return before
             draft = Draft(
@@ -371,6 +380,27 @@ class Turn:
             (event,) = await self.run.log.write(traced(draft, trace))
             self.run.records.add(event)
             return event
+
+    def changed(self, name: str) -> bool:
+        """True if this turn takes the new way at a place where you changed the harness.
+
+        False in a turn that came past this place before the call of `changed` was there: let it
+        take the old way, for which it has records. The first call in a turn decides for all with
+        this name, and is recorded with whatever is recorded next.
+        """
+        with self.run.working("changed"):
+            records, step = self.run.records, f"{CHANGED}{name}"
+            if why := unfit(name, NAME_CHARS_MAX - len(CHANGED)):
+                raise InvalidInput(f"turn.changed takes a name, and it {why}.")
+            decided = records.steps.get((step, 1))
+            if decided is not None:
+                return bool(decided.data["result"])
+            if name not in self._changes:
+                is_new = self._changes[name] = not records.is_past
+                id = identity(self.id, "changed", name)
+                fact = step_recorded(id, step, 1, args_hash(), is_new, started_us=self.run.now_us)
+                self.run.log.queue(fact)
+            return self._changes[name]
 
     # --- what pauses it --------------------------------------------------------------------------
 
@@ -554,6 +584,8 @@ class TextStream:
     def recorded(self) -> str | None:
         """The whole text, if an earlier run has recorded it."""
         records = self._turn.records
+        records.reach("event", self.id)
+        records.reach("step", f"stream:{self._name}", self._occurrence)
         if (event := records.events.get(self.id)) is not None:
             return str(event.data["text"])
         step = records.steps.get((f"stream:{self._name}", self._occurrence))

@@ -68,6 +68,9 @@ from limpet.session.session import Session
 from limpet.session.writer import writer_of
 
 EffectState: TypeAlias = Literal["intended", "succeeded", "failed", "unknown"]
+# What a run may come by again.
+CallKind: TypeAlias = Literal["step", "effect", "child", "request", "event"]
+CHANGED: Final = "changed:"  # before the name of a change of the harness, which is kept as a step
 DIED: Final = "the worker stopped before the end of the run"
 _DIGITS: Final = 32
 _CAUSES_MAX: Final = 64  # of an error, looked through
@@ -75,6 +78,7 @@ _EFFECTS: Final = "effect."  # their events, and those of compensations
 _CALLS: Final = frozenset(
     (STEP, TOOL_USE, CUSTOM_TOOL_USE, *ANSWERS, CHILD_CREATED, CHILD_ENDED, ERROR)
 )
+_FAMILIES: Final = ("span.", "session.", "budget.", "state.", "checkpoint.", "document.")
 _TRIES: Final = 4
 _PAUSE_SECONDS: Final = 0.05
 # What every turn records, however little it does: made of plain values by their constructors.
@@ -244,8 +248,15 @@ class EffectRecord(msgspec.Struct):
     worker: str = ""  # which made it
 
 
+class CallMade(msgspec.Struct, frozen=True):
+    """A call that an earlier run of the turn has recorded."""
+
+    name: str
+    report: str = ""  # how it is reported if no later run makes it, unless that stops the turn
+
+
 class TurnRecords:
-    """The records of one turn, and which of its effects this run has reached."""
+    """The records of one turn, and which of the calls recorded before this run has reached."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.steps: dict[tuple[str, int], Event] = {}
@@ -260,10 +271,10 @@ class TurnRecords:
         self.ended: dict[str, Event] = {}
         self.reserved: dict[str, Literal["open", "settled", "cut"]] = {}  # blocks and calls, by id
         self._counts: dict[tuple[str, str], int] = {}
-        self._reached: set[tuple[str, int]] = set()
         self._raised: list[EffectFailed] = []
         for event in events:
             self.add(event)
+        self._left = self._calls_made()  # by earlier runs, and not reached by this one
 
     def occurrence(self, kind: str, name: str) -> int:
         """The number of this call among those of its kind and name in this run, from 1.
@@ -275,20 +286,61 @@ class TurnRecords:
         number = self._counts[kind, name] = self._counts.get((kind, name), 0) + 1
         return number
 
-    def reach(self, name: str, occurrence: int) -> EffectRecord | None:
-        """The record of an effect, which this run has reached."""
-        self._reached.add((name, occurrence))
-        return self.effects.get((name, occurrence))
+    def reach(self, kind: CallKind, *of: str | int) -> None:
+        """This run makes a call that may have been made before."""
+        self._left.pop((kind, *of), None)
 
-    def not_reached(self) -> tuple[str, int] | None:
-        """A recorded effect that this run has passed by."""
-        left = [of for of in self.effects if of not in self._reached]
-        return left[0] if left else None
+    def reach_effect(self, place: str, occurrence: int) -> EffectRecord | None:
+        """The record of an effect, which this run has reached."""
+        self.reach("effect", place, occurrence)
+        return self.effects.get((place, occurrence))
+
+    def effect_left(self) -> tuple[int, EffectRecord] | None:
+        """An effect of an earlier run that this one has not reached: its occurrence and record."""
+        for kind, *of in self._left:
+            if kind == "effect":
+                place, occurrence = of
+                return int(occurrence), self.effects[str(place), int(occurrence)]
+        return None
+
+    def calls_left(self) -> list[str]:
+        """Steps, streams and model calls of earlier runs that this one has not reached."""
+        return [made.report for made in self._left.values() if made.report]
+
+    @property
+    def is_past(self) -> bool:
+        """True if an earlier run came further than this one has come so far."""
+        return bool(self._left)
 
     def pass_over(self, is_done: Callable[[str], bool]) -> None:
-        """Count recorded effects as reached whose name, or id of a tool call, is that of a part of
+        """Count recorded calls as reached whose name, or id of a tool call, is that of a part of
         the harness which is done: this run leaves it out."""
-        self._reached |= {of for of in self.effects if is_done(of[0])}
+        self._left = {of: made for of, made in self._left.items() if not is_done(made.name)}
+
+    def _calls_made(self) -> dict[tuple[str | int, ...], CallMade]:
+        """The calls that are recorded."""
+        made: dict[tuple[str | int, ...], CallMade] = {}
+        for (name, occurrence), event in self.steps.items():
+            if not name.startswith(CHANGED) and "graph" not in event.data:
+                said = f"step {name!r} ({occurrence})"
+                made["step", name, occurrence] = CallMade(name.removeprefix("stream:"), said)
+        made |= {("effect", *of): CallMade(of[0]) for of in self.effects}
+        made |= {("child", *of): CallMade(of[0]) for of in self.children}
+        for id, event in self.asked.items():
+            if event.data["awaits"] in ("approval", "question"):
+                made["request", id] = CallMade(event.data["name"])
+        for event in self.asked.values():
+            made.pop(("request", event.data.get("replaces", "")), None)
+        for id, event in self.events.items():
+            if event.wake_id is None or "/" in id or event.type.startswith(_FAMILIES):
+                continue  # by somebody else, or part of another call
+            made["event", id] = CallMade(event.type)
+            if event.type == "agent.message" and "occurrence" in event.data:
+                kind, member = ("stream",) * 2 if "stream" in event.data else ("model call", "call")
+                name = str(event.data.get(member))
+                said = f"{kind} {name!r} ({event.data['occurrence']})"
+                made["event", id] = CallMade(name, said)
+        return made
 
     def failure(self, name: str, occurrence: int, error: str) -> EffectFailed:
         """The error of an effect of this turn, to be raised in the harness."""

@@ -46,6 +46,7 @@ from limpet.model import (
     Texts,
     described,
     due_for,
+    unfit,
 )
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.running import budgets, endings, requests, runs
@@ -53,12 +54,19 @@ from limpet.model.facts.running.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_U
 from limpet.model.facts.running.runs import FAILED, STEP, SUCCEEDED
 from limpet.model.facts.running.setup import degraded_in
 from limpet.model.facts.timers import Revisit, revisits_of, timers_taken
-from limpet.model.limits import PAGE_MAX, TURN_INPUTS_MAX
+from limpet.model.limits import NAME_CHARS_MAX, PAGE_MAX, TURN_INPUTS_MAX
 from limpet.runtime.agent import Agent
 from limpet.runtime.children import ChildEnd, commit_last, interrupt_all
 from limpet.runtime.compensation import EndedWake
 from limpet.runtime.requests import decision_in, show_value
-from limpet.runtime.run import Driver, LeaseGuard, TurnRun, harness_of, traceback_of
+from limpet.runtime.run import (
+    QUIET_SECONDS,
+    Driver,
+    LeaseGuard,
+    TurnRun,
+    harness_of,
+    traceback_of,
+)
 from limpet.runtime.turn import Turn
 from limpet.runtime.turn_log import (
     DIED,
@@ -94,9 +102,12 @@ class HarnessOptions(WakeOptions, frozen=True, kw_only=True):
     """The options of wakes, checked, with the function that runs their turns."""
 
     harness: Callable[[Turn], Awaitable[Any]]
+    quiet_seconds: float = QUIET_SECONDS
 
 
-def harness_options(harness: Harness, options: WakeOptions = _DEFAULT) -> HarnessOptions:
+def harness_options(
+    harness: Harness, options: WakeOptions = _DEFAULT, *, quiet_seconds: float = QUIET_SECONDS
+) -> HarnessOptions:
     """Check a harness and how it is run. Raises InvalidInput."""
     function = harness_of(harness)
     if type(options.retries) is not int or options.retries < 0:
@@ -105,8 +116,12 @@ def harness_options(harness: Harness, options: WakeOptions = _DEFAULT) -> Harnes
         raise InvalidInput(
             f"on_mismatch is 'ask' or 'accept', not {described(options.on_mismatch)}."
         )
+    if options.version is not None and (why := unfit(options.version, NAME_CHARS_MAX)):
+        raise InvalidInput(f"the version of a worker {why}.")
     return HarnessOptions(
         harness=function,
+        quiet_seconds=quiet_seconds,
+        version=options.version,
         retries=options.retries,
         on_mismatch=options.on_mismatch,
         permissions=check_permissions(options.permissions),
@@ -284,6 +299,8 @@ class Wake:
             accepts=self._options.on_mismatch == "accept",
             permissions=permissions,
             worker_permissions=self._options.permissions,
+            version=start.version if start.attempt > 1 else self._options.version,
+            quiet_seconds=self._options.quiet_seconds,
         )
         said = None if start.redirect is None else start.redirect.data
         note = None if said is None else said["note"]
@@ -344,6 +361,7 @@ class Wake:
             fence=lease.fence,
             answers=start.control,
             redirect=None if start.redirect is None else start.redirect.seq,
+            version=self._options.version,
             name="wake" if start.has_turn else "settle",
         )
 
@@ -423,9 +441,10 @@ class Wake:
                 "requires_action", "blocked", blocked_on=tuple(turn.run.pauses.blocked_on)
             )
         if error is None:
-            return WakeEnd("end_turn", "success", drafts=list(turn.revisits_set))
-        if isinstance(error, TurnMismatch):
-            return self._mismatched(start, error)
+            skipped = _skipped_calls(turn)
+            return WakeEnd("end_turn", "success", drafts=[*skipped, *turn.revisits_set])
+        if (mismatch := _mismatch_in(error)) is not None:
+            return self._mismatched(start, mismatch)
         if isinstance(error, BudgetReached):
             return self._short(start, error)
         if (refusal := _refusal(error)) is not None:
@@ -558,6 +577,7 @@ class WakeStart(msgspec.Struct):
     died: bool = False  # the run before this one did, and had not got on
     is_eager: bool = False  # record the beginning before the harness runs
     has_turn: bool = True  # False: an interrupt is all there was
+    version: str | None = None  # of the worker that began the turn
     by_default: bool = False  # requests are answered by their deadlines, if nobody was faster
 
 
@@ -705,6 +725,7 @@ async def _continued_turn(
         timers=timers,
         redirect=redirect,
         records=records,
+        version=turn.get("version"),
     )
 
 
@@ -908,10 +929,27 @@ async def _heartbeat(lp: Limpet, one: Wake) -> None:
 
 def _skipped_effect(turn: Turn) -> TurnMismatch | None:
     """The error for a recorded effect that this run did not reach."""
-    left = turn.run.records.not_reached()
+    left = turn.run.records.effect_left()
     if left is None:
         return None
-    return TurnMismatch("the effect", *left, "was recorded, and this run ended without it")
+    occurrence, record = left
+    why = "was recorded, and this run ended without it"
+    return TurnMismatch("the effect", record.name, occurrence, why, record.args)
+
+
+def _skipped_calls(turn: Turn) -> list[Draft]:
+    """The report of steps and model calls that earlier runs recorded and this one did not make."""
+    if not (left := turn.run.records.calls_left()):
+        return []
+    why = f"the turn ended without calls that it had recorded: {', '.join(left)}"
+    return [runs.failed("turn.skipped", why, turn.attempt, counts=False)]
+
+
+def _mismatch_in(error: BaseException) -> TurnMismatch | None:
+    """A mismatch, also if one of several tasks met it."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((m for each in error.exceptions if (m := _mismatch_in(each))), None)
+    return error if isinstance(error, TurnMismatch) else None
 
 
 def _refusal(error: BaseException) -> ToolDenied | EffectUnknown | None:

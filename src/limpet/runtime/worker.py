@@ -75,6 +75,7 @@ class Worker:
         max_turns: int | None = None,
         retries: int = RETRIES,
         on_mismatch: OnMismatch = "ask",
+        version: str | None = None,
         permissions: Mapping[str, Permission] | None = None,
         agent: str | None = None,
         state_type: type[Any] | None = None,
@@ -100,6 +101,7 @@ class Worker:
         options = WakeOptions(
             retries=retries,
             on_mismatch=on_mismatch,
+            version=version,
             permissions={} if permissions is None else permissions,
             agent=agent,
             state_type=state_type,

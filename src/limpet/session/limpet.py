@@ -869,6 +869,7 @@ class Limpet:
         lease_seconds: float = 30,
         retries: int = RETRIES,
         on_mismatch: OnMismatch = "ask",
+        version: str | None = None,
         permissions: Mapping[str, Permission] = _NONE,
         agent: str | None = None,
         state_type: type[Any] | None = None,
@@ -884,6 +885,7 @@ class Limpet:
         options = WakeOptions(
             retries=retries,
             on_mismatch=on_mismatch,
+            version=version,
             permissions=permissions,
             agent=agent,
             state_type=state_type,

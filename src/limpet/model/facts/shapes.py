@@ -193,6 +193,7 @@ class _WakeStarted(Struct):
     inputs: list[Count]
     timers: list[TimerName]
     redirect: Count | UnsetType = UNSET
+    version: Name | UnsetType = UNSET
 
 
 class _FinishStarted(Struct):

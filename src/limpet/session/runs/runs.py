@@ -48,6 +48,7 @@ class WakeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     retries: int = RETRIES
     on_mismatch: OnMismatch = "ask"
+    version: str | None = None
     permissions: Mapping[str, Permission] = {}
     agent: str | None = None
     state_type: type[Any] | None = None

@@ -106,12 +106,14 @@ def wake_started(
     fence: int,
     answers: Iterable[int] = (),
     redirect: int | None = None,
+    version: str | None = None,
     name: WakeName = "wake",
 ) -> Fact:
     """A wake began: one run of a harness within a turn, whose inputs the first one fixes.
 
     It is also the record of its activation: why it was woken, when it was claimed, and by whom. A
-    turn that an interrupt began names it as its `redirect`.
+    turn that an interrupt began names it as its `redirect`. `version` is that of the worker's code;
+    a turn keeps the one that it began with.
     """
     data = {
         "span_id": wake_id,
@@ -130,6 +132,8 @@ def wake_started(
         data["answers"] = seqs
     if redirect is not None:
         data["redirect"] = redirect
+    if version is not None:
+        data["version"] = version
     return Fact(type=SPAN_STARTED, data=data, wake_id=wake_id, invocation_id=turn)
 
 
@@ -248,7 +252,7 @@ def run_in(facts: Facts) -> FrozenDict:
 
 def turn_in(facts: Facts) -> FrozenDict | None:
     """The turn that is under way: id, from, inputs, timers, attempt, span, since_us; redirect, if
-    an interrupt began it."""
+    an interrupt began it; version, if the worker that began it has one."""
     found: FrozenDict | None = run_in(facts).get("turn")
     return found
 
@@ -347,6 +351,9 @@ def fold_started(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     }
     if "redirect" in data:
         turn["redirect"] = data["redirect"]
+    version = before.get("version") if before and goes_on else data.get("version")
+    if version is not None:
+        turn["version"] = version
     return _run(facts, turn=FrozenDict(turn), **_BEGUN)
 
 
