@@ -250,6 +250,57 @@ async def test_wrong_arguments_are_refused(lp: limpet.Limpet, wrong: dict[str, A
         await s.context(**wrong)
 
 
+# --- what a provider wants back -------------------------------------------------------------------
+
+THINKING = {"type": "thinking", "thinking": "hm", "signature": "s"}
+REASONING = {"type": "reasoning", "id": "rs_1", "summary": []}
+
+
+def thought(shape: str, *items: Any, text: str = "") -> tuple[str, dict[str, Any]]:
+    return "agent.message", {"text": text, "native": {"shape": shape, "items": [*items]}}
+
+
+async def test_signed_thoughts_go_back_to_their_provider_only(lp: limpet.Limpet) -> None:
+    """Thinking first in the model's turn, reasoning before its call, a signature beside its call;
+    in the other forms nothing of it is seen."""
+    for shape, item in (("anthropic", THINKING), ("openai-responses", REASONING)):
+        s = await told(
+            lp,
+            ("user.message", {"text": "hi"}),
+            ("agent.message", {"text": "one moment"}),
+            thought(shape, item),
+            ("agent.tool_use", {**ASK, "signature": "c2lnbmVk"}),
+        )
+        contexts = await valid(s)
+        for other in {*SHAPES} - {shape}:
+            assert item["type"] not in str(contexts[other].messages)
+        signed = [p.get("thoughtSignature") for p in contexts["gemini"].messages[1]["parts"]]
+        assert signed == [None, "c2lnbmVk"]
+        messages = contexts[shape].messages
+        if shape == "anthropic":
+            kinds = [block["type"] for block in messages[1]["content"]]
+            assert (kinds, messages[1]["content"][0]) == (["thinking", "text", "tool_use"], item)
+        else:
+            kinds = [each.get("type", each.get("role")) for each in messages[1:4]]
+            assert (kinds, messages[2]) == (["assistant", "reasoning", "function_call"], item)
+        assert "c2lnbmVk" not in str([contexts[n].messages for n in SHAPES if n != "gemini"])
+
+
+async def test_a_message_with_thoughts_only_is_not_shown(lp: limpet.Limpet) -> None:
+    """No API takes thoughts without what came of them; what is not theirs is left out."""
+    s = await told(
+        lp,
+        ("user.message", {"text": "hi"}),
+        thought("anthropic", THINKING),
+        thought("openai-responses", REASONING),
+        ("user.message", {"text": "and?"}),
+        thought("anthropic", {"type": "text", "text": "x"}, 5, text="so"),
+        ("agent.message", {"text": "x", "native": "y"}),
+    )
+    assert [m.role for m in await s.messages()] == ["user", "user", "assistant", "assistant"]
+    await valid(s)
+
+
 # --- any log at all -----------------------------------------------------------------------------
 
 TEXTS = ("", " ", "hi", "two words ", "é\n", "x" * 50)
@@ -278,6 +329,13 @@ def any_event(rng: random.Random) -> tuple[str, Any]:
         parts = [rng.choice(TEXTS), {"type": "text", "text": rng.choice(TEXTS)}]
         parts += [{"type": "image", "url": "https://x"}, {"type": "tool_use", "id": 1}, 5]
         data["content"] = rng.sample(parts, rng.randrange(6))
+    if "tool" in type and rng.random() < 0.3:
+        data["awaits"] = rng.choice(["approval", "question", "unknown_effect", "mismatch", 3])
+    if "tool_use" in type and rng.random() < 0.2:
+        data["signature"] = rng.choice(["c2lnbmVk", "", 5])
+    if type == "agent.message" and rng.random() < 0.3:
+        items = [rng.choice([THINKING, REASONING, {"type": "text"}, 5]) for _ in range(2)]
+        data["native"] = rng.choice([{"shape": rng.choice(SHAPES), "items": items}, {}, 7])
     if rng.random() < 0.05:
         data["pinned"] = True
     return type, None if rng.random() < 0.03 else data
@@ -285,10 +343,18 @@ def any_event(rng: random.Random) -> tuple[str, Any]:
 
 def any_log(rng: random.Random) -> list[limpet.Event]:
     """Events in any order, as interleaved writers, crashes and interrupts leave them."""
-    found = []
+    found, turn = [], None
     for seq in range(1, rng.randrange(2, 30)):
         type, data = any_event(rng)
-        found.append(limpet.Event(seq, f"id-{seq}", type, "a", seq, data))
+        if rng.random() < 0.1:
+            type, data = "session.rewound", {"at": rng.randrange(seq), "messages": True}
+        elif rng.random() < 0.1:
+            turn, inputs = f"t{seq}", rng.sample(range(1, 30), 2)
+            type, data = "span.started", {"kind": "wake", "turn": turn, "inputs": inputs}
+        more = {"processed": rng.choice([None, 0, 5])} if type.startswith("user.") else {}
+        of = turn if type.startswith("agent.") and rng.random() < 0.7 else None
+        event = limpet.Event(seq, f"id-{seq}", type, "a", seq, data, invocation_id=of, **more)
+        found.append(event)
     return found
 
 

@@ -31,7 +31,7 @@ from limpet.runtime.effects import Effect, EffectCall, OnUnknown, idempotency_ke
 from limpet.runtime.model_call import ToolCall, ToolResult
 from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import KEY, arguments_of, parameters_of
-from limpet.runtime.turn_log import args_hash
+from limpet.runtime.turn_log import args_hash, identity
 from limpet.session.life.tools import Tool, ToolUse
 from limpet.session.runs.setup import Permission
 
@@ -111,8 +111,15 @@ class ToolUseCall:
         return f"The user did not allow this call. {note}" if note else "The user did not allow it."
 
     async def _asked_client(self, input: Mapping[str, Any]) -> ToolResult:
-        name = self._call.name
-        _, data = await requests.request(self._turn, self._call.id, "question", name, input)
+        """The client's answer. If a person was asked first, the call's id names that request."""
+        turn, id, name = self._turn, self._call.id, self._call.name
+        was_approved = (
+            id in turn.records.asked and turn.records.asked[id].data["awaits"] == "approval"
+        )
+        asked = identity(id, "client") if was_approved else id
+        asked, data = await requests.request(turn, asked, "question", name, input)
+        if was_approved:
+            requests.queue_result(turn, asked, data, output=data.get("output"))
         return await self._answered(data.get("output"), is_error=data.get("is_error") is True)
 
     async def _stepped(self, tool: Tool, input: Mapping[str, Any]) -> ToolResult:

@@ -124,6 +124,23 @@ async def test_a_tool_of_the_client_is_one_call_with_one_result(world: World) ->
     assert types.count("user.custom_tool_result") == types.count("agent.tool_result") == 1
 
 
+async def test_a_tool_of_the_client_that_needs_an_approval_is_one_call(world: World) -> None:
+    """First a person allows it, then the client answers; the model reads the client's output."""
+    pick = limpet.Tool("pick", "1.0.0", {"type": "object"}, permission="always_ask")
+    said = iter([use("pick"), Reply("Red, then.")])
+    agent = Agent(lambda request: next(said), [pick])
+    s = await world.begin("Which?")
+    await world.work(agent)
+    (request,) = s.blocked_on
+    await s.confirm(request.id, allow=True, actor="user:ada")
+    await world.work(agent)
+    (request,) = s.blocked_on
+    assert (request.kind, request.name) == ("question", "pick")
+    await s.answer(request.id, "red", actor="user:ada")
+    await world.work(agent)
+    assert (await shown(s))[1:] == ["call pick", "result red", "assistant: Red, then."]
+
+
 async def test_calls_that_the_harness_ignores_have_results(world: World) -> None:
     """A turn that ends without running a tool records that: one result for each call."""
 
