@@ -161,7 +161,7 @@ class ScopeNameReader:
         try:
             raw = unpack_scope(self._codec, self._key, row)
             self.size += len(raw)
-            self.value = scope_after(self._key, self.value, row, raw)
+            self.value = scope_after(self._key, self.value, row.version, row.form, raw)
         except UNREADABLE as error:
             self.value, self.since_base = unreadable_scope(self.value, row.version, error), -1
             return self.value
@@ -186,12 +186,14 @@ def unpack_scope(codec: Codec, key: ScopeKey, row: ScopeRow) -> bytes:
     return codec.unpack(row.flags, row.body, row.crc, lambda: place, bound=True)
 
 
-def scope_after(key: ScopeKey, before: ScopeValue | None, row: ScopeRow, raw: bytes) -> ScopeValue:
-    """The value that a row makes of the one before it. Raises UNREADABLE."""
-    if row.form == bodies.DELETED:
-        return ScopeValue(row.version, None, True)
-    if row.form == bodies.WHOLE:
-        return ScopeValue(row.version, freeze(msgspec.json.decode(raw)))
+def scope_after(
+    key: ScopeKey, before: ScopeValue | None, version: int, form: int, raw: bytes
+) -> ScopeValue:
+    """The value that the body of a row makes of the one before it. Raises UNREADABLE."""
+    if form == bodies.DELETED:
+        return ScopeValue(version, None, True)
+    if form == bodies.WHOLE:
+        return ScopeValue(version, freeze(msgspec.json.decode(raw)))
     return scope_next(key, before, bodies.scope_op_from(raw))
 
 

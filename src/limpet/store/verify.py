@@ -254,4 +254,4 @@ class NameVerifier:
             assert row.base < row.version, "it has no base"
         else:
             assert row.base == row.version, "it needs no base and names one"
-        return scope_after(key, before, row, raw)
+        return scope_after(key, before, row.version, row.form, raw)

@@ -49,7 +49,6 @@ from limpet.store.sql_rows import (
     scope_after,
     snapshot_in,
     start_fold,
-    unpack_scope,
     unreadable_scope,
 )
 from limpet.store.sqlite import rows
@@ -491,11 +490,13 @@ class ScopeReader:
 
     def after(self, key: ScopeKey, before: ScopeValue | None, row: tuple[Any, ...]) -> ScopeValue:
         """The value after one more row of a name. One that cannot be read has `damage` set."""
-        made = _scope_row(row)
+        version, base, form, flags, body, crc, uid, seq = row
         try:
-            return scope_after(key, before, made, unpack_scope(self._codec, key, made))
+            place = bodies.scope_place(key, version, base, form, rows.unpack_id(uid), seq)
+            raw = self._codec.unpack(flags, body, crc, lambda: place, bound=True)
+            return scope_after(key, before, version, form, raw)
         except UNREADABLE as error:
-            return unreadable_scope(before, made.version, error)
+            return unreadable_scope(before, version, error)
 
     def _all(self, sql: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         return self._conn.execute(sql, args).fetchall()
