@@ -30,9 +30,7 @@ _MODULES: Final = (schema, connect, backup, verify, doctor)
 
 def release(patch: pytest.MonkeyPatch, sql: str = _SQL) -> None:
     """From now on this process is the later release."""
-    ours = schema.script
-    scripts = {f"{LATER:04}": sql}
-    patch.setattr(schema, "script", lambda name: scripts.get(name) or ours(name))
+    patch.setattr(schema, "SCRIPTS", {**schema.SCRIPTS, f"{LATER:04}": sql})
     for module in _MODULES:
         patch.setattr(module, "SCHEMA", LATER)
     verify._definitions.cache_clear()

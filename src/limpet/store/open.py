@@ -89,10 +89,14 @@ async def backup_store(
     """
     refuse_uncopied(url)
     await refuse_missing(url)
-    backend = BACKENDS.get(scheme_of(url))
-    if backend is None:
+    if BACKENDS.get(scheme_of(url)) is None:
         raise _unknown(url)
-    return await backend.backup(url, target, verify=verify, progress=progress, checking=checking)
+    from limpet.store.sqlite.file.backup import back_up_file
+
+    path = sqlite_path(url)
+    copy = partial(back_up_file, path, target, sync=_sync(url))
+    with _of_system(path, "read"):
+        return await in_thread(lambda: copy(verify=verify, progress=progress, checking=checking))
 
 
 def restore_store(
@@ -108,14 +112,19 @@ def restore_store(
     backend = _by_prefix(url)
     if backend is None:
         raise not_a_file(url)
-    return backend.restore(
-        Path(backup),
-        url,
-        replace=replace,
-        damaged=damaged,
-        progress=progress,
-        checking=checking,
-    )
+    backend.refuse_restore(url)
+    from limpet.store.sqlite.file.backup import restore
+
+    path = sqlite_path(url)
+    with _of_system(path, "change"):
+        return restore(
+            Path(backup),
+            path,
+            replace=replace,
+            damaged=damaged,
+            progress=progress,
+            checking=checking,
+        )
 
 
 def refuse_uncopied(url: str) -> None:
@@ -154,35 +163,6 @@ _MARKS: Final = frozenset("?#%[]\\")  # with a meaning of their own in some URL
 _FILES: Final = "Use sqlite:///relative.db or sqlite:////absolute.db"
 
 
-class Backup(Protocol):
-    """Copies the store that a URL names to a file."""
-
-    async def __call__(
-        self,
-        url: str,
-        target: Path,
-        *,
-        verify: bool,
-        progress: Progress | None,
-        checking: Progress | None,
-    ) -> Report | None: ...
-
-
-class Restore(Protocol):
-    """Puts a backup file in the place of the store that a URL names."""
-
-    def __call__(
-        self,
-        backup: Path,
-        url: str,
-        *,
-        replace: bool,
-        damaged: bool,
-        progress: Progress | None,
-        checking: Progress | None,
-    ) -> Restored: ...
-
-
 class Open(Protocol):
     """Opens a store, and makes it if it is not there."""
 
@@ -197,9 +177,9 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     open: Open  # creates what is missing
     look: Callable[[str], Awaitable[Store]]  # reads what is there and changes nothing
     refuse_missing: Callable[[str], Awaitable[None]]  # raises StoreUnopened
-    refuse_backup: Callable[[str], None]  # raises BackupRefused where there is no file to copy
-    backup: Backup
-    restore: Restore
+    # Only a file is copied and restored.
+    refuse_backup: Callable[[str], object]  # raises BackupRefused where there is none
+    refuse_restore: Callable[[str], object]  # raises InvalidURL or BackupRefused
     has_connections: bool = False  # whether it takes a number of connections
 
 
@@ -263,11 +243,7 @@ def _refuse_memory_backup(url: str) -> None:
     raise BackupRefused(url, _IN_MEMORY)
 
 
-async def _backup_memory(url: str, target: Path, **_: object) -> Report | None:
-    raise BackupRefused(url, _IN_MEMORY)
-
-
-def _restore_memory(backup: Path, url: str, **_: object) -> Restored:
+def _refuse_memory_restore(url: str) -> None:
     raise not_a_file(url)
 
 
@@ -304,51 +280,6 @@ async def _refuse_no_file(url: str) -> None:
     if not size and path.is_file():
         reason = "the file is empty, and nothing is made of it here; restore a backup"
         raise StoreUnopened(str(path), reason)
-
-
-def _refuse_no_backup(url: str) -> None:
-    """A file can always be copied."""
-    scheme_of(url)
-
-
-async def _backup_sqlite(
-    url: str,
-    target: Path,
-    *,
-    verify: bool,
-    progress: Progress | None,
-    checking: Progress | None,
-) -> Report | None:
-    from limpet.store.sqlite.file.backup import back_up_file
-
-    path = sqlite_path(url)
-    copy = partial(back_up_file, path, target, sync=_sync(url))
-    with _of_system(path, "read"):
-        return await in_thread(lambda: copy(verify=verify, progress=progress, checking=checking))
-
-
-def _restore_sqlite(
-    backup: Path,
-    url: str,
-    *,
-    replace: bool,
-    damaged: bool,
-    progress: Progress | None,
-    checking: Progress | None,
-) -> Restored:
-    from limpet.store.sqlite.file.backup import restore
-
-    scheme_of(url)  # refuses what is malformed
-    path = sqlite_path(url)
-    with _of_system(path, "change"):
-        return restore(
-            backup,
-            path,
-            replace=replace,
-            damaged=damaged,
-            progress=progress,
-            checking=checking,
-        )
 
 
 @contextmanager
@@ -438,11 +369,7 @@ def _refuse_server(_: str) -> None:
     raise BackupRefused("PostgreSQL", _POSTGRES_TOOLS)
 
 
-async def _backup_postgres(url: str, target: Path, **_: object) -> Report | None:
-    raise BackupRefused("PostgreSQL", _POSTGRES_TOOLS)
-
-
-def _restore_postgres(backup: Path, url: str, **_: object) -> Restored:
+def _refuse_server_restore(_: str) -> None:
     raise BackupRefused("PostgreSQL", _NOT_TO_POSTGRES)
 
 
@@ -453,24 +380,21 @@ MEMORY: Final = Backend(
     look=_open_memory,
     refuse_missing=_always_there,
     refuse_backup=_refuse_memory_backup,
-    backup=_backup_memory,
-    restore=_restore_memory,
+    refuse_restore=_refuse_memory_restore,
 )
 SQLITE: Final = Backend(
     open=_open_sqlite,
     look=_look_sqlite,
     refuse_missing=_refuse_no_file,
-    refuse_backup=_refuse_no_backup,
-    backup=_backup_sqlite,
-    restore=_restore_sqlite,
+    refuse_backup=scheme_of,  # refuses what is malformed
+    refuse_restore=scheme_of,
 )
 POSTGRESQL: Final = Backend(
     open=_open_postgres,
     look=_look_postgres,
     refuse_missing=_refuse_no_schema,
     refuse_backup=_refuse_server,
-    backup=_backup_postgres,
-    restore=_restore_postgres,
+    refuse_restore=_refuse_server_restore,
     has_connections=True,
 )
 BACKENDS: Final = {
