@@ -56,7 +56,7 @@ from limpet.session.arguments import (
 from limpet.session.commit import CommitBuilder
 from limpet.session.creation import Begin, creation, is_plain, set_up
 from limpet.session.documents import Document, Documents
-from limpet.session.following.watch import entries, feed_of
+from limpet.session.following.follow import feed_of, watch_feed
 from limpet.session.history.checkpoints import journal_with_checkpoints
 from limpet.session.journal import Journal
 from limpet.session.life.policy import Function, Lifecycles, Transition
@@ -827,7 +827,7 @@ class Limpet:
                 f"the session {one} does not belong to the app {app!r}. Pass its own app, "
                 "or the key alone."
             )
-        return entries(self._journal.hub, feed, app=app, key=one, after=check_position(after))
+        return watch_feed(self._journal.hub, feed, app=app, key=one, after=check_position(after))
 
     async def position(self) -> str:
         """The end of the feed now: lp.watch(after=…) gives all that is recorded from here on.

@@ -8,11 +8,12 @@ test compares the names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from limpet.errors import StoreClosed
+from limpet.model import Commit, Key, ScopeValue
 from limpet.session.app import App
 from limpet.session.blobs import SessionBlobs
 from limpet.session.commit import CommitBuilder
@@ -20,8 +21,9 @@ from limpet.session.documents import Documents
 from limpet.session.history.history import SessionHistory
 from limpet.session.life.lifecycle import SessionLifecycle, SessionTools
 from limpet.session.life.memory import Layer, Memory, WorkingMemory
-from limpet.session.limpet import Limpet
+from limpet.session.limpet import Limpet, journal_of
 from limpet.session.maintenance import StoreMaintenance
+from limpet.session.move.adopter import Adopter, Newest
 from limpet.session.policies import StorePolicies
 from limpet.session.runs.buffers import Buffer
 from limpet.session.runs.outcomes import SessionOutcome
@@ -39,7 +41,8 @@ from limpet.session.sync.facade import (
 )
 from limpet.session.sync.loop import Loop
 from limpet.session.work import StoreWork
-from limpet.store.protocol import Checked, Seal
+from limpet.store.blobs import Blob
+from limpet.store.protocol import Checked, Committed, Owner, Seal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -524,6 +527,37 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     def _lent(self) -> Any:
         """What receives a copy. It works on this object's own loop: a store belongs to the loop
         that opened it."""
-        from limpet.session.sync.across import Across
 
         return Across(self._of, self._loop)
+
+
+class Across(Adopter):
+    """An Adopter whose every call is handed to the loop of its store."""
+
+    def __init__(self, of: Limpet, loop: Loop) -> None:
+        super().__init__(journal_of(of))
+        self.of, self._loop = of, loop
+
+    async def is_empty(self) -> bool:
+        return await self._loop.await_(super().is_empty())
+
+    async def newest(self, key: Key) -> Newest:
+        return await self._loop.await_(super().newest(key))
+
+    async def check_prefix(self, key: Key, seq: int, link: bytes) -> None:
+        await self._loop.await_(super().check_prefix(key, seq, link))
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        return await self._loop.await_(super().commit(commits))
+
+    async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
+        return await self._loop.await_(super().names_of(app, user))
+
+    async def has_blob(self, key: Key, hash: str) -> bool:
+        return await self._loop.await_(super().has_blob(key, hash))
+
+    async def put_chunk(self, key: Key, upload: str, blob: Blob, number: int, data: bytes) -> str:
+        return await self._loop.await_(super().put_chunk(key, upload, blob, number, data))
+
+    async def write_names(self, owner: Owner, values: Mapping[str, Any]) -> None:
+        await self._loop.await_(super().write_names(owner, values))
