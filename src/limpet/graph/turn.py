@@ -30,7 +30,7 @@ from limpet.errors import (
 from limpet.graph.checkpoint import CheckpointRecord
 from limpet.graph.context import CURRENT, Suspended
 from limpet.graph.engine.compiled import CompiledGraph, InvokeArguments, RunReport, invoke
-from limpet.graph.engine.turn_checkpoints import NodeRun, TurnCheckpoints
+from limpet.graph.engine.turn_checkpoints import INITIAL, NodeRun, TurnCheckpoints
 from limpet.graph.state import State
 from limpet.model import described
 from limpet.runtime.effects import OnUnknown, call as call_function
@@ -127,7 +127,7 @@ class GraphHarness(Generic[S]):
         initial: Any = None
         payload: Any = None
         if record is None and self._initial is not None:
-            with turn.run.part("@initial"):
+            with turn.run.part(INITIAL):
                 initial = await call_function(self._initial, turn)
         elif record is not None and record.status == "suspended":
             payload = await _signal(turn, checkpoints, record, refused)

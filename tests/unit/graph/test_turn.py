@@ -488,3 +488,80 @@ def test_as_harness_takes_a_graph_without_a_session_store() -> None:
     builder.with_session_store(lg.InMemorySessionStore(), session_state=Work)
     with pytest.raises(InvalidInput, match="with_session_store"):
         lg.as_harness(builder.compile())
+
+
+async def test_an_interrupt_ends_the_turn_through_every_layer() -> None:
+    """Middleware that retries or isolates failures, and a fan-out that collects them, let it by."""
+    async with a_world() as world:
+        ran: list[str] = []
+
+        async def wait(state: Item) -> dict[str, Any]:
+            ran.append("wait")
+            await world.session.interrupt("stop it", actor="user:ada")
+            await lg.step("never", str)
+            await lg.step("nor this", str)
+            return {}
+
+        retry = RetryMiddleware(backoff=lambda attempt: 0, classifier=lambda error, state: True)
+        builder = GraphBuilder(Order).add_fan_out_node(
+            "each",
+            subgraph=GraphBuilder(Item)
+            .add_node("wait", wait, middleware=[retry])
+            .add_edge("wait", END)
+            .set_entry("wait")
+            .compile(),
+            count=1,
+            collect_field="price",
+            target_field="prices",
+            error_policy="collect",
+            middleware=[lg.FailureIsolationMiddleware(degraded_update={"seen": ["failed"]})],
+        )
+        harness = lg.as_harness(builder.add_edge("each", END).set_entry("each").compile())
+        await world.begin("go")
+        woken, *_ = await world.work(harness)
+        assert (woken.reason, ran) == ("interrupted", ["wait"])
+
+
+async def test_what_initial_did_is_not_missed_when_the_graph_goes_on() -> None:
+    """The start is recorded: `initial` runs again only if nothing of the graph was recorded."""
+    async with a_world() as world:
+        bank, began = Bank(), []
+
+        async def initial(turn: limpet.Turn) -> dict[str, Any]:
+            began.append(await turn.step("roll", lambda: len(began)))
+            await turn.effect("pay", bank.refund, order=1)
+            return {"number": began[-1]}
+
+        async def ask(state: Work) -> dict[str, Any]:
+            await lg.approve("go on", {})
+            return {"log": [f"number {state.number}"]}
+
+        graph = line(Work, ask=ask).compile()
+        harness = lg.as_harness(graph, initial=initial, say=lambda state: repr(state.log))
+        await world.begin("go")
+        await finish(world, harness)
+        assert (await world.said(), len(bank.done), began) == (["['number 0']"], 1, [0])
+        assert not [e for e in await world.log() if e.type == "session.error"]
+
+
+async def test_a_graph_runs_in_a_worker_on_every_store(lp: limpet.Limpet) -> None:
+    """It pauses, goes on and says its last state, on any store, and the inbox shows it."""
+
+    async def pay(state: Work) -> dict[str, Any]:
+        await lg.approve("pay", {"number": state.number})
+        return {"log": [await lg.effect("pay", str, object=state.number)]}
+
+    async def tell(state: Work) -> dict[str, Any]:
+        return {"log": [await lg.step("tell", str.upper, "told")]}
+
+    harness = harness_of(line(Work, pay=pay, tell=tell).compile(), number=5)
+    session = await lp.create("shop", "ada", actor="user:ada")
+    await session.append("user.message", {"text": "go"})
+    await limpet.Worker(lp, harness, app="shop", idle_exit=True).run()
+    await session.refresh()
+    (request,) = session.blocked_on
+    assert (session.status, session.stop_reason) == ("idle", "requires_action")
+    await session.confirm(request.id, allow=True)
+    await limpet.Worker(lp, harness, app="shop", idle_exit=True).run()
+    (said,) = await session.read(types=["agent.message"])
+    assert said.data["text"] == "['5', 'TOLD']"

@@ -32,9 +32,10 @@ from limpet.runtime.turn import Turn
 from limpet.runtime.turn_log import EffectRecord, identity
 from limpet.session.life.tools import Tool
 
+INITIAL: Final = "@initial"  # the part of a harness before its graph; no node has this name
 PART_CHARS_MAX: Final = 160  # of the name of a node's run; the rest is for the name of the call
 # Characters that separate the parts of a name, and those that no name may have.
-_SPECIAL: Final = re.compile(r"[%/#~\[\]\x00-\x1f\x7f\ud800-\udfff]|^\s|\s$")
+_SPECIAL: Final = re.compile(r"[%/#~\[\]\x00-\x1f\x7f\ud800-\udfff]|^[\s@]|\s$")
 _COMPONENT: Final = re.compile(r"(.*/)?([^/~\[]+)(~\d+)?(\[[^\]]*\])?(~\d+)?")
 _ATTEMPT: Final = re.compile(r"~\d+")
 # What two documents of one run differ in, though they say the same.
@@ -286,7 +287,9 @@ class TurnCheckpoints(InMemoryCheckpointer):
                 self._put(self.run.id, apply(self._kept[self.run.id].document, ops))
             for change in saved.get("nodes", ()):
                 self._learn(change)
-        self.run.records.pass_over(self.is_over)
+        if events:
+            self._over.add(f"{INITIAL}$")
+            self.run.records.pass_over(self.is_over)
 
     def _count_signal(self, suspension: dict[str, Any] | None) -> None:
         if suspension is not None:
