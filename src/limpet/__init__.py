@@ -10,7 +10,7 @@ A session is an append-only log of events; every change to anything is one atomi
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from limpet.exports import lazy_exports
 from limpet.session.limpet import Limpet as Limpet, bind_runtime
@@ -101,6 +101,12 @@ if TYPE_CHECKING:
     from limpet.runtime.tool import tool as tool
     from limpet.runtime.turn import Turn as Turn
     from limpet.runtime.worker import Worker as Worker
+    from limpet.security.keys import KeysStatus as KeysStatus
+    from limpet.security.receipts import (
+        Proof as Proof,
+        Receipt as Receipt,
+        check_receipt as check_receipt,
+    )
     from limpet.session.app import App as App
     from limpet.session.conversing.context import Context as Context
     from limpet.session.conversing.message import Message as Message
@@ -212,6 +218,8 @@ _HOMES = {
     "limpet.runtime.tool": "tool",
     "limpet.runtime.turn": "Turn",
     "limpet.runtime.worker": "Worker",
+    "limpet.security.keys": "KeysStatus",
+    "limpet.security.receipts": "Proof Receipt check_receipt",
     "limpet.session.app": "App",
     "limpet.session.conversing.context": "Context",
     "limpet.session.conversing.message": "Message",
@@ -273,16 +281,21 @@ def open(
     connections: int | None = None,
     archive: str | None = None,
     check: Checked | None = None,
+    keys: str | None = None,
+    keyring: str | None = None,
 ) -> Limpet:
     """Limpet on the store that `url` names, for use as `async with limpet.open(url) as lp`.
 
     memory:// · sqlite:///relative.db · sqlite:////absolute.db, with ?sync=full (default) or
-    ?sync=normal · postgresql://user@host/database. `seal` encrypts stored bodies. No more than
+    ?sync=normal · postgresql://user@host/database. `keys` encrypts stored bodies: env:NAME,
+    file:///path, vault://host/mount/key, pkcs11:token/key or memory: name the master keys, and
+    `keyring` is the URL of the ring of wrapped keys. `seal` is a seal of your own. No more than
     `connections` to a server are open at a time: 5 or more, 15 if not given. `archive` is where
     archived sessions go: file:///directory or s3://bucket/prefix. With check="chain" loads compare
     events with the chain, as they do if there is a seal; "crc" compares their checksums alone.
     """
-    return Limpet(url, seal=seal, connections=connections, archive=archive, check=check)
+    how: dict[str, Any] = {"connections": connections, "archive": archive, "check": check}
+    return Limpet(url, seal=seal, keys=keys, keyring=keyring, **how)
 
 
 def open_sync(
@@ -292,11 +305,14 @@ def open_sync(
     connections: int | None = None,
     archive: str | None = None,
     check: Checked | None = None,
+    keys: str | None = None,
+    keyring: str | None = None,
 ) -> SyncLimpet:
     """The same without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
     from limpet.session.sync.verbs import SyncLimpet
 
-    return SyncLimpet(url, seal=seal, connections=connections, archive=archive, check=check)
+    how: dict[str, Any] = {"connections": connections, "archive": archive, "check": check}
+    return SyncLimpet(url, seal=seal, keys=keys, keyring=keyring, **how)
 
 
 def restore(

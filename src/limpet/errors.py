@@ -6,6 +6,7 @@
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
     │   ├── InvalidEvent · ReservedType · ReservedApp · ActorMissing · BlobTooLarge
     │   ├── InvalidOp · ScopeUnknown · OpPathUnknown · OpTypeMismatch · NotPending
+    │   ├── KeysInvalid · ReceiptInvalid
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
@@ -46,7 +47,7 @@
     │                             (a SessionError too)
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
-        ├── StoreRefused · SealUnavailable · QueueFull · FlushFailed
+        ├── StoreRefused · SealUnavailable · KeysMissing · QueueFull · FlushFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
         └── ArchiveFailed · ArchiveSealed · ArchiveDamaged
@@ -1070,6 +1071,24 @@ class SealUnavailable(StoreError, code="store.seal", retryable=True):
             f"the seal could not {self.doing} the keys of {self.owners[0]}{more} ({self.reason}), "
             f"so nothing was {done}. Make the key service reachable, then try again."
         )
+
+
+class KeysInvalid(InvalidInput, code="keys.invalid"):
+    template = "the keys {where} cannot be used: {reason}."
+    where: str
+    reason: str
+
+
+class KeysMissing(StoreError, code="keys.missing", status=409):
+    template = """{what} needs the keys of the store, and it was opened without them. Open it with
+    limpet.open(url, keys=…)."""
+    what: str
+
+
+class ReceiptInvalid(InvalidInput, code="receipt.invalid"):
+    template = """the receipt does not hold: {reason}. Do not rely on it; ask for another from the
+    store that signed it."""
+    reason: str
 
 
 class StoreUnopened(StoreError, code="store.unopened"):

@@ -15,6 +15,7 @@ from limpet.model import Commit, Draft, Fact, Prepared, prepare, prepare_plain
 from limpet.model.ids import Ids
 from limpet.model.limits import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, SESSIONS_PER_COMMIT_MAX
 from limpet.session.following.follow import Hub
+from limpet.session.provenance import Provenance
 from limpet.session.queueing.queue import Queue
 from limpet.store.protocol import Committed, Store
 from limpet.store.system import PROCESS
@@ -53,6 +54,7 @@ class Journal:
         self.queue = Queue(self.commit)  # what append_soon has queued: see `queueing`
         self._contended: dict[str, asyncio.Lock] = {}
         self.hooks = CommitHooks()
+        self.provenance: Provenance | None = None  # if the store was opened with keys
 
     @property
     def store(self) -> Store:
@@ -103,6 +105,8 @@ class Journal:
             raise error.naming(ids) from error.__cause__
         for answer in answers:
             self.hub.committed(answer)
+        if self.provenance is not None and self.provenance.note(commits, answers):
+            await self.provenance.settle(answers)
         if hooks is not None:
             await hooks.after(answers)
         return answers
@@ -125,7 +129,11 @@ class Journal:
             if store is not None and here:
                 await self.hooks.close()
                 await self.hub.close()
+                if self.provenance is not None:
+                    await self.provenance.close()
                 await store.close()
+                if self.provenance is not None:
+                    await self.provenance.seal.close()
 
 
 def _check_size(commits: Sequence[Commit]) -> None:

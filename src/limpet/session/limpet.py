@@ -59,10 +59,12 @@ from limpet.session.documents import Document, Documents
 from limpet.session.following.follow import feed_of, watch_feed
 from limpet.session.history.checkpoints import journal_with_checkpoints
 from limpet.session.journal import Journal
+from limpet.session.keys import StoreKeys
 from limpet.session.life.policy import Function, Lifecycles, Transition
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.metrics import Metrics
 from limpet.session.policies import StorePolicies
+from limpet.session.provenance import Provenance
 from limpet.session.runs.runs import RETRIES, Harness, OnMismatch, WakeOptions, Woken
 from limpet.session.runs.setup import Permission, Permissions, Vaults
 from limpet.session.services import Services
@@ -131,10 +133,17 @@ class Limpet:
         store: Store | None = None,
         archive: str | Archive | None = None,
         check: Checked | None = None,
+        keys: str | None = None,
+        keyring: str | None = None,
     ) -> None:
-        if store is not None and seal is not None:
+        if store is not None and (seal is not None or keys is not None):
             raise InvalidInput("a store that is open has its own seal. Pass the seal to it.")
+        if seal is not None and keys is not None:
+            raise InvalidInput("keys make a seal of their own. Pass a seal or keys.")
+        if keyring is not None and keys is None:
+            raise InvalidInput("a key ring is opened with keys. Pass keys= beside keyring=.")
         self.url = url
+        self._keys, self._keyring = keys, keyring
         self._seal, self._connections, self._check = seal, connections, check
         self._ready = store  # opened by the caller, and ours to close
         self._archive = _open_archive(archive)
@@ -157,13 +166,21 @@ class Limpet:
         if self._opened is not None:
             raise StoreClosed
         store, self._ready = self._ready, None
-        if store is None:
+        provenance = None
+        if self._keys is not None:
+            from limpet.security.binding import open_sealed
+
+            how: dict[str, Any] = {"connections": self._connections, "check": self._check}
+            store, opened = await open_sealed(self.url, self._keys, self._keyring, **how)
+            provenance = Provenance(store, opened)
+        elif store is None:
             store = await open_store(
                 self.url, seal=self._seal, connections=self._connections, check=self._check
             )
         ids = Ids(time.time_ns, os.urandom)
         metrics = Metrics()
         journal = journal_with_checkpoints(store, ids, store.now_us, metrics)
+        journal.provenance = provenance
         self._opened = Services(journal, journal, metrics, Lifecycles(), self._archive)
         return self
 
@@ -202,6 +219,11 @@ class Limpet:
     def maintenance(self) -> StoreMaintenance:
         """Verify, examine, back up, compact, migrate and mirror the store."""
         return StoreMaintenance(self._services, self.url)
+
+    @property
+    def keys(self) -> StoreKeys:
+        """The keys of a store that was opened with them: status, rotation, its public key."""
+        return StoreKeys(self._journal)
 
     @property
     def policies(self) -> StorePolicies:

@@ -18,6 +18,7 @@ from limpet.session.arguments import (
     one_or_all,
     pydantic_needed,
 )
+from limpet.session.keys import with_anchors
 from limpet.session.metrics import Hook
 from limpet.store.cursor import check_app
 from limpet.store.open import refuse_uncopied
@@ -71,7 +72,8 @@ class StoreMaintenance:
     ) -> Report:
         """Read one session back, or the whole store without a key, and check its hash chain."""
         one = one_or_all(key, user, id, reserved=True)
-        return await self._journal.store.verify(one, check_progress(progress))
+        report = await self._journal.store.verify(one, check_progress(progress))
+        return await with_anchors(self._journal, one, report)
 
     async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
         """Verify everything, and look at how the store is kept; each finding says what to do."""
@@ -79,9 +81,12 @@ class StoreMaintenance:
 
         store = self._journal.store
         report = await store.verify(None, check_progress(progress))
+        report = await with_anchors(self._journal, None, report)
         kept = await store.examine() if isinstance(store, Examined) else ()
         lives = (*await unusual_timeouts(store), *await earlier_documents(store))
-        return Diagnosis((*read_checks(report), *kept, *lives), report)
+        provenance = self._journal.provenance
+        keys = () if provenance is None else provenance.checks(self._url)
+        return Diagnosis((*read_checks(report), *kept, *keys, *lives), report)
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
         """Copy the whole store to a file while it is in use. The copy is complete or absent."""

@@ -61,6 +61,7 @@ from limpet.session.conversing.conversation import read_messages
 from limpet.session.history.checkpoint_log import CheckpointRef
 from limpet.session.history.history import SessionHistory
 from limpet.session.history.point_in_time import When, fold_of, head_now
+from limpet.session.keys import provenance_of
 from limpet.session.life.lifecycle import SessionLifecycle, SessionTools, SessionUpkeep, acting
 from limpet.session.life.policy import Transition
 from limpet.session.retrying import is_not_about_the_version, retrying
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from limpet.model import Path
     from limpet.model.diff.policy import Policy
     from limpet.model.envelope.envelope import Format
+    from limpet.security.receipts import Proof, Receipt
     from limpet.session.conversing.context import Context, Count, Summarize
     from limpet.session.conversing.message import Message
     from limpet.session.conversing.shapes import Shape
@@ -826,6 +828,25 @@ class Session(Generic[S]):
         from limpet.session.life.archive import archive_session
 
         return await archive_session(self, acting(self, actor))
+
+    # --- what can be proven --------------------------------------------------------------------
+
+    async def receipt(self) -> Receipt:
+        """A signed statement of where the session stands: its version, its link, and the root of a
+        Merkle tree over its events. Of a completed session, the one that was signed then.
+
+        Check it with limpet.check_receipt and lp.keys.public_key. Raises KeysMissing.
+        """
+        signing = provenance_of(self._writer.journal, "receipt")
+        return await signing.receipt(await head_now(self._writer))
+
+    async def prove(self, seq: int, *, version: int | None = None) -> Proof:
+        """Proof that an event is covered by a receipt of this version, the present one if not
+        given. It holds this event and shows no other. Raises KeysMissing, InvalidInput.
+        """
+        signing = provenance_of(self._writer.journal, "prove")
+        head = await head_now(self._writer)
+        return await signing.prove(head, seq, head.version if version is None else version)
 
     # --- private -------------------------------------------------------------------------------
 

@@ -160,6 +160,8 @@ class Inbox:
 
 async def can_pack(codec: Codec, partials: Sequence[Partial]) -> bool:
     """True if the keys to seal them could be had."""
+    if codec.locked:
+        return False
     try:
         await codec.sealer.ready({partial.uid for partial in partials})
     except SealUnavailable:

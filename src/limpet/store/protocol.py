@@ -515,10 +515,16 @@ class Place(msgspec.Struct, frozen=True):
     owner: KeyOwner
     id: str
     type: str = ""
+    bound: bytes = b""  # of an event, for a MarkingSeal: see `event_binding`
 
     def aad(self) -> bytes:
         """The place as bytes for authenticated encryption."""
-        return msgspec.json.encode((self.kind, self.owner, self.id, self.type))
+        return msgspec.json.encode((self.kind, self.owner, self.id, self.type)) + self.bound
+
+
+def event_binding(seq: int, at_us: int, header: bytes, link: bytes) -> bytes:
+    """An event's seq, time, header digest and link, as a MarkingSeal binds them to its body."""
+    return f"{seq}/{at_us}/".encode() + header + link
 
 
 class Seal(Protocol):
@@ -553,6 +559,30 @@ class Seal(Protocol):
         Awaited by `erase` before rows are removed, and once more after. Idempotent: an erasure
         that was cut short is done again.
         """
+        ...
+
+
+class MarkingSeal(Seal, Protocol):
+    """A seal that knows which bodies may be in plain text, and binds events to the chain."""
+
+    def allows_plain(self, place: Place) -> bool:
+        """True if a plain body at this place is from before the store was sealed.
+
+        Its owner is ready. Pure: it waits for nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class RingBinding(Protocol):
+    """The ability to remember which key ring a store is sealed with."""
+
+    async def ring(self) -> str | None:
+        """The id of the ring; None if the store was never opened with keys."""
+        ...
+
+    async def bind_ring(self, id: str) -> str:
+        """Remember a ring, durably, unless there is one. Returns the id that is remembered."""
         ...
 
 

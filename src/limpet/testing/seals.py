@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from limpet.store.protocol import KeyOwner, Place, Seal
 
@@ -42,6 +43,10 @@ class WatchedSeal:
         await self._seal.forget(owner)
         self.forgotten.append(owner)
         self._at_hand.discard(owner)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the other seal has beside the four methods: see MarkingSeal."""
+        return getattr(self._seal, name)
 
     def _look(self, place: Place) -> None:
         if place.owner not in self._at_hand:

@@ -19,6 +19,7 @@ from limpet.session.blobs import SessionBlobs
 from limpet.session.commit import CommitBuilder
 from limpet.session.documents import Documents
 from limpet.session.history.history import SessionHistory
+from limpet.session.keys import StoreKeys
 from limpet.session.life.lifecycle import SessionLifecycle, SessionTools
 from limpet.session.life.memory import Layer, Memory, WorkingMemory
 from limpet.session.limpet import Limpet, journal_of
@@ -327,6 +328,8 @@ class SyncSession(Facade[Session[S]], Generic[S], of=Session):
     complete = blocking(Session[S].complete)
     terminate = blocking(Session[S].terminate)
     archive = blocking(Session[S].archive)
+    receipt = blocking(Session[S].receipt)
+    prove = blocking(Session[S].prove)
 
     def merge(
         self,
@@ -426,6 +429,15 @@ class SyncMaintenance(Facade[StoreMaintenance], of=StoreMaintenance):
     on_metric = plain(StoreMaintenance.on_metric)
 
 
+class SyncKeys(Facade[StoreKeys], of=StoreKeys):
+    """The keys of a store, without await."""
+
+    public_key: Attribute[str]
+    rotate = blocking(StoreKeys.rotate)
+    status = blocking(StoreKeys.status)
+    anchor = blocking(StoreKeys.anchor)
+
+
 class SyncPolicies(Facade[StorePolicies], of=StorePolicies):
     """The policies of apps and agents, without await."""
 
@@ -447,8 +459,18 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
         connections: int | None = None,
         archive: str | None = None,
         check: Checked | None = None,
+        keys: str | None = None,
+        keyring: str | None = None,
     ) -> None:
-        limpet = Limpet(url, seal=seal, connections=connections, archive=archive, check=check)
+        limpet = Limpet(
+            url,
+            seal=seal,
+            connections=connections,
+            archive=archive,
+            check=check,
+            keys=keys,
+            keyring=keyring,
+        )
         super().__init__(limpet, Loop())
         try:
             super().__enter__()
@@ -476,6 +498,7 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     work: Attribute[SyncWork]
     maintenance: Attribute[SyncMaintenance]
     policies: Attribute[SyncPolicies]
+    keys: Attribute[SyncKeys]
     agents: Attribute[SyncDocuments]
     environments: Attribute[SyncDocuments]
     resources: Attribute[SyncDocuments]

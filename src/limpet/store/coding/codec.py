@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from limpet.store.coding.seal import Sealer, WaitingSealer
-from limpet.store.protocol import Checked, Place, Seal
+from limpet.store.protocol import Checked, Place, Seal, event_binding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,7 @@ ADOPTED: Final = 8  # of an event: another store recorded it, and it wrote no sh
 COMPRESS_BYTES_MIN: Final = 1_024
 _LEVEL: Final = 3
 _NO_MEMORY: Final = "not enough memory"  # how zstd says it
+PLAIN: Final = "has a body in plain text, although its store is sealed: it was put there"
 NO_SEAL: Final = "has a sealed body and no seal was given to open it"
 
 
@@ -38,11 +39,14 @@ class Damaged(Exception):
 class Codec:
     """Both directions, with an optional seal."""
 
-    __slots__ = ("checks", "sealer", "seals")
+    __slots__ = ("checks", "locked", "marks", "sealer", "seals")
 
     def __init__(self, seal: Seal | None = None, check: Checked | None = None) -> None:
         self.sealer = Sealer(seal)
         self.seals = seal is not None
+        # Of a MarkingSeal: plain bodies are damage, and events are bound to the chain.
+        self.marks = hasattr(seal, "allows_plain")
+        self.locked = False  # the store is sealed and no keys were given: nothing is written
         # Whether loads compare events with the chain: it costs a third of the time of reading them.
         self.checks = self.seals if check is None else check == "chain"
 
@@ -50,8 +54,20 @@ class Codec:
         """The same for a thread that may wait for keys, which the loop fetches: verification."""
         codec = Codec()
         codec.seals, codec.sealer = self.seals, WaitingSealer(self.sealer, loop)
-        codec.checks = self.checks
+        codec.checks, codec.marks = self.checks, self.marks
         return codec
+
+    def lock(self, *, sealed: bool) -> None:
+        """Refuse writes from now on, if the store is sealed and there is no seal."""
+        self.locked = sealed and not self.seals
+
+    def event_place(
+        self, uid: str, id: str, type: str, seq: int, at_us: int, header: bytes, link: bytes
+    ) -> Place:
+        """Where the body of an event belongs."""
+        if not self.marks:
+            return Place("event", uid, id, type)
+        return Place("event", uid, id, type, event_binding(seq, at_us, header, link))
 
     def pack(
         self,
@@ -104,6 +120,8 @@ class Codec:
             raise Damaged(f"has a body in a form this release does not know ({flags})")
         if flags & SEALED:
             stored = self._open(flags, stored, place())
+        elif self.marks:
+            self._check_plain(place())
         if flags & COMPRESSED:
             try:
                 return bytes(_zstd().decompress(stored))
@@ -114,6 +132,12 @@ class Codec:
                     raise MemoryError(f"a body cannot be decompressed ({error})") from error
                 raise Damaged(f"has a body that cannot be decompressed ({error})") from error
         return stored
+
+    def _check_plain(self, place: Place) -> None:
+        """Raise Damaged unless the body was written before the store had keys."""
+        self.sealer.check(place.owner)
+        if self.sealer.refuses_plain(place):
+            raise Damaged(PLAIN)
 
     def _open(self, flags: int, stored: bytes, place: Place) -> bytes:
         if not self.seals:

@@ -87,6 +87,8 @@ class FileSeal:
     def reading(self, file: IO[bytes]) -> IO[bytes]:
         """Return the content, opened as it is read. Raises ArchiveSealed, ArchiveDamaged."""
         if file.read(len(_MARK)) != _MARK:
+            if self._sealer.refuses_plain(Place("file", self.owner, self.name)):
+                raise self.damaged("it is in plain text, and its store is sealed")
             file.seek(0)
             return file
         if not self.seals:

@@ -28,6 +28,14 @@ class Awaited(Exception):  # no error of the tree: it never leaves the store
     """The seal has to be asked for something first. Raised before anything is changed."""
 
 
+LOCKED: Final = "it was opened without keys. Open it with limpet.open(url, keys=…) to write"
+
+
+def refuse_locked(where: str) -> None:
+    """Raise SealUnavailable for a write to a store that is sealed and was opened without keys."""
+    raise SealUnavailable([where], LOCKED)
+
+
 class Unready(Awaited):
     """Keys of these owners are needed."""
 
@@ -152,6 +160,11 @@ class Sealer:
         """As seal."""
         assert self._seal is not None
         return self._seal.open(sealed, place)
+
+    def refuses_plain(self, place: Place) -> bool:
+        """True if a plain body at this place is damage. The owner must be ready: see `check`."""
+        allows = getattr(self._seal, "allows_plain", None)  # of a MarkingSeal
+        return allows is not None and not allows(place)
 
     def _lack(self, owners: Sequence[KeyOwner]) -> None:
         raise Unready(owners)

@@ -98,6 +98,7 @@ class MemoryStore(Leasing):
     def __init__(self, clock: Clock | None = None, *, seal: Seal | None = None) -> None:
         super().__init__(clock)
         self.sealer = Sealer(seal)
+        self._ring: str | None = None
         self.now_us: Callable[[], int] = self._clock
         self.blobs: Blobs = MemoryBlobs(self._living, self._present, self._logs, self._clock)
         self.marks: Marks = MemoryMarks(self._check_open, self._clock)
@@ -392,6 +393,13 @@ class MemoryStore(Leasing):
             moved = [log for log in logs if log.fold.head.ending == "moved"]
             logs = [*moved, self._living(key)]
         return tuple([fork.fold.head.key for fork in self._forks(logs)])
+
+    async def ring(self) -> str | None:
+        return self._ring
+
+    async def bind_ring(self, id: str) -> str:
+        self._ring = self._ring or id
+        return self._ring
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         return await self.sealer.erasing(lambda gone: self._erase(key, forks, gone))

@@ -21,8 +21,10 @@ from limpet.model import (
     buried,
     decode_body,
     freeze,
+    is_input,
     last_checkpoint,
 )
+from limpet.model.chain import header_digest
 from limpet.store.coding.codec import REMOVED, SEALED, Codec, Damaged
 from limpet.store.protocol import ChainedEvent, Ending, Place
 from limpet.store.sql_rows import ScopeRow
@@ -32,6 +34,8 @@ from limpet.store.sql_rows import ScopeRow
 # index of the table here.
 SLOT_BITS: Final = 18
 _LOW: Final = 0xFFFF_FFFF
+# What the header digest of an event covers, in this order.
+_NAMES: Final = ("id", "type", "actor", "cause", "invocation_id", "correlation_id", "wake_id")
 _STRIDE: Final = 1_000_003  # more than the events of any transaction
 
 
@@ -158,10 +162,20 @@ def _content(row: Any, uid: str, codec: Codec) -> tuple[Any, Any, str | None, in
 
 def body_in(row: Any, uid: str, codec: Codec) -> tuple[bytes | None, bytes]:
     """The salt, if it is sealed with the body, and the encoded body. Raises Damaged."""
-    place = Place("event", uid, row["id"], row["type"])
+    place = _place_of(row, uid, codec)
     crc = placed(row["crc"], row)
     raw = codec.unpack(row["flags"], row["body"], crc, lambda: place)
     return (raw[:SALT_BYTES], raw[SALT_BYTES:]) if row["flags"] & SEALED else (None, raw)
+
+
+def _place_of(row: Any, uid: str, codec: Codec) -> Place:
+    if not codec.marks:
+        return Place("event", uid, row["id"], row["type"])
+    names = tuple([row[name] for name in _NAMES])
+    marked = row["processed"] is not None and not is_input(row["type"])
+    header = header_digest(names, marked=marked)
+    bound = (row["seq"], row["at_us"], header, row["link"])
+    return codec.event_place(uid, row["id"], row["type"], *bound)
 
 
 def record_from(row: Any, uid: str, codec: Codec) -> tuple[ChainedEvent, int]:

@@ -27,6 +27,7 @@ from limpet.model import (
 from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
 from limpet.store.blobs import Blobs
 from limpet.store.coding.codec import Codec
+from limpet.store.coding.seal import refuse_locked
 from limpet.store.marks import Marks
 from limpet.store.overview import AskedBy, Tally, WaitingPlace, WaitingQuery
 from limpet.store.pages import bare, newest, newest_since, page
@@ -124,7 +125,7 @@ class PostgresStore:
         pool = await open_current_pool(url, size=reading, looking=looking)
         try:
             asked_us = clock.local_us()
-            secret, now_us = await pool.fetchrow(SQL["opening"])
+            secret, now_us, sealed = await pool.fetchrow(SQL["opening"])
             clock.learn(asked_us, now_us)
             others = await open_pool(url, size=waiting)
         except BaseException as error:
@@ -133,14 +134,17 @@ class PostgresStore:
                 raise translate(error, where(url), "read") from error
             raise
         codec = Codec(seal, check)
+        codec.lock(sealed=sealed)
         return cls(
-            Pools(pool, others, where(url), codec.sealer), url, PostgresReader(codec, secret), clock
+            Pools(pool, others, where(url), codec), url, PostgresReader(codec, secret), clock
         )
 
     # --- writing -------------------------------------------------------------------------------
 
     def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:
         self._pools.check()
+        if self._reader.codec.locked:
+            refuse_locked(where(self._url))
         return self._committer.commit(commits)
 
     async def delete(
@@ -196,6 +200,19 @@ class PostgresStore:
         )
         self._committer.cache.clear()
         return proof
+
+    # --- its keys ------------------------------------------------------------------------------
+
+    async def ring(self) -> str | None:
+        found = await self._pools.run(lambda conn: conn.fetchval(SQL["meta"], "ring"))
+        return None if found is None else bytes(found).decode()
+
+    async def bind_ring(self, id: str) -> str:
+        asked = ("ring", id.encode())
+        await self._pools.run(lambda conn: conn.execute(SQL["keep_meta"], *asked), asked="change")
+        found = await self.ring()
+        assert found is not None
+        return found
 
     # --- leases --------------------------------------------------------------------------------
 

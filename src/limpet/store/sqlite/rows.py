@@ -24,8 +24,10 @@ from limpet.model import (
     decode_body,
     due_us,
     freeze,
+    is_input,
     processed_by,
 )
+from limpet.model.chain import header_digest
 from limpet.model.due import NO_REASONS, due_for
 from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.store.cache import CachedSession
@@ -122,7 +124,9 @@ def _any_row(pos: int, live: CachedSession, rec: Recorded, codec: Codec) -> tupl
     e = rec.event
     salt, raw, place = rec.salt, rec.raw, None
     if codec.seals:  # the salt goes inside: beside a sealed body it would let the body be guessed
-        salt, raw, place = b"", salt + raw, Place("event", live.fold.head.uid, e.id, e.type)
+        salt, raw = b"", salt + raw
+        bound = (e.seq, e.at_us, rec.draft.header, e.link)
+        place = codec.event_place(live.fold.head.uid, e.id, e.type, *bound)
     # What is sealed has the salt in it: it is compressed again.
     compressed = None if codec.seals else rec.draft.compressed
     flags, body, crc = codec.pack(raw, place, compressed=compressed)
@@ -155,7 +159,7 @@ def event_from(row: tuple[Any, ...], uid: str, codec: Codec) -> Event:
 
 def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, int]:
     """The same, and the bytes of its encoded body; of what is stored, if that cannot be read."""
-    plain = plain_event(row)
+    plain = None if codec.marks else plain_event(row)
     return opened_event(row, uid, codec)[:2] if plain is None else (plain[0], len(plain[1]))
 
 
@@ -175,7 +179,9 @@ def opened_event(
         if removed and body != b"":
             raise Damaged("is marked as removed and has a body")
         if not removed:
-            salt, raw = body_in(pos, uid, (id, type_), (flags, body, crc), codec)
+            of = (id, type_, actor, cause, inv, corr, wake)
+            place = _place_of(codec, uid, of, (seq, at_us, link, processed))
+            salt, raw = body_in(pos, place, (flags, body, crc), codec)
             size = len(raw)
             content = decode_body(raw)
             data, found = content.data, content.ops
@@ -234,7 +240,7 @@ def sized_events(
         done = row[14]
         if done and type(done) is int:
             row = (*row[:15], times[done] if done in times else time_at(done))
-        plain = plain_event(row)
+        plain = None if codec.marks else plain_event(row)
         yield opened_event(row, uid, codec)[:2] if plain is None else (plain[0], len(plain[1]))
 
 
@@ -274,13 +280,35 @@ def plain_event(row: tuple[Any, ...]) -> tuple[Event, bytes] | None:
     return Event(seq, *ids, None, None, None, None, processed, done_us, link), body
 
 
+def plain_place(row: tuple[Any, ...], event: Event, uid: str, codec: Codec) -> Callable[[], Place]:
+    """Where the body of a row belongs whose names are those of `plain_names`."""
+    names = (event.id, event.type, event.actor, None, None, None, None)
+    return _place_of(codec, uid, names, (row[1], row[5], row[13], row[14]))
+
+
+def _place_of(
+    codec: Codec, uid: str, names: tuple[Any, ...], chained: tuple[Any, ...]
+) -> Callable[[], Place]:
+    """Where the body of an event belongs, by its names and its seq, time, link and `processed`."""
+
+    def place() -> Place:
+        if not codec.marks:
+            return Place("event", uid, names[0], names[1])
+        seq, at_us, link, processed = chained
+        marked = processed is not None and not is_input(names[1])
+        header = header_digest(names, marked=marked)
+        return codec.event_place(uid, names[0], names[1], seq, at_us, header, link)
+
+    return place
+
+
 def body_in(
-    pos: int, uid: str, names: tuple[str, str], stored: tuple[int, bytes, int], codec: Codec
+    pos: int, place: Callable[[], Place], stored: tuple[int, bytes, int], codec: Codec
 ) -> tuple[bytes | None, bytes]:
     """The salt, if it is sealed with the body, and the encoded body. Raises Damaged."""
     flags, body, crc = stored
     crc, flags = crc ^ _crc_mix(pos, flags), flags & ~ADOPTED
-    raw = codec.unpack(flags, body, crc, lambda: Place("event", uid, *names))
+    raw = codec.unpack(flags, body, crc, place)
     return (raw[:SALT_BYTES], raw[SALT_BYTES:]) if flags & SEALED else (None, raw)
 
 

@@ -46,7 +46,7 @@ from limpet.store.blobs import Blobs
 from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX, CachedSession
 from limpet.store.clock import Clock
 from limpet.store.coding.codec import Codec, Damaged
-from limpet.store.coding.seal import Unavailable, Unready, owners_of
+from limpet.store.coding.seal import Unavailable, Unready, owners_of, refuse_locked
 from limpet.store.leases import Place
 from limpet.store.logs import SQLITE
 from limpet.store.marks import Marks
@@ -93,6 +93,7 @@ from limpet.store.system import PROCESS, in_thread, of_system
 P = ParamSpec("P")
 T = TypeVar("T")
 TAILS_MAX: Final = 256
+RING: Final = "ring"  # the row of meta that names the key ring
 _BREATH: Final = 32  # sessions that are read before others may run
 _LAST: Final = 2**62  # beyond every seq
 
@@ -161,7 +162,9 @@ class SQLiteStore:
         except StoreBusy:  # another process has it locked: wait in a thread
             SQLITE.info("open waits: store=%s", database.path)
             conn = await in_thread(database.prepare)
-        return cls(database, conn, Codec(seal, check), clock or Clock(), pace)
+        codec = Codec(seal, check)
+        codec.lock(sealed=conn.execute(SQL["meta"], (RING,)).get is not None)
+        return cls(database, conn, codec, clock or Clock(), pace)
 
     @classmethod
     async def look(cls, path: Path, *, sync: str = "full") -> SQLiteStore:
@@ -524,7 +527,23 @@ class SQLiteStore:
     def channel(self) -> Channel:
         from limpet.store.sqlite.live import FileChannel  # most processes follow nothing
 
-        return FileChannel(self._database.path, self._codec, looking=self._database.looking)
+        looking = self._database.looking or self._codec.locked
+        return FileChannel(self._database.path, self._codec, looking=looking)
+
+    # --- its keys ------------------------------------------------------------------------------
+
+    async def ring(self) -> str | None:
+        found: str | None = self._read(lambda: self._reader.conn.execute(SQL["meta"], (RING,)).get)
+        return found
+
+    async def bind_ring(self, id: str) -> str:
+        def bind(writes: SQLiteWriteConnection) -> None:
+            writes.conn.execute(SQL["keep_meta"], (RING, id))
+
+        await self._run(bind)
+        found: str | None = await self.ring()
+        assert found is not None
+        return found
 
     # --- the whole file ------------------------------------------------------------------------
 
@@ -690,6 +709,8 @@ class SQLiteStore:
         if not self._open or self._forks != PROCESS.forks:
             self._check()
         if self._writer is None or self._writer.jobs.failure is not None:
+            if self._codec.locked:
+                refuse_locked(self._database.where)
             if self._database.looking:
                 why = "it was opened read-only; reopen it to write"
                 raise StoreReadOnly(self._database.where, why)

@@ -29,7 +29,7 @@ from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
 from limpet.store.verify import NameVerifier, ScopeCounter, Stored, verify_session
 
-_META: Final = {"secret", "secret_crc", "overwrite", "feed", "feed_crc", ledger.NAME}
+_META: Final = {"secret", "secret_crc", "overwrite", "feed", "feed_crc", "ring", ledger.NAME}
 _PAGE: Final = 200
 
 

@@ -27,7 +27,8 @@ from limpet.errors import (
     StoreUnopened,
 )
 from limpet.model import described
-from limpet.store.coding.seal import Awaited, Sealer
+from limpet.store.coding.codec import Codec
+from limpet.store.coding.seal import Awaited, refuse_locked
 from limpet.store.logs import POSTGRES, error_name
 from limpet.store.postgres.failures import BROKEN, FAILURES, UNOPENED, translate, unopened
 from limpet.store.postgres.server import schema, settings
@@ -138,9 +139,9 @@ class Pools:
     So many as they are, calls that wait do not keep others from reading.
     """
 
-    def __init__(self, reading: Pool, waiting: Pool, place: str, sealer: Sealer) -> None:
+    def __init__(self, reading: Pool, waiting: Pool, place: str, codec: Codec) -> None:
         self.reading, self.waiting, self._place = reading, waiting, place
-        self._sealer = sealer
+        self._sealer, self._locked = codec.sealer, codec.locked
         self._outage = Outage(place, "pool")
         self._forks = PROCESS.forks
         self._open = True
@@ -177,6 +178,8 @@ class Pools:
     async def _run(
         self, query: Callable[[Connection], Awaitable[T]], *, asked: Asked, repeatable: bool
     ) -> T:
+        if self._locked and asked != "read":
+            refuse_locked(self._place)
         pool = self.reading if asked == "read" else self.waiting
         deadline = time.monotonic() + settings.LOST_SECONDS_MAX
         while True:

@@ -482,7 +482,10 @@ SELECT limpet.seen($1)
 SELECT limpet.now_us()
 
 -- name: opening
-SELECT (SELECT value FROM limpet.meta WHERE name = 'secret'), limpet.now_us()
+SELECT
+    (SELECT value FROM limpet.meta WHERE name = 'secret'),
+    limpet.now_us(),
+    EXISTS (SELECT FROM limpet.meta WHERE name = 'ring')
 
 -- name: lock_names
 SELECT limpet.lock_names($1, $2, $3)

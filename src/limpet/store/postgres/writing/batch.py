@@ -49,7 +49,7 @@ from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SCRIPTS
 from limpet.store.postgres.writing.view import PostgresView
-from limpet.store.protocol import Committed, Owner, Place
+from limpet.store.protocol import Committed, Owner
 
 _AS_BEFORE: Final = (None,) * 4  # the facts of a visit that changes none
 _UNNAMED: Final = (None,) * 8  # of a session that is there
@@ -305,8 +305,9 @@ class PostgresBatch:
         entry.size += len(raw) + EVENT_OVERHEAD_BYTES
         after = self._plan.folds[key].head
         if self._codec.seals:  # the salt goes inside the seal
-            salt, raw, place_of = b"", salt + raw, Place("event", after.uid, e.id, e.type)
-            compressed = None
+            salt, raw, compressed = b"", salt + raw, None
+            bound = (e.seq, e.at_us, draft.header, e.link)
+            place_of = self._codec.event_place(after.uid, e.id, e.type, *bound)
         flags, body, crc = self._codec.pack(raw, place_of, compressed=compressed)
         adopted = None
         if draft.origin is not None:

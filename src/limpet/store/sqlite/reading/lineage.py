@@ -204,7 +204,7 @@ def _undecoded_record(
     try:
         event = rows.plain_names(row)
         if event is not None:
-            raw, salt, compressed = _record_body(reader, row, uid, (event.id, event.type))
+            raw, salt, compressed = _record_body(reader, row, uid, event)
             return ChainedEvent(event, raw, salt, row[-1], compressed), len(raw)
     except (Damaged, TypeError, ValueError):
         pass  # said by whoever reads it all
@@ -213,19 +213,21 @@ def _undecoded_record(
 
 
 def _record_body(
-    reader: SQLiteReader, row: tuple[Any, ...], uid: str, names: tuple[str, str]
+    reader: SQLiteReader, row: tuple[Any, ...], uid: str, event: Event
 ) -> tuple[bytes, bytes, bytes | None]:
     """The encoded body in a row, its salt, and what it is compressed to. Raises Damaged."""
-    if rows.is_plain(row):
+    codec = reader.codec
+    if not codec.marks and rows.is_plain(row):
         return row[11], row[-2], None
-    salt, raw = rows.body_in(row[0], uid, names, row[10:13], reader.codec)
+    place = rows.plain_place(row, event, uid, codec)
+    salt, raw = rows.body_in(row[0], place, row[10:13], codec)
     compressed = row[11] if row[10] & ~ADOPTED == COMPRESSED else None
     return raw, row[-2] if salt is None else salt, compressed
 
 
 def sized_record(reader: SQLiteReader, row: tuple[Any, ...], uid: str) -> tuple[ChainedEvent, int]:
     """The record in a row of EVENT_COLUMNS with salt and digest, and the bytes of its body."""
-    plain = rows.plain_event(row[:-2])
+    plain = None if reader.codec.marks else rows.plain_event(row[:-2])
     if plain is not None:
         return ChainedEvent(*plain, row[-2], row[-1]), len(plain[1])
     event, size, raw, sealed = rows.opened_event(row[:-2], uid, reader.codec)

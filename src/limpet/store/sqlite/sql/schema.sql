@@ -6,5 +6,8 @@ SELECT count(*) FROM sqlite_schema
 -- name: meta
 SELECT value FROM meta WHERE name = ?
 
+-- name: keep_meta
+INSERT OR IGNORE INTO meta VALUES (?, ?)
+
 -- name: put_meta
 INSERT OR REPLACE INTO meta VALUES (?, ?)

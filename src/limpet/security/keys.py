@@ -1,0 +1,385 @@
+"""The built-in seal: a random data key for each session, app and user, wrapped in a ring.
+
+    sealed = format (1 byte) ‖ key number (4) ‖ nonce (12, random) ‖ AES-256-GCM text with its tag
+
+The additional data is `Place.aad()`, which binds an event to its seq, time, header digest and link:
+no row can change its actor, move or be swapped unseen. Data keys are made durable in the ring
+before the first body is sealed with them. A key commitment stands beside each wrapped key.
+
+`KeySeal` also knows up to which version of a session bodies may be in plain text, because they were
+written before the store had keys. Every other plain body is damage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import struct
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from limpet.errors import KeysInvalid, SealUnavailable
+from limpet.model import Key
+from limpet.security.masters import (
+    KEY_BYTES,
+    NONCE_BYTES,
+    Masters,
+    WrappedKey,
+    WrongMaster,
+    commitment_to,
+    open_masters,
+    subkey,
+)
+from limpet.security.ring import Ring, RingRow, ring_of
+from limpet.store.coding.seal import OWNERS_MAX
+from limpet.store.protocol import KeyOwner, Place, Progress
+
+FORMAT: Final = 1
+SIGNER: Final = "$signer"  # the owner of the signing key; no uid and no scope looks like it
+BATCH_MAX: Final = 512  # owners whose keys are made in one transaction of the ring
+_HEAD: Final = struct.Struct("!BI")
+_ANCHOR: Final = b"limpet.anchor.1"
+_wrapped: Final = msgspec.msgpack.Decoder(WrappedKey).decode
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """Where a session stood when it was last anchored, under a MAC of its data key."""
+
+    version: int
+    link: bytes
+    mac: bytes
+    app: str
+    user: str
+    id: str
+
+
+_anchored: Final = msgspec.msgpack.Decoder(Anchor).decode
+
+
+class KeysStatus(msgspec.Struct, frozen=True):
+    """The keys of a store: which masters wrap how many of them."""
+
+    ring: str  # its id
+    where: str
+    provider: str
+    newest: str  # the id of the master that wraps new keys
+    masters: Mapping[str, int]  # keys that each master wraps; an older one with 0 can be retired
+    sessions: int
+    scopes: int
+    signer: str
+
+    @property
+    def pending(self) -> int:
+        """Keys that `rotate` would wrap again."""
+        return sum([count for master, count in self.masters.items() if master != self.newest])
+
+    @property
+    def ok(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        left = f"{self.pending:,} keys wait for limpet keys rotate" if self.pending else "rotated"
+        return f"ring {self.ring} ({self.where}), master {self.newest} of {self.provider}: {left}."
+
+
+class _OwnerKeys:
+    """The data keys of one owner, and up to where its bodies may be in plain text."""
+
+    __slots__ = ("ciphers", "names", "number", "plain", "secret")
+
+    def __init__(self, keys: Mapping[int, bytes], plain: Mapping[str, int]) -> None:
+        self.number = max(keys)
+        self.ciphers = {number: AESGCM(key) for number, key in keys.items()}
+        self.secret = subkey(keys[self.number], _ANCHOR)
+        self.plain, self.names = plain.get("", 0), plain
+
+
+class KeySeal:
+    """A seal on a ring. Open its ring with `open_ring`; then it is what `limpet.Seal` asks for."""
+
+    def __init__(self, masters: Masters, ring: Ring) -> None:
+        self.masters, self.ring = masters, ring
+        self.id = ""  # of the ring, once it is open
+        self.fresh = False  # True if the ring has not been bound to a store yet
+        self._signer: Ed25519PrivateKey | None = None
+        self._owners: OrderedDict[KeyOwner, _OwnerKeys] = OrderedDict()
+        self._wanted: dict[KeyOwner, None] = {}
+        self._lock = asyncio.Lock()
+
+    @classmethod
+    def of(cls, url: str, keys: str, keyring: str | None) -> KeySeal:
+        """The seal that `limpet.open(url, keys=…, keyring=…)` asks for; nothing is opened yet."""
+        return cls(open_masters(keys), ring_of(url, keyring))
+
+    async def open_ring(self, expected: str | None) -> None:
+        """Open the ring whose id the store remembers; with None the usual one, made if need be.
+
+        Raises SealUnavailable: the ring is missing, is another, or the masters do not fit it.
+        """
+        try:
+            if not await self.ring.open(create=expected is None):
+                raise self._refused(f"the ring {expected} is missing")
+            await self._read_ring(expected)
+        except (SealUnavailable, KeysInvalid):
+            await self.ring.close()
+            raise
+        except Exception as error:  # of a driver, or of a key service
+            await self.ring.close()
+            raise self._refused(str(error) or repr(error)) from error
+
+    async def _read_ring(self, expected: str | None) -> None:
+        if expected is None:
+            await self.ring.add([RingRow("meta", "id", "", os.urandom(16).hex().encode())])
+        rows = {row.owner: row.value for row in await self.ring.get("meta", ["id", "bound"])}
+        self.id = rows.get("id", b"").decode()
+        if expected is not None and self.id != expected:
+            raise self._refused(f"the store is sealed with the ring {expected}, not {self.id}")
+        self.fresh = "bound" not in rows
+        await self._fetch([SIGNER])
+        self._signer = Ed25519PrivateKey.from_private_bytes(self._owners[SIGNER].secret)
+
+    async def mark_bound(self, plain: Iterable[tuple[KeyOwner, str, int]]) -> None:
+        """Remember what the store held in plain text when it got this ring; once."""
+        rows = [RingRow("plain", owner, name, str(upto).encode()) for owner, name, upto in plain]
+        await self.ring.put([*rows, RingRow("meta", "bound", "", b"1")])
+        self.fresh = False
+
+    async def close(self) -> None:
+        self._owners.clear()
+        await self.ring.close()
+
+    # --- what a store asks ----------------------------------------------------------------------
+
+    async def ready(self, owners: Sequence[KeyOwner]) -> None:
+        missing = [owner for owner in owners if owner not in self._owners]
+        if missing:
+            self._wanted |= dict.fromkeys(missing)
+            async with self._lock:  # whoever comes first asks for all who wait
+                wanted = {**self._wanted, **dict.fromkeys(missing)}
+                asked = [owner for owner in wanted if owner not in self._owners]
+                self._wanted.clear()
+                for start in range(0, len(asked), BATCH_MAX):
+                    await self._fetch(asked[start : start + BATCH_MAX])
+        for owner in owners:
+            if owner in self._owners:  # it may be forgotten by now
+                self._owners.move_to_end(owner)
+        # A store's sealer remembers OWNERS_MAX of them, and asks again for any other.
+        while len(self._owners) > 2 * OWNERS_MAX + len(owners):
+            self._owners.popitem(last=False)
+
+    def seal(self, plain: bytes, place: Place) -> bytes:
+        keys = self._owners[place.owner]
+        nonce = os.urandom(NONCE_BYTES)
+        text = keys.ciphers[keys.number].encrypt(nonce, plain, place.aad())
+        return _HEAD.pack(FORMAT, keys.number) + nonce + text
+
+    def open(self, sealed: bytes, place: Place) -> bytes:
+        form, number = _HEAD.unpack_from(sealed)
+        if form != FORMAT:
+            raise ValueError(f"its format is {form}, and this release reads {FORMAT}")
+        cipher = self._owners[place.owner].ciphers.get(number)
+        if cipher is None:
+            raise ValueError("its key was destroyed")
+        start = _HEAD.size + NONCE_BYTES
+        return cipher.decrypt(sealed[_HEAD.size : start], sealed[start:], place.aad())
+
+    def allows_plain(self, place: Place) -> bool:
+        """True if a body at this place was written before the store had keys."""
+        keys = self._owners[place.owner]
+        if not keys.names:
+            return False
+        if place.kind == "scope":
+            name, _, version = place.id.rpartition("@")
+            return int(version) <= keys.names.get(name, 0)
+        return _version_of(place) <= keys.plain
+
+    async def forget(self, owner: KeyOwner) -> None:
+        self._owners.pop(owner, None)
+        await self.ring.remove(owner)
+
+    # --- anchors and signatures -----------------------------------------------------------------
+
+    def mac(self, owner: KeyOwner, version: int, link: bytes) -> bytes:
+        """The MAC of where a session stands. Its keys must be ready."""
+        said = struct.pack(">q", version) + link
+        return hmac.digest(self._owners[owner].secret, said, "sha256")
+
+    async def anchor(self, places: Mapping[KeyOwner, tuple[Key, int, bytes]]) -> int:
+        """Remember where sessions stand: those whose keys are at hand and still in the ring."""
+        held = [uid for uid in places if uid in self._owners]
+        there = {row.owner for row in await self.ring.get("key", held)}
+        rows = []
+        for uid in [uid for uid in held if uid in there]:
+            key, version, link = places[uid]
+            made = Anchor(version, link, self.mac(uid, version, link), *key_parts(key))
+            rows.append(RingRow("anchor", uid, "", msgspec.msgpack.encode(made)))
+        if rows:
+            await self.ring.put(rows)
+        return len(rows)
+
+    async def anchors(
+        self, owners: Sequence[KeyOwner] | None
+    ) -> AsyncIterator[tuple[KeyOwner, Anchor]]:
+        """Where these sessions stood when they were last anchored; with None, all."""
+        if owners is not None:
+            for row in await self.ring.get("anchor", owners):
+                yield row.owner, _anchored(row.value)
+            return
+        after = None
+        while rows := await self.ring.page("anchor", after):
+            after = (rows[-1].owner, rows[-1].part)
+            for row in rows:
+                yield row.owner, _anchored(row.value)
+
+    async def keep_receipt(self, owner: KeyOwner, receipt: bytes) -> None:
+        await self.ring.put([RingRow("receipt", owner, "", receipt)])
+
+    async def kept_receipt(self, owner: KeyOwner) -> bytes | None:
+        """The receipt that was signed when the session was completed."""
+        rows = await self.ring.get("receipt", [owner])
+        return rows[0].value if rows else None
+
+    def sign(self, message: bytes) -> bytes:
+        assert self._signer is not None
+        return self._signer.sign(message)
+
+    @property
+    def public_key(self) -> str:
+        """The key that checks receipts, as PEM."""
+        assert self._signer is not None
+        made = self._signer.public_key()
+        return made.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+    @property
+    def public_bytes(self) -> bytes:
+        assert self._signer is not None
+        return self._signer.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+    # --- rotation -------------------------------------------------------------------------------
+
+    async def rotate(self, progress: Progress | None = None) -> int:
+        """Wrap every key with the newest master that is not yet. Bodies are not touched.
+
+        Each page is one transaction of the ring: interrupted, it goes on when called again, and
+        until it ends both masters are needed.
+        """
+        newest, done = await self.masters.newest(), 0
+        total = (await self.counted()).get("total", 0)
+        seen, after = 0, None
+        while rows := await self.ring.page("key", after):
+            after = (rows[-1].owner, rows[-1].part)
+            changes = []
+            for row in rows:
+                found = _wrapped(row.value)
+                if found.master != newest:
+                    key = await self._unwrapped(row, found)
+                    changes.append((row, await self._wrapped(row.owner, int(row.part), key)))
+            done += await self.ring.swap(changes)
+            seen += len(rows)
+            if progress is not None:
+                progress(seen, max(total, seen))
+        return done
+
+    async def status(self) -> KeysStatus:
+        counts: dict[str, int] = {}
+        owners: set[str] = set()
+        after = None
+        while rows := await self.ring.page("key", after):
+            after = (rows[-1].owner, rows[-1].part)
+            for row in rows:
+                master = _wrapped(row.value).master
+                counts[master] = counts.get(master, 0) + 1
+                owners.add(row.owner)
+        owners.discard(SIGNER)
+        newest = await self.masters.newest()
+        scopes = len([owner for owner in owners if owner.startswith("[")])
+        return KeysStatus(
+            self.id,
+            self.ring.where,
+            self.masters.name,
+            newest,
+            {newest: 0} | counts,
+            len(owners) - scopes,
+            scopes,
+            signer_id(self.public_bytes),
+        )
+
+    async def counted(self) -> dict[str, int]:
+        """How many keys the ring has."""
+        after, total = None, 0
+        while rows := await self.ring.page("key", after):
+            after, total = (rows[-1].owner, rows[-1].part), total + len(rows)
+        return {"total": total}
+
+    # --- private --------------------------------------------------------------------------------
+
+    async def _fetch(self, owners: Sequence[KeyOwner]) -> None:
+        """Read the keys of these owners, and make those that are not there."""
+        rows = await self.ring.get("key", owners)
+        missing = set(owners) - {row.owner for row in rows}
+        if missing:
+            made = [RingRow("key", o, "1", await self._wrapped(o, 1, _new_key())) for o in missing]
+            await self.ring.add(made)
+            rows += await self.ring.get("key", list(missing))  # another process may be faster
+        keys: dict[KeyOwner, dict[int, bytes]] = {}
+        for row in rows:
+            found = await self._unwrapped(row, _wrapped(row.value))
+            keys.setdefault(row.owner, {})[int(row.part)] = found
+        plain: dict[KeyOwner, dict[str, int]] = {}
+        for row in await self.ring.get("plain", owners):
+            plain.setdefault(row.owner, {})[row.part] = int(row.value)
+        for owner in owners:
+            self._owners[owner] = _OwnerKeys(keys[owner], plain.get(owner, {}))
+
+    async def _wrapped(self, owner: KeyOwner, number: int, key: bytes) -> bytes:
+        commitment = commitment_to(key, owner.encode())
+        context = self._context(owner, number, commitment)
+        master, body = await self.masters.wrap(key, owner.encode(), context)
+        return msgspec.msgpack.encode(WrappedKey(master, body, commitment))
+
+    async def _unwrapped(self, row: RingRow, found: WrappedKey) -> bytes:
+        owner = row.owner.encode()
+        context = self._context(row.owner, int(row.part), found.commitment)
+        key = await self.masters.unwrap(found.master, found.body, owner, context)
+        if not hmac.compare_digest(commitment_to(key, owner), found.commitment):
+            raise WrongMaster(f"the key of {row.owner} is not the one that was committed to")
+        return key
+
+    def _context(self, owner: KeyOwner, number: int, commitment: bytes) -> bytes:
+        return msgspec.msgpack.encode((self.id, owner, number, commitment))
+
+    def _refused(self, reason: str) -> SealUnavailable:
+        return SealUnavailable([self.ring.where], reason)
+
+
+def signer_id(public_key: bytes) -> str:
+    """The short name of a signing key: of its SHA-256, the first half."""
+    from hashlib import sha256
+
+    return sha256(public_key).hexdigest()[:32]
+
+
+def key_parts(key: Key) -> tuple[str, str, str]:
+    return (key.app, key.user, key.id)
+
+
+def _new_key() -> bytes:
+    return os.urandom(KEY_BYTES)
+
+
+def _version_of(place: Place) -> int:
+    """The version of a session that a body belongs to; 1 where a place does not tell it."""
+    if place.kind == "event":
+        return int(place.bound.partition(b"/")[0] or 2**63)  # a partial is never in plain text
+    if place.kind == "snapshot":
+        return int(place.id.partition("/")[0])
+    if place.kind == "segment":
+        return int(place.id.partition("-")[2])
+    return int(place.id) + 1 if place.kind == "base" else 1

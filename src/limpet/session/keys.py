@@ -1,0 +1,65 @@
+"""The keys of a store: status, rotation, anchors, the key that checks receipts. `lp.keys`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from limpet.errors import KeysMissing
+from limpet.model import Key
+from limpet.session.arguments import check_progress
+from limpet.session.provenance import Provenance
+from limpet.store.protocol import Progress, Report
+
+if TYPE_CHECKING:
+    from limpet.security.keys import KeysStatus
+    from limpet.session.journal import Journal
+
+
+class StoreKeys:
+    """The keys of a store that was opened with `keys=`: `lp.keys`."""
+
+    __slots__ = ("_journal",)
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def rotate(self, progress: Progress | None = None) -> int:
+        """Wrap every data key with the newest master; return how many were wrapped again.
+
+        Bodies are not touched. Interrupted, it goes on when called again; until it has returned,
+        keep the old master beside the new one. `progress(done, total)` counts keys.
+        """
+        return await provenance_of(self._journal, "rotate").seal.rotate(check_progress(progress))
+
+    async def status(self) -> KeysStatus:
+        """The ring, its masters and how many keys each of them wraps."""
+        return await provenance_of(self._journal, "status").seal.status()
+
+    async def anchor(self) -> int:
+        """Accept every session as it stands now, for example after a backup was restored on
+        purpose; return how many were anchored."""
+        return await provenance_of(self._journal, "anchor").anchor_all()
+
+    @property
+    def public_key(self) -> str:
+        """The key that checks this store's receipts, as PEM."""
+        return provenance_of(self._journal, "public_key").seal.public_key
+
+
+def provenance_of(journal: Journal, what: str) -> Provenance:
+    """The provenance of a store that has keys. Raises KeysMissing, StoreClosed."""
+    journal.check_open()
+    if journal.provenance is None:
+        raise KeysMissing(what)
+    return journal.provenance
+
+
+async def with_anchors(journal: Journal, key: Key | None, report: Report) -> Report:
+    """A report of a verification with what the anchors in the key ring tell."""
+    if journal.provenance is None:
+        return report
+    await journal.provenance.anchor_noted()
+    found = await journal.provenance.findings(key)
+    return msgspec.structs.replace(report, findings=(*report.findings, *found))

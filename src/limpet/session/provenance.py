@@ -1,0 +1,277 @@
+"""Provenance: where the sessions of a sealed store stand, and what the store signs of them.
+
+A commit costs nothing more here: where sessions stand is noted, and written to the ring as anchors
+when a session is checkpointed or completed, and when the store is closed. `verify` compares them
+with the log, which finds a tail that was cut off and a head that was rolled back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from limpet.errors import InvalidInput, LimpetError, SessionCorrupt
+from limpet.model import Commit, Head, Key, canonical, chain, is_input, to_time
+from limpet.model.facts.phases import archive_place
+from limpet.model.limits import PAGE_MAX
+from limpet.store.pager import each_head
+from limpet.store.protocol import (
+    ChainedEvent,
+    Check,
+    Committed,
+    Finding,
+    Query,
+    Records,
+    Store,
+)
+
+if TYPE_CHECKING:
+    from limpet.security.keys import Anchor, KeySeal
+    from limpet.security.receipts import Proof, Receipt
+
+NOTED_MAX: Final = 10_000  # sessions whose place is noted before all of them are anchored
+_COMPLETED: Final = "session.completed"
+_LOG: Final = logging.getLogger("limpet.keys")
+
+
+class Provenance:
+    """Where the sessions of a store stand, as its ring remembers it, and what it signs of them."""
+
+    def __init__(self, store: Store, seal: KeySeal) -> None:
+        self._store, self.seal = store, seal
+        self._noted: dict[str, Head] = {}
+
+    # --- around commits -------------------------------------------------------------------------
+
+    def note(self, commits: Sequence[Commit], answers: Sequence[Committed]) -> bool:
+        """Note where sessions stand. True if `settle` has something to do."""
+        due = False
+        for commit, answer in zip(commits, answers, strict=True):
+            self._noted[answer.head.uid] = answer.head
+            due = due or commit.pin is not None or _completes(answer)
+        return due or len(self._noted) > NOTED_MAX
+
+    async def settle(self, answers: Sequence[Committed]) -> None:
+        """Anchor what was noted, and sign what was completed. The commit has happened, so nothing
+        is raised: what could not be written is written with the next anchors."""
+        try:
+            await self.anchor_noted()
+            for answer in answers:
+                if _completes(answer):
+                    await self.sign(answer.head)
+        except (LimpetError, OSError) as error:
+            _LOG.warning("anchors not written: error=%r", error)
+
+    async def anchor_noted(self) -> None:
+        """Write where sessions stand to the ring."""
+        noted, self._noted = self._noted, {}
+        try:
+            await self._anchor(noted.values())
+        except BaseException:
+            self._noted = noted | self._noted
+            raise
+
+    async def close(self) -> None:
+        """Anchor what was noted, as far as the ring can be reached."""
+        try:
+            await self.anchor_noted()
+        except Exception as error:
+            _LOG.warning("anchors not written: error=%r", error)
+
+    async def anchor_all(self) -> int:
+        done = 0
+        async for head in each_head(self._store, Query(reverse=False, reserved=True)):
+            done += await self._anchor([head])
+        return done
+
+    async def _anchor(self, heads: Iterable[Head]) -> int:
+        """Anchor those whose keys are in the ring: an erased session stays forgotten."""
+        by_uid = {head.uid: head for head in heads}
+        return await self.seal.anchor(
+            {uid: (head.key, head.version, head.link) for uid, head in by_uid.items()}
+        )
+
+    # --- verification ---------------------------------------------------------------------------
+
+    async def findings(self, key: Key | None) -> list[Finding]:
+        """Compare the anchors with the log: of one session, or of all."""
+        heads: dict[str, Head] = {}
+        if key is None:
+            for deleted in (False, True):
+                query = Query(reverse=False, reserved=True, deleted=deleted)
+                async for head in each_head(self._store, query):
+                    heads |= _standing(head)
+        else:
+            heads |= _standing((await self._store.load(key, tail=0, scopes=False)).head)
+        found: list[Finding] = []
+        async for uid, anchor in self.seal.anchors(None if key is None else list(heads)):
+            problem = await self._compared(heads.get(uid), uid, anchor)
+            if problem is not None:
+                where = heads[uid].key if uid in heads else Key(anchor.app, anchor.user, anchor.id)
+                found.append(Finding("session", problem, where, anchor.version))
+        return found
+
+    async def _compared(self, head: Head | None, uid: str, anchor: Anchor) -> str | None:
+        await self.seal.ready([uid])
+        if self.seal.mac(uid, anchor.version, anchor.link) != anchor.mac:
+            return "has an anchor in the key ring that was changed"
+        if head is None:
+            return "is missing, and the key ring has an anchor of it: its log was removed"
+        if head.version < anchor.version:
+            return (
+                f"ends at version {head.version:,}, and the key ring has an anchor of a later one: "
+                "its tail was cut off, or it was rolled back. After restoring a backup on purpose, "
+                "call lp.keys.anchor()"
+            )
+        link = head.link
+        if head.version > anchor.version:
+            if head.deleted_us is not None or "archive" in head.facts:
+                return None  # of its log, only the end is here
+            link = await self._link_at(head.key, anchor.version)
+        return None if link == anchor.link else "has another link than its anchor in the key ring"
+
+    async def _link_at(self, key: Key, seq: int) -> bytes:
+        assert isinstance(self._store, Records)
+        found = await self._store.records(key, after=seq - 1, limit=1)
+        return found[0].event.link if found else b""
+
+    def checks(self, data: str) -> tuple[Check, ...]:
+        """A warning for the doctor if ring and data are in one directory."""
+        ring = self.seal.ring.path
+        if ring is None:
+            return (Check("keys", f"ring {self.seal.id} at {self.seal.ring.where}"),)
+        from limpet.store.open import scheme_of, sqlite_path
+
+        beside = scheme_of(data) == "sqlite" and sqlite_path(data).absolute().parent == ring.parent
+        if not beside:
+            return (Check("keys", f"ring {self.seal.id} at {ring}"),)
+        found = f"the key ring {ring.name} is in the directory of the data"
+        return (Check("keys", found, "warning", _APART),)
+
+    # --- receipts -------------------------------------------------------------------------------
+
+    async def sign(self, head: Head, *, keep: bool = True) -> Receipt:
+        """Sign where a session stands; `keep` remembers it in the ring."""
+        from limpet.security.keys import signer_id
+        from limpet.security.receipts import MerkleTree, Receipt, hashed_key
+
+        links = [record.event.link async for record in self._chained(head)]
+        root = MerkleTree(links).root
+        at, signer = to_time(self._store.now_us()), signer_id(self.seal.public_bytes)
+        names = (hashed_key(head.key, head.uid), head.uid, head.version, head.link, root, at)
+        draft = Receipt(*names, signer, b"")
+        receipt = msgspec.structs.replace(draft, signature=self.seal.sign(draft.message))
+        if keep:
+            await self.seal.keep_receipt(head.uid, msgspec.msgpack.encode(receipt))
+        return receipt
+
+    async def receipt(self, head: Head) -> Receipt:
+        """The receipt of completion if the session still stands there, else a new one."""
+        from limpet.security.receipts import Receipt
+
+        kept = await self.seal.kept_receipt(head.uid)
+        if kept is not None:
+            found = msgspec.msgpack.decode(kept, type=Receipt)
+            if (found.version, found.link) == (head.version, head.link):
+                return found
+        return await self.sign(head, keep=False)
+
+    async def prove(self, head: Head, seq: int, version: int) -> Proof:
+        from limpet.security.receipts import MerkleTree, Proof
+
+        if not head.floor < seq <= version <= head.version:
+            own = f"{head.floor + 1} to {version}"
+            raise InvalidInput(f"{seq} is not an event of this session's own. Pass one of {own}.")
+        previous = link = before = b""
+        links: list[bytes] = []
+        record: ChainedEvent | None = None
+        async for each in self._chained(head, version):
+            previous, link = link, each.event.link
+            links.append(link)
+            if each.event.seq == seq:
+                before = previous or await self._before(head)
+                record = each
+        assert record is not None
+        event = record.event
+        path = MerkleTree(links).path(seq - head.floor - 1)
+        names = _names(record)
+        return Proof(
+            seq,
+            event.at_us,
+            canonical(names),
+            record.salt,
+            record.raw,
+            record.digest,
+            before,
+            head.floor,
+            version - head.floor,
+            path,
+        )
+
+    async def _chained(self, head: Head, until: int | None = None) -> AsyncIterator[ChainedEvent]:
+        """The session's own events, each compared with the chain. Raises SessionCorrupt."""
+        store, seq, last = self._store, head.floor, head.version if until is None else until
+        assert isinstance(store, Records)
+        link = await self._before(head)
+        while seq < last:
+            page = await store.records(head.key, after=seq, limit=min(PAGE_MAX, last - seq))
+            if not page:
+                break
+            for record in page:
+                event = record.event
+                header = chain.header_digest(_names(record)[:7], marked=_is_marked(record))
+                digest = record.digest
+                if record.raw is not None:
+                    digest = chain.body_digest(record.salt, record.raw)
+                link = chain.link(link, seq + 1, event.at_us, header, digest)
+                if event.seq != seq + 1 or link != event.link or event.damage is not None:
+                    raise SessionCorrupt(head.key, f"event {seq + 1} does not follow its chain")
+                seq += 1
+                yield record
+        if seq < last or (until is None and link != head.link):
+            raise SessionCorrupt(head.key, "its log does not lead to its head")
+
+    async def _before(self, head: Head) -> bytes:
+        """The link that the session's own events follow."""
+        if not head.floor:
+            return chain.genesis(head.uid)
+        assert isinstance(self._store, Records)
+        base = await self._store.base(head.key)
+        if base is None:
+            raise SessionCorrupt(head.key, "the state that its log begins on is not there")
+        return base.link
+
+
+_APART: Final = (
+    "Whoever copies the directory has both. Put the ring elsewhere: move the file while no process "
+    "has the store open, and pass keyring='sqlite:////other/place' from then on."
+)
+
+
+def _completes(answer: Committed) -> bool:
+    return any([event.type == _COMPLETED for event in answer.events])
+
+
+def _standing(head: Head) -> Mapping[str, Head]:
+    """Where a session stands, by its uid; of an archived one also by that of its log."""
+    found = {head.uid: head}
+    if (archived := archive_place(head.facts)) is not None:
+        link = bytes.fromhex(archived["link"])
+        there = {"uid": archived["uid"], "version": archived["version"], "link": link}
+        found[archived["uid"]] = msgspec.structs.replace(head, **there)
+    return found
+
+
+def _is_marked(record: ChainedEvent) -> bool:
+    event = record.event
+    return event.processed is not None and not is_input(event.type)
+
+
+def _names(record: ChainedEvent) -> tuple[str | None, ...]:
+    event = record.event
+    names = (event.id, event.type, event.actor, event.cause, event.invocation_id)
+    found = (*names, event.correlation_id, event.wake_id)
+    return (*found, "input") if _is_marked(record) else found
