@@ -34,9 +34,9 @@ from limpet.security.masters import (
     WrappedKey,
     WrongMaster,
     commitment_to,
-    open_masters,
     subkey,
 )
+from limpet.security.providers import open_masters
 from limpet.security.ring import Ring, RingRow, ring_of
 from limpet.store.coding.seal import OWNERS_MAX
 from limpet.store.protocol import KeyOwner, Place, Progress

@@ -72,10 +72,8 @@ class Masters(Protocol):
     async def unwrap(self, master: str, body: bytes, owner: bytes, context: bytes) -> bytes: ...
 
 
-def open_masters(keys: str) -> Masters:
-    """The masters that `keys=` names. Raises KeysInvalid, ExtraMissing."""
-    if not isinstance(keys, str):
-        raise KeysInvalid("of this type", "pass a text such as env:NAME or file:///path")
+def local_masters(keys: str) -> LocalMasters | None:
+    """The masters that this process reads itself, if `keys=` names such. Raises KeysInvalid."""
     scheme, _, rest = keys.partition(":")
     if scheme == "env" and rest:
         return LocalMasters(f"env:{rest}", lambda: _of_environment(rest))
@@ -84,16 +82,7 @@ def open_masters(keys: str) -> Masters:
         return LocalMasters(f"file://{path}", lambda: _of_file(path))
     if keys in ("memory:", "memory://"):
         return LocalMasters("memory:", lambda: [_PROCESS_MASTER])
-    if scheme == "vault":
-        from limpet.security.vault import VaultMasters
-
-        return VaultMasters(keys)
-    if scheme == "pkcs11":
-        from limpet.security.pkcs11 import HardwareMasters
-
-        return HardwareMasters(keys)
-    known = "env:NAME, file:///path, vault://host/key, pkcs11:token/key or memory:"
-    raise KeysInvalid(f"{scheme}:…", f"write {known}")
+    return None
 
 
 class LocalMasters:
