@@ -166,6 +166,8 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     ],
     "export": [(f"{NAME}.limpet", *NAMED), (f"{NAME}://x", *NAMED)],
     "fork": [NAMED, (*NAMED, "--at", TEXT), (*NAMED, "--new-id", "fork")],
+    "inbox": [(), ("--app", NAME), ("--kind", TEXT), ("--app", NAME, "--user", TEXT)],
+    "interrupt": [BLOCKED, ("--note", TEXT, *BLOCKED), ("--note", "", *NAMED)],
     "import": [(f"{NAME}.none",)],
     "import-adk": [("x.db",)],
     "learnings": [(NAME,), (NAME, "--promote", TEXT)],
@@ -200,7 +202,9 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "suspend": [(*NAMED, "--reason", TEXT), ENDED],
     "sweep": [()],
     "terminate": [(*NAMED, "--reason", TEXT), ENDED],
+    "tail": [("--stop-when-idle", *NAMED), ("--stop-when-idle", *BLOCKED)],
     "trace": [NAMED, DEAD, (*NAMED, "--list"), (*NAMED, "--wake", TEXT)],
+    "transcript": [NAMED, BLOCKED, DEAD, (*NAMED, "--last", "1")],
     "unarchive": [NAMED, (*NAMED[:-1], f"{NAME}2")],
     "verify": [(), NAMED],
     "wake": [
@@ -211,7 +215,14 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "work": [("--harness", "planted:fail", "--app", NAME, "--stop-when-idle", "--retries", "0")],
 }
 SILENT = {"doctor", "verify", "compact", "sweep", "restore", "mirror", "import-adk", "work"}
-SHOW_WHOLE_TEXTS = {"memory", "learnings", "work", "wake"}  # as they are, line by line
+SHOW_WHOLE_TEXTS = {
+    "memory",
+    "learnings",
+    "work",
+    "wake",
+    "transcript",
+    "tail",
+}  # as they are, line by line
 
 
 @pytest.fixture(scope="module")

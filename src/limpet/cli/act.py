@@ -287,6 +287,27 @@ async def resolve(
 
 
 @command(ACT)
+async def interrupt(
+    lp: Writing,
+    key: SessionKey,
+    actor: Actor,
+    *,
+    note: Annotated[
+        str | None,
+        typer.Option("--note", metavar="TEXT", help="What the agent is to do instead."),
+    ] = None,
+) -> CommandResult:
+    """Stop the turn of a session.
+
+    What it waits for and its revisits are dropped. With a note a new turn begins, which has the
+    note; without one the turn ends. Works with no worker alive.
+    """
+    session: limpet.Session[Any] = lp.session(key)
+    await session.refresh()
+    return _answered(key, await session.interrupt(note, actor=actor))
+
+
+@command(ACT)
 async def requeue(lp: Writing, key: SessionKey, actor: Actor) -> CommandResult:
     """Try a dead letter again, with all its attempts."""
     return _answered(key, await lp.work.requeue(key, actor=actor))

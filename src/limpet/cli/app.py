@@ -1,5 +1,6 @@
 """The command `limpet`: its help and its exit codes. The commands are in modules named like the
-panels of --help (`agents` belongs to Look); importing one registers its commands."""
+panels of --help (`agents` and `conversation` belong to Look); importing one registers its
+commands."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from limpet.cli.command import app
 
 __all__ = ["app"]
 
-_MODULES: Final = ("look", "agents", "act", "history", "life", "move", "care")
+_MODULES: Final = ("look", "conversation", "agents", "act", "history", "life", "move", "care")
 # \b keeps the line breaks. docs/cli.md describes the same codes.
 _HELP: Final = """Look at the sessions of a store, act on them, and take care of the store.
 

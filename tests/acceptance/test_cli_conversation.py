@@ -1,0 +1,191 @@
+"""What a person sees of conversations at the command line: inbox, transcript, tail, interrupt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet.cli.conversation import Tail, entry_of
+from limpet.cli.output import Output
+from tests.support.command import run, run_terminal
+
+STORE = "support.db"
+KEY = "support/ada/c1"
+
+
+@limpet.tool
+def weather(city: str) -> str:
+    """Say how the weather is."""
+    return f"grey in {city}"
+
+
+def model(request: limpet.ModelRequest) -> limpet.Reply:
+    if request.messages[-1]["role"] == "user":
+        return limpet.Reply("I look.", (limpet.ToolCall("1", "weather", {"city": "Kyiv"}),))
+    return limpet.Reply("It is grey. " + "A long sentence follows here. " * 6)
+
+
+async def harness(turn: limpet.Turn) -> None:
+    if turn.inputs[0].data["text"] == "pay":
+        await turn.approve("refund", {"order": 7}, timedelta(hours=1))
+        await turn.say("Paid.")
+    elif turn.inputs[0].data["text"] == "fail":
+        raise RuntimeError("no bank")
+    else:
+        await limpet.Agent(model, [weather]).run(turn)
+
+
+async def session(here: Path, id: str, *texts: str) -> None:
+    async with limpet.open(f"sqlite:///{here}/{STORE}") as lp:
+        s = await lp.get_or_create("support", "ada", id)
+        for text in texts:
+            await s.append("user.message", {"text": text}, actor="user:ada")
+            await lp.wake(s.key, harness, retries=0)
+
+
+def done(here: Path, *args: str) -> Any:
+    result = run(here, *args, "--json")
+    assert result.returncode == 0, result
+    return json.loads(result.stdout)
+
+
+def test_the_inbox_shows_who_waits_and_the_command_that_answers(tmp_path: Path) -> None:
+    """The command can be run as it is shown, and then nobody waits."""
+    asyncio.run(session(tmp_path, "c1", "pay"))
+    shown = run(tmp_path, "inbox", STORE).stdout
+    assert "approval refund" in shown
+    assert "deadline" in shown
+    (waiting,) = done(tmp_path, "inbox", STORE)["waiting"]
+    assert waiting["request"]["input"] == {"order": 7}
+    assert waiting["command"] in shown
+    line = shlex.split(waiting["command"].removesuffix(" (or --deny)"))
+    assert line[:4] == ["limpet", "confirm", STORE, KEY]
+    assert run(tmp_path, *line[1:]).returncode == 0
+    assert run(tmp_path, "inbox", STORE).stdout == "nobody waits.\n"
+    assert run(tmp_path, "inbox", STORE, "--kind", "nonsense").returncode == 2
+
+
+def test_the_transcript_is_the_conversation_as_people_read_it(tmp_path: Path) -> None:
+    """Who said what, calls and results, who decided, errors; within 80 columns."""
+    asyncio.run(session(tmp_path, "c1", "How is it?", "pay"))
+    assert run(tmp_path, "confirm", STORE, KEY, "--deny", "--note", "too much").returncode == 0
+    asyncio.run(session(tmp_path, "c2", "fail"))
+    shown = run(tmp_path, "transcript", STORE, KEY).stdout
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("user:ada  20")
+    assert lines[1] == "  How is it?"
+    assert [line for line in lines if "weather" in line] == ['  -> weather {"city":"Kyiv"}']
+    assert '  <- "grey in Kyiv"' in lines
+    assert '  ?  refund approval {"order":7}' in lines
+    assert [line for line in lines if line.endswith("denied: too much")]
+    entries = done(tmp_path, "transcript", STORE, KEY)["entries"]
+    assert [e["kind"] for e in entries][:5] == ["message", "message", "call", "result", "message"]
+    (last,) = done(tmp_path, "transcript", STORE, KEY, "--last", "1")["entries"]
+    assert (last["kind"], last["text"]) == ("answer", "denied: too much")
+    assert last["actor"].startswith("cli:")
+    failed = run(tmp_path, "transcript", STORE, "support/ada/c2").stdout
+    assert "turn.failed" in failed
+    assert "no bank" in failed
+
+
+def test_an_interrupt_clears_what_a_session_waits_for(tmp_path: Path) -> None:
+    """With no worker alive; its note is in the transcript."""
+    asyncio.run(session(tmp_path, "c1", "pay"))
+    assert run(tmp_path, "interrupt", STORE, KEY, "--note", "call her").returncode == 0
+    assert done(tmp_path, "inbox", STORE)["waiting"] == []
+    assert "interrupted: call her" in run(tmp_path, "transcript", STORE, KEY).stdout
+    assert run(tmp_path, "interrupt", STORE, "support/ada/none").returncode == 3
+
+
+def test_a_tail_begins_with_the_last_entries_and_ends_when_idle(tmp_path: Path) -> None:
+    """As many as are asked for, in a pipe, on a terminal and in JSON lines."""
+    asyncio.run(session(tmp_path, "c1", "one", "two"))
+    shown = run(tmp_path, "tail", STORE, KEY, "--last", "1", "--stop-when-idle")
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("agent:support  20")
+    assert "  It is grey." in shown.stdout
+    code, shown_too = run_terminal(tmp_path, "tail", STORE, KEY, "--last", "1", "--stop-when-idle")
+    assert (code, "It is grey." in shown_too) == (0, True)
+    lines = run(tmp_path, "tail", STORE, KEY, "--last", "3", "--stop-when-idle", "--json").stdout
+    assert len([json.loads(line) for line in lines.splitlines()]) == 3
+
+
+def piece(text: str, index: int, attempt: int = 1) -> limpet.Event:
+    data = {"text": text, "index": index}
+    return limpet.Event(0, "m", "agent.message", "agent:a", 0, data, partial=True, attempt=attempt)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_tail_shows_pieces_and_starts_over_on_a_new_attempt(lost: bool) -> None:
+    """What was streamed whole is not shown twice; a lost piece makes the whole be shown."""
+    import io
+
+    out = io.StringIO()
+    shown = Tail(Output(out), as_json=False)
+    shown.show(piece("Hel", 0))
+    shown.show(piece("Hello\nwor", 0, attempt=2))
+    if not lost:
+        shown.show(piece("ld", 1, attempt=2))
+    shown.show(limpet.Event(5, "m", "agent.message", "agent:a", 10**15, {"text": "Hello\nworld"}))
+    lines = out.getvalue().splitlines()
+    assert lines[:4] == ["agent:a", "  Hel", "agent:a (starts over)", "  Hello"]
+    assert lines[4] == ("  wor" if lost else "  world")
+    assert lines[5:] == (["agent:a  2001-09-09 01:46:40", "  Hello", "  world"] if lost else [])
+
+
+async def test_a_tail_in_another_process_shows_pieces_and_ctrl_c_ends_it_with_0(
+    tmp_path: Path,
+) -> None:
+    """Live: the text is there before the message is recorded."""
+    go = asyncio.Event()
+
+    async def pieces(request: limpet.ModelRequest) -> AsyncIterator[limpet.Piece]:
+        while not go.is_set():  # again and again: what nobody hears yet is lost
+            yield limpet.Piece(text="tick ")
+            await asyncio.sleep(0.05)
+
+    async def speak(turn: limpet.Turn) -> None:
+        await turn.model("think", pieces)
+
+    async with limpet.open(f"sqlite:///{tmp_path}/{STORE}") as lp:
+        s = await lp.create("support", "ada", "c1", actor="user:ada")
+        await s.append("user.message", {"text": "hi"})
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "limpet.cli", "tail", STORE, KEY),
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        running = asyncio.ensure_future(lp.wake(s.key, speak))
+        async with asyncio.timeout(60):
+            seen = b""
+            while b"tick tick" not in seen:
+                seen += await process.stdout.read(64)
+            go.set()
+            assert (await running).reason == "end_turn"
+            process.send_signal(signal.SIGINT)
+            _, err = await process.communicate()
+    assert (process.returncode, err) == (0, b"")
+
+
+def test_what_cannot_be_read_has_an_entry() -> None:
+    """A damaged or removed event does not end a transcript."""
+    gone = limpet.Event(3, "x", "user.message", "user:ada", 0, None, removed=True)
+    entry = entry_of(gone)
+    assert entry is not None
+    assert entry.text == "(removed)"
