@@ -302,14 +302,13 @@ class EffectCall:
         effect, turn = self._effect, self._turn
         self._tries += 1
         self._acts = True
-        of = (effect.name, effect.occurrence, effect.args_hash, self._key)
         drafts: list[Draft] = [span_started(self._span, "tool", effect.name, parent=turn.wake_id)]
         if effect.reserve is not None:
             drafts.append(budgets.reserved(self._span, effect.reserve))
         undo = self._compensation()
         args = plain(dict(effect.args)) if effect.record_args else EMPTY
-        given = (*of, self._tries, self._span, undo, args)
-        drafts.append(runs.effect_intended(self._id("intended"), *given, call=effect.call))
+        given = (self._of(), self._tries, self._span, undo, args)
+        drafts.append(runs.effect_intended(self._id("intended"), *given))
         *_, intent = await turn.log.write(*drafts)
         turn.records.add(intent)
         # By the head that the intent's own commit returned.
@@ -366,13 +365,22 @@ class EffectCall:
         await self._record(runs.effect_failed, "failed", why, failed=why)
         return self._turn.records.failure(self._effect.name, self._effect.occurrence, why)
 
+    def _of(self) -> runs.EffectOf:
+        effect = self._effect
+        of = (effect.name, effect.occurrence, effect.args_hash, self._key)
+        return runs.EffectOf(*of, effect.call)
+
     async def _record(
-        self, fact: Callable[..., Draft], outcome: str, value: Any, *, failed: str | None = None
+        self,
+        fact: Callable[[str, runs.EffectOf, Any], Draft],
+        outcome: str,
+        value: Any,
+        *,
+        failed: str | None = None,
     ) -> Any:
         """The outcome, the end of its span and of its reservation, in one commit."""
         effect, turn = self._effect, self._turn
-        of = (effect.name, effect.occurrence, effect.args_hash, self._key)
-        drafts: list[Draft] = [fact(self._id(outcome), *of, value, call=effect.call)]
+        drafts: list[Draft] = [fact(self._id(outcome), self._of(), value)]
         if effect.outcome is not None and outcome != "unknown":
             drafts.append(effect.outcome(value, is_error=outcome == "failed"))
         if self._acts:

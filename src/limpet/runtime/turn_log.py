@@ -59,6 +59,7 @@ from limpet.model.facts.running.runs import (
     STATUS_CHANGED,
     STATUS_IDLE,
     STEP,
+    EffectOf,
     effect_unknown,
     span_completed,
 )
@@ -374,8 +375,8 @@ class TurnRecords:
         drafts: list[Draft] = []
         for (place, occurrence), record in self.dangling():
             id = identity(turn_id, "effect.dangling", place, occurrence, record.tries)
-            of = (record.name, occurrence, record.args_hash, record.key)
-            unknown = effect_unknown(id, *of, why, call=record.call)
+            of = EffectOf(record.name, occurrence, record.args_hash, record.key, record.call)
+            unknown = effect_unknown(id, of, why)
             end = span_completed(
                 record.span, "tool", record.name, "error", parent=record.wake, error=why
             )

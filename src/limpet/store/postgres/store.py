@@ -13,17 +13,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from limpet.errors import InvalidInput, PositionUnknown, StoreBusy
-from limpet.model import (
-    Base,
-    Commit,
-    Event,
-    Fold,
-    Head,
-    Key,
-    ScopeValue,
-    checkpoints_of,
-    described,
-)
+from limpet.model import Base, Commit, Event, Fold, Head, Key, ScopeValue, checkpoints_of, described
 from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
 from limpet.store.blobs import Blobs
 from limpet.store.coding.codec import Codec

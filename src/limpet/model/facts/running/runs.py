@@ -487,18 +487,24 @@ def node_recorded(id: str, name: str, occurrence: int, result: Any, *, graph: st
     return Fact(type=STEP, data={**data, "graph": graph}, id=id)
 
 
+class EffectOf(msgspec.Struct, frozen=True):
+    """Which effect of a turn an event is about. `call` is the id of the model's call that it was
+    for."""
+
+    name: str
+    occurrence: int
+    args_hash: str
+    key: str
+    call: str | None = None
+
+
 def effect_intended(
     id: str,
-    name: str,
-    occurrence: int,
-    args_hash: str,
-    key: str,
+    of: EffectOf,
     tries: int,
     span_id: str,
     compensate: Mapping[str, Any] | None = None,
     args: Mapping[str, Any] = EMPTY,
-    *,
-    call: str | None = None,
 ) -> Fact:
     """An action on the world is about to be performed; `compensate` says what would undo it. Its
     arguments are recorded, unless they are large: who is asked about it later sees them."""
@@ -507,63 +513,26 @@ def effect_intended(
         more["args"] = args
     if compensate is not None:
         more["compensate"] = compensate
-    return _effect(INTENDED, id, name, occurrence, args_hash, key, call=call, **more)
+    return _effect(INTENDED, id, of, more)
 
 
-def effect_succeeded(
-    id: str,
-    name: str,
-    occurrence: int,
-    args_hash: str,
-    key: str,
-    result: Any,
-    *,
-    call: str | None = None,
-) -> Fact:
+def effect_succeeded(id: str, of: EffectOf, result: Any) -> Fact:
     """It was performed, with this result."""
-    return _effect(SUCCEEDED, id, name, occurrence, args_hash, key, call=call, result=result)
+    return _effect(SUCCEEDED, id, of, {"result": result})
 
 
-def effect_failed(
-    id: str,
-    name: str,
-    occurrence: int,
-    args_hash: str,
-    key: str,
-    error: str,
-    *,
-    call: str | None = None,
-) -> Fact:
+def effect_failed(id: str, of: EffectOf, error: str) -> Fact:
     """It was not performed."""
-    return _effect(FAILED, id, name, occurrence, args_hash, key, call=call, error=error)
+    return _effect(FAILED, id, of, {"error": error})
 
 
-def effect_unknown(
-    id: str,
-    name: str,
-    occurrence: int,
-    args_hash: str,
-    key: str,
-    error: str,
-    *,
-    call: str | None = None,
-) -> Fact:
+def effect_unknown(id: str, of: EffectOf, error: str) -> Fact:
     """Nobody knows whether it was performed."""
-    return _effect(UNKNOWN, id, name, occurrence, args_hash, key, call=call, error=error)
+    return _effect(UNKNOWN, id, of, {"error": error})
 
 
-def _effect(
-    type: str,
-    id: str,
-    name: str,
-    occurrence: int,
-    args_hash: str,
-    key: str,
-    *,
-    call: str | None,
-    **more: Any,
-) -> Fact:
-    data = {"name": name, "occurrence": occurrence, "args_hash": args_hash, "key": key}
-    if call is not None:
-        more["call"] = call
+def _effect(type: str, id: str, of: EffectOf, more: dict[str, Any]) -> Fact:
+    data = {"name": of.name, "occurrence": of.occurrence, "args_hash": of.args_hash, "key": of.key}
+    if of.call is not None:
+        more["call"] = of.call
     return Fact(type=type, data={**data, **more}, id=id)
