@@ -165,6 +165,24 @@ async def test_a_rewind_into_the_middle_of_a_call_leaves_a_result(lp: limpet.Lim
     assert await texts(s) == ["a", "", ""]
 
 
+def test_the_command_says_how_to_go_on_with_a_turn_underway(tmp_path: Path) -> None:
+    """It is refused, and names the command that ends the turn."""
+
+    async def fill() -> None:
+        async with limpet.open(f"sqlite:///{tmp_path}/support.db") as lp:
+            s = await lp.create("support", "ada", "1", actor=ADA)
+            await s.append("user.message", {"text": "a"})
+
+            async def asks(turn: limpet.Turn) -> None:
+                await turn.ask("rating", {})
+
+            await lp.wake(s.key, asks)
+
+    asyncio.run(fill())
+    done = run(tmp_path, "rewind", "support.db", "support/ada/1", "1")
+    assert (done.returncode, "limpet interrupt" in done.stderr) == (3, True)
+
+
 def test_the_facade_and_the_command_take_the_same_choice(tmp_path: Path) -> None:
     """s.rewind(messages=) without await, and limpet rewind --keep-messages."""
 

@@ -66,6 +66,7 @@ _ADVICE: Final = {
     "session.has_forks": "Pass --forks erase or --forks keep",
     "session.suspended": "limpet resume makes it active again",
     "store.failed": "It may have been done: look with limpet log, then run it again",
+    "turn.underway": "Interrupt the turn with limpet interrupt, and rewind once it has ended",
 }
 _IN_PYTHON: Final = (  # a method or an argument that a command or an option stands beside
     (re.compile(r"lp\.\w+\(\) \((limpet \w+)\)"), r"\1"),

@@ -126,6 +126,17 @@ def test_a_removed_checkpoint_shows_the_one_before() -> None:
     assert messages_in(log(*thread(), removed))[-1].synthetic  # the call has no outcome now
 
 
+def test_a_rewind_takes_back_what_frameworks_recorded() -> None:
+    """A thread shows its newest checkpoint of then; a pop that was taken back popped nothing."""
+    back = ("session.rewound", {"at": 5, "messages": True})
+    assert shown(log(*thread(), back))[:3] == TURN[:3]
+    kept = ("session.rewound", {"at": 5})
+    assert shown(log(*thread(), kept)) == TURN
+    said = [("user.message", {"text": "a"}), ("agent.message", {"text": "b"})]
+    popped = log(*said, ("view.popped", {}), ("session.rewound", {"at": 2, "messages": True}))
+    assert shown(popped) == [("user", "a"), ("assistant", "b")]
+
+
 def test_a_subgraph_is_not_the_conversation() -> None:
     """Checkpoints of another namespace are a graph's own business."""
     inner = {"ts": 5, "lists": {"messages": [0, [human("inner")]]}, "shape": {"ns": "sub:1"}}
