@@ -315,6 +315,12 @@ class EffectCall:
         why = self._use.denial(effect.tool_name)
         if why is not None:
             raise await self._failed(ToolDenied(effect.tool_name, why))
+        with turn.acting():
+            return await self._acted(held)
+
+    async def _acted(self, held: HeldTool | None) -> Any:
+        """Call the function, as often as it may be tried, and record the outcome."""
+        effect, turn = self._effect, self._turn
         for left in reversed(range(effect.retries + 1)):
             # The commit of the intent has proven the lease; before another try the store is asked.
             await turn.lease_guard.check(turn.driver, ask=left < effect.retries)
@@ -393,7 +399,7 @@ class EffectCall:
                     self._span, "tool", effect.name, result, parent=turn.wake_id, error=failed
                 )
             )
-        for event in (events := await turn.log.write(*drafts)):
+        for event in (events := await turn.log.write_outcome(*drafts)):
             turn.records.add(event)
         return events[0].data.get("result")
 

@@ -18,6 +18,7 @@ from limpet.runtime.run import TurnRun
 from limpet.runtime.turn_log import args_hash, identity, plain
 
 Otherwise: TypeAlias = Literal["allow", "deny"]
+DEADLINE_PASSED: Final = "the deadline passed"
 DEADLINE_MAX: Final = timedelta(days=3_650)
 SHOWN_BYTES_MAX: Final = 4 * 2**10  # of one value; a request has a bound
 _BOUND: Final = (
@@ -51,9 +52,22 @@ async def approve(
     id = identity(turn.id, "approve", name, occurrence)
     more = {"deadline": deadline, "otherwise": otherwise == "allow"}
     id, data = await request(turn, id, "approval", name, input, occurrence=occurrence, **more)  # type: ignore[arg-type]
-    allowed = data.get("allow") is True
-    queue_result(turn, id, data, output={"allow": allowed, "note": data.get("note")})
-    return Approval(allowed, data.get("note"), turn.records.asked[id].data["input"])
+    allowed, note = _usable(turn, id, data)
+    queue_result(turn, id, data, output={"allow": allowed, "note": note})
+    return Approval(allowed, note, turn.records.asked[id].data["input"])
+
+
+def _usable(turn: TurnRun, id: str, data: Mapping[str, Any]) -> tuple[bool, str | None]:
+    """The answer to an approval, and its note, when it is used. A yes that is not used before the
+    deadline has passed counts no more, unless the deadline itself would have said yes."""
+    used = turn.records.events.get(f"{id}/result")  # by an earlier run: that stands
+    if used is not None and isinstance(output := used.data.get("output"), Mapping):
+        return output.get("allow") is True, output.get("note")
+    allowed, asked = data.get("allow") is True, turn.records.asked[id].data
+    is_late = turn.now_us >= asked.get("deadline_us", turn.now_us + 1)
+    if allowed and is_late and not asked.get("otherwise"):
+        return False, DEADLINE_PASSED
+    return allowed, data.get("note")
 
 
 def check_deadline(deadline: timedelta) -> None:

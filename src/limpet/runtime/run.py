@@ -35,7 +35,7 @@ from limpet.session.session import Session
 from limpet.session.writer import writer_of
 from limpet.store.clock import steady_ns
 
-Stopped: TypeAlias = Literal["paused", "interrupted", "lost", "stopped", "mismatch", "ended"]
+Stopped: TypeAlias = Literal["paused", "interrupted", "lost", "stopped", "suspended", "ended"]
 GRACE_SECONDS: Final = 10.0  # for a harness that was stopped to come to its end
 _PACKAGE: Final = Path(__file__).parents[1]
 _BELOW: Final = tuple([str(_PACKAGE / room) for room in ("session", "store")])
@@ -393,6 +393,8 @@ class TurnRun:
         self.worker_permissions = worker_permissions  # children keep to them, whoever runs them
         self.version = version  # of the code that began the turn
         self._quiet_seconds = quiet_seconds
+        self._acting = 0  # effects that are performed now
+        self.is_suspended = False  # the session was, while the harness ran
 
     @property
     def now_us(self) -> int:
@@ -426,6 +428,23 @@ class TurnRun:
             return whole
         digest = identity(name)
         return f"{whole[: NAME_CHARS_MAX - len(digest) - 1]}…{digest}"
+
+    def suspend(self) -> None:
+        """The session was suspended: stop the harness, as soon as what it performs is recorded."""
+        self.is_suspended = True
+        if not self._acting:
+            self.driver.stop("suspended")
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """Perform an effect inside, and record its outcome."""
+        self._acting += 1
+        try:
+            yield
+        finally:
+            self._acting -= 1
+            if self.is_suspended and not self._acting:
+                self.driver.stop("suspended")
 
     async def effects_reached(self) -> tuple[int, EffectRecord] | None:
         """Wait until this run has reached every effect that earlier runs of the turn recorded.

@@ -23,6 +23,7 @@ from limpet.errors import (
     InvalidValue,
     SessionCorrupt,
     SessionFenced,
+    SessionSuspended,
     StoreError,
 )
 from limpet.model import (
@@ -98,6 +99,7 @@ class TurnLog:
         self._queued: dict[str, Draft] = {}
         self._beginning = asyncio.Lock()
         self.on_commit: Callable[[], None] | None = None  # called when something was recorded
+        self.on_suspended: Callable[[], None] | None = None  # called when it was refused for that
 
     def begin(self, *drafts: Draft) -> None:
         """Record these before everything else."""
@@ -118,13 +120,37 @@ class TurnLog:
 
         `beside` are commits of other sessions that are recorded with it, all or nothing.
         """
-        if self._first:
-            async with self._beginning:
-                if self._first:
-                    events = await self._begin_with(drafts, beside)
-                    return events[len(events) - len(drafts) :]
-        events = await self._commit([], drafts, beside)
+        try:
+            if self._first:
+                async with self._beginning:
+                    if self._first:
+                        events = await self._begin_with(drafts, beside)
+                        return events[len(events) - len(drafts) :]
+            events = await self._commit([], drafts, beside)
+        except SessionSuspended as error:
+            if error.key == self.session.key and self.on_suspended is not None:
+                self.on_suspended()
+            raise
         return events[len(events) - len(drafts) :]
+
+    async def write_outcome(self, *drafts: Draft) -> tuple[Event, ...]:
+        """Record the outcome of an effect, also if the session was suspended meanwhile: then only
+        the facts, which such a session accepts. What else is lost here follows from them."""
+        try:
+            events = await self._commit([], drafts, ())
+            return events[len(events) - len(drafts) :]
+        except SessionSuspended as error:
+            if error.key != self.session.key:
+                raise
+        facts = self._named([draft for draft in drafts if isinstance(draft, Fact)])
+        events = await self._send(tuple([self.prepare(fact) for fact in facts]), ())
+        if self.on_suspended is not None:
+            self.on_suspended()
+        return events
+
+    def forget_queued(self) -> None:
+        """Record nothing that waits to be recorded: the next run of the turn does it again."""
+        self._queued.clear()
 
     async def flush(self) -> tuple[Event, ...]:
         """Record the beginning now, if it is not recorded yet. Does not call `on_commit`."""

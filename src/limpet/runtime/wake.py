@@ -31,6 +31,7 @@ from limpet.errors import (
     SessionEnded,
     SessionFenced,
     SessionLocked,
+    SessionSuspended,
     ToolDenied,
     TurnMismatch,
 )
@@ -49,6 +50,7 @@ from limpet.model import (
     unfit,
 )
 from limpet.model.facts.inputs import processed
+from limpet.model.facts.phases import RESUMED, SUSPENDED
 from limpet.model.facts.running import budgets, endings, requests, runs
 from limpet.model.facts.running.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_USE, asked
 from limpet.model.facts.running.runs import FAILED, STEP, SUCCEEDED
@@ -58,7 +60,7 @@ from limpet.model.limits import NAME_CHARS_MAX, PAGE_MAX, TURN_INPUTS_MAX
 from limpet.runtime.agent import Agent
 from limpet.runtime.children import ChildEnd, commit_last, interrupt_all
 from limpet.runtime.compensation import EndedWake
-from limpet.runtime.requests import decision_in, show_value
+from limpet.runtime.requests import DEADLINE_PASSED, decision_in, show_value
 from limpet.runtime.run import (
     QUIET_SECONDS,
     Driver,
@@ -95,6 +97,7 @@ TAIL: Final = 8  # it mostly has the pending inputs, which then need not be read
 CONTROL: Final = frozenset((runs.INTERRUPT, *ANSWERS))  # they wake a session and are not inputs
 # A run that died after one of these was not in vain: it does not count as failed.
 _PROGRESS: Final = frozenset((STEP, SUCCEEDED, FAILED, "agent.message", TOOL_USE, CUSTOM_TOOL_USE))
+_HELD: Final = (SUSPENDED, RESUMED)  # the phases in which a turn that was begun waits
 _CLOSE_TRIES: Final = 8
 
 
@@ -193,6 +196,7 @@ class Wake:
             migrations=options.migrations,
         )
         self._driver = Driver(lease.key)
+        self._turn_run: TurnRun | None = None  # while a harness runs
         self._wake_id = writer_of(self.session).journal.new_id()
         self._loaded: Loaded | None = None
 
@@ -311,7 +315,8 @@ class Wake:
             note=note,
             redirect=None if start.redirect is None else start.redirect.seq,
         )
-        log.on_commit = self._check_interrupts
+        self._turn_run = run
+        log.on_commit, log.on_suspended = self._check_interrupts, run.suspend
         error = await self._drive(turn)
         return await self._close(log, start, await self._end_of(turn, start, error), error)
 
@@ -389,6 +394,8 @@ class Wake:
             self._driver.stop("interrupted")
         elif endings.has_ended(facts):
             self._driver.stop("ended")
+        elif facts.get("phase") in _HELD and self._turn_run is not None:
+            self._turn_run.suspend()
 
     def _begin_listening(self, log: TurnLog) -> None:
         self._listening = asyncio.ensure_future(self._listen(log))
@@ -416,6 +423,8 @@ class Wake:
             self._driver.stop("interrupted", note)
         elif endings.has_ended(facts):
             self._driver.stop("ended")
+        elif facts.get("phase") in _HELD and self._turn_run is not None:
+            self._turn_run.suspend()
         return self._driver.stopped is not None
 
     # --- how it ends -----------------------------------------------------------------------------
@@ -431,6 +440,8 @@ class Wake:
             raise SessionEnded(self.lease.key, self.session.head.phase)
         if stopped == "stopped":
             return self._given_back(start)
+        if turn.run.is_suspended or (isinstance(error, SessionSuspended) and error.key == own):
+            return self._suspended(start)
         if stopped == "interrupted" or (isinstance(error, Interrupted) and error.key == own):
             redirect = await self._take_interrupts(start)
             released = await interrupt_all(self.session, self._driver.note)
@@ -479,6 +490,12 @@ class Wake:
         now_us, why = writer_of(self.session).journal.now_us(), "the worker was stopped"
         fact = runs.failed("worker.stopped", why, start.attempt, retry_us=now_us, counts=False)
         return WakeEnd("rescheduling", "error", why, drafts=[fact])
+
+    def _suspended(self, start: WakeStart) -> WakeEnd:
+        """The session was suspended: the turn goes on after it is resumed. Nothing has failed."""
+        now_us, why = writer_of(self.session).journal.now_us(), "the session was suspended"
+        fact = runs.failed(SessionSuspended.code, why, start.attempt, retry_us=now_us, counts=False)
+        return WakeEnd("rescheduling", "blocked", why, drafts=[fact], is_suspended=True)
 
     async def _take_interrupts(self, start: WakeStart) -> int | None:
         """The turn ends with all interrupts and answers that have come, up to the last interrupt
@@ -536,14 +553,29 @@ class Wake:
     ) -> Woken:
         if end is None:
             return Woken(ran=True, reason="lease_lost", wake_id=self._wake_id, error=error)
+        if end.is_suspended:
+            return await self._close_suspended(log, start, end)
         try:
             await close_wake(log, start, end, self.lease)
+        except SessionSuspended as refused:  # in this moment: its end is not recorded
+            if refused.key != self.lease.key:
+                raise
+            return await self._close_suspended(log, start, self._suspended(start))
         except InvalidInput as refused:  # what is asked for cannot be recorded
             if end.stop_reason not in ("end_turn", "requires_action"):
                 raise
             end, error = self._failed(start, refused), refused
             await close_wake(log, start, end, self.lease)
         return Woken(ran=True, reason=end.stop_reason, wake_id=self._wake_id, error=error)
+
+    async def _close_suspended(self, log: TurnLog, start: WakeStart, end: WakeEnd) -> Woken:
+        """Record the end of a wake of a suspended session, if its beginning is recorded."""
+        if log.is_begun:
+            log.forget_queued()
+            await close_wake(log, start, end, self.lease)
+        else:
+            await self._lp.work.release(self.lease)
+        return Woken(ran=True, reason="suspended", wake_id=self._wake_id)
 
 
 async def load_all(wakes: Sequence[Wake]) -> None:
@@ -799,7 +831,7 @@ async def _event_at(
 
 def _deadline_answer(id: str, *, allow: bool) -> Draft:
     """The answer of a deadline. If somebody was faster, its commit is refused: RequestAnswered."""
-    data = {"request_id": id, "allow": allow, "note": "the deadline passed"}
+    data = {"request_id": id, "allow": allow, "note": DEADLINE_PASSED}
     return Draft(type=requests.CONFIRMATION, data=data, id=f"{id}/default", actor="system:runtime")
 
 
@@ -826,6 +858,7 @@ class WakeEnd(msgspec.Struct):
     summary: str | None = None
     needs: dict[str, int] | None = None  # so much of the budget, to go on
     redirect: int | None = None  # the interrupt that begins the next turn
+    is_suspended: bool = False  # the session is, so that it accepts only the end of the wake
 
     @property
     def is_over(self) -> bool:

@@ -962,3 +962,39 @@ async def test_a_fold_keeps_the_words_of_events_and_nothing_else_of_them(world: 
     assert [dict(each) for each in writer_of(again).known.texts.values()] == words
     assert again.outcome is not None
     assert (again.outcome.current.title, again.blocked_on[0].input) == ("paid", {"of": "eur"})
+
+
+async def test_an_approval_that_is_used_after_its_deadline_counts_no_more(world: World) -> None:
+    """No worker was there in time; a yes of the deadline itself would have stood."""
+    for otherwise, said in (("deny", "False the deadline passed"), ("allow", "True fine")):
+
+        async def harness(turn: limpet.Turn, otherwise: Any = otherwise) -> None:
+            hours = timedelta(hours=4)
+            approval = await turn.approve("wire", {}, deadline=hours, otherwise=otherwise)
+            await turn.say(f"{bool(approval)} {approval.note}")
+
+        session = await world.begin("hi")
+        await world.work(harness)
+        await session.confirm(session.blocked_on[0].id, allow=True, note="fine")
+        world.later(5 * 3600)
+        await world.work(harness)
+        assert await world.said() == [said]
+
+
+async def test_an_approval_that_was_used_in_time_stands(world: World) -> None:
+    """Later runs of the turn see what the first one saw, however late they are."""
+    seen = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        approval = await turn.approve("wire", {}, deadline=timedelta(hours=4))
+        seen.append((approval.allow, approval.note))
+        await turn.ask("rate", {})
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.confirm(session.blocked_on[0].id, allow=True, note="fine")
+    await world.work(harness)
+    world.later(5 * 3600)
+    await session.answer(session.blocked_on[0].id, 1)
+    await world.work(harness)
+    assert seen == [(True, "fine"), (True, "fine")]

@@ -25,11 +25,13 @@ from limpet.model.facts.running.budgets import (
 )
 from limpet.model.facts.running.children import CHILD_RELEASED, DELEGATION_ENDED
 from limpet.model.facts.running.runs import (
+    ERROR,
     OUTCOMES,
     REQUEUED,
     SPAN_COMPLETED,
     SPAN_STARTED,
     STATUS_CHANGED,
+    STATUS_IDLE,
 )
 from limpet.model.facts.running.setup import TOOLS_BOUND
 from limpet.model.facts.schema import MIGRATED
@@ -57,9 +59,11 @@ _WAITING: Final = frozenset(
         STATUS_CHANGED,  # in the commit that ends it
     )
 )
+# A run that was under way gives the session back: outcomes and ends, never a beginning.
+_GIVEN_BACK: Final = frozenset((*OUTCOMES, SPAN_COMPLETED, BUDGET_SETTLED, ERROR, STATUS_IDLE))
 _ACCEPTED: Final[Mapping[Phase, frozenset[str]]] = {
-    SUSPENDED: _ALWAYS | _WAITING,
-    RESUMED: _ALWAYS | _WAITING | {TOOLS_BOUND, REHYDRATED, "session.rewound"},
+    SUSPENDED: _ALWAYS | _WAITING | _GIVEN_BACK,
+    RESUMED: _ALWAYS | _WAITING | _GIVEN_BACK | {TOOLS_BOUND, REHYDRATED, "session.rewound"},
 }
 _ENDED: Final = _ALWAYS | {TIMEOUTS_SET, RETENTION_SET}  # how it is kept may still be decided
 # Before it is archived, what was begun may be settled: outcomes and ends, never a beginning.
