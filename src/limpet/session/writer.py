@@ -6,7 +6,6 @@ another writer was faster, it is read again and made again, a bounded number of 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -31,6 +30,7 @@ from limpet.session.arguments import check_actor
 from limpet.session.cached_state import CachedState, changes_fields
 from limpet.session.documents import Put, commit_puts
 from limpet.session.logs import SESSION, lease_lost
+from limpet.session.retrying import Tries
 from limpet.session.services import Services
 from limpet.session.typing.loading import Loading
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 Change = Callable[[Any], Mapping[str, Any] | None]
 _NONE: Final[Mapping[str, Any]] = {}
 _TAIL: Final = 20  # events that a refresh between two tries brings
-_PAUSE_SECONDS_MAX: Final = 0.002
 # A draft does not fit the state that was known, or that could not be read whole.
 _MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch, SessionCorrupt)
 
@@ -293,7 +292,7 @@ class Writer:
         known = self.known
         if not known.is_loaded or known.damaged:
             await self.load(tail=_TAIL)
-        for left in reversed(range(UPDATE_TRIES_MAX)):
+        async for left in Tries():
             if not typed.way(known.head.schema_version):
                 try:
                     return await self._commit_typed(typed, drafts, expect)
@@ -375,16 +374,16 @@ class Writer:
             return await attempt()
         key = self.known.key
         async with self.journal.contended(key.app):
-            for tries in range(UPDATE_TRIES_MAX):
-                SESSION.debug("update retried: session=%s tries=%d", key, tries + 1)
+            async for left in Tries():
+                tries = UPDATE_TRIES_MAX - left
+                SESSION.debug("update retried: session=%s tries=%d", key, tries)
                 await load()
-                with suppress(SessionConflict):
+                try:
                     return await attempt()
-                import random  # most updates meet no other
-
-                await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
-            await load()
-            return await attempt()
+                except SessionConflict:
+                    if not left:
+                        raise
+        raise AssertionError("the last try returns or raises")
 
     async def load_whole(self) -> None:
         """Read the newest state to decide on. Raises SessionCorrupt if a part of it is missing."""

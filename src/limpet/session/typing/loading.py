@@ -17,6 +17,7 @@ from limpet.model.lease import is_leased, locked
 from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION, lease_lost
+from limpet.session.retrying import Tries
 from limpet.store.protocol import Committed, Loaded
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Loading:
         is damaged, SessionLocked if another runs it, SessionConflict if others never pause.
         """
         store, verified = self._journal.store, False
-        for tries in range(UPDATE_TRIES_MAX):
+        async for left in Tries():
             loaded = await store.load(
                 self._key, tail=tail, since_us=since_us, scopes=scopes, at_least=at_least
             )
@@ -66,13 +67,14 @@ class Loading:
                 SESSION.info(text, self._key, stored, upgrade.code, version)
                 return loaded, committed
             except SessionConflict:  # somebody wrote, or migrated it, meanwhile
-                if tries == UPDATE_TRIES_MAX - 1:
+                if not left:
                     raise
             except SessionFenced as error:  # somebody was given a lease meanwhile; or ours is over
                 lease_lost(error, self._lease, "migration")
-                if tries == UPDATE_TRIES_MAX - 1 or self._lease is not None:
+                if not left or self._lease is not None:
                     raise
-            SESSION.debug("migration retried: session=%s tries=%d", self._key, tries + 1)
+            tries = UPDATE_TRIES_MAX - left
+            SESSION.debug("migration retried: session=%s tries=%d", self._key, tries)
         raise AssertionError("the last try returns or raises")
 
     def _proposed(self, upgrade: Upgrade, loaded: Loaded) -> Prepared:
