@@ -330,6 +330,11 @@ class TurnRecords:
                 return int(occurrence), self.effects[str(place), int(occurrence)]
         return None
 
+    def effects_left(self, is_in: Callable[[str], bool]) -> list[tuple[int, EffectRecord]]:
+        """The same for all effects of a part of the harness, by their names."""
+        left = [of for kind, *of in self._left if kind == "effect" and is_in(str(of[0]))]
+        return [(int(number), self.effects[str(place), int(number)]) for place, number in left]
+
     def calls_left(self) -> list[str]:
         """Steps, streams and model calls of earlier runs that this one has not reached."""
         return [made.report for made in self._left.values() if made.report]

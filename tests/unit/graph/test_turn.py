@@ -21,7 +21,7 @@ from limpet.graph import (
     append,
 )
 from tests.support.agents import Bank, World, a_world
-from tests.support.graphs import line
+from tests.support.graphs import gives, line
 
 
 class Order(State):
@@ -561,7 +561,70 @@ async def test_a_graph_runs_in_a_worker_on_every_store(lp: limpet.Limpet) -> Non
     await session.refresh()
     (request,) = session.blocked_on
     assert (session.status, session.stop_reason) == ("idle", "requires_action")
+    waiting = [(w.key, w.request.name) for w in (await lp.inbox(app="shop")).items]
+    assert waiting == [(session.key, "pay/pay")]
+    assert (await lp.status(app="shop")).blocked == 1
     await session.confirm(request.id, allow=True)
     await limpet.Worker(lp, harness, app="shop", idle_exit=True).run()
     (said,) = await session.read(types=["agent.message"])
     assert said.data["text"] == "['5', 'TOLD']"
+
+
+async def test_another_effect_in_a_node_is_a_mismatch_that_nothing_swallows() -> None:
+    """The node was changed under its turn: a person is asked, and the other effect is not done."""
+    async with a_world() as world:
+        bank = Bank()
+
+        def make(name: str) -> Any:
+            async def pay(state: Item) -> dict[str, Any]:
+                await lg.effect(name, bank.refund, order=1)
+                return {"price": 1}
+
+            isolate = lg.FailureIsolationMiddleware(degraded_update={"seen": ["failed"]})
+            builder = GraphBuilder(Order).add_fan_out_node(
+                "each",
+                subgraph=line(Item, pay=pay).compile(),
+                count=1,
+                collect_field="price",
+                target_field="prices",
+                error_policy="collect",
+                middleware=[isolate],
+            )
+            builder.add_edge("each", END).set_entry("each")
+            return lg.as_harness(builder.compile(), say=lambda state: repr(state.prices))
+
+        await world.begin("go")
+        assert await world.die(make("pay"), 2, recorded=True)
+        assert len(bank.done) == 1
+        world.later()
+        await world.work(make("send"), quiet_seconds=0.0)
+        (request,) = world.session.blocked_on
+        assert (request.kind, request.name) == ("mismatch", "each[0]/pay/pay")
+        assert len(bank.done) == 1
+        await world.session.resolve(request.id, run_again=True, actor="user:boss")
+        await world.work(make("pay"))
+        assert (await world.said(), len(bank.done)) == (["[1]"], 1)
+
+
+async def test_a_node_that_ends_without_its_recorded_effect_is_not_completed() -> None:
+    """Its next run would be left out, and nobody would miss the effect."""
+    async with a_world() as world:
+        bank = Bank()
+
+        def make(*, pays: bool) -> Any:
+            async def pay(state: Work) -> dict[str, Any]:
+                if pays:
+                    await lg.effect("pay", bank.refund, order=1)
+                return {"log": ["paid" if pays else "not paid"]}
+
+            return harness_of(line(Work, pay=pay, last=gives(log=["last"])).compile())
+
+        await world.begin("go")
+        assert await world.die(make(pays=True), 2, recorded=True)
+        world.later()
+        await world.work(make(pays=False))
+        (request,) = world.session.blocked_on
+        assert (request.kind, request.name) == ("mismatch", "pay/pay")
+        await world.session.resolve(request.id, run_again=True, actor="user:boss")
+        await world.work(make(pays=True))
+        assert (await world.said(), len(bank.done)) == (["['paid', 'last']"], 1)

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
-from limpet.errors import error_text
+from limpet.errors import TurnMismatch, error_text
 from limpet.graph.checkpoint import CheckpointRecord, InMemoryCheckpointer
 from limpet.model import Draft, PlainOp, freeze, thaw
 from limpet.model.facts.running.runs import node_recorded, span_completed, span_started
@@ -124,7 +124,9 @@ class TurnCheckpoints(InMemoryCheckpointer):
         return self._attempt_name(visit)
 
     def complete(self, run: NodeRun, parent: str | None) -> None:
-        """Note that a visit is done, to be recorded with the checkpoint."""
+        """Note that a visit is done, to be recorded with the checkpoint. Raises TurnMismatch if
+        it ended without an effect that an earlier run of it has recorded."""
+        self._check_reached(f"{run.visit}$")
         self._spans.append(self._span_end(run, parent, None))
         self._note("done", run.base, run.number, run.visit, self._taken(f"{run.visit}$"))
 
@@ -138,7 +140,8 @@ class TurnCheckpoints(InMemoryCheckpointer):
 
     def complete_slot(self, path: str) -> None:
         """Note that an instance or a branch is done: with a result, or with an error that its node
-        collects."""
+        collects. Raises TurnMismatch, as `complete`."""
+        self._check_reached(f"{path}$")
         self._note("slot", path, self._taken(f"{path}$"))
 
     def calls(self, part: str) -> AbstractContextManager[None]:
@@ -173,6 +176,14 @@ class TurnCheckpoints(InMemoryCheckpointer):
         """True if a call with this name, or of a tool with this id, was made by a part of the graph
         that no run enters again."""
         return name in self._tools_over or not self._over.isdisjoint(_parts_of(name))
+
+    def _check_reached(self, part: str) -> None:
+        """Once it is recorded as done, nobody would miss the effect."""
+        left = self.run.records.effects_left(lambda name: part in _parts_of(name))
+        if left and not self.run.accepts:
+            (occurrence, record), *_ = left
+            why = "was recorded, and its node ended without it"
+            raise TurnMismatch("the effect", record.name, occurrence, why, record.args)
 
     def _span_end(self, run: NodeRun, parent: str | None, error: str | None) -> Draft:
         turn = self.run
