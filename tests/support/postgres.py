@@ -196,7 +196,7 @@ async def empty(url: str) -> None:
     conn = await asyncpg.connect(url)
     try:
         await conn.execute("SET lock_timeout = '10s'")
-        await conn.execute("DROP SCHEMA IF EXISTS limpet CASCADE")
+        await conn.execute("DROP SCHEMA IF EXISTS limpet, limpet_keys CASCADE")
     finally:
         await conn.close()
 
@@ -281,6 +281,7 @@ class Keeper:
 
 async def _clear(conn: Any, url: str) -> None:
     await conn.execute("SET lock_timeout = '10s'")
+    await conn.execute("DROP SCHEMA IF EXISTS limpet_keys CASCADE")
     shape, meta = _MADE.get(url, ("", []))
     if not shape or await _shape(conn) != shape:
         await conn.execute("DROP SCHEMA IF EXISTS limpet CASCADE")

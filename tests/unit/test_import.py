@@ -87,7 +87,8 @@ def test_the_extra_all_has_every_other_extra() -> None:
     root = Path(__file__).parents[2]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    frameworks = {"adk", "langgraph", "openai-agents"}
+    # And of hardware: python-pkcs11 is of use to those who have a module for it.
+    frameworks = {"adk", "langgraph", "openai-agents", "pkcs11"}
     others = ",".join(sorted(extras.keys() - {"all", *frameworks}))
     assert extras["all"] == [f"limpet[{others}]"]
 

@@ -98,6 +98,10 @@ class _OwnerKeys:
         self.number = max(keys)
         self.ciphers = {number: AESGCM(key) for number, key in keys.items()}
         self.secret = subkey(keys[self.number], _ANCHOR)
+        self.allow(plain)
+
+    def allow(self, plain: Mapping[str, int]) -> None:
+        """Accept plain bodies up to these versions; "" is that of a session."""
         self.plain, self.names = plain.get("", 0), plain
 
 
@@ -150,6 +154,11 @@ class KeySeal:
         rows = [RingRow("plain", owner, name, str(upto).encode()) for owner, name, upto in plain]
         await self.ring.put([*rows, RingRow("meta", "bound", "", b"1")])
         self.fresh = False
+        allowed: dict[KeyOwner, dict[str, int]] = {}
+        for row in rows:
+            allowed.setdefault(row.owner, {})[row.part] = int(row.value)
+        for owner in allowed.keys() & self._owners.keys():  # read while it was looked at
+            self._owners[owner].allow(allowed[owner])
 
     async def close(self) -> None:
         self._owners.clear()

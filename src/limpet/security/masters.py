@@ -181,8 +181,10 @@ def _of_file(path: Path) -> list[bytes]:
 def _decoded(where: str, text: str) -> list[bytes]:
     """The keys in a text. Errors name the number of a key, never a piece of it."""
     found: dict[bytes, None] = {}
-    lines = [line.partition("#")[0] for line in text.splitlines()]
-    for number, word in enumerate(re.split(r"[\s,]+", " ".join(lines).strip()), 1):
+    words = re.split(r"[\s,]+", text.strip())
+    if words == [""]:
+        raise KeysInvalid(where, "it holds no key; limpet keys new makes one")
+    for number, word in enumerate(words, 1):
         try:
             key = base64.b64decode(word, validate=True)
         except (binascii.Error, ValueError):

@@ -61,6 +61,10 @@ class Codec:
         """Refuse writes from now on, if the store is sealed and there is no seal."""
         self.locked = sealed and not self.seals
 
+    def needs_keys(self, flags: object) -> bool:
+        """True if the keys of its owner are needed to read a body, or to refuse it."""
+        return self.marks or (isinstance(flags, int) and bool(flags & SEALED))
+
     def event_place(
         self, uid: str, id: str, type: str, seq: int, at_us: int, header: bytes, link: bytes
     ) -> Place:

@@ -14,7 +14,7 @@ from limpet.errors import SealUnavailable
 from limpet.model import Base, Fold, Head, Key, blank, deadline_us, due_us
 from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
 from limpet.store.coding.bodies import erasure_crc, tomb_crc
-from limpet.store.coding.codec import SEALED, Damaged
+from limpet.store.coding.codec import Damaged
 from limpet.store.coding.seal import scope_owner
 from limpet.store.cold import SegmentDamaged, mark
 from limpet.store.ledger import compare
@@ -115,7 +115,9 @@ class PostgresVerification:
         while page := await self._conn.fetch(SQL["verify_events"], sid, after, *_BOUNDS):
             await self._rungs(sid, head, snapshots, after, page[-1]["seq"])
             after = page[-1]["seq"]
-            await self._sealer.ready([head.uid for row in page if row["flags"] & SEALED])
+            await self._sealer.ready(
+                [head.uid for row in page if self._reader.codec.needs_keys(row["flags"])]
+            )
             self.events += len(page)
             for row in page:
                 record = rows.record_from(row, head.uid, self._reader.codec)[0]
@@ -135,7 +137,9 @@ class PostgresVerification:
         after = 0
         while (row := await self._conn.fetchrow(SQL["segments_of"], sid, after)) is not None:
             first, last = row["first"], row["last"]
-            await self._sealer.ready([head.uid] if row["flags"] & SEALED else [])
+            await self._sealer.ready(
+                [head.uid] if self._reader.codec.needs_keys(row["flags"]) else []
+            )
             await self._rungs(sid, head, snapshots, after, last)
             after = last
             try:
@@ -210,7 +214,9 @@ class PostgresVerification:
         names = NameVerifier(self._reader.codec)
         count, at = 0, ("", "", "", 0)
         while page := await self._conn.fetch(SQL["verify_scopes"], *at, *_BOUNDS):
-            sealed = [scope_owner(*row[:2]) for row in page if row["flags"] & SEALED]
+            sealed = [
+                scope_owner(*row[:2]) for row in page if self._reader.codec.needs_keys(row["flags"])
+            ]
             await self._sealer.ready(sealed)
             for app, owner, name, *stored, lives in page:
                 row = ScopeRow(*stored)
@@ -274,7 +280,9 @@ class PostgresVerification:
         """The same of what is in segments."""
         key = rows.key_from(row)
         while (held := await self._conn.fetchrow(SQL["segments_of"], row["sid"], seq)) is not None:
-            await self._sealer.ready([row["uid"]] if held["flags"] & SEALED else [])
+            await self._sealer.ready(
+                [row["uid"]] if self._reader.codec.needs_keys(held["flags"]) else []
+            )
             try:
                 of = (row["sid"], row["uid"])
                 for each in await cold.segment(self._reader.codec, self._conn, of, held):

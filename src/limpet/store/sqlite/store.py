@@ -498,7 +498,7 @@ class SQLiteStore:
         return self._read(lambda: self._reader.scopes.owners(app, after, limit))
 
     async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
-        return self._read(lambda: self._reader.scopes.of(app, user))
+        return await self._open_read(lambda: self._reader.scopes.of(app, user))
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int

@@ -13,7 +13,7 @@ from limpet.errors import PositionUnknown
 from limpet.model import Key
 from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.store import cursor as cursors
-from limpet.store.coding.codec import SEALED, Codec
+from limpet.store.coding.codec import Codec
 from limpet.store.pages import page
 from limpet.store.postgres import rows
 from limpet.store.postgres.server.settings import Connection
@@ -32,7 +32,9 @@ async def changes(
     app = app if key is None else key.app
     found = await conn.fetch(SQL["feed"], str(xid), pos, app, *one, limit, READ_PAGE_BYTES_MAX)
     # The keys of the whole page, not of one entry at a time.
-    sealed = [row["uid"] for row in found if row["pos"] is not None and row["flags"] & SEALED]
+    sealed = [
+        row["uid"] for row in found if row["pos"] is not None and codec.needs_keys(row["flags"])
+    ]
     codec.sealer.require(sealed)
     entries = page(_entry(row, codec) for row in found if row["pos"] is not None)
     many = found[0]["many"] or 0

@@ -12,7 +12,6 @@ from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import FrozenDict, Head, Key, ScopeKey, limits
 from limpet.model.limits import EVENT_OVERHEAD_BYTES, STATES_BYTES_MAX, STATES_NAME_BYTES
 from limpet.store import cursor as cursors
-from limpet.store.coding.codec import SEALED
 from limpet.store.coding.seal import scope_owner
 from limpet.store.postgres import rows
 from limpet.store.postgres.reading.reader import PostgresReader
@@ -213,8 +212,12 @@ def _bind(args: list[Any], value: Any) -> str:
 def _require_keys(reader: PostgresReader, kinds: dict[str, list[Any]]) -> None:
     """The keys of the whole page, not of one session at a time."""
     uids = {row["sid"]: row["uid"] for row in kinds["head"]}
-    bodies = [row for row in (*kinds["snapshot"], *kinds["event"]) if row["flags"] & SEALED]
-    names = [row for row in kinds["name"] if row["flags"] & SEALED]
+    bodies = [
+        row
+        for row in (*kinds["snapshot"], *kinds["event"])
+        if reader.codec.needs_keys(row["flags"])
+    ]
+    names = [row for row in kinds["name"] if reader.codec.needs_keys(row["flags"])]
     owners = [uids[row["sid"]] for row in bodies if row["sid"] in uids]
     owners += [scope_owner(row["app"], row["owner"]) for row in names]
     reader.codec.sealer.require(owners)

@@ -34,7 +34,7 @@ from limpet.model.limits import EVENT_OVERHEAD_BYTES, READ_PAGE_BYTES_MAX
 from limpet.store.cache import CachedSession
 from limpet.store.coding import bodies
 from limpet.store.coding.bodies import key_hash
-from limpet.store.coding.codec import SEALED, Codec, Damaged
+from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.coding.seal import Unready, scope_owner
 from limpet.store.pages import bare
 from limpet.store.postgres import cold, rows
@@ -241,7 +241,9 @@ class PostgresReader:
         for row in found:
             steps.setdefault((row["app"], row["owner"], row["name"]), []).append(row)
         # Values are opened when somebody reads them, and nobody can wait for keys then.
-        sealed = {(row["app"], row["owner"]) for row in found if row["flags"] & SEALED}
+        sealed = {
+            (row["app"], row["owner"]) for row in found if self.codec.needs_keys(row["flags"])
+        }
         self.codec.sealer.require([scope_owner(*owner) for owner in sealed])
         names: dict[tuple[str, str], dict[str, UnreadScope]] = {}
         for key, rows_ in steps.items():

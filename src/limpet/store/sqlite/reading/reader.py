@@ -35,7 +35,7 @@ from limpet.model.facts.phases import is_stub
 from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store.coding import bodies
 from limpet.store.coding.bodies import base_from, base_place, key_hash
-from limpet.store.coding.codec import SEALED, Codec, Damaged
+from limpet.store.coding.codec import Codec, Damaged
 from limpet.store.coding.seal import Unready, scope_owner
 from limpet.store.pages import PageBytes, bare, newest, within
 from limpet.store.protocol import Erasure, Owner
@@ -414,8 +414,9 @@ class ScopeReader:
         for owner, name, *step in read:
             steps.setdefault((app, owner, name), []).append(tuple(step))
         # Values are opened when somebody reads them, and nobody can wait for keys then.
+        needs_keys = self._codec.needs_keys
         owners = {
-            key[:2] for key, rows_ in steps.items() if any([_is_sealed(row) for row in rows_])
+            key[:2] for key, rows_ in steps.items() if any([needs_keys(row[3]) for row in rows_])
         }
         self._codec.sealer.require([scope_owner(*owner) for owner in owners])
         return Scopes({key[2]: self._unread(key, rows_) for key, rows_ in steps.items()})
@@ -507,10 +508,6 @@ def _scope_row(row: tuple[Any, ...]) -> ScopeRow:
     version, base, form, flags, body, crc, uid, seq = row
     uid = rows.unpack_id(uid) if isinstance(uid, (bytes, str)) else ""
     return ScopeRow(version, base, form, flags, body, crc, uid, seq)
-
-
-def _is_sealed(row: tuple[Any, ...]) -> bool:
-    return isinstance(row[3], int) and bool(row[3] & SEALED)
 
 
 def _is_dense(page: list[tuple[Event, int]]) -> bool:

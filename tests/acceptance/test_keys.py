@@ -1,0 +1,559 @@
+"""Stores that are opened with keys: what nobody can read, what is found, what is forgotten."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+
+import limpet
+from limpet import Limpet, Session
+from limpet.errors import ArchiveDamaged, KeysInvalid, KeysMissing, SealUnavailable
+from limpet.security.masters import new_master
+from limpet.security.ring import FileRing
+from tests.support.keys import key_file, rewrite
+
+CANARY = "xq7canary"
+STORES = ("memory", "sqlite", "postgresql")
+
+
+@pytest.fixture(params=STORES[1:])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The stores that outlive a process."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/support.db?sync=normal"
+    found: str = request.getfixturevalue("postgres_store_url")
+    return found
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> str:
+    return key_file(tmp_path / "masters")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/support.db?sync=normal"
+
+
+async def said(lp: Limpet, id: str = "c1", events: int = 5) -> Session[Any]:
+    s = await lp.create("support", "ada", id, state={"text": CANARY, "user:u": CANARY, "app:a": 1})
+    for number in range(events):
+        await s.append("user.message", {"text": f"{CANARY} {number}"}, actor="user:ada")
+    return s
+
+
+async def change(url: str, sql: str, *values: Any) -> None:
+    """What somebody does who can write the database and has no keys."""
+    if url.startswith("sqlite"):
+        path = url.removeprefix("sqlite:///").partition("?")[0]
+        with sqlite3.connect(path) as conn:
+            conn.execute(re.sub(r"\$\d", "?", sql.replace("limpet.", "")), values)
+        conn.close()
+        return
+    conn = await asyncpg.connect(url)
+    await conn.execute(sql, *values)
+    await conn.close()
+
+
+# --- opening ------------------------------------------------------------------------------------
+
+
+async def test_what_was_written_is_read_with_the_keys(url: str, keys: str) -> None:
+    """In another process too, and nothing is wrong with it."""
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+    async with limpet.open(url, keys=keys) as lp:
+        s = await lp.get("support", "ada", "c1")
+        assert (s.values["text"], s.values["user:u"]) == (CANARY, CANARY)
+        assert s.events[-1].data == {"text": f"{CANARY} 4"}
+        assert (await lp.maintenance.verify()).ok
+        assert (await lp.keys.status()).pending == 0
+
+
+async def test_memory_has_keys_too(keys: str) -> None:
+    """For receipts and for the files outside of it."""
+    async with limpet.open("memory://", keys=keys) as lp:
+        s = await said(lp)
+        limpet.check_receipt(await s.receipt(), public_key=lp.keys.public_key)
+        assert (await lp.maintenance.verify()).ok
+
+
+async def test_other_masters_are_refused(url: str, keys: str, tmp_path: Path) -> None:
+    """The store stays as it is."""
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+    with pytest.raises(SealUnavailable, match="is not among those"):
+        await limpet.open(url, keys=key_file(tmp_path / "others"))
+    async with limpet.open(url, keys=keys) as lp:
+        assert (await lp.maintenance.verify()).ok
+
+
+async def test_a_missing_ring_is_refused(database: str, keys: str, tmp_path: Path) -> None:
+    """No new ring is made in its place: everything would be lost in it."""
+    async with limpet.open(database, keys=keys) as lp:
+        await said(lp)
+    (tmp_path / "support.db-keys").rename(tmp_path / "elsewhere")
+    with pytest.raises(SealUnavailable, match="is missing"):
+        await limpet.open(database, keys=keys)
+    assert not (tmp_path / "support.db-keys").exists()
+    ring = f"sqlite:///{tmp_path}/elsewhere"
+    async with limpet.open(database, keys=keys, keyring=ring) as lp:
+        assert (await lp.get("support", "ada", "c1")).values["text"] == CANARY
+
+
+async def test_a_foreign_ring_is_refused(url: str, keys: str, tmp_path: Path) -> None:
+    """Also one that the same masters open."""
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+    other = f"sqlite:///{tmp_path}/other.db"
+    async with limpet.open(other, keys=keys) as lp:
+        await said(lp)
+    with pytest.raises(SealUnavailable, match="is sealed with the ring"):
+        await limpet.open(url, keys=keys, keyring=f"{other}-keys")
+
+
+async def test_a_store_whose_binding_was_removed_is_refused(url: str, keys: str) -> None:
+    """Else everything in it could be replaced by plain text and be taken for old."""
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+    await change(url, "DELETE FROM limpet.meta WHERE name = 'ring'")
+    with pytest.raises(SealUnavailable, match="names no ring"):
+        await limpet.open(url, keys=keys)
+
+
+async def test_without_keys_nothing_is_written(url: str, keys: str) -> None:
+    """No verb of a sealed store that was opened without keys writes; its heads are listed."""
+    async with limpet.open(url, keys=keys) as lp:
+        s = await said(lp)
+    async with limpet.open(url) as blind:
+        s = await blind.get("support", "ada", "c1")
+        assert len((await blind.list()).items) == 1
+        assert len(s.history.damaged) == s.version
+        writes: list[Callable[[], Any]] = [
+            lambda: s.append("note.made", {}, actor="user:ada"),
+            lambda: blind.create("support", "bob"),
+            lambda: blind.delete("support", "ada", "c1"),
+            lambda: blind.erase("support", "ada", "c1"),
+            lambda: s.blobs.put(b"plain"),
+            lambda: blind.work.claim("w"),
+        ]
+        for write in writes:
+            with pytest.raises(SealUnavailable, match="opened without keys"):
+                await write()
+    async with limpet.open(url, keys=keys) as lp:
+        assert (await lp.maintenance.verify()).ok
+
+
+async def test_plain_text_from_before_stays_readable(url: str, keys: str) -> None:
+    """A store may get keys later; forks, names and events from before read as they did."""
+    async with limpet.open(url) as lp:
+        s = await said(lp)
+        await s.fork(id="fork")
+    async with limpet.open(url, keys=keys) as lp:
+        for id in ("c1", "fork"):
+            s = await lp.get("support", "ada", id)
+            assert (s.values["text"], s.values["user:u"]) == (CANARY, CANARY)
+            assert len(await s.read()) == s.version
+            await s.append("user.message", {"text": "sealed"}, actor="user:ada")
+        assert (await lp.maintenance.verify()).ok
+    async with limpet.open(url, keys=keys) as lp:
+        assert (await lp.maintenance.verify()).ok
+        assert (await lp.get("support", "ada", "c1")).events[-1].data == {"text": "sealed"}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("not base64!", "is not base64"), ("c2hvcnQ=", "a master has 32"), ("", "holds no key")],
+)
+async def test_a_broken_key_file_says_what_is_wrong(tmp_path: Path, text: str, reason: str) -> None:
+    """And repeats nothing of it."""
+    keys = rewrite(tmp_path / "masters", [text])
+    with pytest.raises(KeysInvalid, match=reason) as caught:
+        await limpet.open("memory://", keys=keys)
+    assert not text or text not in str(caught.value)
+
+
+async def test_a_key_file_that_others_may_read_is_refused(tmp_path: Path, keys: str) -> None:
+    """Its mode has to be 0600."""
+    (tmp_path / "masters").chmod(0o640)
+    with pytest.raises(KeysInvalid, match="chmod 600"):
+        await limpet.open("memory://", keys=keys)
+
+
+async def test_masters_come_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, database: str
+) -> None:
+    """One or several, the newest last."""
+    monkeypatch.setenv("SUPPORT_KEYS", new_master())
+    async with limpet.open(database, keys="env:SUPPORT_KEYS") as lp:
+        await said(lp)
+    monkeypatch.setenv("SUPPORT_KEYS", f"{os.environ['SUPPORT_KEYS']} {new_master()}")
+    async with limpet.open(database, keys="env:SUPPORT_KEYS") as lp:
+        assert await lp.keys.rotate() > 0
+    monkeypatch.delenv("SUPPORT_KEYS")
+    with pytest.raises(KeysInvalid, match="not set"):
+        await limpet.open(database, keys="env:SUPPORT_KEYS")
+
+
+# --- rotation -----------------------------------------------------------------------------------
+
+
+async def test_after_a_rotation_the_old_master_is_not_needed(
+    url: str, keys: str, tmp_path: Path
+) -> None:
+    """No body is touched; the number of wrapped keys is returned, and then there is none left."""
+    old, new = (tmp_path / "masters").read_text().strip(), new_master()
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+        receipt = await lp.session(("support", "ada", "c1")).receipt()
+    rewrite(tmp_path / "masters", [old, new])
+    async with limpet.open(url, keys=keys) as lp:
+        before = await lp.keys.status()
+        seen: list[tuple[int, int]] = []
+        assert before.pending == await lp.keys.rotate(lambda *at: seen.append(at)) > 2
+        assert await lp.keys.rotate() == 0
+        assert seen[-1][0] == seen[-1][1]
+        assert (await lp.keys.status()).masters[before.newest] == before.pending
+        public_key = lp.keys.public_key
+    rewrite(tmp_path / "masters", [new])
+    async with limpet.open(url, keys=keys) as lp:
+        assert (await lp.get("support", "ada", "c1")).values["text"] == CANARY
+        assert (await lp.maintenance.verify()).ok
+        limpet.check_receipt(receipt, public_key=public_key)
+    rewrite(tmp_path / "masters", [old])
+    with pytest.raises(SealUnavailable):
+        await limpet.open(url, keys=keys)
+
+
+async def test_a_rotation_that_is_cut_short_goes_on(
+    database: str, keys: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With both masters everything is read in between, with one of them not all."""
+    old, new = (tmp_path / "masters").read_text().strip(), new_master()
+    async with limpet.open(database, keys=keys) as lp:
+        for number in range(6):
+            await said(lp, f"c{number}", events=1)
+    rewrite(tmp_path / "masters", [old, new])
+    monkeypatch.setattr("limpet.security.ring.PAGE_ROWS", 3)
+    swap, calls = FileRing.swap, 0
+
+    async def dying(ring: FileRing, changes: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise ConnectionAbortedError("killed")
+        return await swap(ring, changes)
+
+    async with limpet.open(database, keys=keys) as lp:
+        pages = lp._journal.provenance.seal.ring.page  # type: ignore[union-attr]  # it has keys
+        monkeypatch.setattr(
+            lp._journal.provenance.seal.ring,  # type: ignore[union-attr]
+            "page",
+            lambda kind, after, limit=3: pages(kind, after, 3),
+        )
+        monkeypatch.setattr(FileRing, "swap", dying)
+        with pytest.raises(ConnectionAbortedError):
+            await lp.keys.rotate()
+    monkeypatch.undo()
+    async with limpet.open(database, keys=keys) as lp:
+        status = await lp.keys.status()
+        assert 0 < status.pending < sum(status.masters.values())
+        for number in range(6):
+            assert (await lp.get("support", "ada", f"c{number}")).values["text"] == CANARY
+        assert await lp.keys.rotate() == status.pending
+    rewrite(tmp_path / "masters", [new])
+    async with limpet.open(database, keys=keys) as lp:
+        assert (await lp.maintenance.verify()).ok
+
+
+# --- what is found ------------------------------------------------------------------------------
+
+PLAIN = b'{"data":{"text":"forged"}}'
+_SID = "(SELECT sid FROM limpet.sessions WHERE id = 'c1')"
+TAMPERED = {
+    "actor": f"UPDATE limpet.events SET actor = 'user:eve' WHERE seq = 3 AND sid = {_SID}",
+    "time": f"UPDATE limpet.events SET at_us = at_us - 1 WHERE seq = 3 AND sid = {_SID}",
+    "type": f"UPDATE limpet.events SET type = 'user.command' WHERE seq = 3 AND sid = {_SID}",
+    "link": f"UPDATE limpet.events SET link = digest WHERE seq = 3 AND sid = {_SID}",
+}
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+async def test_a_changed_column_is_damage_on_every_read(url: str, keys: str, what: str) -> None:
+    """Each column of an event is bound to its body; a page of a plain read finds it too."""
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+    await change(url, TAMPERED[what])
+    async with limpet.open(url, keys=keys) as lp:
+        s = await lp.get("support", "ada", "c1", tail=20)
+        found = [event for event in await s.read(limit=20) if event.damage]
+        assert found[0].seq == 3
+        assert 3 in s.history.damaged
+        assert not (await lp.maintenance.verify()).ok
+
+
+async def test_a_body_in_plain_text_is_damage(url: str, keys: str) -> None:
+    """Whoever writes the database cannot replace what was sealed by what was not, even with the
+    right checksum: in events and in shared names."""
+    import zlib
+
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+    crc = zlib.crc32(PLAIN)
+    sql = (
+        f"UPDATE limpet.events SET flags = 0, body = $1, crc = {{}} WHERE seq = 3 AND sid = {_SID}"
+    )
+    if url.startswith("sqlite"):
+        await change(url, sql.format(f"(({crc} | pos) - ({crc} & pos))"), PLAIN)
+    else:
+        place = "(((xid::text::bigint & 4294967295) * 1000003 + pos) & 4294967295)"
+        await change(url, sql.format(f"({crc} # {place})"), PLAIN)
+    async with limpet.open(url, keys=keys) as lp:
+        s = await lp.get("support", "ada", "c1", tail=20)
+        (found,) = [event for event in await s.read(limit=20) if event.damage]
+        assert (found.seq, found.data) == (3, None)
+        assert "plain text" in (found.damage or "")
+        assert 3 in s.history.damaged
+        report = await lp.maintenance.verify()
+        assert any("plain text" in finding.problem for finding in report.findings)
+
+
+async def test_swapped_events_are_found(url: str, keys: str) -> None:
+    """Two whole rows that changed places."""
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+    for was, now in ((3, 103), (4, 3), (103, 4)):
+        await change(
+            url, f"UPDATE limpet.events SET seq = {now} WHERE seq = {was} AND sid = {_SID}"
+        )
+    async with limpet.open(url, keys=keys) as lp:
+        s = await lp.get("support", "ada", "c1", tail=20)
+        assert {event.seq for event in await s.read(limit=20) if event.damage} >= {3, 4}
+        assert not (await lp.maintenance.verify()).ok
+
+
+async def cut_tail(url: str, upto: int) -> None:
+    """Remove the last events and set the head back, as whoever knows the format would."""
+    await change(url, f"DELETE FROM limpet.events WHERE seq > {upto} AND sid = {_SID}")
+    await change(url, f"DELETE FROM limpet.snapshots WHERE seq > {upto} AND sid = {_SID}")
+    at = f"(SELECT {{}} FROM limpet.events WHERE seq = {upto} AND sid = {_SID})"
+    await change(
+        url,
+        f"UPDATE limpet.sessions SET version = {upto}, link = {at.format('link')}, "
+        f"updated_us = {at.format('at_us')} WHERE id = 'c1'",
+    )
+
+
+async def test_a_cut_tail_is_found(url: str, keys: str) -> None:
+    """The ring has where the session stood when the store was closed."""
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+    await cut_tail(url, 4)
+    async with limpet.open(url, keys=keys) as lp:
+        report = await lp.maintenance.verify()
+        assert any("cut off" in finding.problem for finding in report.findings)
+        assert any(
+            "cut off" in f.problem
+            for f in (await lp.maintenance.verify("support", "ada", "c1")).findings
+        )
+        await lp.keys.anchor()
+        report = await lp.maintenance.verify()
+        assert not any("cut off" in finding.problem for finding in report.findings)
+
+
+async def test_another_history_in_its_place_is_found(url: str, keys: str) -> None:
+    """Cut, and written on by whoever has the keys, past where it stood."""
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+    await cut_tail(url, 4)
+    async with limpet.open(url, keys=keys) as lp:
+        s = await lp.get("support", "ada", "c1")
+        for _ in range(5):
+            await s.append("note.made", {}, actor="user:ada")
+        findings = await lp._journal.provenance.findings(None)  # type: ignore[union-attr]
+        assert any("another link" in finding.problem for finding in findings)
+
+
+async def test_a_session_that_was_removed_is_found(url: str, keys: str) -> None:
+    """The ring has an anchor of it, and no tombstone says that it was deleted."""
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+        await said(lp, "c2")
+        await lp.delete("support", "ada", "c2")
+    for table in ("events", "snapshots", "sessions"):
+        await change(
+            url,
+            f"DELETE FROM limpet.{table} WHERE sid = {_SID}",
+        )
+    async with limpet.open(url, keys=keys) as lp:
+        findings = await lp._journal.provenance.findings(None)  # type: ignore[union-attr]
+        assert ["is missing" in finding.problem for finding in findings] == [True]
+
+
+async def test_a_key_that_was_moved_to_another_session_does_not_unwrap(
+    database: str, keys: str, tmp_path: Path
+) -> None:
+    """A wrapped key is bound to its owner, its number and its ring."""
+    async with limpet.open(database, keys=keys) as lp:
+        one, two = await said(lp, "c1"), await said(lp, "c2")
+        uids = (one.head.uid, two.head.uid)
+    with sqlite3.connect(tmp_path / "support.db-keys") as conn:
+        taken = "(SELECT value FROM ring WHERE kind = 'key' AND owner = ?)"
+        sql = f"UPDATE ring SET value = {taken} WHERE kind = 'key' AND owner = ?"
+        conn.execute(sql, uids)
+    conn.close()
+    async with limpet.open(database, keys=keys) as lp:
+        with pytest.raises(SealUnavailable, match="was changed, or moved"):
+            await lp.get("support", "ada", "c2")
+        assert (await lp.get("support", "ada", "c1")).values["text"] == CANARY
+
+
+# --- what nobody can read -----------------------------------------------------------------------
+
+
+def _readable(folder: Path) -> list[str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [path.name for path in files if CANARY.encode() in path.read_bytes()]
+
+
+async def test_no_byte_of_any_file_shows_a_text(database: str, keys: str, tmp_path: Path) -> None:
+    """Database, log, sidecar, ring, backup, archive and tier: while it is open, and after."""
+    archive = f"file://{tmp_path}/archive"
+    async with limpet.open(database, keys=keys, archive=archive) as lp:
+        await lp.policies.checkpointing(
+            "support", limpet.CheckpointPolicy(tier=f"file://{tmp_path}/tier")
+        )
+        s = await said(lp, events=30)
+        await s.blobs.put(CANARY.encode() * 10_000, "text/plain")
+        await s.checkpoint("kept")
+        await lp.documents("notes").put("one", {"text": CANARY}, actor="user:ada")
+        await lp.maintenance.backup(tmp_path / "backup.db")
+        assert _readable(tmp_path) == []
+        other = await said(lp, "archived")
+        await other.complete({"text": CANARY})
+        await other.archive()
+        await lp.maintenance.compact()
+        assert _readable(tmp_path) == []
+    assert _readable(tmp_path) == []
+    assert not (tmp_path / "backup.db-keys").exists()
+    with sqlite3.connect(tmp_path / "support.db-keys") as ring:
+        wrapped = [row[0] for row in ring.execute("SELECT value FROM ring WHERE kind = 'key'")]
+    ring.close()
+    copies = (tmp_path / "backup.db").read_bytes() + (tmp_path / "support.db").read_bytes()
+    assert wrapped
+    assert not any([each in copies for each in wrapped])
+
+
+async def test_the_doctor_warns_of_a_ring_beside_the_data(
+    database: str, keys: str, tmp_path: Path
+) -> None:
+    """And not of one that is elsewhere."""
+    async with limpet.open(database, keys=keys) as lp:
+        (check,) = [c for c in (await lp.maintenance.doctor()).checks if c.name == "keys"]
+        assert check.severity == "warning"
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    other = f"sqlite:///{tmp_path}/other.db"
+    async with limpet.open(other, keys=keys, keyring=f"sqlite:///{apart}/ring.db") as lp:
+        (check,) = [c for c in (await lp.maintenance.doctor()).checks if c.name == "keys"]
+        assert check.ok
+
+
+# --- forgetting ---------------------------------------------------------------------------------
+
+
+async def test_copies_from_before_cannot_be_read_after_an_erasure(
+    database: str, keys: str, tmp_path: Path
+) -> None:
+    """A copy of the file, a backup and the archive of an erased session: no key opens them. What
+    was not erased is readable there."""
+    archive = f"file://{tmp_path}/archive"
+    async with limpet.open(database, keys=keys, archive=archive) as lp:
+        erased = await said(lp, "erased")
+        archived = await said(lp, "archived")
+        await said(lp, "kept")
+        await archived.complete()
+        await archived.archive()
+        await lp.maintenance.backup(tmp_path / "backup.db")
+        shutil.copytree(tmp_path / "archive", tmp_path / "old-archive")
+        uid = erased.head.uid
+        assert await lp.erase("support", "ada", "erased") is not None
+        assert await lp.erase("support", "ada", "archived") is not None
+    ring = (tmp_path / "support.db-keys").read_bytes()
+    assert uid.encode() not in ring
+    copy = f"sqlite:///{tmp_path}/backup.db"
+    how = {"keys": keys, "keyring": f"sqlite:///{tmp_path}/support.db-keys"}
+    old = f"file://{tmp_path}/old-archive"
+    async with limpet.open(copy, archive=old, **how) as lp:
+        s = await lp.get("support", "ada", "erased")
+        assert s.values.get("text") is None
+        assert all([event.data is None for event in await s.read(limit=50)])
+        with pytest.raises(ArchiveDamaged):
+            await lp.get("support", "ada", "archived", archived=True)
+        assert (await lp.get("support", "ada", "kept")).values["text"] == CANARY
+
+
+async def test_copies_from_before_cannot_be_read_after_a_user_was_erased(
+    database: str, keys: str, tmp_path: Path
+) -> None:
+    """No session of the user and no user: name; those of others can."""
+    async with limpet.open(database, keys=keys) as lp:
+        await said(lp)
+        await lp.create("support", "bob", "c2", state={"text": CANARY, "user:u": CANARY})
+        await lp.maintenance.backup(tmp_path / "backup.db")
+        await lp.erase_user("support", "ada")
+    how = {"keys": keys, "keyring": f"sqlite:///{tmp_path}/support.db-keys"}
+    async with limpet.open(f"sqlite:///{tmp_path}/backup.db", **how) as lp:
+        ada, bob = await lp.get("support", "ada", "c1"), await lp.get("support", "bob", "c2")
+        assert (ada.values.get("text"), ada.values.get("user:u")) == (None, None)
+        assert (bob.values["text"], bob.values["user:u"]) == (CANARY, CANARY)
+
+
+async def test_an_erased_session_leaves_nothing_in_the_ring(url: str, keys: str) -> None:
+    """Its keys, its anchor and its receipt are gone, and verify finds nothing missing."""
+    async with limpet.open(url, keys=keys) as lp:
+        s = await said(lp)
+        await s.complete()
+        await lp.erase("support", "ada", "c1")
+        assert (await lp.maintenance.verify()).ok
+    async with limpet.open(url, keys=keys) as lp:
+        assert (await lp.maintenance.verify()).ok
+        seal = lp._journal.provenance.seal  # type: ignore[union-attr]
+        for kind in ("key", "anchor", "receipt"):
+            assert s.head.uid not in {row.owner for row in await seal.ring.page(kind, None)}
+
+
+# --- the memory of keys -------------------------------------------------------------------------
+
+
+async def test_without_keys_there_is_nothing_to_rotate() -> None:
+    """The error says how to open the store."""
+    async with limpet.open("memory://") as lp:
+        with pytest.raises(KeysMissing, match="keys="):
+            await lp.keys.rotate()
+        s = await said(lp)
+        with pytest.raises(KeysMissing):
+            await s.receipt()
+        with pytest.raises(KeysMissing):
+            await s.prove(1)
+
+
+def test_the_same_without_await(database: str, keys: str) -> None:
+    """Keys, receipts and proofs in scripts."""
+    with limpet.open_sync(database, keys=keys) as lp:
+        s = lp.create("support", "ada", "c1", state={"n": 1})
+        s.append("user.message", {"text": "hi"}, actor="user:ada")
+        receipt, proof = s.receipt(), s.prove(2)
+        limpet.check_receipt(receipt, proof, s.events[-1], public_key=lp.keys.public_key)
+        assert lp.keys.rotate() == 0
+        assert isinstance(lp.keys.status(), limpet.KeysStatus)
+        assert msgspec.json.decode(msgspec.json.encode(receipt), type=limpet.Receipt) == receipt
