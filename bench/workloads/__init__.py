@@ -9,6 +9,7 @@ from bench.rounds import Run
 from bench.table import Row
 from bench.workloads import (
     adk,
+    agent_turns,
     appends,
     copies,
     crowd,
@@ -65,6 +66,9 @@ WORKLOADS: Final = {
     "R2": Workload("R2 · a wake among many sessions", turns.among, peer=False),
     "R3": Workload("R3 · a turn of three steps, beside DBOS", durable.sqlite, peer=False),
     "R4": Workload("R4 · a session whose worker was killed", turns.recovery, peer=False),
+    "T1": Workload("T1 · a turn with a model call and a tool", agent_turns.cost, peer=False),
+    "T2": Workload("T2 · turns that wait on a model", agent_turns.waiting, peer=False),
+    "T3": Workload("T3 · what a model says, followed elsewhere", agent_turns.streaming, peer=False),
     "G1": Workload("G1 · a graph of three nodes, nothing kept", graphs.plain, peer=True),
     "G2": Workload("G2 · a graph of three nodes, every step on disk", graphs.kept, peer=True),
     "G3": Workload("G3 · one long run with a growing list", graphs.long, peer=False),

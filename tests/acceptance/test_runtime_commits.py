@@ -66,6 +66,27 @@ async def test_a_turn_that_answers_takes_three_commits(
     assert await counted(lp, answers, monkeypatch) == ["claim", "commit", "commit"]
 
 
+@pytest.mark.parametrize(("pure", "commits"), [(False, 5), (True, 4)])
+async def test_a_model_call_and_a_tool_take_five_commits_or_four(
+    lp: Limpet, monkeypatch: pytest.MonkeyPatch, pure: bool, commits: int
+) -> None:
+    """The opening, the reply with its call, the intent, the outcome with the result, and the end;
+    a tool that only looks has no intent."""
+
+    @limpet.tool(pure=pure)
+    def look(order: int) -> str:
+        return "found"
+
+    def model(request: limpet.ModelRequest) -> limpet.Reply:
+        return limpet.Reply("I look.", (limpet.ToolCall("1", "look", {"order": 7}),))
+
+    async def harness(turn: limpet.Turn) -> None:
+        reply = await turn.model("think", model, tools=[look])
+        await turn.tool(reply.tool_calls[0])
+
+    assert await counted(lp, harness, monkeypatch) == ["claim", *["commit"] * commits]
+
+
 async def test_what_is_claimed_together_is_read_together(
     lp: Limpet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -351,7 +351,8 @@ class EffectCall:
         if "idempotency_key" in _parameters(effect.fn):
             args["idempotency_key"] = self._key
         inside = self._turn.pauses.inside(f"the effect {effect.name!r}")
-        with keyed(self._key), inside:
+        traced = self._turn.traced("effect", effect.name, call=effect.call)
+        with traced, keyed(self._key), inside:
             async with asyncio.timeout(effect.seconds):
                 return await call(effect.fn, **args)
 

@@ -155,10 +155,15 @@ class ModelCall:
         turn.records.add((await turn.log.write(begun))[-1])
         request = ModelRequest(system, messages, self._tools, shape, self.attempt)
         try:
-            with turn.pauses.inside(f"the model call {self._name!r}"):
+            inside = turn.pauses.inside(f"the model call {self._name!r}")
+            with turn.traced("model", self._name) as notes, inside:
                 said = call(request)
                 said = await said if inspect.isawaitable(said) else said
                 whole = await self._collected(said)
+                model, provider = getattr(call, "name", None), getattr(call, "provider", None)
+                notes.model = model if isinstance(model, str) else None
+                notes.provider = provider if isinstance(provider, str) else None
+                notes.usage, notes.cost, notes.stop_reason = whole.usage, whole.cost, whole.stop
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             end = runs.span_completed(

@@ -31,6 +31,7 @@ from limpet.runtime.turn_log import EffectRecord, TurnLog, TurnRecords, identity
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
 from limpet.session.runs.setup import Permission
+from limpet.session.runs.tracing import UNTRACED, PartKind, PartNotes, TracedPart
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
 from limpet.store.clock import steady_ns
@@ -395,6 +396,16 @@ class TurnRun:
         self._quiet_seconds = quiet_seconds
         self._acting = 0  # effects that are performed now
         self.is_suspended = False  # the session was, while the harness ran
+
+    def traced(
+        self, kind: PartKind, name: str, *, call: str | None = None
+    ) -> AbstractContextManager[PartNotes]:
+        """Around a part of the turn, for whoever watches it run."""
+        tracing = writer_of(self.session).journal.tracing
+        if tracing is None:
+            return UNTRACED
+        of = (self.session.key, self.id, self.wake_id, self.attempt)
+        return tracing.span(TracedPart(kind, name, *of, call))
 
     @property
     def now_us(self) -> int:

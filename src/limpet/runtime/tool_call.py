@@ -71,12 +71,13 @@ class ToolUseCall:
         if done is not None:
             return ToolResult(done.data["output"], done.data.get("is_error", False))
         budgets.check_overdrawn(turn.session.head.facts)
-        try:
-            return await self._ran()
-        except (InvalidInput, InvalidEvent) as error:  # of the input: nothing was done
-            return await self._answered(str(error), is_error=True)
-        except ToolDenied as error:
-            return await self._answered(str(error), is_error=True)
+        with turn.traced("tool", call.name, call=call.provider_id or call.id) as notes:
+            try:
+                result = await self._ran()
+            except (InvalidInput, InvalidEvent, ToolDenied) as error:  # nothing was done
+                result = await self._answered(str(error), is_error=True)
+            notes.error = "tool_error" if result.is_error else None
+            return result
 
     async def _ran(self) -> ToolResult:
         call, tool = self._call, self._tool

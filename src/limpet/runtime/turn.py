@@ -140,7 +140,8 @@ class Turn:
             id = identity(self.id, "step", name, occurrence)
             async with self._reserved(id, max_cost, max_tokens) as reservation:
                 started_us = self.run.now_us
-                with self.run.pauses.inside(f"the step {name!r}"):
+                inside = self.run.pauses.inside(f"the step {name!r}")
+                with self.run.traced("step", name), inside:
                     result = await call(fn, *args, **kwargs)
                 self.run.driver.check()
                 fact = runs.step_recorded(
@@ -606,13 +607,16 @@ class TextStream:
     ) -> str:
         """Hand on each piece, and record the whole, with what was used of the reservation."""
         texts: list[str] = []
-        with self._turn.pauses.inside(f"the stream {self._name!r}"):
+        inside = self._turn.pauses.inside(f"the stream {self._name!r}")
+        with self._turn.traced("model", self._name) as notes, inside:
             async for piece in _each(pieces):
                 self._turn.driver.check()
                 text = self._text(piece)
                 if text:
                     self._publish(text, len(texts))
                     texts.append(text)
+            notes.model, notes.usage = self._more.get("model"), self._more.get("usage")
+            notes.cost = self._more.get("cost")
         whole = "".join(texts)
         await self._record(whole, reservation)
         return whole

@@ -375,7 +375,11 @@ class Wake:
         listen = partial(self._begin_listening, turn.run.log)
         self._listeners.add(listen)
         try:
-            error = await self._driver.run(self._options.harness, turn)
+            with turn.run.traced("wake", self._agent) as notes:
+                error = await self._driver.run(self._options.harness, turn)
+                notes.outcome = self._driver.stopped or "ended"
+                if error is not None and self._driver.stopped is None:
+                    notes.error = type(error).__name__
         finally:
             self._listeners.discard(listen)
             if self._listening is not None:

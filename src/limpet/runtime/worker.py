@@ -119,6 +119,11 @@ class Worker:
         self._stopping = False
         self._backlog = False  # the last claim got all it asked for: there may be more
 
+    @property
+    def lp(self) -> Limpet:
+        """The store that it works on."""
+        return self._lp
+
     def stop(self) -> None:
         """Claim nothing more; `run` returns when what runs has ended or was given back."""
         self._stopping = True

@@ -17,6 +17,7 @@ from limpet.model.limits import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, SESSION
 from limpet.session.following.follow import Hub
 from limpet.session.provenance import Provenance
 from limpet.session.queueing.queue import Queue
+from limpet.session.runs.tracing import Tracing
 from limpet.store.protocol import Committed, Store
 from limpet.store.system import PROCESS
 
@@ -55,6 +56,7 @@ class Journal:
         self._contended: dict[str, asyncio.Lock] = {}
         self.hooks = CommitHooks()
         self.provenance: Provenance | None = None  # if the store was opened with keys
+        self.tracing: Tracing | None = None  # what watches turns while they run
 
     @property
     def store(self) -> Store:
