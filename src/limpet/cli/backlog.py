@@ -42,12 +42,9 @@ class Backlog(msgspec.Struct):
     """The counts of a store, and its most urgent sessions."""
 
     status: limpet.StoreStatus
+    now_us: int
     shown: list[Head] = []  # all but idle ones; due ones as they would be claimed
     needed: dict[Key, Needed] = {}  # by those shown that wait for somebody
-
-    @property
-    def now_us(self) -> int:
-        return to_us(self.status.at)
 
     @property
     def busy(self) -> int:
@@ -91,7 +88,7 @@ def needs(head: Head, state: Readiness, needed: Needed = _NOTHING) -> list[str]:
 
 async def backlog_of(lp: limpet.Limpet, app: str | None, *, limit: int) -> Backlog:
     """The backlog of a store, or of one app in it."""
-    backlog = Backlog(await lp.status(app=app), shown=[], needed={})
+    backlog = Backlog(await lp.status(app=app), to_us(lp.now()), shown=[], needed={})
     left, cursor = backlog.busy if limit else 0, None
     while left > 0:
         page = await lp.list(app=app, reverse=False, limit=PAGE_MAX, cursor=cursor)
