@@ -33,6 +33,7 @@ from limpet.cli.options import (
     apps_of,
     file_path,
     imported_object,
+    json_file,
     refuse_unknown,
     shortened,
     store_url,
@@ -88,20 +89,42 @@ async def doctor(
 
 
 @command(CARE)
-async def verify(lp: Reading, key: MaybeKey, screen: Display) -> CommandResult:
+async def verify(
+    lp: Reading,
+    key: MaybeKey,
+    screen: Display,
+    *,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="FILE", help="Compare with a receipt, too."),
+    ] = None,
+) -> CommandResult:
     """Check every session's hash chain, or one session's.
 
     Also checks checksums, seqs, state and indexes. Read-only; safe to run while other processes
-    write.
+    write. --against FILE also compares the log with a receipt of limpet receipt, which finds that
+    store and key ring were rolled back together.
     """
     with screen.progress("reading sessions") as progress:
         report = await lp.maintenance.verify(key, progress=progress)
+    if against is not None:
+        found = await lp.keys.compare(_receipt_in(against))
+        report = msgspec.structs.replace(report, findings=(*report.findings, *found))
     if report.ok:
         return CommandResult(report_form(report), [TextLine(str(report), "ok")])
     lines = [TextLine(str(finding), "problem") for finding in report.findings]
     many = plural(len(report.findings), "finding")
     lines.append(TextLine(f"{many}: {report.read} read. {_FINDINGS}", "problem"))
     return CommandResult(report_form(report), lines, ok=False)
+
+
+def _receipt_in(file: str) -> limpet.Receipt:
+    """The receipt in a file, as limpet receipt prints it. Raises InvalidInput."""
+    said = json_file("--against", file)
+    try:
+        return msgspec.convert(said.get("receipt", said), limpet.Receipt)
+    except (msgspec.ValidationError, AttributeError) as error:
+        raise InvalidInput(f"--against {file} is not a receipt. Pass one as printed.") from error
 
 
 @command(CARE)

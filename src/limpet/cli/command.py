@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
@@ -28,6 +29,7 @@ from limpet.cli.options import session_key, store_url, user_name
 from limpet.cli.output import safe_output
 from limpet.cli.render import FOUND, CommandResult, Screen
 from limpet.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
+from limpet.session.provenance import Provenance
 from limpet.store.open import look_at, refuse_missing
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,11 +54,27 @@ class StoreArgument(msgspec.Struct, frozen=True):
         self, *, writes: bool = True, creates: bool = False, archive: str | None = None
     ) -> AsyncIterator[limpet.Limpet]:
         """The open store: read-only without `writes`; a missing one is made with `creates`."""
+        keys, keyring = _KEYS.get()
         if writes and not creates:
             await refuse_missing(self.url)
-        store = None if writes else await look_at(self.url)
-        async with limpet.Limpet(self.url, store=store, archive=archive) as lp:
+        if writes:
+            opening = limpet.Limpet(self.url, archive=archive, keys=keys, keyring=keyring)
+        else:
+            opening = await self._looked_at(archive, keys, keyring)
+        async with opening as lp:
             yield lp
+
+    async def _looked_at(
+        self, archive: str | None, keys: str | None, keyring: str | None
+    ) -> limpet.Limpet:
+        """The store to be read, with its keys if they were given."""
+        if keys is None:
+            return limpet.Limpet(self.url, store=await look_at(self.url), archive=archive)
+        from limpet.security.binding import look_sealed
+
+        store, seal = await look_sealed(self.url, keys, keyring)
+        provenance = None if seal is None else Provenance(store, seal)
+        return limpet.Limpet(self.url, store=store, archive=archive, provenance=provenance)
 
 
 class SessionChoice(msgspec.Struct, frozen=True):
@@ -109,6 +127,28 @@ _STORE: Final = Annotated[
     str,
     typer.Argument(
         metavar="STORE", help="A file (support.db) or a URL (postgresql://user@host/database)."
+    ),
+]
+# The masters and the ring that this command opens stores with.
+_KEYS: ContextVar[tuple[str | None, str | None]] = ContextVar("keys", default=(None, None))
+_KEYS_OPTION: Final = Annotated[
+    str | None,
+    typer.Option(
+        "--keys",
+        metavar="WHERE",
+        envvar="LIMPET_KEYS",
+        show_envvar=False,
+        help="Master keys: env:NAME, file:///path, … Default: LIMPET_KEYS.",
+    ),
+]
+_KEYRING_OPTION: Final = Annotated[
+    str | None,
+    typer.Option(
+        "--keyring",
+        metavar="URL",
+        envvar="LIMPET_KEYRING",
+        show_envvar=False,
+        help="The ring of wrapped keys. Default: beside the store.",
     ),
 ]
 _ACTOR: Final = Annotated[
@@ -251,6 +291,11 @@ def command(panel: str, name: str | None = None) -> Callable[[F], F]:
     return register
 
 
+def chosen_keys() -> str | None:
+    """The masters that --keys or LIMPET_KEYS names."""
+    return _KEYS.get()[0]
+
+
 def acting(actor: str | None) -> str:
     """Who acts: the one named, or whoever is logged in."""
     return f"cli:{getpass.getuser()}" if actor is None else actor
@@ -298,6 +343,7 @@ def _parameters(
         made |= {"user": (_USER, None)} | ({} if names == "user" else {"id_": (_ID, None)})
     if any(mark.is_actor for mark in marks):
         made["actor"] = (_ACTOR, None)
+    made |= {"keys_": (_KEYS_OPTION, None), "keyring_": (_KEYRING_OPTION, None)}
     return made | {"as_json": (_JSON, False)}
 
 
@@ -314,6 +360,7 @@ def _run(
     function: Callable[..., Any], supplied: dict[str, _Supplied], given: dict[str, Any]
 ) -> None:
     screen = Screen(as_json=given.pop("as_json"))
+    _KEYS.set((given.pop("keys_"), given.pop("keyring_")))
     result: CommandResult | None = None
     with screen.errors(), _advice():
         request = _request(supplied.values(), given, screen)

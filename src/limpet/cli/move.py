@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-import limpet
 from limpet.adapters.adk_import import import_adk as import_from_adk, open_source
 from limpet.cli.command import MOVE, Display, Filter, Reading, SessionKey, StoreArgument, command
 from limpet.cli.options import NewFile, NewStore, file_path, refuse_unknown, store_url
@@ -151,7 +150,7 @@ async def import_adk(
     began = time.monotonic()
     async with open_source(source):  # it is one, or no store is made
         pass
-    async with limpet.open(store) as lp:
+    async with StoreArgument(store).opened(creates=True) as lp:
         with screen.progress("importing events") as progress:
             done = await import_from_adk(source, lp, progress=progress)
     seconds = time.monotonic() - began

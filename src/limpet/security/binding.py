@@ -14,7 +14,7 @@ from limpet.model.facts.phases import archive_place
 from limpet.model.limits import PAGE_MAX
 from limpet.security.keys import KeySeal
 from limpet.store.coding.seal import scope_owner
-from limpet.store.open import open_store
+from limpet.store.open import look_at, open_store
 from limpet.store.pager import each_head
 from limpet.store.protocol import Checked, KeyOwner, Names, Query, RingBinding, Store
 
@@ -38,6 +38,22 @@ async def open_sealed(
         await seal.close()
         raise
     return store, seal
+
+
+async def look_sealed(url: str, keys: str, keyring: str | None) -> tuple[Store, KeySeal | None]:
+    """Open the store that is there to read it. One that was never opened with keys stays so."""
+    seal = KeySeal.of(url, keys, keyring)
+    store = await look_at(url, seal=seal)
+    try:
+        expected = await store.ring() if isinstance(store, RingBinding) else None
+        if expected is not None:
+            await seal.open_ring(expected)
+            return store, seal
+    except BaseException:
+        await store.close()
+        raise
+    await store.close()
+    return await look_at(url), None
 
 
 async def _bind(store: Store, seal: KeySeal) -> None:

@@ -69,6 +69,7 @@ class VaultMasters:
                     found: dict[str, Any] = json.loads(answer.read())["data"]
                     return found
             except HTTPError as error:
+                error.close()
                 reason = f"{self.name} answers {error.code} to {path.partition('/')[0]}"
                 raise WrongMaster(reason) from None
 

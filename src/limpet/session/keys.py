@@ -10,10 +10,11 @@ from limpet.errors import KeysMissing
 from limpet.model import Key
 from limpet.session.arguments import check_progress
 from limpet.session.provenance import Provenance
-from limpet.store.protocol import Progress, Report
+from limpet.store.protocol import Finding, Progress, Report
 
 if TYPE_CHECKING:
     from limpet.security.keys import KeysStatus
+    from limpet.security.receipts import Receipt
     from limpet.session.journal import Journal
 
 
@@ -41,6 +42,15 @@ class StoreKeys:
         """Accept every session as it stands now, for example after a backup was restored on
         purpose; return how many were anchored."""
         return await provenance_of(self._journal, "anchor").anchor_all()
+
+    async def compare(self, receipt: Receipt) -> tuple[Finding, ...]:
+        """Compare a receipt of this store with its log: findings if the session was removed, rolled
+        back or changed since, even if the key ring was too. Raises ReceiptInvalid."""
+        from limpet.security.receipts import check_receipt
+
+        signing = provenance_of(self._journal, "compare")
+        check_receipt(receipt, public_key=signing.seal.public_key)
+        return await signing.compared(receipt.uid, receipt.version, receipt.link)
 
     @property
     def public_key(self) -> str:

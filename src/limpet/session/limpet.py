@@ -135,6 +135,7 @@ class Limpet:
         check: Checked | None = None,
         keys: str | None = None,
         keyring: str | None = None,
+        provenance: Provenance | None = None,  # of a store that was opened with its keys
     ) -> None:
         if store is not None and (seal is not None or keys is not None):
             raise InvalidInput("a store that is open has its own seal. Pass the seal to it.")
@@ -143,7 +144,7 @@ class Limpet:
         if keyring is not None and keys is None:
             raise InvalidInput("a key ring is opened with keys. Pass keys= beside keyring=.")
         self.url = url
-        self._keys, self._keyring = keys, keyring
+        self._keys, self._keyring, self._provenance = keys, keyring, provenance
         self._seal, self._connections, self._check = seal, connections, check
         self._ready = store  # opened by the caller, and ours to close
         self._archive = _open_archive(archive)
@@ -166,7 +167,7 @@ class Limpet:
         if self._opened is not None:
             raise StoreClosed
         store, self._ready = self._ready, None
-        provenance = None
+        provenance = self._provenance
         if self._keys is not None:
             from limpet.security.binding import open_sealed
 

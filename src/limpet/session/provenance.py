@@ -8,7 +8,7 @@ with the log, which finds a tail that was cut off and a head that was rolled bac
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -98,14 +98,10 @@ class Provenance:
 
     async def findings(self, key: Key | None) -> list[Finding]:
         """Compare the anchors with the log: of one session, or of all."""
-        heads: dict[str, Head] = {}
         if key is None:
-            for deleted in (False, True):
-                query = Query(reverse=False, reserved=True, deleted=deleted)
-                async for head in each_head(self._store, query):
-                    heads |= _standing(head)
+            heads = await self._heads()
         else:
-            heads |= _standing((await self._store.load(key, tail=0, scopes=False)).head)
+            heads = _standing((await self._store.load(key, tail=0, scopes=False)).head)
         found: list[Finding] = []
         async for uid, anchor in self.seal.anchors(None if key is None else list(heads)):
             problem = await self._compared(heads.get(uid), uid, anchor)
@@ -114,24 +110,45 @@ class Provenance:
                 found.append(Finding("session", problem, where, anchor.version))
         return found
 
+    async def compared(self, uid: str, version: int, link: bytes) -> tuple[Finding, ...]:
+        """Compare a place in the history of a session, from elsewhere, with its log."""
+        head = (await self._heads()).get(uid)
+        problem = await self._problem(head, version, link, "receipt")
+        key = None if head is None else head.key
+        return () if problem is None else (Finding("session", problem, key, version),)
+
+    async def _heads(self) -> dict[str, Head]:
+        """Where every session stands, by its uid; deleted and archived ones too."""
+        heads: dict[str, Head] = {}
+        for deleted in (False, True):
+            query = Query(reverse=False, reserved=True, deleted=deleted)
+            async for head in each_head(self._store, query):
+                heads |= _standing(head)
+        return heads
+
     async def _compared(self, head: Head | None, uid: str, anchor: Anchor) -> str | None:
         await self.seal.ready([uid])
         if self.seal.mac(uid, anchor.version, anchor.link) != anchor.mac:
             return "has an anchor in the key ring that was changed"
+        return await self._problem(head, anchor.version, anchor.link, "anchor in the key ring")
+
+    async def _problem(
+        self, head: Head | None, version: int, link: bytes, source: str
+    ) -> str | None:
+        """What is wrong with a session that stood at this version and link, as `source` says."""
         if head is None:
-            return "is missing, and the key ring has an anchor of it: its log was removed"
-        if head.version < anchor.version:
+            return f"is missing, and there is its {source}: its log was removed"
+        if head.version < version:
             return (
-                f"ends at version {head.version:,}, and the key ring has an anchor of a later one: "
-                "its tail was cut off, or it was rolled back. After restoring a backup on purpose, "
-                "call lp.keys.anchor()"
+                f"ends at version {head.version:,}, before its {source}: its tail was cut off, or "
+                "it was rolled back. After restoring a backup on purpose, call lp.keys.anchor()"
             )
-        link = head.link
-        if head.version > anchor.version:
+        there = head.link
+        if head.version > version:
             if head.deleted_us is not None or "archive" in head.facts:
                 return None  # of its log, only the end is here
-            link = await self._link_at(head.key, anchor.version)
-        return None if link == anchor.link else "has another link than its anchor in the key ring"
+            there = await self._link_at(head.key, version)
+        return None if there == link else f"has another link than its {source}"
 
     async def _link_at(self, key: Key, seq: int) -> bytes:
         assert isinstance(self._store, Records)
@@ -255,7 +272,7 @@ def _completes(answer: Committed) -> bool:
     return any([event.type == _COMPLETED for event in answer.events])
 
 
-def _standing(head: Head) -> Mapping[str, Head]:
+def _standing(head: Head) -> dict[str, Head]:
     """Where a session stands, by its uid; of an archived one also by that of its log."""
     found = {head.uid: head}
     if (archived := archive_place(head.facts)) is not None:

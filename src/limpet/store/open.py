@@ -56,7 +56,7 @@ async def open_store(
     return await backend.open(url, seal, connections, check)
 
 
-async def look_at(url: str) -> Store:
+async def look_at(url: str, *, seal: Seal | None = None) -> Store:
     """Open the store that is there to read it: for commands that promise to change nothing.
 
     Raises StoreError where there is none, and where opening it would migrate it.
@@ -65,7 +65,7 @@ async def look_at(url: str) -> Store:
     if backend is None:
         raise _unknown(url)
     await backend.refuse_missing(url)
-    return await backend.look(url)
+    return await backend.look(url, seal)
 
 
 async def refuse_missing(url: str) -> None:
@@ -175,7 +175,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """The operations on the URLs of one kind of store."""
 
     open: Open  # creates what is missing
-    look: Callable[[str], Awaitable[Store]]  # reads what is there and changes nothing
+    look: Callable[[str, Seal | None], Awaitable[Store]]  # reads what is there and changes nothing
     refuse_missing: Callable[[str], Awaitable[None]]  # raises StoreUnopened
     # Only a file is copied and restored.
     refuse_backup: Callable[[str], object]  # raises BackupRefused where there is none
@@ -262,10 +262,10 @@ async def _open_sqlite(
         return await SQLiteStore.open(path, sync=_sync(url), seal=seal, pace=pace, check=check)
 
 
-async def _look_sqlite(url: str) -> Store:
+async def _look_sqlite(url: str, seal: Seal | None) -> Store:
     path = sqlite_path(url)
     with _of_system(path, "read"):
-        return await SQLiteStore.look(path, sync=_sync(url))
+        return await SQLiteStore.look(path, sync=_sync(url), seal=seal)
 
 
 async def _refuse_no_file(url: str) -> None:
@@ -347,9 +347,9 @@ async def _open_postgres(
     return await PostgresStore.open(url, seal=seal, connections=most, looking=looking, check=check)
 
 
-async def _look_postgres(url: str) -> Store:
+async def _look_postgres(url: str, seal: Seal | None) -> Store:
     await _postgres_pool().refuse_empty(url, ready=True)
-    return await _open_postgres(url, None, None, looking=True)
+    return await _open_postgres(url, seal, None, looking=True)
 
 
 async def _refuse_no_schema(url: str) -> None:

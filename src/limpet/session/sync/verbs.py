@@ -436,6 +436,7 @@ class SyncKeys(Facade[StoreKeys], of=StoreKeys):
     rotate = blocking(StoreKeys.rotate)
     status = blocking(StoreKeys.status)
     anchor = blocking(StoreKeys.anchor)
+    compare = blocking(StoreKeys.compare)
 
 
 class SyncPolicies(Facade[StorePolicies], of=StorePolicies):

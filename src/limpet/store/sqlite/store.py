@@ -167,13 +167,13 @@ class SQLiteStore:
         return cls(database, conn, codec, clock or Clock(), pace)
 
     @classmethod
-    async def look(cls, path: Path, *, sync: str = "full") -> SQLiteStore:
+    async def look(cls, path: Path, *, sync: str = "full", seal: Seal | None = None) -> SQLiteStore:
         """Open the file that is there to read it, and nothing else. Raises StoreError."""
         refuse_network(path)
         database = Database(path, sync=sync, vfs=None, looking=True)
         conn = await in_thread(database.recognise)
         database.remember()
-        return cls(database, conn, Codec(None), Clock())
+        return cls(database, conn, Codec(seal), Clock())
 
     # --- writing -------------------------------------------------------------------------------
 

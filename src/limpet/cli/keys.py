@@ -1,0 +1,98 @@
+"""The commands about keys and what they prove: keys, receipt, prove."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+
+from limpet.cli.command import CARE, Display, SessionToRead, StoreArgument, command
+from limpet.cli.options import file_path, store_url
+from limpet.cli.render import CommandResult, JsonBlock, TextLine
+from limpet.errors import InvalidInput
+from limpet.store.protocol import plural
+
+
+@command(CARE)
+async def keys(
+    action: Annotated[
+        Literal["new", "status", "rotate"],
+        typer.Argument(metavar="new|status|rotate", help="What to do.", show_default=False),
+    ],
+    screen: Display,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET",
+            help="new: the key file, which gets one more key. status, rotate: the store.",
+            show_default=False,
+        ),
+    ] = None,
+) -> CommandResult:
+    """Make a master key, or look after the key ring of a store.
+
+    new FILE adds a master at the end of a key file of mode 0600, and makes the file if need be;
+    without FILE it prints one. status STORE counts the wrapped keys by master. rotate STORE wraps
+    every data key with the newest master; bodies are not touched, and interrupted it goes on when
+    run again. Keep the old master in the file until it ends.
+    """
+    if action == "new":
+        return _new_master(None if target is None else file_path(target))
+    if target is None:
+        raise InvalidInput(f"limpet keys {action} takes a store. Pass STORE.")
+    store = StoreArgument(store_url(target))
+    if action == "status":
+        async with store.opened(writes=False) as lp:
+            status = await lp.keys.status()
+        form = {**msgspec.to_builtins(status), "pending": status.pending}
+        return CommandResult(form, [TextLine(str(status), "ok")])
+    async with store.opened() as lp:
+        with screen.progress("wrapping keys") as progress:
+            done = await lp.keys.rotate(progress)
+        status = await lp.keys.status()
+    line = f"ok: {plural(done, 'key')} wrapped with the master {status.newest}."
+    return CommandResult({"rotated": done, "newest": status.newest}, [TextLine(line, "ok")])
+
+
+@command(CARE)
+async def receipt(
+    session: SessionToRead,
+    *,
+    seq: Annotated[
+        int | None,
+        typer.Option("--prove", metavar="SEQ", help="Add a proof of the event with this seq."),
+    ] = None,
+) -> CommandResult:
+    """Sign where a session stands, and print the receipt as JSON.
+
+    It holds the version, the link and the root of a Merkle tree over the events. With --prove the
+    JSON also has a proof of one event, which shows no other. Needs --keys.
+    """
+    signed = await session.receipt()
+    form = msgspec.to_builtins(signed)
+    if seq is not None:
+        form = {"receipt": form, "proof": msgspec.to_builtins(await session.prove(seq))}
+    return CommandResult(form, [JsonBlock(form)])
+
+
+def _new_master(path: Path | None) -> CommandResult:
+    from limpet.security.masters import new_master
+
+    made = new_master()
+    if path is None:
+        return CommandResult({"key": made}, [TextLine(made)])
+    try:
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(number, "w") as file:
+            file.write(f"{made}\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}. Choose a file.") from error
+    line = (
+        f"ok: a master was added at the end of {path}. Use it with --keys file://{path.absolute()}."
+    )
+    return CommandResult({"file": str(path)}, [TextLine(line, "ok")])

@@ -1,0 +1,71 @@
+"""The command line with keys: --keys and LIMPET_KEYS, keys, receipt, verify --against."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def told(here: Path, *asked: str, code: int = 0, keys: str | None = "file") -> str:
+    """What a command prints, in a process of its own."""
+    world = {name: value for name, value in os.environ.items() if name != "LIMPET_KEYS"}
+    if keys is not None:
+        world["LIMPET_KEYS"] = f"file://{here}/masters"
+    command = [sys.executable, "-m", "limpet.cli", *asked]
+    done = subprocess.run(command, cwd=here, env=world, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    told(tmp_path, "keys", "new", "masters", keys=None)
+    told(tmp_path, "create", "s.db", "support/ada/c1")
+    told(tmp_path, "send", "s.db", "support/ada/c1", "xq7canary")
+    return tmp_path
+
+
+def test_commands_read_and_write_with_keys(here: Path) -> None:
+    """By the variable or the option; without, bodies are not shown and nothing is written."""
+    assert (here / "masters").stat().st_mode & 0o777 == 0o600
+    assert "xq7canary" in told(here, "log", "s.db", "support/ada/c1")
+    option = ("--keys", f"file://{here}/masters")
+    assert "xq7canary" in told(here, "log", "s.db", "support/ada/c1", *option, keys=None)
+    assert "xq7canary" not in told(here, "log", "s.db", "support/ada/c1", keys=None)
+    assert "without keys" in told(here, "send", "s.db", "support/ada/c1", "x", keys=None, code=4)
+    assert b"xq7canary" not in b"".join([file.read_bytes() for file in here.glob("s.db*")])
+    assert "nothing is wrong" in told(here, "verify", "s.db")
+
+
+def test_keys_are_rotated(here: Path) -> None:
+    """A new master at the end of the file, then the ring; the old one can go."""
+    old = (here / "masters").read_text()
+    told(here, "keys", "new", "masters")
+    assert json.loads(told(here, "keys", "status", "s.db", "--json"))["pending"] == 2
+    assert json.loads(told(here, "keys", "rotate", "s.db", "--json"))["rotated"] == 2
+    assert "rotated" in told(here, "keys", "status", "s.db")
+    new = (here / "masters").read_text().removeprefix(old)
+    (here / "masters").write_text(new)
+    assert "xq7canary" in told(here, "log", "s.db", "support/ada/c1")
+    assert "opened without them" in told(here, "keys", "status", "s.db", keys=None, code=4)
+
+
+def test_a_receipt_finds_that_store_and_ring_were_rolled_back(here: Path) -> None:
+    """Both are copied and put back together; only the receipt, which is elsewhere, knows."""
+    before = {file.name: file.read_bytes() for file in here.glob("s.db*")}
+    told(here, "send", "s.db", "support/ada/c1", "more")
+    receipt = told(here, "receipt", "s.db", "support/ada/c1", "--prove", "2")
+    assert json.loads(receipt)["receipt"]["version"] == 3
+    (here / "receipt.json").write_text(receipt)
+    assert "nothing is wrong" in told(here, "verify", "s.db", "--against", "receipt.json")
+    for file in here.glob("s.db*"):
+        file.unlink()
+    for name, raw in before.items():
+        (here / name).write_bytes(raw)
+    assert "nothing is wrong" in told(here, "verify", "s.db")
+    assert "rolled back" in told(here, "verify", "s.db", "--against", "receipt.json", code=1)
