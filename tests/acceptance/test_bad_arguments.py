@@ -83,12 +83,15 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "get_or_create user": lambda lp, s, v: lp.get_or_create("a", v, id="i"),
             "get_or_create id": lambda lp, s, v: lp.get_or_create("a", "u", id=v),
             "list app": lambda lp, s, v: lp.list(app=v),
+            "inbox app": lambda lp, s, v: lp.inbox(app=v),
+            "status app": lambda lp, s, v: lp.status(app=v),
             "each app": lambda lp, s, v: anext(lp.each(app=v)),
             "list user": lambda lp, s, v: lp.list(app="a", user=v),
             "erase_user app": lambda lp, s, v: lp.erase_user(v, "u"),
             "erase_user user": lambda lp, s, v: lp.erase_user("a", v),
             "documents collection": lambda lp, s, v: lp.documents(v),
             "list cursor": lambda lp, s, v: lp.list(cursor=v),
+            "inbox cursor": lambda lp, s, v: lp.inbox(cursor=v),
             "watch app": lambda lp, s, v: lp.watch(app=v),
             "watch after": lambda lp, s, v: lp.watch(after=v),
             "app name": lambda lp, s, v: lp.app(v),
@@ -172,6 +175,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "get_many tail": lambda lp, s, v: lp.get_many([K], tail=v),
             "refresh tail": lambda lp, s, v: s.refresh(tail=v),
             "list limit": lambda lp, s, v: lp.list(limit=v),
+            "inbox limit": lambda lp, s, v: lp.inbox(limit=v),
             "claim limit": lambda lp, s, v: lp.work.claim("w", limit=v),
             "read after": lambda lp, s, v: s.read(after=v),
             "read before": lambda lp, s, v: s.read(before=v if v is not None else 0),
@@ -550,6 +554,8 @@ def held(s: Session) -> Lease:
 # Verbs without arguments, and those whose bad arguments the tests of their own room try: the life
 # of a session, its conversation, running, and its files.
 ELSEWHERE = {
+    "receipt",  # of stores with keys: tests of receipts
+    "prove",
     *("close", "flush", "position", "lineage", "messages", "children", "names", "tree"),
     *("describe_environment", "describe_permissions", "list_resources", "list_vaults"),
     *("activate", "suspend", "resume", "complete", "terminate", "archive", "unarchive"),

@@ -23,8 +23,8 @@ NAMES: dict[type[Any], str] = {
     Session: """
         key app user id version state values labels events head phase status stop_reason lease
         actor append append_many append_soon update apply record label mark_processed read read_ids
-        follow pending refresh messages context confirm answer interrupt blocked_on fork merge
-        rewind checkpoint envelope activate suspend resume complete terminate archive
+        follow pending refresh messages context confirm answer resolve interrupt blocked_on fork merge
+        rewind checkpoint envelope receipt prove activate suspend resume complete terminate archive
         history lifecycle tools runs blobs outcome setup memory""",
     SessionHistory: """
         at diff blame bisect lineage checkpoints restore unpin retention damaged checkpoint_seq
@@ -38,7 +38,7 @@ NAMES: dict[type[Any], str] = {
     SessionSetup: """
         current attach compare environment permissions check_permission resources vaults""",
     Limpet: """
-        work maintenance policies create get find get_or_create get_many list each inbox
+        work maintenance policies keys create get find get_or_create get_many list each inbox
         status names session app documents agents environments resources permissions vaults commit
         flush delete erase erase_user export import_ copy resume unarchive watch position wake
         now close learnings promote memory_of""",
