@@ -23,9 +23,9 @@ NAMES: dict[type[Any], str] = {
     Session: """
         key app user id version state values labels events head phase status stop_reason lease
         actor append append_many append_soon update apply record label mark_processed read read_ids
-        follow pending refresh messages context confirm answer resolve interrupt blocked_on fork merge
-        rewind checkpoint envelope receipt prove activate suspend resume complete terminate archive
-        history lifecycle tools runs blobs outcome setup memory""",
+        follow pending refresh messages context confirm answer resolve interrupt blocked_on fork
+        merge rewind checkpoint envelope receipt prove activate suspend resume complete terminate
+        archive history lifecycle tools runs blobs outcome setup memory""",
     SessionHistory: """
         at diff blame bisect lineage checkpoints restore unpin retention damaged checkpoint_seq
         last_checkpoint_at""",
