@@ -17,7 +17,7 @@ import typer
 
 import limpet
 from limpet.errors import InvalidInput, InvalidURL, LimpetError, SessionNotFound
-from limpet.store.cursor import check_app
+from limpet.session.arguments import check_app
 from limpet.store.open import sqlite_path
 
 App = Annotated[

@@ -27,6 +27,7 @@ from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     ID_CHARS_MAX,
     INT_MAX,
+    KEY_PART_CHARS_MAX,
     LEASE_SECONDS_MAX,
     PAGE_MAX,
     QUERY_TYPES_MAX,
@@ -34,7 +35,6 @@ from limpet.model.limits import (
     TYPE_CHARS_MAX,
     WORKER_CHARS_MAX,
 )
-from limpet.store.cursor import check_app
 from limpet.store.protocol import Progress
 
 if TYPE_CHECKING:
@@ -76,6 +76,13 @@ def check_sessions(app: str | None) -> str | None:
     """An app of sessions, or None for all of them. Raises ReservedApp, InvalidQuery."""
     if check_app(app) is not None and is_reserved(str(app)):
         raise ReservedApp(str(app))
+    return app
+
+
+def check_app(app: str | None) -> str | None:
+    """An app to look into, or None for all. Raises InvalidQuery."""
+    if app is not None and (reason := unfit(app, KEY_PART_CHARS_MAX)):
+        raise InvalidQuery(f"the app {app!r} {reason}")
     return app
 
 

@@ -37,6 +37,7 @@ from limpet.session.app import App
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
+    check_app,
     check_flag,
     check_forks,
     check_lease,
@@ -72,7 +73,7 @@ from limpet.session.session import Session
 from limpet.session.work import StoreWork
 from limpet.session.writer import writer_of
 from limpet.store import cursor as cursors
-from limpet.store.cursor import check_app, check_position
+from limpet.store.cursor import check_position
 from limpet.store.open import open_store
 from limpet.store.pager import each_page
 from limpet.store.protocol import (

@@ -13,6 +13,7 @@ from limpet.model.facts.timeouts import USUAL, unusual
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
+    check_app,
     check_progress,
     check_sessions,
     one_or_all,
@@ -20,7 +21,6 @@ from limpet.session.arguments import (
 )
 from limpet.session.keys import with_anchors
 from limpet.session.metrics import Hook
-from limpet.store.cursor import check_app
 from limpet.store.open import refuse_uncopied
 from limpet.store.pager import each_head
 from limpet.store.protocol import (

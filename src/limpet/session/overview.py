@@ -18,7 +18,7 @@ from limpet.model.facts.phases import PHASES, TERMINAL, Phase
 from limpet.model.facts.running.requests import Request, open_requests, requests_in
 from limpet.model.facts.running.runs import Status
 from limpet.model.facts.running.waiting import KINDS
-from limpet.session.arguments import check_limit, check_sessions
+from limpet.session.arguments import check_app, check_limit, check_sessions
 from limpet.store import cursor as cursors
 from limpet.store.overview import AskedBy, Overview, Tally, WaitingQuery
 from limpet.store.protocol import Loaded, Page
@@ -68,8 +68,8 @@ async def inbox_page(
         raise InvalidQuery(f"kind is one of {', '.join(KINDS)}, not {described(query.kind)}")
     if query.user is not None and query.app is None:
         raise InvalidQuery("a user belongs to an app: name the app too")
-    for text in (cursors.check_app(check_sessions(query.app)), query.user):
-        cursors.check_app(text)
+    for text in (check_app(check_sessions(query.app)), query.user):
+        check_app(text)
     after = None if cursor is None else cursors.read_waiting(cursor, query)
     found, more = await store.waiting(query, limit=check_limit(limit), after=after)
     keys = list(dict.fromkeys([asked.key for asked in found]))
@@ -81,7 +81,7 @@ async def inbox_page(
 
 async def status_of(journal: Journal, app: str | None) -> StoreStatus:
     """Count the sessions of a store, or of one app in it."""
-    app = cursors.check_app(check_sessions(app))
+    app = check_app(check_sessions(app))
     found = await _overview(journal).tally(app, limit=STATUS_SESSIONS_MAX + 1)
     ready = {name: _sum([t for t in found if t.ready == name]) for name in _READY}
     sessions = _sum(found)

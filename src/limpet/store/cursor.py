@@ -120,13 +120,6 @@ def check_position(position: str | None) -> str | None:
     return position
 
 
-def check_app(app: str | None) -> str | None:
-    """An app to look into, or None for all. Raises InvalidQuery."""
-    if app is not None and (reason := unfit(app, KEY_PART_CHARS_MAX)):
-        raise InvalidQuery(f"the app {app!r} {reason}")
-    return app
-
-
 def check(query: Query) -> None:
     """Refuse what no index serves, in every store alike."""
     if query.order not in ("created", "updated", "key"):

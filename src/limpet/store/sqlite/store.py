@@ -365,7 +365,9 @@ class SQLiteStore:
             events = self._newest(sid, head.key, head, tail, since_us)
         if head.floor and len(events) < tail:
             events = self._with_parents(sid, head, events, tail)
-        events = newest_since(events[len(events) - min(tail, len(events)) :], since_us)
+        events = events[len(events) - min(tail, len(events)) :]
+        if since_us is not None:
+            events = newest_since(events, since_us)
         own = [event.seq for event in events if event.damage and event.seq > head.floor]
         if own:  # what is below the floor is in the base
             damaged = tuple(sorted({*damaged, *own}))
