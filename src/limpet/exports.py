@@ -35,10 +35,12 @@ def lazy_exports(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = places[name]
         try:
-            if module == package:
-                value: object = import_module(f"{package}.{name}")
+            home = import_module(module)
+            value: object
+            if module == package or not hasattr(home, name):  # a module of its own
+                value = import_module(f"{module}.{name}")
             else:
-                value = getattr(__import__(module, fromlist=(name,)), name)
+                value = getattr(home, name)
         except ModuleNotFoundError as error:
             if error.name is None or not error.name.startswith("pydantic"):
                 raise

@@ -170,6 +170,8 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "interrupt": [BLOCKED, ("--note", TEXT, *BLOCKED), ("--note", "", *NAMED)],
     "import": [(f"{NAME}.none",)],
     "import-adk": [("x.db",)],
+    "keys": [("status",), ("rotate",)],
+    "receipt": [NAMED, (*NAMED, "--prove", "1")],
     "learnings": [(NAME,), (NAME, "--promote", TEXT)],
     "lineage": [NAMED, FORK],
     "list": [
@@ -192,6 +194,11 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "phases": [()],
     "requeue": [DEAD, NAMED],
     "restore": [("copied.db",)],
+    "resolve": [
+        (TEXT, "--run-again", "--yes", *BLOCKED),
+        (TEXT, "--happened", TEXT, "--yes", *BLOCKED),
+        ("--give-up", "--note", TEXT, *BLOCKED),
+    ],
     "resume": [("--app", NAME, "--user", NAME, "--id", "compared"), NAMED],
     "rewind": [("1", *NAMED), ("#1", *NAMED), (TEXT, *NAMED)],
     "send": [(TEXT, *NAMED), (TEXT, *NAMED[:-1], TEXT)],
@@ -215,6 +222,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "work": [("--harness", "planted:fail", "--app", NAME, "--stop-when-idle", "--retries", "0")],
 }
 SILENT = {"doctor", "verify", "compact", "sweep", "restore", "mirror", "import-adk", "work"}
+SILENT |= {"resolve", "keys", "receipt"}  # what they are asked for here is refused without the text
 SHOW_WHOLE_TEXTS = {
     "memory",
     "learnings",

@@ -24,6 +24,8 @@ HELD_BY = {
     "limpet.graph.otel": "opentelemetry-api",
     "limpet.State": "pydantic",
     "pydantic": "pydantic",
+    "starlette": "starlette",
+    "uvicorn": "uvicorn",
 }
 
 
@@ -53,7 +55,7 @@ def needed(page: str) -> set[str]:
         if known:
             found.add(known[0])
         else:
-            ours = parts[0] in ("limpet", "chats", "my_agent")
+            ours = parts[0] in ("limpet", "chats", "my_agent", "support_agent")
             assert ours or parts[0] in sys.stdlib_module_names, f"who brings {module}?"
     return found
 
@@ -67,4 +69,7 @@ def test_the_extras_that_a_page_names_bring_what_its_code_imports(path: Path) ->
     } | set(re.findall(r"`limpet\[([\w-]+)\]`", page))
     assert named <= known.keys()
     brought = set().union(*[known[extra] for extra in named])
+    brought |= {
+        name for line in re.findall(r"`pip install ([\w -]+)`", page) for name in line.split()
+    }
     assert needed(page) <= brought

@@ -76,8 +76,8 @@ async def test_a_worker_resumes_what_was_suspended_with_input_that_nobody_saw(
     await s.append("user.message", {"text": "hello?"})
     await passed(lp)
     assert (await lp.work.sweep()).suspended == 1
-    backlog = await backlog_of(lp, "support", now=lp.now(), limit=10)
-    assert ([head.key for head in backlog.shown], backlog.due) == ([s.key], 1)
+    backlog = await backlog_of(lp, "support", limit=10)
+    assert ([head.key for head in backlog.shown], backlog.status.due) == ([s.key], 1)
     await s.lifecycle.set_timeouts(limpet.Timeouts())
 
     async def answer(turn: limpet.Turn) -> None:
@@ -100,7 +100,7 @@ async def test_a_worker_leaves_what_the_policy_keeps_suspended(lp: limpet.Limpet
     await s.append("user.message", {"text": "hello?"})
     await passed(lp)
     assert (await lp.work.sweep()).suspended == 1
-    assert (await backlog_of(lp, "support", now=lp.now(), limit=10)).due == 0
+    assert (await backlog_of(lp, "support", limit=10)).status.due == 0
     assert await lp.work.claim("worker", limit=1) == ()
 
 

@@ -111,7 +111,7 @@ class SessionOutcome:
         if evaluator is None:
             return Evaluation("uncertain", (None,) * len(outcome.criteria))
         evidence = await self._read(_EVIDENCE, after=outcome.seq, limit=PAGE_MAX)
-        answer = evaluator(outcome, tuple([event for event in evidence if not _is_read(event)]))
+        answer = evaluator(outcome, tuple([event for event in evidence if not is_managed(event)]))
         if inspect.isawaitable(answer):
             answer = await answer
         return _evaluation(answer, len(outcome.criteria))
@@ -123,8 +123,8 @@ class SessionOutcome:
         return await store.read(key, after=after, limit=limit, reverse=reverse, types=types)
 
 
-def _is_read(event: Event) -> bool:
-    """True if a tool read it from the session: it is not something that the agent did."""
+def is_managed(event: Event) -> bool:
+    """True for the step of a managed tool: it read the session and is not what the agent did."""
     return event.type == STEP and event.data is not None and event.data["name"].startswith(MANAGED)
 
 

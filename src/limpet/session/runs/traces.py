@@ -12,6 +12,7 @@ from limpet.errors import InvalidInput
 from limpet.model import Event, to_time
 from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED, STEP
 from limpet.model.limits import PAGE_MAX
+from limpet.session.runs.outcomes import is_managed
 from limpet.session.writer import Writer
 
 _SPANS: Final = (SPAN_STARTED, SPAN_COMPLETED)
@@ -206,8 +207,8 @@ def _spans(events: Iterable[Event]) -> tuple[Span, ...]:
         elif event.type == SPAN_COMPLETED and event.data["span_id"] in spans:
             span = spans[event.data["span_id"]]
             spans[span.id] = _ended(span, event)
-        elif event.type == STEP and "graph" in event.data:
-            continue  # the nodes that it records have spans of their own
+        elif event.type == STEP and ("graph" in event.data or is_managed(event)):
+            continue  # the nodes or the managed tool that it records have spans of their own
         elif event.type == STEP or (event.type == "agent.message" and "stream" in event.data):
             spans[event.id] = _step(event)
         elif event.type == "agent.message" and event.id in replies:

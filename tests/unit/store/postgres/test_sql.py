@@ -14,8 +14,8 @@ FILES = sorted(path for path in FOLDER.glob("*.sql") if path.stem not in sql.SCR
 
 
 def test_statements_have_no_holes() -> None:
-    """What varies is a parameter; '{}' is an empty JSON object."""
-    assert [name for name, text in SQL.items() if re.search(r"\{\w", text)] == []
+    """What varies is a parameter; '{}' is an empty JSON object, '{run,stop}' a path in one."""
+    assert [name for name, text in SQL.items() if re.search(r"(?<!')\{\w", text)] == []
 
 
 def test_every_name_is_given_once() -> None:
