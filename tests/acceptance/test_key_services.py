@@ -69,6 +69,17 @@ async def test_a_vault_that_is_down_changes_nothing(vault: FakeVault, database: 
         await limpet.open(database, keys=vault.url)
 
 
+async def test_another_key_than_was_committed_to_is_refused(
+    vault: FakeVault, database: str
+) -> None:
+    """Whatever a provider answers, only the key that was wrapped is used."""
+    async with limpet.open(database, keys=vault.url) as lp:
+        await lp.create("support", "ada", "c1")
+    vault.lies = True
+    with pytest.raises(SealUnavailable, match="committed to"):
+        await limpet.open(database, keys=vault.url)
+
+
 async def test_a_vault_needs_a_token(
     vault: FakeVault, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

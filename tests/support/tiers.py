@@ -108,9 +108,12 @@ def _is_story_on_postgres(item: pytest.Item) -> bool:
     return there and "postgresql" in called.replace("]", "-").split("-")
 
 
+_SEALED = ("TestSQLiteSealed", "TestPostgresSealed", "TestSQLiteKeys", "TestPostgresKeys")
+
+
 def _is_sealed_contract(item: pytest.Item) -> bool:
     of = getattr(item, "cls", None)
-    return of is not None and of.__name__ in ("TestSQLiteSealed", "TestPostgresSealed")
+    return of is not None and of.__name__ in _SEALED
 
 
 def _needs_store(item: pytest.Item) -> bool:

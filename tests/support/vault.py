@@ -24,6 +24,7 @@ class FakeVault:
         self.versions = [AESGCM.generate_key(256)]
         self.least = 1  # older versions do not decrypt any more
         self.down = False
+        self.lies = False  # decrypts to another key
         self.asked: list[str] = []
         self.url = ""
 
@@ -60,6 +61,8 @@ class FakeVault:
             plain = AESGCM(self.versions[number - 1]).decrypt(raw[:12], raw[12:], aad)
         except InvalidTag:
             return 400, {"errors": ["cipher: message authentication failed"]}
+        if self.lies:
+            plain = os.urandom(len(plain))
         return 200, {"data": {"plaintext": base64.b64encode(plain).decode()}}
 
 

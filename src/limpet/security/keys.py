@@ -18,6 +18,7 @@ import os
 import struct
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from time import monotonic
 from typing import Final
 
 import msgspec
@@ -43,6 +44,7 @@ from limpet.store.protocol import KeyOwner, Place, Progress
 
 FORMAT: Final = 1
 SIGNER: Final = "$signer"  # the owner of the signing key; no uid and no scope looks like it
+SCOPE_SECONDS: Final = 5.0  # after which the keys of apps and users are read from the ring again
 BATCH_MAX: Final = 512  # owners whose keys are made in one transaction of the ring
 _HEAD: Final = struct.Struct("!BI")
 _ANCHOR: Final = b"limpet.anchor.1"
@@ -114,6 +116,9 @@ class KeySeal:
         self.fresh = False  # True if the ring has not been bound to a store yet
         self._signer: Ed25519PrivateKey | None = None
         self._owners: OrderedDict[KeyOwner, _OwnerKeys] = OrderedDict()
+        self._scopes: set[KeyOwner] = set()  # those of apps and users among them
+        self._stale: set[KeyOwner] = set()  # of these, to be read from the ring again
+        self._lapse_at = monotonic() + SCOPE_SECONDS
         self._wanted: dict[KeyOwner, None] = {}
         self._lock = asyncio.Lock()
 
@@ -167,12 +172,12 @@ class KeySeal:
     # --- what a store asks ----------------------------------------------------------------------
 
     async def ready(self, owners: Sequence[KeyOwner]) -> None:
-        missing = [owner for owner in owners if owner not in self._owners]
+        missing = [owner for owner in owners if self._is_missing(owner)]
         if missing:
             self._wanted |= dict.fromkeys(missing)
             async with self._lock:  # whoever comes first asks for all who wait
                 wanted = {**self._wanted, **dict.fromkeys(missing)}
-                asked = [owner for owner in wanted if owner not in self._owners]
+                asked = [owner for owner in wanted if self._is_missing(owner)]
                 self._wanted.clear()
                 for start in range(0, len(asked), BATCH_MAX):
                     await self._fetch(asked[start : start + BATCH_MAX])
@@ -181,7 +186,20 @@ class KeySeal:
                 self._owners.move_to_end(owner)
         # A store's sealer remembers OWNERS_MAX of them, and asks again for any other.
         while len(self._owners) > 2 * OWNERS_MAX + len(owners):
-            self._owners.popitem(last=False)
+            self._scopes.discard(self._owners.popitem(last=False)[0])
+
+    def lapsed(self) -> Sequence[KeyOwner]:
+        """Apps and users, every few seconds: a user may be erased by another process and come
+        back, with another key. A session never does."""
+        now = monotonic()
+        if now < self._lapse_at:
+            return ()
+        self._lapse_at = now + SCOPE_SECONDS
+        self._stale = set(self._scopes)
+        return tuple(self._stale)
+
+    def _is_missing(self, owner: KeyOwner) -> bool:
+        return owner not in self._owners or owner in self._stale
 
     def seal(self, plain: bytes, place: Place) -> bytes:
         keys = self._owners[place.owner]
@@ -211,6 +229,7 @@ class KeySeal:
 
     async def forget(self, owner: KeyOwner) -> None:
         self._owners.pop(owner, None)
+        self._scopes.discard(owner)
         await self.ring.remove(owner)
 
     # --- anchors and signatures -----------------------------------------------------------------
@@ -346,6 +365,9 @@ class KeySeal:
             plain.setdefault(row.owner, {})[row.part] = int(row.value)
         for owner in owners:
             self._owners[owner] = _OwnerKeys(keys[owner], plain.get(owner, {}))
+            self._stale.discard(owner)
+            if owner.startswith("["):
+                self._scopes.add(owner)
 
     async def _wrapped(self, owner: KeyOwner, number: int, key: bytes) -> bytes:
         commitment = commitment_to(key, owner.encode())

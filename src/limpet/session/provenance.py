@@ -15,7 +15,7 @@ import msgspec
 
 from limpet.errors import InvalidInput, LimpetError, SessionCorrupt
 from limpet.model import Commit, Head, Key, canonical, chain, is_input, to_time
-from limpet.model.facts.phases import archive_place
+from limpet.model.facts.phases import COMPLETED, archive_place
 from limpet.model.limits import PAGE_MAX
 from limpet.store.pager import each_head
 from limpet.store.protocol import (
@@ -48,11 +48,14 @@ class Provenance:
 
     def note(self, commits: Sequence[Commit], answers: Sequence[Committed]) -> bool:
         """Note where sessions stand. True if `settle` has something to do."""
-        due = False
+        noted = self._noted
+        due = len(noted) > NOTED_MAX
         for commit, answer in zip(commits, answers, strict=True):
-            self._noted[answer.head.uid] = answer.head
-            due = due or commit.pin is not None or _completes(answer)
-        return due or len(self._noted) > NOTED_MAX
+            head = answer.head
+            noted[head.uid] = head
+            if commit.pin is not None or head.facts.get("phase") == COMPLETED:
+                due = True
+        return due
 
     async def settle(self, answers: Sequence[Committed]) -> None:
         """Anchor what was noted, and sign what was completed. The commit has happened, so nothing
@@ -60,7 +63,7 @@ class Provenance:
         try:
             await self.anchor_noted()
             for answer in answers:
-                if _completes(answer):
+                if any([event.type == _COMPLETED for event in answer.events]):
                     await self.sign(answer.head)
         except (LimpetError, OSError) as error:
             _LOG.warning("anchors not written: error=%r", error)
@@ -266,10 +269,6 @@ _APART: Final = (
     "Whoever copies the directory has both. Put the ring elsewhere: move the file while no process "
     "has the store open, and pass keyring='sqlite:////other/place' from then on."
 )
-
-
-def _completes(answer: Committed) -> bool:
-    return any([event.type == _COMPLETED for event in answer.events])
 
 
 def _standing(head: Head) -> dict[str, Head]:

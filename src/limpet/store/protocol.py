@@ -572,6 +572,13 @@ class MarkingSeal(Seal, Protocol):
         """
         ...
 
+    def lapsed(self) -> Sequence[KeyOwner]:
+        """The owners to be made ready again: another process may have destroyed their keys.
+
+        Asked before every commit, so mostly there are none.
+        """
+        ...
+
 
 @runtime_checkable
 class RingBinding(Protocol):

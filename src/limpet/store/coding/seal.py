@@ -66,11 +66,13 @@ class Sealer:
     `ready` and `forget` belong to the event loop; the rest may be called from any thread.
     """
 
-    __slots__ = ("_ready", "_seal")
+    __slots__ = ("_lapsed", "_ready", "_seal")
 
     def __init__(self, seal: Seal | None) -> None:
         self._seal = seal
         self._ready: set[KeyOwner] = set()
+        # Of a MarkingSeal: the owners that it wants to be asked for again.
+        self._lapsed: Callable[[], Sequence[KeyOwner]] | None = getattr(seal, "lapsed", None)
 
     @property
     def seals(self) -> bool:
@@ -133,7 +135,10 @@ class Sealer:
         """Those whose keys have to be awaited first."""
         if self._seal is None:
             return []
-        return [owner for owner in dict.fromkeys(owners) if owner not in self._ready]
+        ready = self._ready
+        if self._lapsed is not None:
+            ready.difference_update(self._lapsed())
+        return [owner for owner in dict.fromkeys(owners) if owner not in ready]
 
     def check(self, owner: KeyOwner) -> None:
         """Raise Unready unless the keys of an owner are at hand."""
@@ -216,7 +221,8 @@ def owners_of(commits: Sequence[Commit], uid_of: Callable[[Key], str | None]) ->
         if uid is None and commit.drafts[:1]:
             first = commit.drafts[0]
             uid = first.id if first.type == CREATED or commit.base is not None else None
-        found |= set() if uid is None else {uid}
+        if uid is not None:
+            found.add(uid)
         for draft in commit.drafts:
             if draft.scoped:
                 found |= _scopes_of(commit.key, [str(op.path[0]) for op in draft.plain_ops])

@@ -184,11 +184,14 @@ class SQLiteStore:
 
     async def _commit_sealed(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Keys first; the writer gives back what met others than were expected."""
-        await self.sealer.ready(owners_of(commits, self._uid))
-        found: tuple[Committed, ...] = await self.sealer.opening(
-            lambda: self._write().jobs.submit(SQLiteJob(commits))
-        )
-        return found
+        if missing := self.sealer.missing(owners_of(commits, self._uid)):
+            await self.sealer.ready(missing)
+        while True:
+            try:
+                answers: tuple[Committed, ...] = await self._write().jobs.submit(SQLiteJob(commits))
+                return answers
+            except Unready as needed:
+                await self.sealer.ready(needed.owners)
 
     def _uid(self, key: Key) -> str | None:
         live = self._peek(key)

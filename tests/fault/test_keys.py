@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ import pytest
 import limpet
 from limpet import Limpet, Session
 from limpet.errors import ArchiveDamaged, KeysInvalid, KeysMissing, SealUnavailable
+from limpet.model import Key, chain
+from limpet.security.keys import SCOPE_SECONDS, Anchor
 from limpet.security.masters import new_master
 from limpet.security.ring import FileRing
+from limpet.store.sqlite.rows import unpack_id
 from tests.support.keys import key_file, rewrite
 
 CANARY = "xq7canary"
@@ -62,6 +66,20 @@ async def change(url: str, sql: str, *values: Any) -> None:
     conn = await asyncpg.connect(url)
     await conn.execute(sql, *values)
     await conn.close()
+
+
+async def rows_of(url: str, sql: str) -> list[Any]:
+    """The same, reading."""
+    if url.startswith("sqlite"):
+        path = url.removeprefix("sqlite:///").partition("?")[0]
+        with sqlite3.connect(path) as conn:
+            found = list(conn.execute(sql.replace("limpet.", "")))
+        conn.close()
+        return found
+    conn = await asyncpg.connect(url)
+    found = [tuple(row) for row in await conn.fetch(sql)]
+    await conn.close()
+    return found
 
 
 # --- opening ------------------------------------------------------------------------------------
@@ -325,6 +343,82 @@ async def test_a_body_in_plain_text_is_damage(url: str, keys: str) -> None:
         assert 3 in s.history.damaged
         report = await lp.maintenance.verify()
         assert any("plain text" in finding.problem for finding in report.findings)
+        assert await _forged_in(lp._journal.store, s.key) == []
+    async with limpet.open(url, keys=keys, check="crc") as lp:
+        assert await _forged_in(lp._journal.store, s.key) == []
+
+
+async def _forged_in(store: Any, key: Key) -> list[str]:
+    """The ways to read by which a forged body comes through."""
+    loaded = await store.load(key, tail=50)
+    entries, _ = await store.changes(None, app=None, key=None, limit=50)
+    records = await store.records(key, after=0, limit=50)
+    asked: dict[str, Any] = {"after": 0, "limit": 50, "types": None}
+    pages = [await store.read(key, reverse=reverse, **asked) for reverse in (False, True)]
+    found = {
+        "read": [event.data for page in pages for event in page],
+        "load": [event.data for event in loaded.events],
+        "state": [loaded.fields.get("text")],
+        "ids": [e.data for e in await store.read_ids(key, [e.id for e in loaded.events])],
+        "pending": [e.data for e in await store.pending_inputs(key, limit=50)],
+        "feed": [entry.event.data for entry in entries],
+        "records": [record.raw for record in records],
+        "many": [e.data for each in await store.load_many([key], tail=50) for e in each.events],
+    }
+    return [way for way, read in found.items() if "forged" in str(read)]
+
+
+async def test_a_changed_anchor_is_found(database: str, keys: str, tmp_path: Path) -> None:
+    """Whoever writes the ring and has no master cannot move an anchor back."""
+    async with limpet.open(database, keys=keys) as lp:
+        s = await said(lp)
+        uid = s.head.uid
+    with sqlite3.connect(tmp_path / "support.db-keys") as conn:
+        sql = "SELECT value FROM ring WHERE kind = 'anchor' AND owner = ?"
+        ((raw,),) = conn.execute(sql, (uid,))
+        anchor = msgspec.structs.replace(msgspec.msgpack.decode(raw, type=Anchor), version=2)
+        values = (msgspec.msgpack.encode(anchor), uid)
+        conn.execute("UPDATE ring SET value = ? WHERE kind = 'anchor' AND owner = ?", values)
+    conn.close()
+    async with limpet.open(database, keys=keys) as lp:
+        (finding,) = (await lp.maintenance.verify()).findings
+        assert "that was changed" in finding.problem
+
+
+async def relink(url: str, after: int) -> None:
+    """Compute every link after an event again, as whoever knows the format would: digests are in
+    plain text."""
+    names = "id, type, actor, cause, invocation_id, correlation_id, wake_id"
+    sql = f"SELECT seq, at_us, digest, link, {names} FROM limpet.events WHERE sid = {_SID}"
+    link = b""
+    for seq, at_us, digest, stored, *parts in sorted(await rows_of(url, sql)):
+        if seq <= after:
+            link = bytes(stored)
+            continue
+        header = chain.header_digest(tuple([part and unpack_id(part) for part in parts]))
+        link = chain.link(link, seq, at_us, header, bytes(digest))
+        put = f"UPDATE limpet.events SET link = $1 WHERE seq = {seq} AND sid = {_SID}"
+        await change(url, put, link)
+    await change(url, "UPDATE limpet.sessions SET link = $1 WHERE id = 'c1'", link)
+
+
+@pytest.mark.parametrize("what", ["actor", "time", "swapped"])
+async def test_a_forged_chain_is_found_without_an_anchor(url: str, keys: str, what: str) -> None:
+    """Links that were computed again fit each other, and not the bodies they are bound to."""
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+    if what == "swapped":
+        for was, now in ((3, 103), (4, 3), (103, 4)):
+            sql = f"UPDATE limpet.events SET seq = {now} WHERE seq = {was} AND sid = {_SID}"
+            await change(url, sql)
+    else:
+        await change(url, TAMPERED[what])
+    await relink(url, 2)
+    async with limpet.open(url, keys=keys) as lp:
+        s = lp.session(("support", "ada", "c1"))
+        damaged = [event.seq for event in await s.read(limit=20) if event.damage]
+        assert damaged == [3, 4, 5, 6]
+        assert damaged == [event.seq for event in await s.read(after=2, limit=20) if event.damage]
 
 
 async def test_swapped_events_are_found(url: str, keys: str) -> None:
@@ -516,6 +610,23 @@ async def test_copies_from_before_cannot_be_read_after_a_user_was_erased(
         ada, bob = await lp.get("support", "ada", "c1"), await lp.get("support", "bob", "c2")
         assert (ada.values.get("text"), ada.values.get("user:u")) == (None, None)
         assert (bob.values["text"], bob.values["user:u"]) == (CANARY, CANARY)
+
+
+async def test_a_user_who_comes_back_has_one_key_in_all_processes(
+    url: str, keys: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that had the destroyed key notices, and writes nothing more with it."""
+    now = time.monotonic()
+    monkeypatch.setattr("limpet.security.keys.monotonic", lambda: now)
+    async with limpet.open(url, keys=keys) as one, limpet.open(url, keys=keys) as two:
+        await one.create("support", "ada", "c1", state={"user:u": "old"})
+        await two.erase_user("support", "ada")
+        await two.create("support", "ada", "c2", state={"user:v": "new"})
+        now += SCOPE_SECONDS
+        await one.create("support", "ada", "c3", state={"user:u": "again"})
+        for lp in (one, two):
+            s = await lp.get("support", "ada", "c2")
+            assert s.values == {"user:u": "again", "user:v": "new"}
 
 
 async def test_an_erased_session_leaves_nothing_in_the_ring(url: str, keys: str) -> None:
