@@ -125,8 +125,8 @@ if TYPE_CHECKING:
     from limpet.session.history.checkpoint_policy import CheckpointPolicy as CheckpointPolicy
     from limpet.session.history.retention import CompactReport as CompactReport
     from limpet.session.history.rewind import Rewound as Rewound
+    from limpet.session.life.lifecycle_policy import Transition as Transition
     from limpet.session.life.memory import Remembered as Remembered
-    from limpet.session.life.policy import Transition as Transition
     from limpet.session.life.resumption import Briefing as Briefing, Resumption as Resumption
     from limpet.session.life.sweep import Swept as Swept, Unswept as Unswept
     from limpet.session.life.tools import Tool as Tool, ToolRegistry as ToolRegistry
@@ -231,7 +231,7 @@ _HOMES = {
     "limpet.session.history.retention": "CompactReport",
     "limpet.session.history.rewind": "Rewound",
     "limpet.session.life.memory": "Remembered",
-    "limpet.session.life.policy": "Transition",
+    "limpet.session.life.lifecycle_policy": "Transition",
     "limpet.session.life.resumption": "Briefing Resumption",
     "limpet.session.life.sweep": "Swept Unswept",
     "limpet.session.life.tools": "Tool ToolRegistry",

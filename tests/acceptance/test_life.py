@@ -377,7 +377,7 @@ async def test_a_termination_compensates_and_cleans_up_in_order(lp: limpet.Limpe
 async def test_a_parent_completes_only_after_its_children(lp: limpet.Limpet) -> None:
     """While the head knows of a child that has not ended, complete() is refused."""
     from limpet.model.values import freeze
-    from limpet.session.life.policy import Transition
+    from limpet.session.life.lifecycle_policy import Transition
     from limpet.session.life.transitions import open_children
 
     step = Transition("completed", (), None, "active", "complete")

@@ -41,7 +41,7 @@ from limpet.cli.render import CommandResult, TextLine
 from limpet.errors import InvalidInput, RequestMismatch, SessionExists
 from limpet.runtime.run import traceback_of
 from limpet.runtime.worker import Rates
-from limpet.session.wire import event_form, head_form
+from limpet.session.json_forms import event_form, head_form
 
 _RequestId = Annotated[
     str | None,

@@ -25,7 +25,7 @@ from limpet.cli.render import CommandResult, Grid, Part, TextLine, moment_cell
 from limpet.errors import InvalidInput
 from limpet.model import to_us
 from limpet.model.facts.running.memory import BUFFERS
-from limpet.session.wire import key_form, time_form
+from limpet.session.json_forms import key_form, time_form
 
 _Name = Annotated[str | None, typer.Argument(metavar="NAME", help="One document; else all.")]
 _Version = Annotated[int | None, typer.Option("--version", metavar="N", min=1, help="Which one.")]

@@ -41,8 +41,8 @@ from limpet.cli.options import (
 from limpet.cli.render import Cell, CommandResult, Grid, Part, TextLine
 from limpet.errors import InvalidInput
 from limpet.model import Key, to_time
+from limpet.session.json_forms import key_form, report_form
 from limpet.session.typing.migrate import Fate, MigrationOutcome, MigrationPlan
-from limpet.session.wire import key_form, report_form
 from limpet.store.doctor import damage
 from limpet.store.open import backup_store, restore_store
 from limpet.store.protocol import Erasure, Forks, Report, plural, size

@@ -26,7 +26,7 @@ from limpet.cli.render import CommandResult, Grid, Part, TextLine, age, instant,
 from limpet.model import to_us
 from limpet.model.diff.changes import brief
 from limpet.model.limits import PAGE_MAX
-from limpet.session.wire import event_form, key_form
+from limpet.session.json_forms import event_form, key_form
 
 _WIDTH: Final = 80
 _VALUE_CHARS_MAX: Final = 200

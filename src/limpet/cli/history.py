@@ -37,7 +37,7 @@ from limpet.model import to_us
 from limpet.model.diff.changes import brief
 from limpet.model.diff.policy import Conflict
 from limpet.model.ops import show as show_path
-from limpet.session.wire import event_form, key_form, time_form
+from limpet.session.json_forms import event_form, key_form, time_form
 
 _NOT_RUN: Final = 126  # from this exit code on, a command was not run or did not end by itself
 _DATA_CHARS_MAX: Final = 74  # below its row it fits a line of 80 columns

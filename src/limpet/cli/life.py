@@ -14,7 +14,7 @@ from limpet.cli.command import LIFE, Actor, Display, SessionKey, Unopened, Writi
 from limpet.cli.options import ArchiveUrl, Reason
 from limpet.cli.render import CommandResult, TextLine
 from limpet.errors import InvalidInput
-from limpet.session.wire import key_form
+from limpet.session.json_forms import key_form
 
 
 @command(LIFE)

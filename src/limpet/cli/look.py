@@ -37,7 +37,7 @@ from limpet.errors import InvalidInput
 from limpet.model import Head, is_reserved, runnable_us, to_time, to_us
 from limpet.model.facts.phases import PHASES
 from limpet.model.readiness import Readiness, readiness
-from limpet.session.wire import event_form, head_form, key_form, page_form
+from limpet.session.json_forms import event_form, head_form, key_form, page_form
 from limpet.store.protocol import Order, plural
 
 _MORE = "and more; use --limit to show more, or --cursor with the cursor of --json."

@@ -15,7 +15,7 @@ from limpet.cli.options import NewFile, NewStore, file_path, refuse_unknown, sto
 from limpet.cli.render import CommandResult, Severity, TextLine, at_the_shell
 from limpet.errors import InvalidInput
 from limpet.model import is_reserved
-from limpet.session.wire import key_form
+from limpet.session.json_forms import key_form
 from limpet.store.protocol import plural, size
 
 _ADK_FILE: Final = re.compile(r"sqlite(\+\w+)?:///(?P<path>[^?]+?)(\.(db|sqlite3?))?(\?.*)?")

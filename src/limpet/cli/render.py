@@ -36,7 +36,7 @@ from limpet.errors import BackupDamaged, InvalidInput, LimpetError
 from limpet.model import to_time
 from limpet.model.diff.changes import Kind
 from limpet.model.diff.diff import SIGNS, Diff, old_and_new, place
-from limpet.session.wire import error_form
+from limpet.session.json_forms import error_form
 from limpet.store.protocol import Progress as Callback
 
 FOUND: Final = 1

@@ -43,8 +43,8 @@ from limpet.runtime.turn_log import (
     identity,
     plain,
 )
-from limpet.session.life.policy import call_function
-from limpet.session.logs import SESSION
+from limpet.session.life.lifecycle_policy import call_function
+from limpet.session.loggers import SESSION
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
 

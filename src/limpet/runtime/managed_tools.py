@@ -36,13 +36,13 @@ from limpet.runtime.children import open_child
 from limpet.runtime.turn import Turn
 from limpet.runtime.turn_log import identity
 from limpet.session.documents import Document
+from limpet.session.json_forms import time_form
 from limpet.session.limpet import Limpet
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 from limpet.session.runs.buffers import Buffer, Note
 from limpet.session.runs.delegation import Kin, kin_of
 from limpet.session.runs.outcomes import MANAGED
 from limpet.session.session import Session
-from limpet.session.wire import time_form
 from limpet.session.writer import writer_of
 from limpet.store.protocol import Query
 

@@ -29,7 +29,7 @@ from limpet.model import Lease, described, unfit
 from limpet.model.limits import NAME_CHARS_MAX
 from limpet.runtime.turn_log import EffectRecord, TurnLog, TurnRecords, identity
 from limpet.session.limpet import Limpet
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 from limpet.session.runs.setup import Permission
 from limpet.session.runs.tracing import UNTRACED, PartKind, PartNotes, TracedPart
 from limpet.session.session import Session

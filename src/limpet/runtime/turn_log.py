@@ -65,7 +65,7 @@ from limpet.model.facts.running.runs import (
     span_completed,
 )
 from limpet.model.limits import NAME_CHARS_MAX, PAGE_MAX
-from limpet.session.logs import lease_lost
+from limpet.session.loggers import lease_lost
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
 

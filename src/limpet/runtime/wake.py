@@ -80,7 +80,7 @@ from limpet.runtime.turn_log import (
 )
 from limpet.session.life.tools import returned
 from limpet.session.limpet import Limpet
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 from limpet.session.runs.runs import Harness, WakeOptions, Woken
 from limpet.session.runs.setup import check_permissions, permissions_for
 from limpet.session.session import Session

@@ -27,7 +27,7 @@ from limpet.runtime.wake import (
 )
 from limpet.session.arguments import check_lease_seconds, check_sessions
 from limpet.session.limpet import Limpet, journal_of
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 from limpet.session.runs.runs import RETRIES, OnMismatch, WakeOptions, Woken
 from limpet.session.runs.setup import Permission
 from limpet.store.clock import steady_ns

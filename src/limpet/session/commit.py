@@ -41,7 +41,7 @@ from limpet.session.cached_state import changes_fields, own_ops
 from limpet.session.creation import Creation, creation
 from limpet.session.documents import Document, Documents, Put, commit_puts
 from limpet.session.journal import Journal
-from limpet.session.logs import lease_lost
+from limpet.session.loggers import lease_lost
 from limpet.session.services import Services
 from limpet.session.session import Session
 from limpet.session.writer import upkeep_of, writer_of

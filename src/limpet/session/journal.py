@@ -106,14 +106,14 @@ class Journal:
             ids = tuple([draft.id for commit in commits for draft in commit.drafts])
             raise error.naming(ids) from error.__cause__
         for answer in answers:
-            self.hub.committed(answer)
+            self.hub.notify(answer)
         if self.provenance is not None and self.provenance.note(commits, answers):
             await self.provenance.settle(answers)
         if hooks is not None:
             await hooks.after(answers)
         return answers
 
-    def contended(self, app: str) -> asyncio.Lock:
+    def contention_lock(self, app: str) -> asyncio.Lock:
         """Held by updates of an app that met a conflict: one by one, each round has a winner."""
         return self._contended.setdefault(app, asyncio.Lock())
 

@@ -61,7 +61,7 @@ from limpet.session.following.follow import feed_of, watch_feed
 from limpet.session.history.checkpoints import journal_with_checkpoints
 from limpet.session.journal import Journal
 from limpet.session.keys import StoreKeys
-from limpet.session.life.policy import Function, Lifecycles, Transition
+from limpet.session.life.lifecycle_policy import Function, Lifecycles, Transition
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.metrics import Metrics
 from limpet.session.policies import StorePolicies

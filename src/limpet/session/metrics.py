@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class Metrics:
     def add(self, hook: Hook) -> None:
         self._hooks.append(hook)
 
-    def measured(self, name: str, **values: Any) -> None:
+    def record(self, name: str, **values: Any) -> None:
         """Hand a measurement to every hook."""
         for hook in self._hooks:
             try:

@@ -12,7 +12,7 @@ from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts, timeouts_data
 from limpet.session.arguments import check_actor, check_flag, check_sessions
 from limpet.session.documents import Internal
-from limpet.session.life.policy import (
+from limpet.session.life.lifecycle_policy import (
     CLEANUP_SECONDS,
     SUSPENSIONS_PER_DAY,
     Cleanup,

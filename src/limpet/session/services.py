@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from limpet.session.journal import Journal
-from limpet.session.life.policy import Lifecycles
+from limpet.session.life.lifecycle_policy import Lifecycles
 from limpet.session.metrics import Metrics
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from limpet.session.arguments import (
     check_worker,
     key_of,
 )
-from limpet.session.logs import SESSION, lease_lost
+from limpet.session.loggers import SESSION, lease_lost
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
 from limpet.store.leases import Leases

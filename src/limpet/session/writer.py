@@ -29,7 +29,7 @@ from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.arguments import check_actor
 from limpet.session.cached_state import CachedState, changes_fields
 from limpet.session.documents import Put, commit_puts
-from limpet.session.logs import SESSION, lease_lost
+from limpet.session.loggers import SESSION, lease_lost
 from limpet.session.retrying import Tries
 from limpet.session.services import Services
 from limpet.session.typing.loading import Loading
@@ -124,13 +124,13 @@ class Writer:
         # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
         self.classless = typed is None and not untyped
 
-    def named(self, actor: str | None) -> str | None:
+    def actor_or_none(self, actor: str | None) -> str | None:
         """Return who acts: the one named, or the one bound; None if there is neither."""
         return check_actor(self._owner.actor if actor is None else actor)
 
     def acting(self, actor: str | None) -> str:
         """Return who acts: the one named, the one bound, or the user."""
-        return self.named(actor) or f"user:{self.known.key.user}"
+        return self.actor_or_none(actor) or f"user:{self.known.key.user}"
 
     async def load(
         self,
@@ -255,7 +255,7 @@ class Writer:
         await self._owner._upkeep.rouse()
         await self.load(tail=_TAIL)
 
-    def refused(self, error: Exception) -> None:
+    def note_refusal(self, error: Exception) -> None:
         """Say so if the lease is lost."""
         if isinstance(error, SessionFenced):
             lease_lost(error, self.lease, "flush")
@@ -373,7 +373,7 @@ class Writer:
         with suppress(SessionConflict):
             return await attempt()
         key = self.known.key
-        async with self.journal.contended(key.app):
+        async with self.journal.contention_lock(key.app):
             async for left in Tries():
                 tries = UPDATE_TRIES_MAX - left
                 SESSION.debug("update retried: session=%s tries=%d", key, tries)

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from limpet.errors import PositionUnknown
 from limpet.model import Key
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 from limpet.store.logs import error_name
 from limpet.store.protocol import Feed, Hints, Store
 

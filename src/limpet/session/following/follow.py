@@ -69,7 +69,7 @@ class Hub:
 
     # --- what happens here -----------------------------------------------------------------------
 
-    def committed(self, answer: Committed) -> None:
+    def notify(self, answer: Committed) -> None:
         """A commit of this Limpet was recorded."""
         if self._live.waiting:
             self._live.drop(answer.events)

@@ -16,7 +16,7 @@ from limpet.errors import InvalidInput, LimpetError
 from limpet.model import Prepared, described
 from limpet.session.documents import Internal
 from limpet.session.journal import Journal
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 
 COLLECTION: Final = "checkpointing"
 STORE: Final = "store"  # the tier of checkpoints that are nowhere else

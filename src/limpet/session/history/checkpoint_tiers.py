@@ -24,7 +24,7 @@ from limpet.model import FrozenDict, Key, canonical
 from limpet.session.documents import Internal
 from limpet.session.history.checkpoint_policy import COLLECTION, STORE, StoredPolicy
 from limpet.session.journal import Journal
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 
 if TYPE_CHECKING:
     from limpet.session.life.archive_storage import Archive

@@ -67,7 +67,7 @@ from limpet.session.history.checkpoint_tiers import CheckpointFile, CheckpointTi
 from limpet.session.history.point_in_time import head_now
 from limpet.session.history.retention import Compactor, RetentionLimits
 from limpet.session.journal import CommitHooks, Journal
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 from limpet.session.metrics import Metrics
 from limpet.session.retrying import Tries
 from limpet.session.writer import Writer
@@ -443,7 +443,7 @@ class StoreCheckpoints(CommitHooks):
         pace, at_us = self._pace(made.ref.key), made.at_us
         pace.uid, pace.last_us, pace.mutations = uid, at_us, 0
         pace.made = LastCheckpoint(made.number, at_us)
-        self._metrics.measured(
+        self._metrics.record(
             "session.checkpoint",
             session=made.ref.key,
             number=made.number,

@@ -131,7 +131,7 @@ class SessionHistory(Generic[S]):
             ref,
             fallback=fallback,
             messages=messages,
-            actor=self._writer.named(actor),
+            actor=self._writer.actor_or_none(actor),
         )
 
     async def unpin(self, ref: CheckpointRef, *, actor: str | None = None) -> None:
@@ -139,7 +139,7 @@ class SessionHistory(Generic[S]):
 
         The log still gives that state: s.history.at(ref.seq). Raises NoCheckpoint.
         """
-        await unpin(self._writer, ref, self._writer.named(actor))
+        await unpin(self._writer, ref, self._writer.actor_or_none(actor))
 
     async def retention(
         self,
@@ -156,7 +156,9 @@ class SessionHistory(Generic[S]):
         from limpet.model.facts.retention import retention_set
 
         journal = self._writer.journal
-        draft = journal.prepare(retention_set(events=events, age=age), self._writer.named(actor))
+        draft = journal.prepare(
+            retention_set(events=events, age=age), self._writer.actor_or_none(actor)
+        )
         await watch_app(journal, self._writer.known.key.app)
         store_checkpoints(journal).forget(self._writer.known.key.app)
         return (await self._writer.commit((draft,)))[0]

@@ -71,9 +71,9 @@ from limpet.session.documents import WHOLE_STORE, Internal, Put
 from limpet.session.history.checkpoints import journal_with_checkpoints
 from limpet.session.journal import Journal
 from limpet.session.life.archive_storage import Archive, folder_of, home_of, name_of
-from limpet.session.life.policy import Lifecycles, Transition
+from limpet.session.life.lifecycle_policy import Lifecycles, Transition
 from limpet.session.life.transitions import LIFECYCLE_ACTOR, PhaseChange
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 from limpet.session.metrics import Metrics
 from limpet.session.move.attachments import load_log
 from limpet.session.move.import_export import adopt_bundle, export_session, prove_bundle

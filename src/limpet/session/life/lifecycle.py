@@ -13,7 +13,7 @@ from limpet.model.facts.running.setup import tools_in
 from limpet.model.facts.timeouts import Timeouts, renewed, timeouts_set
 from limpet.model.facts.timers import TimerKind, timer_cleared, timer_set
 from limpet.session.arguments import check_actor, check_lease_seconds, timer_at
-from limpet.session.life.policy import refusal
+from limpet.session.life.lifecycle_policy import refusal
 from limpet.session.writer import Handle, writer_of
 
 if TYPE_CHECKING:

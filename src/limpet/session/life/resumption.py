@@ -47,11 +47,11 @@ from limpet.session.history.checkpoints import (
 from limpet.session.history.point_in_time import fields_of, head_now
 from limpet.session.history.rewind import rewind
 from limpet.session.journal import Journal
+from limpet.session.life.lifecycle_policy import Function, call_function, refusal
 from limpet.session.life.memory import LAYERS, Remembered, summary
-from limpet.session.life.policy import Function, call_function, refusal
 from limpet.session.life.tools import Bound, ToolRegistry, bind, wanted_in
 from limpet.session.life.transitions import PhaseChange, load_to_move
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 from limpet.session.writer import Handle, writer_of
 from limpet.store.protocol import plural
 

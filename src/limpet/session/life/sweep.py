@@ -29,7 +29,7 @@ from limpet.session.history.retention import evict
 from limpet.session.life.archive import archive_session, end_session, finish_all
 from limpet.session.life.memory import forget_memory
 from limpet.session.life.transitions import PhaseChange
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 from limpet.session.services import Services
 from limpet.session.writer import writer_of
 from limpet.store.leases import Deadlines, Leases, Place
@@ -183,7 +183,7 @@ class Sweep:
             policy = self._services.lifecycles.of(head.key.app)
             more = {"resumes": policy.resume_on_input}
         await PhaseChange(session, events, reason=why, actor=ACTOR, more=more, release=lease).run()
-        self._services.metrics.measured(f"session.{_TRACES[why]}", session=head.key)
+        self._services.metrics.record(f"session.{_TRACES[why]}", session=head.key)
         return done
 
     def _seconds(self, app: str) -> float:
@@ -202,7 +202,7 @@ class Sweep:
         await tiers.forget(key.app, key.user, key.id)  # made meanwhile
         self._journal.hub.touch(key)
         SESSION.info("session permanently deleted: session=%s", key)
-        self._services.metrics.measured("session.permanently_deleted", session=key)
+        self._services.metrics.record("session.permanently_deleted", session=key)
         return "deleted" if deleted else "nothing"
 
     def _session(self, key: Key, lease: Lease | None = None) -> Session[Any]:

@@ -32,7 +32,7 @@ from limpet.model import EMPTY, Fact, Facts, Key, Lease, described, name_part
 from limpet.model.facts.running.setup import degraded_in, tools_bound, tools_in, usable_tools
 from limpet.model.state.semver import SchemaVersion
 from limpet.session.documents import Internal
-from limpet.session.life.policy import call_function
+from limpet.session.life.lifecycle_policy import call_function
 from limpet.session.runs.setup import PERMISSIONS, Permission, strictest
 from limpet.session.writer import Handle, writer_of
 from limpet.store.clock import steady_ns

@@ -51,8 +51,7 @@ from limpet.session.documents import Put
 from limpet.session.history.checkpoint_log import CheckpointRequest
 from limpet.session.history.checkpoints import store_checkpoints, verify_checkpoint
 from limpet.session.history.rewind import replacing
-from limpet.session.life.memory import promotions
-from limpet.session.life.policy import (
+from limpet.session.life.lifecycle_policy import (
     CLEANUP,
     Function,
     Lifecycle,
@@ -61,8 +60,9 @@ from limpet.session.life.policy import (
     function_name,
     refusal,
 )
+from limpet.session.life.memory import promotions
 from limpet.session.life.tools import binding
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 from limpet.session.retrying import is_not_about_the_version, retrying
 from limpet.session.runs.runs import status_at
 from limpet.session.writer import Handle, Writer, upkeep_of, writer_of
@@ -338,7 +338,7 @@ class PhaseChange:
         a_day = spent.suspension_frequency * DAY_SECONDS
         key = self._session.key
         SESSION.warning("suspended often: session=%s suspensions_per_day=%.1f", key, a_day)
-        writer.services.metrics.measured(
+        writer.services.metrics.record(
             "session.lifecycle.suspended_often",
             session=key,
             suspensions=spent.suspensions,

@@ -36,10 +36,10 @@ from limpet.model import Head, Key, Texts
 from limpet.model.facts.running import children
 from limpet.model.facts.timers import revisits_of
 from limpet.model.limits import PAGE_MAX
+from limpet.session.json_forms import event_form, head_form, key_form, time_form
 from limpet.session.move.bundle import NO_SPACE
 from limpet.session.services import Services
 from limpet.session.session import Session
-from limpet.session.wire import event_form, head_form, key_form, time_form
 from limpet.session.writer import writer_of
 from limpet.store.pager import each_head
 from limpet.store.protocol import Query, plural

@@ -35,7 +35,7 @@ from limpet.errors import (
 )
 from limpet.model import Commit, Draft, Event, Key, Prepared
 from limpet.model.limits import QUEUED_BYTES_MAX, QUEUED_EVENTS_MAX
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 from limpet.store.protocol import Committed
 
 # Of one commit of a flush: other writers wait while it is written.
@@ -68,7 +68,7 @@ class Writes(Protocol):
         """Do what follows from it. Hooks of the app may run here."""
         ...
 
-    def refused(self, error: Exception, /) -> None:
+    def note_refusal(self, error: Exception, /) -> None:
         """Be told why the commit was refused."""
         ...
 
@@ -116,7 +116,7 @@ class _Part:
         await self._first.append(tuple(self.drafts), None, may_repeat=True)
 
     def refuse(self, error: Exception) -> None:
-        self._first.refused(error)
+        self._first.note_refusal(error)
 
     def settle(self, answer: Committed) -> list[Writes]:
         """Show it to the objects; those that are to be roused."""

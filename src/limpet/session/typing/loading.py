@@ -16,7 +16,7 @@ from limpet.model.facts.phases import is_stub
 from limpet.model.lease import is_leased, locked
 from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.journal import Journal
-from limpet.session.logs import SESSION, lease_lost
+from limpet.session.loggers import SESSION, lease_lost
 from limpet.session.retrying import Tries
 from limpet.store.protocol import Committed, Loaded
 

@@ -37,7 +37,7 @@ from limpet.model import Head, Key, apply
 from limpet.model.facts.phases import is_stub
 from limpet.model.state.migrations import MigrationRegistry, check_registry
 from limpet.session.journal import Journal
-from limpet.session.logs import SESSION
+from limpet.session.loggers import SESSION
 from limpet.session.typing.loading import Loading
 from limpet.session.typing.upgrade import Upgrade
 from limpet.store.pager import head_pages

@@ -65,7 +65,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     suspensions_per_day: float = SUSPENSIONS_PER_DAY
 
 
-NOTHING: Final = Lifecycle()
+NO_LIFECYCLE: Final = Lifecycle()
 
 
 class Lifecycles:
@@ -80,7 +80,7 @@ class Lifecycles:
 
     def of(self, app: str) -> Lifecycle:
         """Return the lifecycle of an app; one that adds nothing if none was declared."""
-        return self._declared.get(app, NOTHING)
+        return self._declared.get(app, NO_LIFECYCLE)
 
 
 def policy(

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 import limpet
-from limpet.session import wire
+from limpet.session import json_forms as wire
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 
