@@ -18,37 +18,48 @@ from limpet.session.runs.setup import SessionSetup
 from limpet.session.session import Session
 from limpet.session.work import StoreWork
 
+# Fixed by the design of the API: these names stay as they are.
 # docs/decisions/0016-facets.md says why a name is flat or stands in a facet.
-NAMES: dict[type[Any], str] = {
+PINNED: dict[type[Any], str] = {
     Session: """
-        key app user id version state values labels events head phase status stop_reason lease
-        actor append append_many append_soon update apply record label mark_processed read read_ids
-        follow pending refresh messages context confirm answer resolve interrupt blocked_on fork
-        merge rewind checkpoint envelope receipt prove activate suspend resume complete terminate
-        archive history lifecycle tools runs blobs outcome setup memory""",
-    SessionHistory: """
-        at diff blame bisect lineage checkpoints restore unpin retention damaged checkpoint_seq
-        last_checkpoint_at""",
-    SessionLifecycle: """
-        timeouts set_timeouts renew durations suspended_often set_timer clear_timer set_priority""",
+        key app user id version state values labels events head phase status stop_reason lease actor
+        append append_many append_soon update apply record label mark_processed
+        read read_ids follow pending refresh messages context
+        confirm answer resolve interrupt blocked_on fork merge rewind checkpoint envelope
+        activate suspend resume complete terminate archive
+        history lifecycle tools runs blobs outcome setup memory""",
+    SessionHistory: "at diff blame bisect lineage checkpoints restore unpin retention",
+    SessionLifecycle: "timeouts set_timeouts renew durations set_timer clear_timer set_priority",
     SessionTools: "bound bind lock",
-    SessionRuns: "wakes trace activations usage budget grant failure parent children tree",
+    SessionRuns: "wakes trace activations usage budget grant parent children tree",
     SessionBlobs: "put get stream",
     SessionOutcome: "define current grade evaluate history unmet",
     SessionSetup: """
         current attach compare environment permissions check_permission resources vaults""",
     Limpet: """
-        work maintenance policies keys create get find get_or_create get_many list each inbox
-        status names session app documents agents environments resources permissions vaults commit
-        flush delete erase erase_user export import_ copy resume unarchive watch position wake
-        now close learnings promote memory_of""",
+        work maintenance policies create get find get_or_create get_many list session app commit
+        flush delete erase erase_user export import_ copy resume unarchive watch position wake now
+        close inbox status documents agents environments resources permissions vaults""",
     StoreWork: "claim renew release lock dead_letters requeue sweep",
-    StoreMaintenance: "verify doctor backup compact migrate mirror on_metric",
-    StorePolicies: "lifecycle checkpointing retention gates gates_of",
+    StoreMaintenance: "verify doctor backup compact migrate mirror",
+    StorePolicies: "lifecycle checkpointing retention gates",
+}
+# And those beside them. A name is added here on purpose, with the page that explains it.
+MORE: dict[type[Any], str] = {
+    SessionHistory: "damaged checkpoint_seq last_checkpoint_at",
+    SessionLifecycle: "suspended_often",
+    SessionRuns: "failure",
+    Limpet: "each names learnings promote memory_of",
+    StoreMaintenance: "on_metric",
+    StorePolicies: "gates_of",
 }
 
 
-@pytest.mark.parametrize("of", NAMES, ids=lambda of: of.__name__)
+@pytest.mark.parametrize("of", PINNED, ids=lambda of: of.__name__)
 def test_a_class_has_the_names_that_are_meant_to_be_public_and_no_others(of: type[Any]) -> None:
-    """A name is added here on purpose, together with the page that explains it."""
-    assert {name for name in dir(of) if not name.startswith("_")} == {*NAMES[of].split()}
+    """What is pinned is there; what else is public is named; internals have no public name."""
+    pinned, more = {*PINNED[of].split()}, {*MORE.get(of, "").split()}
+    names = {name for name in dir(of) if not name.startswith("_")}
+    assert not pinned & more
+    assert pinned - names == set()
+    assert names - pinned == more
