@@ -34,7 +34,7 @@ class Loop:
             target=self._loop.run_forever, name="limpet-sync", daemon=True
         )
         self._thread.start()
-        self._crossing = Crossing(self._loop)
+        self._calls = CrossLoopCalls(self._loop)
         # Not only forks that Python has made: a server's workers may be forked by C code.
         self._pid = os.getpid()
         self._lock = threading.Lock()  # over "is it open" and handing over: nobody waits in vain
@@ -68,8 +68,8 @@ class Loop:
             if self._ending:
                 work.close()
                 raise StoreClosed
-            ticket = self._crossing.send(work)
-        result: R = await self._crossing.answer(ticket)
+            ticket = self._calls.send(work)
+        result: R = await self._calls.answer(ticket)
         return result
 
     def end(self, stream: Stream) -> None:
@@ -223,7 +223,7 @@ class _Ticket:
             self.task.cancel()
 
 
-class Crossing:
+class CrossLoopCalls:
     """The way to one loop."""
 
     def __init__(self, home: asyncio.AbstractEventLoop) -> None:

@@ -552,10 +552,10 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
         """What receives a copy. It works on this object's own loop: a store belongs to the loop
         that opened it."""
 
-        return Across(self._of, self._loop)
+        return LoopAdopter(self._of, self._loop)
 
 
-class Across(Adopter):
+class LoopAdopter(Adopter):
     """An Adopter whose every call is handed to the loop of its store."""
 
     def __init__(self, of: Limpet, loop: Loop) -> None:
