@@ -49,7 +49,8 @@ MORE: dict[type[Any], str] = {
     SessionHistory: "damaged checkpoint_seq last_checkpoint_at",
     SessionLifecycle: "suspended_often",
     SessionRuns: "failure",
-    Limpet: "each names learnings promote memory_of",
+    Session: "receipt prove",
+    Limpet: "each keys names learnings promote memory_of",
     StoreMaintenance: "on_metric",
     StorePolicies: "gates_of",
 }
