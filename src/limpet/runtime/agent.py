@@ -75,5 +75,9 @@ class Agent:
             )
             if not reply.tool_calls:
                 return
-            await asyncio.gather(*[turn.tool(call) for call in reply.tool_calls])
+            calls = [turn.tool(call) for call in reply.tool_calls]
+            # One that fails ends the turn only after the others have recorded what they did.
+            for result in await asyncio.gather(*calls, return_exceptions=True):
+                if isinstance(result, BaseException):
+                    raise result
         await turn.say(f"(Stopped after {self.max_steps} steps.)")

@@ -33,7 +33,7 @@ from limpet.model import EMPTY, Draft, Event, settle, unfit
 from limpet.model.events import to_time
 from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.budgets import Amount
-from limpet.model.facts.running.runs import readable, span_completed, span_started
+from limpet.model.facts.running.runs import error_text, span_completed, span_started
 from limpet.model.limits import NAME_CHARS_MAX
 from limpet.runtime.requests import SHOWN_BYTES_MAX, decision_in, queue_result, request, show_value
 from limpet.runtime.run import TurnRun
@@ -353,12 +353,18 @@ class EffectCall:
         inside = self._turn.pauses.inside(f"the effect {effect.name!r}")
         traced = self._turn.traced("effect", effect.name, call=effect.call)
         with traced, keyed(self._key), inside:
-            async with asyncio.timeout(effect.seconds):
-                return await call(effect.fn, **args)
+            try:
+                async with asyncio.timeout(effect.seconds):
+                    return await call(effect.fn, **args)
+            except asyncio.CancelledError as error:
+                if not cancelled_itself():
+                    raise
+                why = "it was cancelled from inside"
+                raise EffectUnknown(effect.name, effect.occurrence, why) from error
 
     async def _unknown(self, error: Exception, before: str = "") -> Any:
-        said = f"{before}{type(error).__name__}: {error}"
-        why = readable(said) if before or str(error) else "it took too long"
+        why = f"{before}{error_text(error)}"
+        why = "it took too long" if why == type(error).__name__ else why
         await self._record(runs.effect_unknown, "unknown", why, failed=why)
         if self._effect.on_unknown == "ask":
             place = self._effect.place, self._effect.occurrence
@@ -368,7 +374,7 @@ class EffectCall:
         raise unknown from error
 
     async def _failed(self, error: Exception) -> EffectFailed:
-        why = readable(f"{type(error).__name__}: {error}")
+        why = error_text(error)
         await self._record(runs.effect_failed, "failed", why, failed=why)
         return self._turn.records.failure(self._effect.name, self._effect.occurrence, why)
 
@@ -426,6 +432,13 @@ async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         awaitable: Awaitable[Any] = result
         return await awaitable
     return result
+
+
+def cancelled_itself() -> bool:
+    """True if nobody has cancelled the task that meets a CancelledError: what it called, such as a
+    client whose own task was cancelled, has raised it like any other error."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() == 0
 
 
 def _parameters(fn: Callable[..., Any]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ output is hostile input: what cannot be used is recorded as such and answered wi
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import inspect
 from collections.abc import (
@@ -19,23 +20,32 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from limpet.errors import InvalidInput
-from limpet.model import EMPTY, Draft, Event, canonical, described, unfit
+from limpet.model import EMPTY, Draft, Event, canonical, described, settle, unfit
 from limpet.model.facts.running import runs
 from limpet.model.facts.running.requests import TOOL_USE
 from limpet.model.limits import NAME_CHARS_MAX
 from limpet.runtime.budget import Reservation
 from limpet.runtime.run import TurnRun
-from limpet.runtime.turn_log import identity
+from limpet.runtime.turn_log import identity, plain
 from limpet.session.conversing.shapes import Shape, safe_name
-from limpet.session.life.tools import Tool
+from limpet.session.life.tools import TOOL_NAME_CHARS_MAX, Tool
 from limpet.session.runs.setup import Permission, strictest_of
 from limpet.session.writer import writer_of
 
+TEXT_BYTES_MAX: Final = 4 * 2**20  # of a reply, as JSON; the stream of a longer one is closed
+REPLY_BYTES_MAX: Final = 48 * 2**20  # of all its pieces: it is recorded in one commit
+NATIVE_BYTES_MAX: Final = 2 * 2**20  # of what a provider wants back; more is left out
+PARTIAL_CHARS_MAX: Final = 2**18  # of a piece as followers see it; a longer text is several
+TOO_LONG: Final = "too_long"  # the stop reason of a reply that was cut
+CLOSE_SECONDS: Final = 5.0  # for a stream to let go of its connection
+COUNT_MAX: Final = 2**53  # of tokens; a larger number is a mistake of the provider
+COST_MAX: Final = 1e9  # of one call; it is counted in millionths
 CALLS_MAX: Final = 128  # of tools, in one reply; what comes after is left out
 INPUT_BYTES_MAX: Final = 256 * 2**10  # of a tool; a larger one is answered with an error
 _COUNTS: Final = {  # the names that providers give their token counts
@@ -45,6 +55,8 @@ _COUNTS: Final = {  # the names that providers give their token counts
 }
 
 
+# What else a call has, and how long it may be.
+_CALL_TEXTS: Final = {"id": NAME_CHARS_MAX, "name": TOOL_NAME_CHARS_MAX, "signature": 2**20}
 _PERMISSIONS: Final = {"always_allow": "allow", "always_ask": "ask", "deny": "deny"}  # in events
 
 
@@ -165,7 +177,7 @@ class ModelCall:
                 notes.provider = provider if isinstance(provider, str) else None
                 notes.usage, notes.cost, notes.stop_reason = whole.usage, whole.cost, whole.stop
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
+            text = runs.error_text(error)
             end = runs.span_completed(
                 span, "model", self._name, "error", parent=turn.wake_id, error=text
             )
@@ -190,14 +202,17 @@ class ModelCall:
                     self._turn.driver.check()
                     for partial in whole.add(_piece(piece)):
                         self._publish(partial)
+                    if whole.is_full:
+                        break
             finally:
-                if (close := getattr(said, "aclose", None)) is not None:
-                    await close()
+                await _close(said)
             return whole
         pieces = map(_piece, said) if isinstance(said, Iterator) else _pieces_of(said)
         for piece in pieces:
             for partial in whole.add(piece):
                 self._publish(partial)
+            if whole.is_full:
+                break
         return whole
 
     def _publish(self, data: Mapping[str, Any]) -> None:
@@ -224,8 +239,8 @@ class ModelCall:
         tools = {safe_name(tool.name): tool for tool in self._tools}
         drafts = []
         for number, (_, given) in enumerate(sorted(whole.calls.items())[:CALLS_MAX]):
-            id, (input, error) = self._call_id(number), _input_of(given["arguments"])
-            name = _clean(given["name"] or "")[:NAME_CHARS_MAX]
+            id, (input, error) = self._call_id(number), _input_of("".join(given["arguments"]))
+            name = given["name"] or ""
             data: dict[str, Any] = {"request_id": id, "name": name}
             data |= {"input": input, "message": self.id}
             if (tool := tools.get(safe_name(name))) is not None:
@@ -234,7 +249,7 @@ class ModelCall:
             if not name.strip() or unfit(name, NAME_CHARS_MAX):
                 data["name"], error = "unnamed", "The call names no tool."
             if given["id"]:
-                data["provider_id"] = _clean(str(given["id"]))[:NAME_CHARS_MAX]
+                data["provider_id"] = given["id"]
             if given.get("signature"):
                 data["signature"] = given["signature"]
             if error is not None:
@@ -279,6 +294,7 @@ class _Whole:
         self.stop: str | None = None
         self.natives: list[Any] = []
         self._index = 0
+        self._text_bytes = self._native_bytes = self._bytes = 0
 
     @property
     def text(self) -> str:
@@ -289,20 +305,49 @@ class _Whole:
         """Cost and tokens, where the model says them: they are counted with the message."""
         return self.cost, sum(self.usage.values()) if self.usage else None
 
+    @property
+    def is_full(self) -> bool:
+        """True if nothing more is taken: a stream may never end."""
+        return self.stop == TOO_LONG
+
     def add(self, piece: Piece) -> Iterator[dict[str, Any]]:
         """Take a piece; yield what followers see of it."""
-        if piece.reasoning:
-            yield self._numbered("reasoning", _clean(piece.reasoning))
-        if piece.text:
-            self._texts.append(_clean(piece.text))
-            yield self._numbered("text", self._texts[-1])
+        for reasoning in _cut_up(piece.reasoning):
+            self._count(reasoning)
+            yield self._numbered("reasoning", reasoning)
+        for text in _cut_up(piece.text):
+            self._text_bytes += self._count(text)
+            if self._text_bytes > TEXT_BYTES_MAX or self.is_full:
+                self.stop = TOO_LONG
+                return
+            self._texts.append(text)
+            yield self._numbered("text", text)
         if piece.tool is not None:
             yield self._numbered("tool", self._add_call(piece.tool))
         if piece.usage is not None:
             self.usage, self.cost = _used(piece.usage)
-        self.stop = _clean(str(piece.stop)) if piece.stop else self.stop
+        if piece.stop and not self.is_full:
+            self.stop = _clean(str(piece.stop))[:NAME_CHARS_MAX]
         if piece.native is not None:
-            self.natives.append(piece.native)
+            self._add_native(piece.native)
+
+    def _count(self, text: str) -> int:
+        """The bytes of a text as JSON, which count for the whole."""
+        size = len(msgspec.json.encode(text))
+        self._bytes += size
+        if self._bytes > REPLY_BYTES_MAX:
+            self.stop = TOO_LONG
+        return size
+
+    def _add_native(self, given: Any) -> None:
+        """A block that cannot be stored as it is would not be accepted back."""
+        try:
+            native = settle(given, "native")
+        except (InvalidInput, RecursionError):
+            return
+        self._native_bytes += len(canonical(native))
+        if self._native_bytes <= NATIVE_BYTES_MAX:
+            self.natives.append(native)
 
     def _numbered(self, name: str, value: Any) -> dict[str, Any]:
         self._index += 1
@@ -310,19 +355,22 @@ class _Whole:
 
     def _add_call(self, given: Mapping[str, Any]) -> dict[str, Any]:
         number = given.get("index")
-        if type(number) is not int:
+        if type(number) is not int or abs(number) > COUNT_MAX:
             number = len(self.calls) if given.get("id") or not self.calls else max(self.calls)
-        empty: dict[str, Any] = {"id": None, "name": None, "arguments": ""}
+        empty: dict[str, Any] = {"id": None, "name": None, "arguments": [], "bytes": 0}
         call = self.calls.setdefault(number, empty)
-        fragment = given.get("arguments")
-        if fragment is not None and not isinstance(fragment, str):
-            fragment = msgspec.json.encode(fragment).decode()
-        call["arguments"] += _clean(fragment or "")
-        for name in ("id", "name", "signature"):
+        fragment = given.get("arguments") or ""
+        fragment = _clean(
+            fragment if isinstance(fragment, str) else canonical(plain(fragment)).decode()
+        )
+        if call["bytes"] <= INPUT_BYTES_MAX:  # one that is too large is answered with an error
+            call["arguments"].append(fragment)
+        call["bytes"] += self._count(fragment)
+        for name, most in _CALL_TEXTS.items():
             if isinstance(given.get(name), str) and given[name]:
-                call[name] = _clean(given[name])
+                call[name] = _clean(given[name])[:most]
         shown = {"index": number, "id": call["id"], "name": call["name"]}
-        return {**shown, "arguments": _clean(fragment or "")}
+        return {**shown, "arguments": fragment[:PARTIAL_CHARS_MAX]}
 
 
 def _piece(given: Any) -> Piece:
@@ -457,13 +505,14 @@ def _counted(usage: Any) -> Mapping[str, Any] | None:
 def _used(usage: Any) -> tuple[dict[str, int], float | None]:
     """The token counts and the cost that a model says; what is not a number is left out."""
     counts = _counted(usage) or {}
-    tokens = {n: c for n, c in counts.items() if n != "cost" and type(c) is int and c >= 0}
+    counted = {n: c for n, c in counts.items() if n != "cost" and type(c) is int}
+    tokens = {n: c for n, c in counted.items() if 0 <= c <= COUNT_MAX}
     if tokens:
         tokens = {"input": 0, "output": 0, **tokens}
     cost = counts.get("cost")
     if isinstance(cost, bool) or not isinstance(cost, (int, float)):
         return tokens, None
-    return tokens, float(cost) if 0 <= cost < float("inf") else None
+    return tokens, float(cost) if 0 <= cost <= COST_MAX else None
 
 
 def _input_of(text: str) -> tuple[Any, str | None]:
@@ -474,12 +523,28 @@ def _input_of(text: str) -> tuple[Any, str | None]:
         return {}, None
     try:
         input = msgspec.json.decode(text)
-        canonical(input)
+        settle(input, "the input")
     except (ValueError, InvalidInput, RecursionError) as error:
         return {"arguments": text}, f"The input is not valid JSON: {error}"
     if not isinstance(input, dict):
         return {"arguments": input}, "The input is not a JSON object."
     return input, None
+
+
+def _cut_up(text: str | None) -> Iterator[str]:
+    """A text in the pieces that followers see."""
+    whole = _clean(text or "")
+    for start in range(0, len(whole), PARTIAL_CHARS_MAX):
+        yield whole[start : start + PARTIAL_CHARS_MAX]
+
+
+async def _close(stream: Any) -> None:
+    """Let go of what makes a stream. What was read of it is whole, also if that fails."""
+    close = getattr(stream, "aclose", None)
+    if close is not None:
+        with suppress(Exception):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await close()
 
 
 def _clean(text: str) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from limpet.errors import InvalidInput, ToolFailed
 from limpet.model import Draft, canonical
 from limpet.model.facts.running.requests import TOOL_RESULT, Decision, RequestKind, asked
+from limpet.model.limits import REQUESTS_MAX
 from limpet.runtime.run import TurnRun
 from limpet.runtime.turn_log import args_hash, identity, plain
 
@@ -119,6 +120,7 @@ async def request(
             replaced, before = id, None
             id = identity(id, "instead", hashed)
     if before is None:
+        await _room_for(turn, id)
         at_us = None if deadline is None else turn.now_us + deadline // timedelta(microseconds=1)
         draft = asked(
             id,
@@ -130,11 +132,23 @@ async def request(
             otherwise=otherwise,
             replaces=replaced,
         )
-        (event,) = await turn.log.write(draft)
+        records.asking.add(id)
+        try:
+            (event,) = await turn.log.write(draft)
+        finally:
+            records.asking.discard(id)
         records.add(event)
     if id not in records.answers:
         await turn.pauses.block(id)
     return id, records.answers[id]
+
+
+async def _room_for(turn: TurnRun, id: str) -> None:
+    """Return if the session may wait for one request more; else pause: the next run, after one of
+    the others was answered, asks."""
+    waiting = turn.records.waiting()
+    if len(waiting) >= REQUESTS_MAX and id not in waiting:
+        await turn.pauses.block(waiting[0])
 
 
 def show_value(value: Any, most: int = SHOWN_BYTES_MAX) -> Any:

@@ -18,6 +18,7 @@ import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.model import described
+from limpet.session.conversing.shapes import safe_name
 from limpet.session.life.tools import Tool
 from limpet.session.runs.setup import Permission
 
@@ -84,12 +85,19 @@ def tool(
 
 
 def tools_of(given: Iterable[Tool | Callable[..., Any]]) -> tuple[Tool, ...]:
-    """Tools, made of functions where they are not. Raises InvalidInput if two have one name."""
+    """Tools, made of functions where they are not. Raises InvalidInput if two have one name,
+    also if only the characters differ that models do not accept."""
     tools = [each if isinstance(each, Tool) else tool(each) for each in given]
-    names = [each.name for each in tools]
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidInput(f"two tools are named {name!r}. Give each tool a name of its own.")
+    names: dict[str, str] = {}
+    for each in tools:
+        shown = safe_name(each.name)
+        if (other := names.get(shown)) == each.name:
+            raise InvalidInput(f"two tools are named {other!r}. Give each tool a name of its own.")
+        if other is not None:
+            raise InvalidInput(
+                f"the tools {other!r} and {each.name!r} are both {shown!r} for a model. Rename one."
+            )
+        names[shown] = each.name
     return tuple(tools)
 
 

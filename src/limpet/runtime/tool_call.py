@@ -25,9 +25,9 @@ from limpet.errors import (
 from limpet.model import Draft, canonical, settle
 from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.requests import TOOL_RESULT
-from limpet.model.facts.running.runs import readable
+from limpet.model.facts.running.runs import error_text, readable
 from limpet.runtime import effects, requests
-from limpet.runtime.effects import Effect, EffectCall, OnUnknown, idempotency_key
+from limpet.runtime.effects import Effect, EffectCall, OnUnknown, cancelled_itself, idempotency_key
 from limpet.runtime.model_call import ToolCall, ToolResult
 from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import KEY, arguments_of, parameters_of
@@ -64,10 +64,17 @@ class ToolUseCall:
 
     async def run(self) -> ToolResult:
         """Its result: recorded, or found now. Never raises what the tool raised."""
+        # Two hands on one call would both find no result, and both act.
+        async with self._turn.pauses.one_by_one(("call", self._call.id)):
+            return await self._run()
+
+    async def _run(self) -> ToolResult:
         call, turn = self._call, self._turn
         turn.records.reach("effect", call.id, 1)
         turn.records.reach("request", call.id)
         done = turn.records.events.get(self._result_id)
+        if done is None and call.id not in turn.records.calls:  # of another turn, which ended it
+            done = next(iter(await turn.session.read_ids([self._result_id])), None)
         if done is not None:
             return ToolResult(done.data["output"], done.data.get("is_error", False))
         budgets.check_overdrawn(turn.session.head.facts)
@@ -87,6 +94,8 @@ class ToolUseCall:
             offered = ", ".join(self._offered) or "none"
             said = f"There is no tool named {call.name!r}. The tools are: {offered}."
             return await self._answered(said, is_error=True)
+        if not isinstance(call.input, Mapping):
+            raise InvalidInput(f"the input of {tool.name!r} must be an object.")
         input = dict(call.input)
         if tool.function is not None:
             arguments_of(tool, input)  # nobody is asked about an input that cannot be used
@@ -132,6 +141,10 @@ class ToolUseCall:
                     output = _output_of(await effects.call(_bound(tool), **input))
         except Interrupted:
             raise
+        except asyncio.CancelledError:
+            if not cancelled_itself():
+                raise
+            return await self._answered("It was cancelled from inside.", is_error=True)
         except Exception as error:
             return await self._answered(_said(error), is_error=True)
         self._turn.driver.check()
@@ -210,17 +223,22 @@ def _bound(tool: Tool) -> Callable[..., Any]:
 
 
 def _output_of(value: Any) -> Any:
-    """What a tool returns, as JSON holds it; what it cannot hold is said in words."""
+    """What a tool returns, as JSON holds it; what it cannot hold is said in words, and what is too
+    large is cut. The tool has done its work, so nothing here raises."""
     try:
-        return settle(value, "the result")
+        return _cut(settle(value, "the result"))
     except InvalidInput:
         pass
-    if (dump := getattr(value, "model_dump", None)) is not None:
-        value = dump(mode="json")
     try:
-        return settle(msgspec.to_builtins(value), "the result")
-    except (InvalidInput, TypeError, ValueError):
+        dump = getattr(value, "model_dump", None)
+        plain = msgspec.to_builtins(value) if dump is None else dump(mode="json")
+        return _cut(settle(plain, "the result"))
+    except Exception:  # of a value's own code; and of one that is too deep
+        pass
+    try:
         return readable(str(value))
+    except Exception:
+        return f"(a value of the type {type(value).__name__})"
 
 
 def _cut(output: Any) -> Any:
@@ -232,8 +250,7 @@ def _cut(output: Any) -> Any:
 
 
 def _said(error: Exception) -> str:
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return readable("It took too long." if isinstance(error, TimeoutError) else text)
+    return "It took too long." if isinstance(error, TimeoutError) else error_text(error)
 
 
 def _seconds(timeout: float | timedelta | None) -> float | None:

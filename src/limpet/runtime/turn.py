@@ -293,9 +293,11 @@ class Turn:
                 raise InvalidInput("turn.tool takes one of reply.tool_calls first.")
             offered = self._offered_in.get(call.id.rpartition("-")[0], self._offered)
             chosen = offered.get(safe_name(call.name))
-            if fn is not None:
-                chosen = fn if isinstance(fn, Tool) else tool(name=call.name)(fn)
             said: list[Permission] = [permission or "always_allow"]
+            if fn is not None:
+                # A function of the harness's own is not a way round what the tool asks for.
+                said += [] if chosen is None else [chosen.permission]
+                chosen = fn if isinstance(fn, Tool) else tool(name=call.name)(fn)
             if chosen is not None:
                 said += [chosen.permission, self.permission(chosen.name)]
             return await ToolUseCall(

@@ -290,6 +290,7 @@ class TurnRecords:
         self.effects: dict[tuple[str, int], EffectRecord] = {}
         self.events: dict[str, Event] = {}  # what the harness recorded under an id of the turn
         self.asked: dict[str, Event] = {}
+        self.asking: set[str] = set()  # requests that are being recorded
         self.calls: dict[str, Event] = {}  # of tools, by a model: each has one result in the end
         self.newest: dict[str, str] = {}  # of a request, the one that stands for it by now
         self.outcomes: set[str] = set()  # requests whose outcome is about to be recorded
@@ -432,6 +433,10 @@ class TurnRecords:
         held = reservations(facts)
         self.reserved |= dict.fromkeys(held, "cut")
         return [settled(id, of, cut=True) for id, of in held.items()]
+
+    def waiting(self) -> list[str]:
+        """The requests without an answer, those too that are being recorded."""
+        return [id for id in (*self.asked, *self.asking) if id not in self.answers]
 
     def answers_of(self, kind: RequestKind) -> list[Mapping[str, Any]]:
         """The data of the answers to requests of this kind."""

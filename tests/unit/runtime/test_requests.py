@@ -710,16 +710,23 @@ def test_requests_are_bounded() -> None:
         asked("r", "approval", "wire", {"text": "x" * 20_000}, input_hash="h")
 
 
-async def test_too_many_requests_at_once_fail_the_turn(world: World) -> None:
-    """Sixteen may be open at one time."""
+async def test_more_requests_than_may_be_open_are_made_in_turn(world: World) -> None:
+    """Sixteen may be open at one time; the next is asked when one of them has its answer."""
 
-    async def harness(turn: limpet.Turn) -> Any:
-        return await asyncio.gather(*[turn.approve("pay", n) for n in range(17)])
+    async def harness(turn: limpet.Turn) -> None:
+        answers = await asyncio.gather(*[turn.approve("pay", n) for n in range(17)])
+        await turn.say(f"{sum(map(bool, answers))} of {len(answers)}")
 
     session = await world.begin("hi")
-    (woken,) = await world.work(harness)
-    assert isinstance(woken.error, limpet.errors.InvalidEvent)
-    assert session.stop_reason == "rescheduling"
+    await world.work(harness)
+    assert [request.input for request in session.blocked_on] == list(range(16))
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    await world.work(harness)
+    assert [request.input for request in session.blocked_on] == list(range(1, 17))
+    for request in session.blocked_on:
+        await session.confirm(request.id, allow=True)
+    await world.work(harness)
+    assert await world.said() == ["17 of 17"]
 
 
 async def test_an_interrupt_just_before_the_end_drops_what_the_turn_asks_for(world: World) -> None:

@@ -41,6 +41,7 @@ from limpet.store.leases import Leases
 # (tool, session) → True, or the reason why this caller may not use it.
 Authorize: TypeAlias = Callable[..., "bool | str | Awaitable[bool | str]"]
 COLLECTION: Final = "tools"
+TOOL_NAME_CHARS_MAX: Final = 128
 LOCK_SECONDS: Final = 30.0
 _ACTOR: Final = "system:tools"
 
@@ -76,8 +77,10 @@ class Tool(msgspec.Struct, frozen=True):
         return self.function(*args, **kwargs)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not 0 < len(self.name) <= 128:
-            raise InvalidInput("the name of a tool is a text of 1 to 128 characters.")
+        if not isinstance(self.name, str) or not 0 < len(self.name) <= TOOL_NAME_CHARS_MAX:
+            raise InvalidInput(
+                f"the name of a tool is a text of 1 to {TOOL_NAME_CHARS_MAX} characters."
+            )
         SchemaVersion.parse(self.version)
         if self.permission not in PERMISSIONS:
             raise InvalidInput(

@@ -81,6 +81,16 @@ def readable(text: str) -> str:
     return text[:_MESSAGE_CHARS_MAX].encode("utf-8", "replace").decode()
 
 
+def error_text(error: BaseException) -> str:
+    """The type and the text of an error as they can be stored. Some errors raise in `__str__`."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:
+        return readable(name)
+    return readable(f"{name}: {text}" if text else name)
+
+
 def _cut(text: str) -> str:
     raw = text.encode("utf-8", "replace")
     if len(raw) > TRACEBACK_BYTES_MAX:
