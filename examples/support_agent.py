@@ -48,27 +48,41 @@ async def model(request: limpet.ModelRequest):
 agent = limpet.Agent(model, [find_order, refund], system="You are the support of a shop.")
 
 
+async def decide(session: limpet.Session, request: limpet.Request) -> None:
+    """Ask the person at the terminal what the agent waits for."""
+    if request.kind == "approval":
+        said = await asyncio.to_thread(input, f"\n{request.name} {request.input}? [y/n] ")
+        await session.confirm(request.id, allow=said == "y", actor="user:boss")
+    else:  # an unknown effect: the process died in the middle of it
+        tried = f"{request.name} with the key {request.input['idempotency_key']}"
+        said = await asyncio.to_thread(input, f"\nDid it happen: {tried}? [y/n] ")
+        done = {"happened": "paid"} if said == "y" else {"run_again": True}
+        await session.resolve(request.id, **done, actor="user:boss")
+
+
 async def main(url: str) -> None:
     async with limpet.open(url) as lp:
         session = await lp.get_or_create("support", "ada", id="chat", actor="user:ada")
+        if not await session.pending():  # else the turn of an earlier run goes on
+            await session.append("user.message", {"text": "Order 7 arrived broken."})
         worker = limpet.Worker(lp, agent, app="support")
         working = asyncio.create_task(worker.run())
-        if not session.blocked_on:
-            await session.append("user.message", {"text": "Order 7 arrived broken."})
-        async for event in session.follow(after=session.version - 1):
-            if event.partial and "text" in event.data:
-                print(event.data["text"], end="", flush=True)
-            if event.type == "session.status_idle":
-                await session.refresh()
-                for request in session.blocked_on:
-                    asks = f"\n{request.name} {request.input}? [y/n] "
-                    said = await asyncio.to_thread(input, asks)
-                    await session.confirm(request.id, allow=said == "y", actor="user:boss")
-                if event.data["stop_reason"] == "end_turn":
-                    break
-        print()
-        worker.stop()
-        await working
+        try:
+            async for event in session.follow(after=session.version - 1):
+                if event.partial and "text" in event.data:
+                    print(event.data["text"], end="", flush=True)
+                if event.type == "session.error":
+                    print(f"\n{event.data['message']}")
+                if event.type == "session.status_idle":
+                    await session.refresh()
+                    for request in session.blocked_on:
+                        await decide(session, request)
+                    if event.data["stop_reason"] == "end_turn":
+                        break
+            print()
+        finally:
+            worker.stop()
+            await working
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -65,12 +66,15 @@ def test_the_inbox_shows_who_waits_and_the_command_that_answers(tmp_path: Path) 
     """The command can be run as it is shown, and then nobody waits."""
     asyncio.run(session(tmp_path, "c1", "pay"))
     shown = run(tmp_path, "inbox", STORE).stdout
-    assert "approval refund" in shown
+    assert "approval  refund" in shown
     assert "deadline" in shown
     (waiting,) = done(tmp_path, "inbox", STORE)["waiting"]
     assert waiting["request"]["input"] == {"order": 7}
     assert waiting["command"] in shown
-    line = shlex.split(waiting["command"].removesuffix(" (or --deny)"))
+    assert waiting["choices"] == ["--allow", "--deny"]
+    _, screen = run_terminal(tmp_path, "inbox", STORE)
+    assert f"\n    {waiting['command']}\n" in screen.replace("\r", "")
+    line = shlex.split(waiting["command"])
     assert line[:4] == ["limpet", "confirm", STORE, KEY]
     assert run(tmp_path, *line[1:]).returncode == 0
     assert run(tmp_path, "inbox", STORE).stdout == "nobody waits.\n"
@@ -99,6 +103,43 @@ def test_the_transcript_is_the_conversation_as_people_read_it(tmp_path: Path) ->
     failed = run(tmp_path, "transcript", STORE, "support/ada/c2").stdout
     assert "turn.failed" in failed
     assert "no bank" in failed
+
+
+async def changed_code(here: Path) -> None:
+    async def before(turn: limpet.Turn) -> None:
+        await turn.effect("refund", lambda: 1)
+        await turn.approve("close", {})
+
+    async def after(turn: limpet.Turn) -> None:
+        await turn.effect("pay_back", lambda: 1)
+
+    async with limpet.open(f"sqlite:///{here}/{STORE}") as lp:
+        s = await lp.get_or_create("support", "ada", "c1")
+        await s.append("user.message", {"text": "pay"}, actor="user:ada")
+        await lp.wake(s.key, before)
+        await s.refresh()
+        await s.confirm(s.blocked_on[0].id, allow=True)
+        await lp.wake(s.key, after)
+
+
+def test_a_mismatch_says_why_within_80_columns(tmp_path: Path) -> None:
+    """In the inbox, the status and the transcript; a row of the log is one line and its data."""
+    asyncio.run(changed_code(tmp_path))
+    for args in (["inbox", STORE], ["status", STORE], ["transcript", STORE, KEY]):
+        _, screen = run_terminal(tmp_path, *args)
+        lines = [line for line in plain(screen) if not line.startswith("    limpet resolve")]
+        assert max(map(len, lines)) <= 80
+        assert "because the effect was recorded, and this run makes the effect" in " ".join(
+            " ".join(lines).split()
+        )
+    _, screen = run_terminal(tmp_path, "log", STORE, KEY, "--type", "session.status_idle")
+    header, *rows = plain(screen)
+    assert [row[header.index("type") :] for row in rows[::2]] == ["session.status_idle"] * 2
+    assert "worker:" in run(tmp_path, "log", STORE, KEY).stdout
+
+
+def plain(screen: str) -> list[str]:
+    return re.sub(r"\x1b\[[0-9;]*m", "", screen).splitlines()
 
 
 def test_an_interrupt_clears_what_a_session_waits_for(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import limpet
 from tests.acceptance.test_examples import EXAMPLES, python, titled
 
 ASKED = "refund {'number': '7', 'eur': 40}? [y/n] "
@@ -44,6 +45,37 @@ def test_the_support_agent_survives_the_death_of_its_terminal(tmp_path: Path) ->
     again = python(command[2], command[3], cwd=tmp_path, stdin="y\n")
     assert again.returncode == 0, again.stderr
     assert again.stdout.count("are on their way") == 1
+
+
+DIES = """
+import asyncio, functools, os, signal, sys
+sys.path.insert(0, sys.argv[1])
+import limpet, support_agent
+
+@limpet.tool(permission="always_ask")
+def refund(number: str, eur: float, idempotency_key: str) -> str:
+    "Pay, and die before that is recorded."
+    os.kill(os.getpid(), signal.SIGKILL)
+
+support_agent.agent = limpet.Agent(support_agent.model, [support_agent.find_order, refund])
+limpet.Worker = functools.partial(limpet.Worker, lease_seconds=1)
+asyncio.run(support_agent.main("sqlite:///chat.db"))
+"""
+
+
+def test_the_support_agent_killed_while_it_pays_asks_what_happened(tmp_path: Path) -> None:
+    """The next run goes on with the same message, and shows the key of the payment; a yes is the
+    result, and nothing is paid again."""
+    dead = python("-c", DIES, str(EXAMPLES), cwd=tmp_path, stdin="y\n")
+    assert dead.returncode == -signal.SIGKILL, dead.stderr
+    program = str(EXAMPLES / "support_agent.py")
+    ran = python(program, "sqlite:///chat.db", cwd=tmp_path, stdin="y\n")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "Did it happen: refund with the key " in ran.stdout
+    assert ran.stdout.endswith("Done: paid \n")
+    with limpet.open_sync(f"sqlite:///{tmp_path}/chat.db") as lp:
+        said = lp.get("support", "ada", "chat").read(types=["user.message"])
+        assert len(said) == 1
 
 
 def test_the_page_shows_the_examples() -> None:

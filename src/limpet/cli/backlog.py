@@ -105,14 +105,21 @@ async def backlog_of(lp: limpet.Limpet, app: str | None, *, limit: int) -> Backl
 
 
 def request_line(request: limpet.Request) -> str:
-    """What is asked for, in one line. An unknown effect is looked up elsewhere: its idempotency key
-    is shown whole, with when it was tried and by whom."""
-    name, shown = f"{request.kind} {request.name}", request.input
-    if request.kind != "unknown_effect" or not isinstance(shown, Mapping):
-        return f"{name} {brief(shown, _INPUT_CHARS_MAX)} ({request.id})"
-    args = brief(shown["args"], _INPUT_CHARS_MAX) if "args" in shown else ""
+    """What is asked for, in one line, with the id of the request."""
+    what = asked_for(request.kind, request.input)
+    return f"{request.kind} {request.name} {what} ({request.id})"
+
+
+def asked_for(kind: str, shown: Any, chars_max: int = _INPUT_CHARS_MAX) -> str:
+    """The input of a request in one line. An unknown effect is looked up elsewhere: its idempotency
+    key is shown whole, with when it was tried and by whom. A mismatch says why."""
+    if isinstance(shown, Mapping) and kind == "mismatch" and shown.get("why"):
+        return _one_line(f"because {shown.get('what', 'it')} {shown['why']}")
+    if kind != "unknown_effect" or not isinstance(shown, Mapping):
+        return brief(shown, chars_max)
+    args = [brief(shown["args"], chars_max)] if "args" in shown else []
     tried = [f"{word} {shown[name]}" for name, word in _TRIED.items() if shown.get(name)]
-    return printable(f"{' '.join([name, args]).rstrip()}, {', '.join(tried)} ({request.id})")
+    return printable(", ".join([*args, *tried]))
 
 
 def _one_line(message: str) -> str:

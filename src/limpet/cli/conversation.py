@@ -18,11 +18,11 @@ import typer
 from rich.cells import cell_len
 
 import limpet
-from limpet.cli.backlog import request_line
+from limpet.cli.backlog import asked_for
 from limpet.cli.command import LOOK, Display, Reading, SessionKey, SessionToRead, Unopened, command
 from limpet.cli.options import App, refuse_unknown
 from limpet.cli.output import Output, escaped, one_line, output
-from limpet.cli.render import CommandResult, Grid, Part, TextLine, age, instant, moment, timed
+from limpet.cli.render import Cell, CommandResult, Grid, Part, TextLine, age, instant, timed
 from limpet.model import to_us
 from limpet.model.diff.changes import brief
 from limpet.model.limits import PAGE_MAX
@@ -256,6 +256,8 @@ def _call_entry(head: tuple[int, str, str], data: Any) -> TranscriptEntry:
     shown = brief(data.get("input"), _VALUE_CHARS_MAX)
     if awaits is None:
         return TranscriptEntry(*head, "call", shown, name)
+    if awaits in ("unknown_effect", "mismatch"):
+        shown = asked_for(awaits, data.get("input"), _VALUE_CHARS_MAX)
     return TranscriptEntry(*head, "request", f"{awaits} {shown}", name)
 
 
@@ -282,23 +284,30 @@ _SHORT: Final[dict[str, tuple[str, Any]]] = {
     "user.resolution": ("answer", _resolved),
     "user.interrupt": ("interrupt", lambda data: f"interrupted: {data.get('note') or 'stop'}"),
     "session.error": ("error", lambda data: f"{data.get('code')}: {data.get('message')}"),
-    "session.rewound": ("rewind", lambda data: "rewound"),
+    "session.rewound": ("rewind", lambda data: f"rewound to event {data.get('at')}"),
+}
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "approval": ("--allow", "--deny"),
+    "question": ("OUTPUT",),
+    "unknown_effect": ("--happened JSON", "--run-again", "--give-up"),
+    "mismatch": ("--run-again", "--give-up"),
 }
 _SIGNS: Final = {"call": "-> ", "result": "<- ", "request": "?  "}
 
 
 def _lines(entry: TranscriptEntry) -> Sequence[str]:
-    """An entry in lines of at most 80 columns; words that are longer stay whole."""
+    """An entry in lines of at most 80 columns. A longer word of a message stays whole (it may be a
+    link); a value, which was cut short anyway, is broken."""
     name = "" if entry.name is None else f"{one_line(entry.name)} "
     if entry.kind != "message":
         sign = _SIGNS.get(entry.kind, "!  ")
         who = "" if entry.kind in _SIGNS else f"{one_line(entry.actor)} "
-        return _wrapped(f"{who}{name}{one_line(entry.text)}", f"  {sign}", "     ")
+        return _wrapped(f"{who}{name}{one_line(entry.text)}", f"  {sign}", "     ", whole=False)
     body = [line for part in escaped(entry.text).split("\n") for line in _wrapped(part, "  ", "  ")]
     return [f"{one_line(entry.actor)}  {entry.at[:19].replace('T', ' ')}", *body]
 
 
-def _wrapped(text: str, first: str, rest: str) -> list[str]:
+def _wrapped(text: str, first: str, rest: str, *, whole: bool = True) -> list[str]:
     if cell_len(text) + len(first) <= _WIDTH:  # with its own spaces: it may be code
         return [f"{first}{text}".rstrip()]
     return textwrap.wrap(
@@ -306,17 +315,21 @@ def _wrapped(text: str, first: str, rest: str) -> list[str]:
         _WIDTH,
         initial_indent=first,
         subsequent_indent=rest,
-        break_long_words=False,
+        break_long_words=not whole,
         break_on_hyphens=False,
     )
 
 
-def _waiting_row(lp: limpet.Limpet, waiting: limpet.Waiting, now_us: int) -> tuple[str, ...]:
-    what = request_line(waiting.request)
+def _waiting_row(lp: limpet.Limpet, waiting: limpet.Waiting, now_us: int) -> tuple[Cell | str, ...]:
+    request, since_us = waiting.request, to_us(waiting.since)
+    what = f"{request.name} {asked_for(request.kind, request.input)}"
     if waiting.deadline is not None:
         what += f", deadline {timed(to_us(waiting.deadline), now_us)}"
-    since = f"{moment(to_us(waiting.since))} ({age(to_us(waiting.since), now_us)})"
-    return since, str(waiting.key), waiting.request.kind, f"{what}; {_command(lp, waiting)}"
+    choices = _CHOICES[request.kind]
+    if len(choices) > 1:
+        what += f"; {', '.join(choices[:-1])} or {choices[-1]}"
+    since = Cell(timed(since_us, now_us), age(since_us, now_us))
+    return since, str(waiting.key), request.kind, Cell(what, command=_command(lp, waiting))
 
 
 def _waiting_form(lp: limpet.Limpet, waiting: limpet.Waiting) -> dict[str, Any]:
@@ -328,22 +341,16 @@ def _waiting_form(lp: limpet.Limpet, waiting: limpet.Waiting) -> dict[str, Any]:
         "since": waiting.since.isoformat(),
         "deadline": None if waiting.deadline is None else waiting.deadline.isoformat(),
         "command": _command(lp, waiting),
+        "choices": _CHOICES[request.kind],
     }
 
 
 def _command(lp: limpet.Limpet, waiting: limpet.Waiting) -> str:
-    """The command that answers a request. What a person has to choose stands in capitals."""
+    """The command that answers a request. What a person has to fill in stands in capitals."""
     request = waiting.request
-    verbs = {"approval": "confirm", "question": "answer"}
     named = [shlex.quote(text) for text in (lp.url.removeprefix("sqlite:///"), str(waiting.key))]
-    rest = {
-        "approval": f"{shlex.quote(request.id)} --allow",
-        "question": f"OUTPUT {shlex.quote(request.id)}",
-        "unknown_effect": f"{shlex.quote(request.id)} --happened JSON",
-    }.get(request.kind, f"{shlex.quote(request.id)} --run-again")
-    other = {
-        "approval": " (or --deny)",
-        "question": "",
-        "unknown_effect": " (or --run-again, --give-up)",
-    }.get(request.kind, " (or --give-up)")
-    return f"limpet {verbs.get(request.kind, 'resolve')} {' '.join(named)} {rest}{other}"
+    verb = {"approval": "confirm", "question": "answer"}.get(request.kind, "resolve")
+    rest = [shlex.quote(request.id), _CHOICES[request.kind][0]]
+    if request.kind == "question":  # the output comes first
+        rest.reverse()
+    return " ".join(["limpet", verb, *named, *rest])

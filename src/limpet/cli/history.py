@@ -144,7 +144,10 @@ async def fork(
 async def rewind(
     s: SessionToWrite, place: Place, *, keep_messages: KeepMessages = False
 ) -> CommandResult:
-    """Make state and conversation of a session what they were, by one more event."""
+    """Make state and conversation what they were before.
+
+    Nothing is removed: one more event records it.
+    """
     return _rewound(await s.rewind(place, messages=not keep_messages))
 
 

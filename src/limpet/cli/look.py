@@ -26,6 +26,7 @@ from limpet.cli.render import (
     Severity,
     TextLine,
     TreeNode,
+    actor_cell,
     age,
     instant,
     instant_cell,
@@ -127,7 +128,10 @@ async def log(
 ) -> CommandResult:
     """Show the events of a session, the newest first."""
     events = await s.read(before=before, limit=limit, reverse=True, types=types or None)
-    rows = [(str(e.seq), instant_cell(e.at_us), e.actor, e.type, event_data(e)) for e in events]
+    rows = [
+        (str(e.seq), instant_cell(e.at_us), actor_cell(e.actor), e.type, event_data(e))
+        for e in events
+    ]
     grid = Grid(("seq", "at", "actor", "type"), rows, "data", "no such events.", right=("seq",))
     return CommandResult({"events": [event_form(event) for event in events]}, [grid])
 

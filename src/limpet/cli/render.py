@@ -89,6 +89,7 @@ _STOPPED_MIGRATING: Final = (
 )
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _GAP: Final = 2
+_ACTOR_CHARS_MAX: Final = 24
 _DIFF_COLORS: Final = {Kind.ADD: "green", Kind.MODIFY: "yellow", Kind.DELETE: "red"}
 _DIFF_CHARS_MAX: Final = 120
 
@@ -102,6 +103,7 @@ class Cell(msgspec.Struct, frozen=True):
     text: str
     short: str | None = None
     severity: Severity = ""
+    command: str = ""  # after the text; a terminal shows it alone and unbroken, to be copied
 
 
 class Grid(msgspec.Struct, frozen=True):
@@ -183,6 +185,13 @@ def instant(at_us: int) -> str:
 def instant_cell(at_us: int) -> Cell:
     """Exact; on a terminal to the second, `2026-05-01 10:00:00`."""
     return Cell(instant(at_us), f"{to_time(at_us):%F %T}" if at_us else None)
+
+
+def actor_cell(actor: str) -> Cell:
+    """Whole; on a terminal cut short, so that a row of the log fits into 80 columns."""
+    return Cell(
+        actor, actor if len(actor) <= _ACTOR_CHARS_MAX else f"{actor[: _ACTOR_CHARS_MAX - 1]}…"
+    )
 
 
 def age(at_us: int, now_us: int) -> str:
@@ -344,7 +353,7 @@ def _plain(part: Part) -> Iterator[str]:
             yield part.empty
         case Grid():
             names = (*part.columns, *([part.below] if part.below else []))
-            rows = [names, *[[_cell(each).text for each in row] for row in part.rows]]
+            rows = [names, *[[_whole(each) for each in row] for row in part.rows]]
             cells = [[one_line(text) for text in row] for row in rows]
             widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
             for row in cells:
@@ -380,6 +389,8 @@ def _laid_out(grid: Grid, width: int) -> Iterator[Text]:
     for row, given in zip(rows, grid.rows, strict=True):
         more = [(_short(given[-1])[0], "dim")] if grid.below else []
         yield from _row(grid, [*row, *more], widths, width)
+        if command := _cell(given[-1]).command:
+            yield Text(f"    {one_line(command)}")
 
 
 def _row(grid: Grid, cells: list[tuple[str, str]], widths: list[int], width: int) -> Iterator[Text]:
@@ -411,6 +422,12 @@ def _padded(grid: Grid, name: str, text: str, width: int) -> str:
 
 def _cell(given: Cell | str) -> Cell:
     return Cell(given) if isinstance(given, str) else given
+
+
+def _whole(given: Cell | str) -> str:
+    """The text of a cell for a pipe."""
+    made = _cell(given)
+    return f"{made.text}; {made.command}" if made.command else made.text
 
 
 def _short(given: Cell | str) -> tuple[str, str]:
