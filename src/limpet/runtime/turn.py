@@ -107,8 +107,8 @@ class Turn:
         return permissions_within(self.run.permissions, usable_tools(self.session.head.facts))
 
     def permission(self, tool: str) -> Permission:
-        """always_allow, always_ask or deny. Where the session has tools bound, every other one is
-        denied, apart from managed tools."""
+        """Return always_allow, always_ask or deny. Where the session has tools bound, every other
+        is denied, apart from managed tools."""
         return permission_within(self.run.permissions, usable_tools(self.session.head.facts), tool)
 
     # --- what is recorded ------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Turn:
         max_tokens: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """The result of fn(*args, **kwargs), computed once in a turn. fn may be async or not.
+        """Return the result of fn(*args, **kwargs), computed once in a turn. fn may be async.
 
         The result is stored, so it is what JSON can hold. If fn raises, nothing is recorded.
         """
@@ -160,7 +160,7 @@ class Turn:
         max_cost: float | None = None,
         max_tokens: int | None = None,
     ) -> str:
-        """The whole text of the pieces, recorded once; followers see each piece as it comes.
+        """Return the whole text of the pieces, recorded once; followers see each as it comes.
 
         A piece is a text, a dict with `text`, `usage`, `cost` or `model`, or a limpet.Piece, of
         which the text and the usage count. Anything else is InvalidInput, above all a piece of a
@@ -194,7 +194,7 @@ class Turn:
         record_args: bool = True,
         **args: Any,
     ) -> Any:
-        """The result of fn(**args), an action on the world: performed once, or asked about.
+        """Return the result of fn(**args), an action on the world: done once, or asked about.
 
         Raises EffectFailed if fn raises, as often as it is tried; EffectUnknown if nobody knows
         whether it was done and a person decided to leave it; ToolDenied. A parameter of fn named
@@ -323,8 +323,8 @@ class Turn:
         usage: Mapping[str, int] | None = None,
         cost: float | None = None,
     ) -> Event:
-        """An agent.message: a text, or a list of parts. `usage` and `cost` are what it took; they
-        count also beyond the budget, and the next call is refused then."""
+        """Record an agent.message: a text, or a list of parts. `usage` and `cost` are what it took;
+        they count also beyond the budget, and the next call is refused then."""
         if (text is None) == (content is None):
             raise InvalidInput("say takes a text or a content.")
         data = {"text": text, "content": content, "model": model, "usage": usage, "cost": cost}
@@ -440,7 +440,7 @@ class Turn:
         fields: Mapping[str, Any] | None = None,
         cascade: bool = True,
     ) -> Child:
-        """A child session of this user that works on `message`; returns at once.
+        """Start a child session of this user that works on `message`; return at once.
 
         `await child.result()` pauses the turn until it has ended. It gets `fields` and `tools`, and
         nothing else of this session. Its budget is taken from this one's; the rest comes back.
@@ -482,7 +482,7 @@ class Turn:
         self.revisits_set.append(fact)
 
     async def news(self) -> tuple[Event, ...]:
-        """Inputs that came since the turn began; they wait for the next one."""
+        """Return the inputs that came since the turn began; they wait for the next one."""
         mine = {event.seq for event in self.inputs}
         pending = await self.session.pending()
         own = (INTERRUPT, *ANSWERS)
@@ -557,7 +557,7 @@ class Turn:
         return any([asked.data["name"] == name for asked in self.run.records.asked.values()])
 
     async def permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
-        """The arguments that a tool may be used with; asks first if it must. Raises ToolDenied."""
+        """Return the arguments that a tool may use; ask first if needed. Raises ToolDenied."""
         with self.run.working():
             return await self._permitted(name, args)
 

@@ -200,7 +200,7 @@ class Limpet:
             error.add_note(str(failed))  # what the block raised comes first
 
     async def close(self) -> None:
-        """Finish what was handed over and let go of the store. Closing twice is fine.
+        """Finish what was handed over and close the store. Closing twice is fine.
 
         What append_soon has queued is flushed first. Raises FlushFailed if some of it could not be
         recorded; Limpet is closed all the same.
@@ -260,7 +260,7 @@ class Limpet:
     def documents(
         self, collection: str, *, owner: tuple[str, str] | None = None, actor: str | None = None
     ) -> Documents:
-        """A collection of named values with a history, without I/O: see Documents.
+        """Return a collection of named values with a history, without I/O: see Documents.
 
         `agents = lp.documents("agents")`, then `await agents.put("support", {…}, actor=…)`. With
         `owner=(app, user)` they are that user's, and erased with the user. `actor` is bound to it.
@@ -326,7 +326,7 @@ class Limpet:
         environment: str | None = None,
         budget: Budget | float | None = None,
     ) -> Session[Any]:
-        """A new session. Its first event holds the given state. Raises SessionExists.
+        """Create a session. Its first event holds the given state. Raises SessionExists.
 
         The state is a dict; or an object of a State class: the session is typed then; or an
         Envelope, whose schema version the session keeps, so that a load with a class migrates it
@@ -414,7 +414,7 @@ class Limpet:
         untyped: bool = False,
         archived: bool = False,
     ) -> Session[Any]:
-        """The session with its state and its last events: `tail` of them, 20 if nothing is said.
+        """Return the session with its state and its last events: `tail` of them, by default 20.
 
         With `since`, every event at or after that time, the newest 1,000 if there are more; with
         both, the last `tail` among those.
@@ -492,7 +492,7 @@ class Limpet:
         untyped: bool = False,
         archived: bool = False,
     ) -> Session[Any] | None:
-        """Like get, and None if there is no such session (any more)."""
+        """Return what get returns, or None if the session is missing or deleted."""
         lp: Any = self  # the overloads of `get` take a class, or none
         try:
             session: Session[Any] = await lp.get(
@@ -551,7 +551,7 @@ class Limpet:
         migrations: MigrationRegistry | None = None,
         untyped: bool = False,
     ) -> Session[Any]:
-        """The session of this key, created with the given state if it is not there yet.
+        """Return the session of this key; create it with the given state if it is missing.
 
         With an object of a State class as state, it is typed in either case.
         """
@@ -651,7 +651,7 @@ class Limpet:
         lease: Lease | None = None,
         untyped: bool = False,
     ) -> Session[Any]:
-        """A handle, without I/O. Its appends need no load; refresh() reads what there is.
+        """Return a handle, without I/O. Its appends need no load; refresh() reads the session.
 
         With a `lease` of this session, everything it writes is refused once the lease is not held.
         `untyped` as for get.
@@ -689,7 +689,7 @@ class Limpet:
         actor: str | None = None,
         untyped: bool = False,
     ) -> App[Any]:
-        """The sessions of one app, without I/O: its class, migrations and actor are named once.
+        """Return the verbs for one app, without I/O: name its class, migrations and actor once.
 
         `support = lp.app("support", state_type=Support)`, then `await support.get("ada", "c1")`.
         `untyped` as for get.
@@ -719,7 +719,7 @@ class Limpet:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Head]:
-        """A page of heads, newest first; `page.cursor` leads to the next.
+        """Return a page of heads, newest first; `page.cursor` leads to the next.
 
         By app, by app and user, or by labels ({"plan": "gold"}); in order of creation, of last
         update (for an app or a user), or of their keys (order="key": of an app, or of a user with
@@ -767,7 +767,7 @@ class Limpet:
         schema_version: str | None = None,
         deleted: bool = False,
     ) -> AsyncGenerator[Head, None]:
-        """Every head that `list` would show, page after page: `async for head in lp.each(app=…)`.
+        """Yield every head that `list` shows, page after page: `async for head in lp.each(app=…)`.
 
         Takes the filters of `list`. Sessions that are created or change meanwhile may be missed, or
         come twice when ordered by their last update.
@@ -822,7 +822,7 @@ class Limpet:
         return await status_of(self._journal, app)
 
     async def names(self, app: str, user: str | None = None) -> Mapping[str, Any]:
-        """The app: names of an app, and the user: names of a user, without any session of theirs.
+        """Return the app: names of an app, and the user: names of a user, without a session.
 
         Read-only, as `values` of a session shows them. A name that cannot be read is left out.
         """
@@ -837,7 +837,7 @@ class Limpet:
     def watch(
         self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
     ) -> AsyncGenerator[FeedEntry, None]:
-        """Every event of the store, of an app or of one session, as it is recorded.
+        """Yield every event of the store, of an app or of one session, as it is recorded.
 
         Each entry has a `position`: begin again with after=position and nothing is missed and
         nothing comes twice. Without `after`, from the first event; `after=await lp.position()`
@@ -854,14 +854,14 @@ class Limpet:
         return watch_feed(self._journal.hub, feed, app=app, key=one, after=check_position(after))
 
     async def position(self) -> str:
-        """The end of the feed now: lp.watch(after=…) gives all that is recorded from here on.
+        """Return the end of the feed now: lp.watch(after=…) yields all that is recorded after it.
 
         On PostgreSQL, what was recorded while an older transaction was open may come as well.
         """
         return await feed_of(self._journal.store).position()
 
     def now(self) -> datetime:
-        """The time by the store's clock (UTC), without I/O, as a new event is dated.
+        """Return the time by the store's clock (UTC), without I/O: new events are dated by it.
 
         Compare recorded times with it. On PostgreSQL it is the server's time as its replies tell
         it, which may differ from this machine's.
@@ -871,7 +871,7 @@ class Limpet:
     # --- writing and running ---------------------------------------------------------------------
 
     def commit(self) -> CommitBuilder:
-        """Events for several sessions, all or nothing: `async with lp.commit() as c: …`."""
+        """Write to several sessions, all or nothing: `async with lp.commit() as c: …`."""
         return CommitBuilder(self._services)
 
     async def flush(self) -> None:
@@ -1121,7 +1121,7 @@ class Limpet:
     # --- what agents have learned ----------------------------------------------------------------
 
     async def learnings(self, agent: str) -> tuple[Learning, ...]:
-        """What sessions of this agent have learned, each once."""
+        """Return what sessions of this agent have learned, each lesson once."""
         from limpet.session.runs.learnings import all_learnings
 
         return tuple(await all_learnings(self._journal, agent))
@@ -1145,7 +1145,7 @@ class Limpet:
         return await promote(self._services, agent, learning, session=of, actor=check_actor(actor))
 
     async def memory_of(self, agent: str) -> str:
-        """The agent's MEMORY.md: what was promoted, by kind; empty if nothing was."""
+        """Return the agent's MEMORY.md: what was promoted, by kind; empty if nothing was."""
         from limpet.session.runs.learnings import memory_text
 
         return await memory_text(self._journal, agent)

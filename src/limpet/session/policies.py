@@ -101,7 +101,7 @@ class StorePolicies:
     async def checkpointing(
         self, app: str, policy: CheckpointPolicy | None, *, actor: str | None = None
     ) -> None:
-        """Have checkpoints made by themselves: see CheckpointPolicy. None ends that.
+        """Make checkpoints automatically: see CheckpointPolicy. None ends that.
 
         It is kept with the store. This process follows it at once, others within a few seconds.
         """
@@ -163,7 +163,7 @@ class StorePolicies:
             await documents.put(agent, value, actor=by)
 
     async def gates_of(self, agent: str) -> Gates:
-        """What must hold before a learning of this agent is promoted."""
+        """Return what must hold before a learning of this agent is promoted."""
         documents = learnings.gates_kept(self._journal)
         found = await documents.find(agent)
         if found is None:

@@ -126,6 +126,7 @@ class Session(Generic[S]):
 
     @property
     def app(self) -> str:
+        """The app of its key."""
         return self.key.app
 
     @property
@@ -269,7 +270,7 @@ class Session(Generic[S]):
         return self
 
     def envelope(self, *, format: Format = "json") -> bytes:
-        """The session's own fields on their way to another system: see limpet.envelope.
+        """Return the session's own fields for another system: see limpet.envelope.
 
         Raises SessionCorrupt if an event is damaged: what is not known would be vouched for.
         """
@@ -296,7 +297,7 @@ class Session(Generic[S]):
         reverse: bool | None = None,
         types: Iterable[str] | None = None,
     ) -> tuple[Event, ...]:
-        """A page of the events with after < seq < before, the oldest first.
+        """Return a page of the events with after < seq < before, the oldest first.
 
         With reverse=True, or with `before` alone, the newest first: the page that ends there. Read
         on with after= or before= the last seq of the page. `types` selects exact types or families
@@ -316,14 +317,14 @@ class Session(Generic[S]):
         return tuple([e for e in page if after < e.seq and (before is None or e.seq < before)])
 
     async def read_ids(self, ids: Iterable[str]) -> tuple[Event, ...]:
-        """The events of this session's own log with these ids, in their order; no unknown ones."""
+        """Return the events of its own log with these ids, in log order; skip unknown ids."""
         wanted = check_ids(ids)
         return await self._writer.journal.store.read_ids(self.key, wanted) if wanted else ()
 
     def follow(
         self, *, after: int = 0, types: Iterable[str] | None = None, partials: bool = True
     ) -> AsyncGenerator[Event, None]:
-        """Events after seq `after` as they are recorded: none lost, none doubled, in order.
+        """Yield the events after seq `after` as they are recorded: in order, each once.
 
         `types` selects exact types or families (`user.*`), as in read. Partial events come too,
         from any process, unless partials=False: marked `partial`, with seq 0 and the id of the
@@ -337,7 +338,7 @@ class Session(Generic[S]):
         return journal.hub.follow(self.key, after, check_types(types), partials=partials)
 
     async def pending(self, *, limit: int = 100) -> tuple[Event, ...]:
-        """What is still to be dealt with: inputs not processed yet, the oldest first.
+        """Return the inputs that are not processed yet, the oldest first.
 
         Inputs are user.* and system.* events, and those appended with input=True. Read from the
         store. Who processes them calls again until nothing is left: a page of large ones ends
@@ -370,7 +371,7 @@ class Session(Generic[S]):
         summarize: Summarize | None = None,
         correlation_id: str | None = None,
     ) -> Context:
-        """The conversation for a model, in the form of its API, within a budget of tokens.
+        """Return the conversation for a model, in the form of its API, within a budget of tokens.
 
         The newest messages are kept, and those pinned: by seq, or recorded with "pinned": true. A
         tool call stays with its outcome. `count(text)` counts the tokens of a text (a message is
@@ -693,7 +694,7 @@ class Session(Generic[S]):
         labels: Mapping[str, str] | None = None,
         actor: str | None = None,
     ) -> Session[S]:
-        """A new session that goes on from any event of this one; without `at`, from the last.
+        """Return a new session that continues from an event of this one, the last by default.
 
         Its history reads through to this one's and its seqs go on densely. Labels are only those
         given; inputs that were pending here, timers and leases are not pending or set there. It has
@@ -772,7 +773,7 @@ class Session(Generic[S]):
     async def checkpoint(
         self, trigger: str = "manual", *, full: bool | None = None, actor: str | None = None
     ) -> CheckpointRef:
-        """A named, verifiable place to come back to. Never changes the version.
+        """Make a verifiable place to come back to, and return its ref. Never changes the version.
 
         A `full` one keeps the state itself, an incremental one its seq and checksum: the log is
         the rest. None: as the policy of the app says, by default every tenth is full. It stays

@@ -44,7 +44,7 @@ class StoreWork:
     async def claim(
         self, worker: str, *, limit: int = 1, lease_seconds: float = 30, app: str | None = None
     ) -> tuple[Lease, ...]:
-        """Leases on sessions that want to run: highest priority first, then longest due.
+        """Lease sessions that are due: highest priority first, then longest due.
 
         Nobody else is given them until the lease ends. Write with lp.session(key, lease=lease);
         renew the lease in time, release it when done. `lease.claimed_at` is when it was given,
@@ -110,7 +110,7 @@ class StoreWork:
         worker: str,
         lease_seconds: float = 30,
     ) -> Lease:
-        """A lease on this very session, due or not. Raises SessionLocked if another holds it.
+        """Lease this session, due or not. Raises SessionLocked if another worker holds it.
 
         Give it back with release. `lease.timers` names the timers that are due. Given
         back, it is as due as it was.
@@ -122,7 +122,7 @@ class StoreWork:
     async def dead_letters(
         self, *, app: str, limit: int = 50, cursor: str | None = None
     ) -> Page[Head]:
-        """Sessions of an app whose turn, or whose compensations, failed as often as they may.
+        """Return the sessions of an app whose turn or compensation failed on every attempt.
 
         Each is held until `requeue`. `head.facts["run"]["dead"]` has the code of the error, and
         `s.runs.failure` of the loaded session what it said; of a session that was terminated,
@@ -139,7 +139,7 @@ class StoreWork:
         *,
         actor: str | None = None,
     ) -> Event:
-        """Try a dead letter again, with all its attempts. Raises InvalidInput if it is none."""
+        """Try a dead letter again, with all its attempts. Raises InvalidInput for others."""
         session: Session[Any] = Session(self._services, key_of(key, user, id))
         await session.refresh(tail=0)
         facts = session.head.facts
@@ -150,7 +150,7 @@ class StoreWork:
         return (await writer_of(session).commit((prepared,), session.version))[0]
 
     async def sweep(self, *, limit: int = 1_000) -> Swept:
-        """Act on every timeout that has passed, for at most so many sessions; what was done.
+        """Act on every timeout that has passed, for at most `limit` sessions; return what was done.
 
         An idle session is suspended, one past its absolute timeout or its grace is terminated, one
         past its expiry is deleted, and one that was suspended for idleness and has input since is

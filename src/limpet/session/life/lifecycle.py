@@ -43,7 +43,7 @@ class SessionLifecycle:
         )[0]
 
     async def renew(self, *, idle: timedelta, actor: str | None = None) -> Event:
-        """Let it be idle for longer, by so much, up to `idle_max`.
+        """Extend its idle timeout by `idle`, up to `idle_max`.
 
         For its owner, agents and the system. Raises GuardFailed if somebody else asks or nobody is
         named, once its absolute timeout has passed, if its budget is used up, or if the app's guard

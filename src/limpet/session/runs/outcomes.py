@@ -72,7 +72,7 @@ class SessionOutcome:
     async def evaluate(
         self, evaluator: Evaluator | None = None, *, actor: str | None = None
     ) -> Evaluation:
-        """A verdict on the outcome, recorded. Without an evaluator nobody can tell: uncertain.
+        """Record a verdict on the outcome and return it. Without an evaluator it is uncertain.
 
         The evaluator gets the outcome, and what the agent said and did after it was defined; never
         the text of the criteria as evidence. It returns a bool for each criterion, or one for all.
@@ -90,7 +90,7 @@ class SessionOutcome:
         return verdict
 
     async def unmet(self, gates: Gates) -> tuple[str, ...]:
-        """Which gates on an outcome do not hold now, in words; empty if all do.
+        """Return the gates on an outcome that do not hold now, in words; empty if all do.
 
         As an exit criterion: a session completes only if its outcome passed.
         """
@@ -99,7 +99,7 @@ class SessionOutcome:
         return tuple(unmet_outcome(gates, grade, None if outcome is None else outcome.verdict))
 
     async def history(self, *, limit: int = 50) -> tuple[Event, ...]:
-        """Definitions and verdicts, the newest first."""
+        """Return definitions and verdicts, the newest first."""
         types = (DEFINED, EVALUATED)
         return await self._read(types, after=0, limit=check_limit(limit), reverse=True)
 

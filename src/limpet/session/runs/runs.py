@@ -83,7 +83,7 @@ class SessionRuns:
         return budgets.view(self._writer.known.head.facts)
 
     async def grant(self, budget: Budget | float, *, actor: str | None = None) -> Event:
-        """Let it use so much more. A number is a cost. The first grant sets the limit."""
+        """Add to its budget. A number is a cost. The first grant sets the limit."""
         fact = budgets.granted(budgets.budget_of(budget))
         prepared = self._writer.journal.prepare(fact, self._writer.acting(actor))
         return (await self._writer.commit((prepared,)))[0]
@@ -95,19 +95,19 @@ class SessionRuns:
         return failure_in(known.head.facts, known.texts)
 
     async def wakes(self, *, limit: int = 20) -> tuple[Event, ...]:
-        """The events that began the newest wakes, the newest first; `event.wake_id` names each."""
+        """Return the events that began the newest wakes, newest first, each with its wake_id."""
         from limpet.session.runs.traces import wakes_of
 
         return await wakes_of(self._writer, check_limit(limit))
 
     async def activations(self, *, limit: int = 20) -> tuple[Activation, ...]:
-        """Why, when and by whom it was woken, and what came of it; the newest first."""
+        """Return why, when and by whom it was woken, and the result; the newest first."""
         from limpet.session.runs.traces import activations_of
 
         return await activations_of(self._writer, check_limit(limit))
 
     async def trace(self, wake_id: str) -> WakeTrace:
-        """One wake, as a tree of spans with times and all of its events."""
+        """Return one wake as a tree of spans with times and all of its events."""
         if reason := unfit(wake_id, ID_CHARS_MAX):
             raise InvalidInput(f"the id of a wake {reason}. Pass `event.wake_id`.")
         from limpet.session.runs.traces import trace_of
@@ -120,14 +120,14 @@ class SessionRuns:
         return parent_in(self._writer.known.head.facts)
 
     async def children(self) -> tuple[Key, ...]:
-        """The children of this session that have not ended, in the order of their creation."""
+        """Return the children of this session that have not ended, in order of creation."""
         await self._writer.load(tail=_TAIL)
         children = children_in(self._writer.known.head.facts)
         in_order = sorted(children.items(), key=lambda item: int(item[1]["seq"]))
         return tuple([Key(child["app"], child["user"], id) for id, child in in_order])
 
     async def tree(self) -> Kin:
-        """This session and all that were ever delegated from it, down to the last.
+        """Return this session and all that were ever delegated from it, as a tree.
 
         What has ended is in it with its output, the rest is `at_work`. Reads one log for each.
         """

@@ -91,7 +91,7 @@ class SessionSetup:
         permissions: str | None = None,
         actor: str | None = None,
     ) -> Event:
-        """Have it run with these documents, in the versions named (`repo@2`) or the newest.
+        """Attach these documents, in the versions named (`repo@2`) or the newest.
 
         They replace those of the same kind; what is None stays. Raises DocumentNotFound.
         """
@@ -129,7 +129,7 @@ class SessionSetup:
         return tuple([await self._get("resources", name) for name in names])
 
     async def vaults(self) -> dict[str, tuple[str, ...]]:
-        """The names of the secrets in each of its vaults; never where they are kept."""
+        """Return the names of the secrets in each of its vaults; never where they are kept."""
         names = setup_in((await head_now(self._writer)).facts).vaults
         vaults = {name: await self._get("vaults", name) for name in names}
         return {name: tuple(sorted(vault.value)) for name, vault in vaults.items()}
@@ -145,7 +145,7 @@ class SessionSetup:
         return permissions_within(await self._permissions_in(setup_in(facts)), usable_tools(facts))
 
     async def check_permission(self, tool: str) -> Permission:
-        """always_allow, always_ask or deny."""
+        """Return always_allow, always_ask or deny."""
         if type(tool) is not str or not tool:
             raise InvalidInput(f"a tool is named by a text, not {described(tool)}.")
         facts = (await head_now(self._writer)).facts
