@@ -145,7 +145,9 @@ def plain(screen: str) -> list[str]:
 def test_an_interrupt_clears_what_a_session_waits_for(tmp_path: Path) -> None:
     """With no worker alive; its note is in the transcript."""
     asyncio.run(session(tmp_path, "c1", "pay"))
-    assert run(tmp_path, "interrupt", STORE, KEY, "--note", "call her").returncode == 0
+    done_so = run(tmp_path, "interrupt", STORE, KEY, "--note", "call her")
+    assert done_so.returncode == 0
+    assert "a worker begins a turn with the note" in done_so.stdout
     assert done(tmp_path, "inbox", STORE)["waiting"] == []
     assert "interrupted: call her" in run(tmp_path, "transcript", STORE, KEY).stdout
     assert run(tmp_path, "interrupt", STORE, "support/ada/none").returncode == 3

@@ -65,6 +65,7 @@ def test_people_see_a_line_for_each_session_and_whether_there_are_more(here: Pat
     code, shown = run_terminal(here, "list", "a.db", "--limit", "2")
     assert code == 0
     assert "plan=gold" in shown
+    assert " ago" in shown or "now" in shown
     assert "and more; " in shown
 
 

@@ -304,7 +304,9 @@ async def interrupt(
     """
     session: limpet.Session[Any] = lp.session(key)
     await session.refresh()
-    return _answered(key, await session.interrupt(note, actor=actor))
+    event = await session.interrupt(note, actor=actor)
+    then = "a worker ends the turn" if note is None else "a worker begins a turn with the note"
+    return _answered(key, event, f"What it waited for is dropped; {then}.")
 
 
 @command(ACT)
@@ -393,8 +395,10 @@ def _resolution(request: limpet.Request, decision: str) -> str:
     )
 
 
-def _answered(key: limpet.Key, event: limpet.Event) -> CommandResult:
-    line = TextLine(f"ok: event {event.seq} of {key}. A worker goes on with it.", "ok")
+def _answered(
+    key: limpet.Key, event: limpet.Event, then: str = "A worker goes on with it."
+) -> CommandResult:
+    line = TextLine(f"ok: event {event.seq} of {key}. {then}", "ok")
     return CommandResult({"event": event_form(event)}, [line])
 
 

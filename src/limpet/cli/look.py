@@ -31,7 +31,6 @@ from limpet.cli.render import (
     instant,
     instant_cell,
     moment,
-    moment_cell,
     timed,
 )
 from limpet.errors import InvalidInput
@@ -107,7 +106,9 @@ async def list_(
         cursor=cursor,
     )
     columns = ("session", "version", "phase", "updated")
-    grid = Grid(columns, [*map(_listed, page.items)], "labels", "no sessions.", right=("version",))
+    now_us = to_us(lp.now())
+    rows = [_listed(head, now_us) for head in page.items]
+    grid = Grid(columns, rows, "labels", "no sessions.", right=("version",))
     more = [] if page.cursor is None else [TextLine(_MORE, "skipped")]
     return CommandResult(page_form(page), [grid, *more])
 
@@ -306,11 +307,12 @@ def _time(at_us: int) -> str:
     return to_time(at_us).isoformat(timespec="seconds")
 
 
-def _listed(head: Head) -> tuple[Cell | str, ...]:
+def _listed(head: Head, now_us: int) -> tuple[Cell | str, ...]:
     labels = ", ".join([f"{name}={value}" for name, value in sorted(head.labels.items())])
     ended_us = head.deleted_us
     phase = head.phase if ended_us is None else "deleted"
-    at = moment_cell(head.updated_us if ended_us is None else ended_us)
+    at_us = head.updated_us if ended_us is None else ended_us
+    at = Cell(moment(at_us), age(at_us, now_us))
     return str(head.key), f"{head.version:,}", phase, at, labels
 
 

@@ -56,7 +56,8 @@ class Agent:
         self._tokens, self._max_cost, self._max_tokens = tokens, max_cost, max_tokens
 
     def __repr__(self) -> str:
-        return f"<limpet.Agent {self.name or ''} {[each.name for each in self.tools]}>"
+        name = "" if self.name is None else f" {self.name}"
+        return f"<limpet.Agent{name} {[each.name for each in self.tools]}>"
 
     async def run(self, turn: Turn) -> None:
         """Run one turn."""

@@ -53,6 +53,7 @@ _COUNTS: Final = {  # the names that providers give their token counts
     "output": ("output", "output_tokens", "completion_tokens", "candidates_token_count"),
     "cache_read": ("cache_read", "cache_read_input_tokens", "cached_content_token_count"),
 }
+_TOTALS: Final = ("tokens", "total_tokens", "total_token_count")
 
 
 # What else a call has, and how long it may be.
@@ -499,6 +500,8 @@ def _counted(usage: Any) -> Mapping[str, Any] | None:
     found = {"cost": field(usage, "cost")}
     for ours, names in _COUNTS.items():
         found[ours] = next((n for n in [field(usage, name) for name in names] if n), None)
+    if found["input"] is None and found["output"] is None:  # one number for both counts too
+        found["input"] = next((n for n in [field(usage, name) for name in _TOTALS] if n), None)
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -87,6 +87,8 @@ def tool(
 def tools_of(given: Iterable[Tool | Callable[..., Any]]) -> tuple[Tool, ...]:
     """Tools, made of functions where they are not. Raises InvalidInput if two have one name,
     also if only the characters differ that models do not accept."""
+    if isinstance(given, Tool) or not isinstance(given, Iterable):
+        raise InvalidInput(f"tools is a list of tools, not {described(given)}.")
     tools = [each if isinstance(each, Tool) else tool(each) for each in given]
     names: dict[str, str] = {}
     for each in tools:
@@ -179,7 +181,9 @@ def _schema(function: Callable[..., Any], texts: Mapping[str, str]) -> dict[str,
         whole = msgspec.json.schema(kind, schema_hook=_to_schema)
     except TypeError as error:
         raise InvalidInput(
-            f"the parameters of {kind.__name__} have no JSON schema: {error}."
+            f"the parameters of {kind.__name__} have no JSON schema: "
+            f"{str(error).splitlines()[-1].removesuffix('.')}. Annotate them with simple types, "
+            "dataclasses, msgspec structs or pydantic models."
         ) from error
     definitions = dict(whole["$defs"])
     schema: dict[str, Any] = definitions.pop(whole["$ref"].rpartition("/")[2])

@@ -89,7 +89,7 @@ class Worker:
         if not isinstance(lp, Limpet):
             raise InvalidInput(
                 f"a worker needs the Limpet of `async with limpet.open(url) as lp`, "
-                f"not {described(lp)}."
+                f"not {described(lp)}. Without async, lp.wake(key, harness) runs one turn."
             )
         if type(concurrency) is not int or not 0 < concurrency <= _CONCURRENCY_MAX:
             raise InvalidInput(f"concurrency is a number from 1 to {_CONCURRENCY_MAX:,}.")

@@ -356,6 +356,34 @@ async def test_usage_beyond_the_budget_stops_the_next_call(world: World) -> None
 
 
 @pytest.mark.parametrize(
+    "usage", [{"tokens": 70}, {"total_tokens": 70}, {"input": 60, "output": 10, "tokens": 70}]
+)
+async def test_one_number_of_tokens_counts_once(world: World, usage: Any) -> None:
+    """Where a reply says only how many tokens it took in all, the budget knows."""
+    budget = limpet.Budget(tokens=100)
+    world.session = await world.lp.create("support", "ada", actor="user:ada", budget=budget)
+    await world.send("hi")
+    await world.work(Agent(lambda _: Reply("x", usage=usage)))
+    await world.session.refresh()
+    assert world.session.runs.budget.remaining.tokens == 30
+
+
+def test_an_agent_takes_a_list_of_tools() -> None:
+    """One tool without a list is refused in our words; the agent is shown by its tools."""
+
+    @limpet.tool
+    def look(at: str) -> str:
+        """Look."""
+        return at
+
+    for wrong in (look, None, 7):
+        with pytest.raises(limpet.InvalidInput, match="tools is a list of tools"):
+            Agent(lambda _: "x", wrong)  # type: ignore[arg-type]
+    assert repr(Agent(lambda _: "x", [look])) == "<limpet.Agent ['look']>"
+    assert repr(Agent(lambda _: "x", [look], name="eye")) == "<limpet.Agent eye ['look']>"
+
+
+@pytest.mark.parametrize(
     "message",
     [
         {"choices": [{"message": {"role": "assistant", "content": "hi", "tool_calls": [

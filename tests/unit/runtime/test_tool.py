@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from datetime import date, timedelta
 from typing import Any
 
@@ -124,3 +125,24 @@ def test_a_signature_that_no_model_can_fill_is_refused_at_once() -> None:
             tool(function)  # type: ignore[arg-type]  # one of them is no function
     with pytest.raises(InvalidInput, match="on_unknown"):
         tool(on_unknown="guess")(many)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "5", math.nan, timedelta(0), True])
+def test_a_timeout_is_above_zero(timeout: Any) -> None:
+    """It is refused where the tool is made, not when a model calls it."""
+    with pytest.raises(InvalidInput, match="seconds above 0"):
+        tool(timeout=timeout)(lambda at: at)
+
+
+def test_a_parameter_without_a_schema_is_refused_in_one_line() -> None:
+    """With what to annotate it with."""
+
+    class Opaque:
+        pass
+
+    def look(at: Opaque) -> None:
+        """Look."""
+
+    look.__annotations__["at"] = Opaque
+    with pytest.raises(InvalidInput, match=r"^the parameters of look .* pydantic models\.$"):
+        tool(look)

@@ -89,6 +89,13 @@ class Tool(msgspec.Struct, frozen=True):
             )
         if type(self.cost) not in (int, float) or not 0 <= self.cost < math.inf:
             raise InvalidInput("the cost of a tool is a number from 0: what one use of it costs.")
+        given = self.timeout
+        seconds = given.total_seconds() if isinstance(given, timedelta) else given
+        if seconds is not None and (type(seconds) not in (int, float) or not seconds > 0):
+            raise InvalidInput(
+                f"the timeout of {self.name!r} is a number of seconds above 0, "
+                f"not {described(given)}."
+            )
 
     @property
     def binding(self) -> dict[str, Any]:
