@@ -16,6 +16,7 @@ import asyncio
 import hmac
 import os
 import struct
+import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from time import monotonic
@@ -41,11 +42,13 @@ from limpet.security.providers import open_masters
 from limpet.security.ring import Ring, RingRow, ring_of
 from limpet.store.coding.seal import OWNERS_MAX
 from limpet.store.protocol import KeyOwner, Place, Progress
+from limpet.store.system import PROCESS
 
 FORMAT: Final = 1
 SIGNER: Final = "$signer"  # the owner of the signing key; no uid and no scope looks like it
 SCOPE_SECONDS: Final = 5.0  # after which the keys of apps and users are read from the ring again
 BATCH_MAX: Final = 512  # owners whose keys are made in one transaction of the ring
+_NONCES_DRAWN: Final = 256
 _HEAD: Final = struct.Struct("!BI")
 _ANCHOR: Final = b"limpet.anchor.1"
 _wrapped: Final = msgspec.msgpack.Decoder(WrappedKey).decode
@@ -105,6 +108,25 @@ class _OwnerKeys:
     def allow(self, plain: Mapping[str, int]) -> None:
         """Accept plain bodies up to these versions; "" is that of a session."""
         self.plain, self.names = plain.get("", 0), plain
+
+
+class _Nonces(threading.local):
+    """Random nonces, drawn from the system many at a time: each call of it gives up the
+    interpreter's lock, and a writer beside a busy event loop waits long to have it again."""
+
+    _drawn, _at, _forks = b"", 0, -1
+
+    def take(self) -> bytes:
+        """The next one. None is used twice: a forked process draws its own."""
+        at = self._at
+        if at == len(self._drawn) or self._forks != PROCESS.forks:
+            self._drawn, at = os.urandom(NONCE_BYTES * _NONCES_DRAWN), 0
+            self._forks = PROCESS.forks
+        self._at = at + NONCE_BYTES
+        return self._drawn[at : at + NONCE_BYTES]
+
+
+_NONCES: Final = _Nonces()
 
 
 class KeySeal:
@@ -203,7 +225,7 @@ class KeySeal:
 
     def seal(self, plain: bytes, place: Place) -> bytes:
         keys = self._owners[place.owner]
-        nonce = os.urandom(NONCE_BYTES)
+        nonce = _NONCES.take()
         text = keys.ciphers[keys.number].encrypt(nonce, plain, place.aad())
         return _HEAD.pack(FORMAT, keys.number) + nonce + text
 

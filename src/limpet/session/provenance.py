@@ -49,13 +49,15 @@ class Provenance:
     def note(self, commits: Sequence[Commit], answers: Sequence[Committed]) -> bool:
         """Note where sessions stand. True if `settle` has something to do."""
         noted = self._noted
-        due = len(noted) > NOTED_MAX
-        for commit, answer in zip(commits, answers, strict=True):
+        completed = False
+        for answer in answers:
             head = answer.head
             noted[head.uid] = head
-            if commit.pin is not None or head.facts.get("phase") == COMPLETED:
-                due = True
-        return due
+            if "phase" in head.facts and head.facts["phase"] == COMPLETED:
+                completed = True
+        if completed:
+            return True
+        return len(noted) > NOTED_MAX or any([commit.pin is not None for commit in commits])
 
     async def settle(self, answers: Sequence[Committed]) -> None:
         """Anchor what was noted, and sign what was completed. The commit has happened, so nothing

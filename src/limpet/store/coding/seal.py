@@ -140,6 +140,10 @@ class Sealer:
             ready.difference_update(self._lapsed())
         return [owner for owner in dict.fromkeys(owners) if owner not in ready]
 
+    def is_ready(self, owner: KeyOwner) -> bool:
+        """True if the keys of an owner are at hand."""
+        return owner in self._ready
+
     def check(self, owner: KeyOwner) -> None:
         """Raise Unready unless the keys of an owner are at hand."""
         if owner not in self._ready:

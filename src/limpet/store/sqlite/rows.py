@@ -96,8 +96,16 @@ def event_row(pos: int, live: CachedSession, rec: Recorded, codec: Codec) -> tup
     """The values of an INSERT into events of this session, at this position of the feed."""
     event, draft = rec.event, rec.draft
     raw, id = draft.raw, draft.id
-    if codec.seals or len(raw) >= COMPRESS_BYTES_MIN or draft.caller_chose_id:
+    if draft.caller_chose_id or (len(raw) >= COMPRESS_BYTES_MIN and not codec.seals):
         return _any_row(pos, live, rec, codec)  # what is adopted has a chosen id, too
+    if codec.seals:
+        place = codec.event_place(
+            live.fold.head.uid, id, event.type, event.seq, event.at_us, draft.header, event.link
+        )
+        flags, raw, crc = codec.pack(rec.salt + raw, place)
+        salt = b""  # it went inside: beside a sealed body it would let the body be guessed
+    else:
+        flags, crc, salt = 0, crc32(raw), rec.salt
     return (
         pos,
         live.sid,
@@ -110,10 +118,10 @@ def event_row(pos: int, live: CachedSession, rec: Recorded, codec: Codec) -> tup
         event.invocation_id and _pack_name(event.invocation_id),
         event.correlation_id and _pack_name(event.correlation_id),
         event.wake_id and _pack_name(event.wake_id),
-        0,
+        flags,
         raw,
-        crc32(raw) ^ (pos & _LOW),
-        rec.salt,
+        crc ^ (pos & _LOW),
+        salt,
         rec.digest,
         event.link,
         event.processed,

@@ -184,14 +184,24 @@ class SQLiteStore:
 
     async def _commit_sealed(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Keys first; the writer gives back what met others than were expected."""
-        if missing := self.sealer.missing(owners_of(commits, self._uid)):
-            await self.sealer.ready(missing)
+        if not self._is_prepared(commits):
+            await self.sealer.ready(owners_of(commits, self._uid))
         while True:
             try:
                 answers: tuple[Committed, ...] = await self._write().jobs.submit(SQLiteJob(commits))
                 return answers
             except Unready as needed:
                 await self.sealer.ready(needed.owners)
+
+    def _is_prepared(self, commits: Sequence[Commit]) -> bool:
+        """True if one session is written whose keys are at hand, and no shared name: most are."""
+        if len(commits) != 1:
+            return False
+        commit = commits[0]
+        live = self._peek(commit.key)
+        if live is None or not self.sealer.is_ready(live.fold.head.uid):
+            return False
+        return not any([draft.scoped for draft in commit.drafts])
 
     def _uid(self, key: Key) -> str | None:
         live = self._peek(key)
