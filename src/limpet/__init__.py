@@ -18,7 +18,13 @@ from limpet.session.limpet import Limpet as Limpet, bind_runtime
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from limpet import errors as errors, facts as facts, ops as ops, providers as providers
+    from limpet import (
+        errors as errors,
+        facts as facts,
+        graph as graph,
+        ops as ops,
+        providers as providers,
+    )
     from limpet.errors import (
         BudgetReached as BudgetReached,
         EffectFailed as EffectFailed,
@@ -179,7 +185,7 @@ __version__ = "0.1.0"
 
 # Every public name, by the module that it is loaded from at its first use.
 _HOMES = {
-    "limpet": "errors facts ops providers",
+    "limpet": "errors facts graph ops providers",
     "limpet.errors": (
         "BudgetReached EffectFailed EffectUnknown Interrupted InvalidInput LimpetError "
         "SessionConflict SessionEnded SessionError SessionExists SessionNotFound StoreError "

@@ -342,7 +342,7 @@ class EffectCall:
             else:
                 with result_of(f"the effect {effect.name!r}"):
                     return await self._record(runs.effect_succeeded, "succeeded", result)
-            await asyncio.sleep(_jitter(effect.retries - left))
+            await asyncio.sleep(retry_pause(effect.retries - left))
         raise AssertionError("the last try returns or raises")
 
     async def _act(self) -> Any:
@@ -448,6 +448,6 @@ def _parameters(fn: Callable[..., Any]) -> tuple[str, ...]:
         return ()
 
 
-def _jitter(tried: int) -> float:
+def retry_pause(tried: int) -> float:
     """Full jitter: anything from nothing to the bound, which doubles."""
     return random.uniform(0, min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2**tried))

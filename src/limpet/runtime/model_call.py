@@ -400,10 +400,13 @@ def _pieces_of(said: Any) -> Iterator[Piece]:
         for number, call in enumerate(said.tool_calls):
             yield _whole_call(number, call.provider_id or call.id, call.name, call.input)
     elif (choices := field(said, "choices")) is not None:
-        yield from _from_chat(field(choices[0], "message"))
-        yield Piece(usage=_usage_of(said), stop=field(choices[0], "finish_reason"))
+        for choice in choices[:1]:  # none where the provider refuses
+            yield from _from_chat(field(choice, "message"))
+            yield Piece(stop=field(choice, "finish_reason"))
+        yield Piece(usage=_usage_of(said))
     elif (candidates := field(said, "candidates")) is not None:
-        yield from _from_gemini(candidates[0])
+        for candidate in candidates[:1]:
+            yield from _from_gemini(candidate)
         yield Piece(usage=_counted(field(said, "usage_metadata") or field(said, "usageMetadata")))
     elif isinstance(output := field(said, "output"), (list, tuple)):
         yield from _from_responses(output)

@@ -394,7 +394,7 @@ class TurnRun:
         self.worker_permissions = worker_permissions  # children keep to them, whoever runs them
         self.version = version  # of the code that began the turn
         self._quiet_seconds = quiet_seconds
-        self._acting = 0  # effects that are performed now
+        self._acting: set[asyncio.Task[Any] | None] = set()  # tasks that perform an effect now
         self.is_suspended = False  # the session was, while the harness ran
 
     def traced(
@@ -449,13 +449,26 @@ class TurnRun:
     @contextmanager
     def acting(self) -> Iterator[None]:
         """Perform an effect inside, and record its outcome."""
-        self._acting += 1
+        task = asyncio.current_task()
+        self._acting.add(task)
         try:
             yield
         finally:
-            self._acting -= 1
+            self._acting.discard(task)
             if self.is_suspended and not self._acting:
                 self.driver.stop("suspended")
+
+    async def effects_ended(self) -> None:
+        """Wait until nothing is performed any more, after the harness has ended. An effect that it
+        did not wait for must not go on beside the next run of the turn: it is given the time to
+        record its outcome, unless the run was stopped, and then cancelled."""
+        left = {task for task in self._acting if task is not None and not task.done()}
+        if left and self.driver.stopped is None:
+            _, left = await asyncio.wait(left, timeout=GRACE_SECONDS)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=GRACE_SECONDS)
 
     async def effects_reached(self) -> tuple[int, EffectRecord] | None:
         """Wait until this run has reached every effect that earlier runs of the turn recorded.

@@ -27,7 +27,14 @@ from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.requests import TOOL_RESULT
 from limpet.model.facts.running.runs import error_text, readable
 from limpet.runtime import effects, requests
-from limpet.runtime.effects import Effect, EffectCall, OnUnknown, cancelled_itself, idempotency_key
+from limpet.runtime.effects import (
+    Effect,
+    EffectCall,
+    OnUnknown,
+    cancelled_itself,
+    idempotency_key,
+    retry_pause,
+)
 from limpet.runtime.model_call import ToolCall, ToolResult
 from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import KEY, arguments_of, parameters_of
@@ -135,19 +142,9 @@ class ToolUseCall:
     async def _stepped(self, tool: Tool, input: Mapping[str, Any]) -> ToolResult:
         """A tool that only looks: one commit holds the step and the result."""
         started_us = self._turn.now_us
-        try:
-            async with asyncio.timeout(_seconds(self._timeout or tool.timeout)):
-                with self._turn.pauses.inside(f"the tool {tool.name!r}"):
-                    output = _output_of(await effects.call(_bound(tool), **input))
-        except Interrupted:
-            raise
-        except asyncio.CancelledError:
-            if not cancelled_itself():
-                raise
-            return await self._answered("It was cancelled from inside.", is_error=True)
-        except Exception as error:
-            return await self._answered(_said(error), is_error=True)
-        self._turn.driver.check()
+        output, error = await self._looked(tool, input)
+        if error is not None:
+            return await self._answered(error, is_error=True)
         step = runs.step_recorded(
             f"{self._call.id}/step",
             tool.name,
@@ -158,6 +155,30 @@ class ToolUseCall:
             call=self._call.id,
         )
         return await self._answered(output, is_error=False, before=(step,))
+
+    async def _looked(self, tool: Tool, input: Mapping[str, Any]) -> tuple[Any, str | None]:
+        """The output of a function that only looks, or what the last of its tries raised."""
+        tried = 0
+        while True:
+            try:
+                async with asyncio.timeout(_seconds(self._timeout or tool.timeout)):
+                    with self._turn.pauses.inside(f"the tool {tool.name!r}"):
+                        output = await effects.call(_bound(tool), **input)
+                self._turn.driver.check()
+                return output, None
+            except Interrupted:
+                raise
+            except asyncio.CancelledError:
+                if not cancelled_itself():
+                    raise
+                why = "It was cancelled from inside."
+            except Exception as error:
+                why = _said(error)
+            self._turn.driver.check()
+            tried += 1
+            if tried > self._retries:
+                return None, why
+            await asyncio.sleep(retry_pause(tried))
 
     async def _performed(self, tool: Tool, input: Mapping[str, Any]) -> ToolResult:
         turn = self._turn

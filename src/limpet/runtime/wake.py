@@ -385,6 +385,7 @@ class Wake:
             if self._listening is not None:
                 self._listening.cancel()
                 await asyncio.wait([self._listening])
+            await turn.run.effects_ended()
         if self._on_harness_end is not None:
             self._on_harness_end(self)
         if error is None and self._driver.stopped is None and not turn.run.accepts:

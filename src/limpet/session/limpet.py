@@ -794,8 +794,8 @@ class Limpet:
 
     async def inbox(
         self,
-        *,
         app: str | None = None,
+        *,
         user: str | None = None,
         kind: RequestKind | None = None,
         limit: int = 50,
@@ -814,7 +814,7 @@ class Limpet:
         query = WaitingQuery(app=app, user=user, kind=kind)
         return await inbox_page(self._journal, query, limit=limit, cursor=cursor)
 
-    async def status(self, *, app: str | None = None) -> StoreStatus:
+    async def status(self, app: str | None = None) -> StoreStatus:
         """How many sessions there are, by status and phase, and how many are due, leased, blocked
         and dead. One statement; counts at most a million sessions."""
         from limpet.session.overview import status_of

@@ -487,3 +487,98 @@ async def test_a_function_for_every_call_takes_any_name(world: World, name: str)
     await world.begin("go")
     (woken,) = await world.work(harness, retries=0)
     assert woken.reason == "end_turn"
+
+
+@pytest.mark.parametrize("on_unknown", ["ask", "retry"])
+@pytest.mark.parametrize("fails", [True, False])
+async def test_an_effect_that_nobody_waits_for_ends_before_its_turn(
+    world: World, fails: bool, on_unknown: Any
+) -> None:
+    """A harness that gathers and fails, or forgets a task, leaves no effect running beside the next
+    run of the turn: its outcome is recorded first."""
+    done = []
+
+    async def slow() -> str:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        done.append(1)
+        return "done"
+
+    offered, tasks = limpet.tool(on_unknown=on_unknown)(slow), list[Any]()
+
+    async def harness(turn: limpet.Turn) -> None:
+        reply = await turn.model("m", Script(use("slow")), tools=[offered])
+        tasks.append(asyncio.ensure_future(turn.tool(reply.tool_calls[0])))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        if fails and len(tasks) == 1:
+            raise ValueError("too early")
+
+    await world.begin("go")
+    (woken,) = await world.work(harness)
+    assert woken.reason == ("rescheduling" if fails else "end_turn")
+    assert done == [1]
+    assert tasks[0].done()
+    world.later(60)
+    await world.work(harness)
+    log = await world.log()
+    assert done == [1]
+    assert not events_of(log, "effect.unknown")
+    assert [each["output"] for each in events_of(log, "agent.tool_result")] == ["done"]
+
+
+async def test_an_interrupt_ends_an_effect_that_nobody_waits_for(world: World) -> None:
+    """It is cancelled like one that the harness waits for, and counts as unknown."""
+    began, ended = asyncio.Event(), list[str]()
+
+    async def slow() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    tasks = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        tasks.append(asyncio.ensure_future(turn.effect("slow", slow)))
+        await asyncio.Event().wait()
+
+    session = await world.begin("go")
+    working = asyncio.ensure_future(world.work(harness))
+    await began.wait()
+    await session.interrupt(actor="user:ada")
+    await asyncio.wait_for(working, 10)
+    assert ended == ["cancelled"]
+    assert tasks[0].cancelled()
+    assert len(events_of(await world.log(), "effect.unknown")) == 1
+
+
+async def test_a_pure_tool_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As often as `retries` says, like one that acts."""
+    monkeypatch.setattr("limpet.runtime.effects.BACKOFF_SECONDS", 0.0)
+    tries = []
+
+    def look() -> int:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ValueError
+        return len(tries)
+
+    async def harness(turn: limpet.Turn) -> None:
+        pure = limpet.tool(pure=True)(look)
+        reply = await turn.model("m", Script(use("look")), tools=[pure])
+        assert (await turn.tool(reply.tool_calls[0], retries=2)).output == 3
+
+    await world.begin("go")
+    (woken,) = await world.work(harness, retries=0)
+    assert woken.reason == "end_turn"
+
+
+@pytest.mark.parametrize("said", [{"choices": []}, {"candidates": []}, {"output": []}])
+async def test_a_reply_without_a_choice_says_nothing(world: World, said: Any) -> None:
+    """Providers leave the choice out where they refuse; the turn ends."""
+    await world.begin("go")
+    (woken,) = await world.work(Agent(lambda _: said), retries=0)
+    assert woken.reason == "end_turn"
+    assert await world.said() == [""]

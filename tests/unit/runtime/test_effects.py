@@ -374,7 +374,7 @@ def test_there_is_no_key_outside_of_an_effect() -> None:
 
 def test_back_off_between_tries_is_bounded() -> None:
     """Full jitter, never more than its bound."""
-    waits = [effects._jitter(tried) for tried in range(100)]
+    waits = [effects.retry_pause(tried) for tried in range(100)]
     assert max(waits) <= effects.BACKOFF_SECONDS_MAX
 
 
