@@ -142,6 +142,29 @@ def plain(screen: str) -> list[str]:
     return re.sub(r"\x1b\[[0-9;]*m", "", screen).splitlines()
 
 
+AGENT = """
+import limpet
+
+def model(request):
+    return limpet.Reply(tool_calls=(limpet.ToolCall("1", "pay", {}),))
+
+@limpet.tool(permission="always_ask")
+def pay() -> str:
+    return "paid"
+
+agent = limpet.Agent(model, [pay])
+"""
+
+
+def test_a_wake_that_waits_names_the_inbox(tmp_path: Path) -> None:
+    """A message that only calls tools is no empty line."""
+    (tmp_path / "payer.py").write_text(AGENT)
+    assert run(tmp_path, "create", STORE, KEY).returncode == 0
+    assert run(tmp_path, "send", STORE, KEY, "pay").returncode == 0
+    woken = run(tmp_path, "wake", STORE, KEY, "--harness", "payer:agent")
+    assert woken.stdout == f"{KEY} ran: requires_action; limpet inbox shows what it waits for\n"
+
+
 def test_an_interrupt_clears_what_a_session_waits_for(tmp_path: Path) -> None:
     """With no worker alive; its note is in the transcript."""
     asyncio.run(session(tmp_path, "c1", "pay"))

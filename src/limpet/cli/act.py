@@ -201,8 +201,12 @@ def wake(
         woken, said = asyncio.run(run())
     failed = None if woken.error is None else f"{type(woken.error).__name__}: {woken.error}"
     form = {"ran": woken.ran, "reason": woken.reason, "wake_id": woken.wake_id}
-    lines = [TextLine(line, "ok") for data in said for line in _text_of(data).split("\n")]
-    lines.append(TextLine(f"{key} {'ran' if woken.ran else 'did not run'}: {woken.reason}", "ok"))
+    texts = [text for data in said if (text := _text_of(data)).strip()]  # some only call tools
+    lines = [TextLine(line, "ok") for text in texts for line in text.split("\n")]
+    ran = f"{key} {'ran' if woken.ran else 'did not run'}: {woken.reason}"
+    if woken.reason == "requires_action":
+        ran += "; limpet inbox shows what it waits for"
+    lines.append(TextLine(ran, "ok"))
     if woken.error is not None and not screen.as_json:
         _show_failure(output(stderr=True), key, woken.error)
     return CommandResult({**form, "error": failed, "said": said}, lines, failed is None)
