@@ -22,7 +22,7 @@ from limpet.errors import (
     InvalidInput,
     ToolDenied,
 )
-from limpet.model import Draft, canonical, settle
+from limpet.model import Draft, Event, canonical, settle
 from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.requests import TOOL_RESULT
 from limpet.model.facts.running.runs import error_text, readable
@@ -80,8 +80,8 @@ class ToolUseCall:
         turn.records.reach("effect", call.id, 1)
         turn.records.reach("request", call.id)
         done = turn.records.events.get(self._result_id)
-        if done is None and call.id not in turn.records.calls:  # of another turn, which ended it
-            done = next(iter(await turn.session.read_ids([self._result_id])), None)
+        if done is None and call.id not in turn.records.calls:
+            done = await self._result_elsewhere()
         if done is not None:
             return ToolResult(done.data["output"], done.data.get("is_error", False))
         budgets.check_overdrawn(turn.session.head.facts)
@@ -92,6 +92,18 @@ class ToolUseCall:
                 result = await self._answered(str(error), is_error=True)
             notes.error = "tool_error" if result.is_error else None
             return result
+
+    async def _result_elsewhere(self) -> Event | None:
+        """The result of a call of an earlier turn. Raises InvalidInput for an id that a harness
+        made up, if it has one too: that is the result of another call."""
+        use, result = f"{self._call.id}/use", self._result_id
+        found = {event.id: event for event in await self._turn.session.read_ids([use, result])}
+        if result in found and use not in found:
+            raise InvalidInput(
+                f"an earlier turn has used the id {self._call.id!r} for a call of a tool. Give "
+                "each ToolCall that you make an id of its own."
+            )
+        return found.get(result)
 
     async def _ran(self) -> ToolResult:
         call, tool = self._call, self._tool
@@ -108,6 +120,9 @@ class ToolUseCall:
             arguments_of(tool, input)  # nobody is asked about an input that cannot be used
         if self._permission == "deny":
             raise ToolDenied(tool.name)
+        # Nobody is asked about what cannot be used; an effect is checked when it is performed.
+        if self._permission == "always_ask" or self._pure or tool.pure:
+            await self._use.check(tool.name)
         if self._permission == "always_ask":
             allowed = await self._approved(input)
             if isinstance(allowed, str):

@@ -582,3 +582,42 @@ async def test_a_reply_without_a_choice_says_nothing(world: World, said: Any) ->
     (woken,) = await world.work(Agent(lambda _: said), retries=0)
     assert woken.reason == "end_turn"
     assert await world.said() == [""]
+
+
+async def test_an_id_that_a_harness_makes_up_is_used_once(world: World) -> None:
+    """In a later turn it is not taken for the call before, and nothing runs."""
+    bank = Bank()
+
+    async def harness(turn: limpet.Turn) -> None:
+        number = len(bank.done)
+        await turn.tool(ToolCall("call_0", "refund", {"order": number}), bank.refund)
+
+    await world.begin("go")
+    await world.work(harness)
+    await world.send("again")
+    (woken,) = await world.work(harness, retries=0)
+    assert isinstance(woken.error, limpet.InvalidInput)
+    assert len(bank.done) == 1
+
+
+@pytest.mark.parametrize("permission", ["always_allow", "always_ask"])
+@pytest.mark.parametrize("pure", [True, False])
+async def test_a_tool_is_authorized_whenever_it_is_used(
+    world: World, pure: bool, permission: Any
+) -> None:
+    """Whether it acts or only looks; and nobody is asked about what is not authorized."""
+    ran = []
+    registry = limpet.ToolRegistry([limpet.Tool("look")], authorize=lambda *_: not ran or "no more")
+    world.lp.policies.lifecycle(APP, tools=registry)
+    session = await world.begin("go")
+    await session.tools.bind(registry, "look")
+    look = limpet.tool(pure=pure, permission=permission, name="look")(lambda: ran.append(1))
+    agent = Agent(Script(use("look"), use("look"), "Done."), [look])
+    woken = await world.work(agent)
+    for request in session.blocked_on:
+        await session.confirm(request.id, allow=True)
+        woken += await world.work(agent)
+    assert woken[-1].reason == "end_turn"
+    assert ran == [1]
+    *_, last = events_of(await world.log(), "agent.tool_result")
+    assert "no more" in last["output"]
