@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput, ToolFailed
-from limpet.model import Draft, canonical
+from limpet.model import Draft, canonical, settle
 from limpet.model.facts.running.requests import TOOL_RESULT, Decision, RequestKind, asked
 from limpet.model.limits import REQUESTS_MAX
 from limpet.runtime.run import TurnRun
@@ -49,6 +49,7 @@ async def approve(
         check_deadline(deadline)
     elif otherwise is not None:
         raise InvalidInput("otherwise is what counts after a deadline: pass a deadline too.")
+    input = settle(input, f"the input of {name!r}")
     occurrence = turn.records.occurrence("approve", name)
     id = identity(turn.id, "approve", name, occurrence)
     more = {"deadline": deadline, "otherwise": otherwise == "allow"}
@@ -80,6 +81,7 @@ def check_deadline(deadline: timedelta) -> None:
 
 async def ask(turn: TurnRun, name: str, input: Any) -> Any:
     """Ask for something that only the outside knows. Raises ToolFailed if that is an error."""
+    input = settle(input, f"the input of {name!r}")
     occurrence = turn.records.occurrence("ask", name)
     id = identity(turn.id, "ask", name, occurrence)
     id, data = await request(turn, id, "question", name, input, occurrence=occurrence)

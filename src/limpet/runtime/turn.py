@@ -127,6 +127,8 @@ class Turn:
 
         The result is stored, so it is what JSON can hold. If fn raises, nothing is recorded.
         """
+        if not callable(fn):
+            raise InvalidInput(f"the step {name!r} takes a function, not {described(fn)}.")
         with self.run.working():
             name = self.run.named(name)
             occurrence, hashed = self.run.records.occurrence("step", name), args_hash(args, kwargs)
@@ -250,6 +252,8 @@ class Turn:
         `tool`. `tokens` bounds the context. `shape` is the form of its messages: that of the
         provider, else "openai". Raises BudgetReached before the call if nothing is left.
         """
+        if not callable(call):
+            raise InvalidInput(f"turn.model takes a function as its call, not {described(call)}.")
         with self.run.working("model"):
             offered = tools_of(tools)
             one = ModelCall(self.run, self.run.named(name), offered, self.permission)
@@ -327,6 +331,8 @@ class Turn:
         they count also beyond the budget, and the next call is refused then."""
         if (text is None) == (content is None):
             raise InvalidInput("say takes a text or a content.")
+        if not isinstance(text, (str, type(None))):
+            raise InvalidInput(f"say takes a text, not {described(text)}.")
         data = {"text": text, "content": content, "model": model, "usage": usage, "cost": cost}
         return await self.append("agent.message", {n: v for n, v in data.items() if v is not None})
 

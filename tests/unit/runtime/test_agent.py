@@ -368,6 +368,29 @@ async def test_one_number_of_tokens_counts_once(world: World, usage: Any) -> Non
     assert world.session.runs.budget.remaining.tokens == 30
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda turn: turn.step("x", 5),
+        lambda turn: turn.model("x", "gpt-5"),
+        lambda turn: turn.say(5),
+        lambda turn: turn.approve("x", {"order": object()}),
+        lambda turn: turn.ask("x", {"order": object()}),
+    ],
+)
+async def test_a_wrong_argument_is_refused_in_our_words(world: World, wrong: Any) -> None:
+    """Not with an error of Python from the inside; nothing is recorded."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await wrong(turn)
+
+    world.session = await world.lp.create("support", "ada", actor="user:ada")
+    await world.send("hi")
+    (woken,) = await world.work(harness, retries=0)
+    assert isinstance(woken.error, limpet.InvalidInput)
+    assert not [e for e in await world.log() if e.type.startswith("agent.")]
+
+
 def test_an_agent_takes_a_list_of_tools() -> None:
     """One tool without a list is refused in our words; the agent is shown by its tools."""
 
