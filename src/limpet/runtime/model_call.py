@@ -58,7 +58,12 @@ _TOTALS: Final = ("tokens", "total_tokens", "total_token_count")
 
 # What else a call has, and how long it may be.
 _CALL_TEXTS: Final = {"id": NAME_CHARS_MAX, "name": TOOL_NAME_CHARS_MAX, "signature": 2**20}
-_PERMISSIONS: Final = {"always_allow": "allow", "always_ask": "ask", "deny": "deny"}  # in events
+# Permissions of the API, and as events name them.
+EVENT_PERMISSIONS: Final[Mapping[Permission, str]] = {
+    "always_allow": "allow",
+    "always_ask": "ask",
+    "deny": "deny",
+}
 
 
 class ModelRequest(msgspec.Struct, frozen=True):
@@ -246,7 +251,7 @@ class ModelCall:
             data |= {"input": input, "message": self.id}
             if (tool := tools.get(safe_name(name))) is not None:
                 permission = strictest_of(tool.permission, self._permission(tool.name))
-                data |= {"name": tool.name, "permission": _PERMISSIONS[permission]}
+                data |= {"name": tool.name, "permission": EVENT_PERMISSIONS[permission]}
             if not name.strip() or unfit(name, NAME_CHARS_MAX):
                 data["name"], error = "unnamed", "The call names no tool."
             if given["id"]:
@@ -328,7 +333,7 @@ class _Whole:
         if piece.usage is not None:
             self.usage, self.cost = _used(piece.usage)
         if piece.stop and not self.is_full:
-            self.stop = _clean(str(piece.stop))[:NAME_CHARS_MAX]
+            self.stop = clean_text(str(piece.stop))[:NAME_CHARS_MAX]
         if piece.native is not None:
             self._add_native(piece.native)
 
@@ -361,7 +366,7 @@ class _Whole:
         empty: dict[str, Any] = {"id": None, "name": None, "arguments": [], "bytes": 0}
         call = self.calls.setdefault(number, empty)
         fragment = given.get("arguments") or ""
-        fragment = _clean(
+        fragment = clean_text(
             fragment if isinstance(fragment, str) else canonical(plain(fragment)).decode()
         )
         if call["bytes"] <= INPUT_BYTES_MAX:  # one that is too large is answered with an error
@@ -369,7 +374,7 @@ class _Whole:
         call["bytes"] += self._count(fragment)
         for name, most in _CALL_TEXTS.items():
             if isinstance(given.get(name), str) and given[name]:
-                call[name] = _clean(given[name])[:most]
+                call[name] = clean_text(given[name])[:most]
         shown = {"index": number, "id": call["id"], "name": call["name"]}
         return {**shown, "arguments": fragment[:PARTIAL_CHARS_MAX]}
 
@@ -539,7 +544,7 @@ def _input_of(text: str) -> tuple[Any, str | None]:
 
 def _cut_up(text: str | None) -> Iterator[str]:
     """A text in the pieces that followers see."""
-    whole = _clean(text or "")
+    whole = clean_text(text or "")
     for start in range(0, len(whole), PARTIAL_CHARS_MAX):
         yield whole[start : start + PARTIAL_CHARS_MAX]
 
@@ -553,7 +558,7 @@ async def _close(stream: Any) -> None:
                 await close()
 
 
-def _clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """A text that can be stored: models, and their clients, produce lone surrogates."""
     return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
 

@@ -25,7 +25,16 @@ from limpet.runtime import children, requests
 from limpet.runtime.budget import Reservation, ReservedBlock
 from limpet.runtime.children import Child
 from limpet.runtime.effects import Effect, EffectCall, OnUnknown, call
-from limpet.runtime.model_call import Call, ModelCall, Piece, Reply, ToolCall, ToolResult
+from limpet.runtime.model_call import (
+    EVENT_PERMISSIONS,
+    Call,
+    ModelCall,
+    Piece,
+    Reply,
+    ToolCall,
+    ToolResult,
+    clean_text,
+)
 from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import tool, tools_of
@@ -300,7 +309,7 @@ class Turn:
             said: list[Permission] = [permission or "always_allow"]
             if fn is not None:
                 # A function of the harness's own is not a way round what the tool asks for.
-                said += [] if chosen is None else [chosen.permission]
+                said.append(self._offered_permission(call) if chosen is None else chosen.permission)
                 chosen = fn if isinstance(fn, Tool) else tool(name=call.name)(fn)
             if chosen is not None:
                 said += [chosen.permission, self.permission(chosen.name)]
@@ -559,6 +568,12 @@ class Turn:
 
     # --- for the calls ---------------------------------------------------------------------------
 
+    def _offered_permission(self, call: ToolCall) -> Permission:
+        """What the tool asked for when the model was called, in a run whose model call is done."""
+        use = self.run.records.calls.get(call.id)
+        asked = "allow" if use is None else use.data.get("permission", "allow")
+        return next(api for api, event in EVENT_PERMISSIONS.items() if event == asked)
+
     def _has_asked(self, name: str) -> bool:
         return any([asked.data["name"] == name for asked in self.run.records.asked.values()])
 
@@ -631,7 +646,7 @@ class TextStream:
 
     def _text(self, piece: Any) -> str:
         if isinstance(piece, str):
-            return piece
+            return clean_text(piece)
         if isinstance(piece, Piece):
             usage = dict(piece.usage or {})
             cost = usage.pop("cost", None)
@@ -649,7 +664,7 @@ class TextStream:
         for name in ("usage", "cost", "model"):
             if piece.get(name) is not None:
                 self._more[name] = piece[name]
-        return str(piece.get("text") or "")
+        return clean_text(str(piece.get("text") or ""))
 
     def _publish(self, text: str, index: int) -> None:
         """To followers, in this process and in others; `attempt` says which run it is of."""

@@ -621,3 +621,37 @@ async def test_a_tool_is_authorized_whenever_it_is_used(
     assert ran == [1]
     *_, last = events_of(await world.log(), "agent.tool_result")
     assert "no more" in last["output"]
+
+
+async def test_a_run_without_the_model_call_keeps_to_the_permission_of_the_tool(
+    world: World,
+) -> None:
+    """As in a graph whose node with the model is done: the recorded call says what it asks for."""
+    bank, kept = Bank(), list[ToolCall]()
+    refund = limpet.tool(permission="always_ask")(bank.refund)
+
+    async def harness(turn: limpet.Turn) -> None:
+        if not kept:
+            reply = await turn.model("m", Script(use("refund", order=1)), tools=[refund])
+            kept.extend(reply.tool_calls)
+            raise ValueError("the worker dies here")
+        await turn.tool(kept[0], bank.refund)
+
+    await world.begin("go")
+    await world.work(harness)
+    world.later(60)
+    (woken,) = await world.work(harness)
+    assert woken.reason == "requires_action"
+    assert bank.done == []
+
+
+async def test_a_stream_of_texts_that_cannot_be_stored_is_cleaned(world: World) -> None:
+    """Clients cut texts in the middle of a character."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.stream("s", ["a\ud800", {"text": "b\x00"}])
+
+    await world.begin("go")
+    (woken,) = await world.work(harness, retries=0)
+    assert woken.reason == "end_turn"
+    assert await world.said() == ["a?b\ufffd"]
