@@ -163,7 +163,11 @@ class SQLiteStore:
             SQLITE.info("open waits: store=%s", database.path)
             conn = await in_thread(database.prepare)
         codec = Codec(seal, check)
-        codec.lock(sealed=conn.execute(SQL["meta"], (RING,)).get is not None)
+        try:
+            codec.lock(sealed=conn.execute(SQL["meta"], (RING,)).get is not None)
+        except apsw.Error as error:  # before anything else is read: the page of meta is broken
+            conn.close()
+            raise translate(error, database.where, "read") from error
         return cls(database, conn, codec, clock or Clock(), pace)
 
     @classmethod
