@@ -217,7 +217,7 @@ def migrate(
         typer.Option(
             "--state",
             metavar="MODULE:CLASS",
-            help="The State class to migrate to. Default: the newest version of the migrations.",
+            help="The State class to migrate to; else the newest.",
         ),
     ] = None,
     app_name: App = None,
@@ -228,9 +228,7 @@ def migrate(
     apply: Annotated[bool, typer.Option("--apply", help="Migrate the sessions.")] = False,
     limit: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=1, help="List at most N failing sessions of each kind; --json: all."
-        ),
+        typer.Option(metavar="N", min=1, help="List N failing ones a kind."),
     ] = 20,
     skip: Annotated[int, typer.Option(metavar="N", min=0, help="Skip the first N of them.")] = 0,
 ) -> CommandResult:

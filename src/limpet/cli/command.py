@@ -138,7 +138,7 @@ _KEYS_OPTION: Final = Annotated[
         metavar="WHERE",
         envvar="LIMPET_KEYS",
         show_envvar=False,
-        help="Master keys: env:NAME, file:///path, … Default: LIMPET_KEYS.",
+        help="Masters: env:NAME, file:///path. Or LIMPET_KEYS.",
     ),
 ]
 _KEYRING_OPTION: Final = Annotated[
@@ -148,7 +148,7 @@ _KEYRING_OPTION: Final = Annotated[
         metavar="URL",
         envvar="LIMPET_KEYRING",
         show_envvar=False,
-        help="The ring of wrapped keys. Default: beside the store.",
+        help="Ring of wrapped keys. Default: beside the store.",
     ),
 ]
 _ACTOR: Final = Annotated[
