@@ -10,7 +10,7 @@ A session is an append-only log of events; every change to anything is one atomi
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from limpet.exports import lazy_exports
 from limpet.session.limpet import Limpet as Limpet, bind_runtime
@@ -290,7 +290,7 @@ def open(
     keys: str | None = None,
     keyring: str | None = None,
 ) -> Limpet:
-    """Limpet on the store that `url` names, for use as `async with limpet.open(url) as lp`.
+    """Open the store that `url` names: `async with limpet.open(url) as lp`.
 
     memory:// · sqlite:///relative.db · sqlite:////absolute.db, with ?sync=full (default) or
     ?sync=normal · postgresql://user@host/database. `keys` encrypts stored bodies: env:NAME,
@@ -300,8 +300,15 @@ def open(
     archived sessions go: file:///directory or s3://bucket/prefix. With check="chain" loads compare
     events with the chain, as they do if there is a seal; "crc" compares their checksums alone.
     """
-    how: dict[str, Any] = {"connections": connections, "archive": archive, "check": check}
-    return Limpet(url, seal=seal, keys=keys, keyring=keyring, **how)
+    return Limpet(
+        url,
+        seal=seal,
+        connections=connections,
+        archive=archive,
+        check=check,
+        keys=keys,
+        keyring=keyring,
+    )
 
 
 def open_sync(
@@ -314,11 +321,18 @@ def open_sync(
     keys: str | None = None,
     keyring: str | None = None,
 ) -> SyncLimpet:
-    """The same without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
+    """Open it without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
     from limpet.session.sync.verbs import SyncLimpet
 
-    how: dict[str, Any] = {"connections": connections, "archive": archive, "check": check}
-    return SyncLimpet(url, seal=seal, keys=keys, keyring=keyring, **how)
+    return SyncLimpet(
+        url,
+        seal=seal,
+        connections=connections,
+        archive=archive,
+        check=check,
+        keys=keys,
+        keyring=keyring,
+    )
 
 
 def restore(

@@ -172,8 +172,13 @@ class Limpet:
         if self._keys is not None:
             from limpet.security.binding import open_sealed
 
-            how: dict[str, Any] = {"connections": self._connections, "check": self._check}
-            store, opened = await open_sealed(self.url, self._keys, self._keyring, **how)
+            store, opened = await open_sealed(
+                self.url,
+                self._keys,
+                self._keyring,
+                connections=self._connections,
+                check=self._check,
+            )
             provenance = Provenance(store, opened)
         elif store is None:
             store = await open_store(
