@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.security.keys import KeySeal
-from limpet.security.providers import open_masters
+from limpet.security.keys import KeySeal, open_masters
 from limpet.security.ring import FileRing, MemoryRing, Ring, ServerRing
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Seal

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from limpet.security.keys import KeySeal
+from limpet.security.keys import KeySeal, open_masters
 from limpet.security.masters import new_master
-from limpet.security.providers import open_masters
 from limpet.security.ring import MemoryRing, Ring
 from tests.support.seal import at_once
 

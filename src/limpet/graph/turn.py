@@ -33,14 +33,14 @@ from limpet.graph.engine.compiled import CompiledGraph, InvokeArguments, RunRepo
 from limpet.graph.engine.turn_checkpoints import INITIAL, NodeRun, TurnCheckpoints
 from limpet.graph.state import State
 from limpet.model import described
-from limpet.runtime.effects import OnUnknown, call as call_function
+from limpet.runtime.effects import call as call_function
 from limpet.runtime.model_call import Call, Reply, ToolCall, ToolResult
 from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.tool import tools_of
 from limpet.runtime.turn import Turn
 from limpet.runtime.turn_log import args_hash
 from limpet.session.conversing.shapes import Shape, safe_name
-from limpet.session.life.tools import Tool
+from limpet.session.life.tools import OnUnknown, Tool
 from limpet.session.runs.setup import Permission
 
 S = TypeVar("S", bound=State)

@@ -29,10 +29,10 @@ from limpet.errors import (
 )
 from limpet.model import Draft, Event, Key, Lease
 from limpet.model.facts.running import budgets, children, endings, runs
-from limpet.model.facts.running.runs import INTENDED, OUTCOMES, REQUEUED, error_text, readable
+from limpet.model.facts.running.runs import INTENDED, OUTCOMES, REQUEUED, readable, stored_error
 from limpet.model.limits import PAGE_MAX
 from limpet.runtime.children import ChildEnd, commit_last, open_child
-from limpet.runtime.effects import OnUnknown, keyed
+from limpet.runtime.effects import keyed
 from limpet.runtime.run import Driver, LeaseGuard
 from limpet.runtime.turn_log import (
     DIED,
@@ -44,6 +44,7 @@ from limpet.runtime.turn_log import (
     plain,
 )
 from limpet.session.life.lifecycle_policy import call_function
+from limpet.session.life.tools import OnUnknown
 from limpet.session.loggers import SESSION
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
@@ -205,7 +206,7 @@ class EndedWake:
     async def _close(self, error: Exception | None) -> None:
         log, session = self._log, self._session
         stop = "end_turn" if session.head.phase == "completed" else "terminated"
-        why = None if error is None else error_text(error)
+        why = None if error is None else stored_error(error)
         is_whole = error is None and self._driver.stopped is None
         result: runs.SpanResult = "success" if is_whole else "error"
         for left in reversed(range(_CLOSE_TRIES)):
@@ -291,7 +292,7 @@ class Compensations:
             else:
                 await self._record(undo, endings.not_compensated, "failed", why)
         except Exception as error:
-            why = error_text(error)
+            why = stored_error(error)
             SESSION.warning("compensation failed: session=%s of=%s", self._session.key, effect.name)
             await self._record(undo, endings.not_compensated, "failed", why)
         except asyncio.CancelledError:

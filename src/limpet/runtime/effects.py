@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from itertools import count
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
@@ -33,7 +33,7 @@ from limpet.model import EMPTY, Draft, Event, settle, unfit
 from limpet.model.events import to_time
 from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.budgets import Amount
-from limpet.model.facts.running.runs import error_text, span_completed, span_started
+from limpet.model.facts.running.runs import span_completed, span_started, stored_error
 from limpet.model.limits import NAME_CHARS_MAX
 from limpet.runtime.requests import SHOWN_BYTES_MAX, decision_in, queue_result, request, show_value
 from limpet.runtime.run import TurnRun
@@ -46,10 +46,9 @@ from limpet.runtime.turn_log import (
     plain,
     result_of,
 )
-from limpet.session.life.tools import HeldTool, ToolLocks, ToolUse
+from limpet.session.life.tools import HeldTool, OnUnknown, ToolLocks, ToolUse
 from limpet.session.writer import writer_of
 
-OnUnknown: TypeAlias = Literal["ask", "retry"]
 BACKOFF_SECONDS: Final = 0.5
 BACKOFF_SECONDS_MAX: Final = 30.0
 TRIES_PAGE: Final = 16  # of an effect with a key of the caller's, looked for at once
@@ -363,7 +362,7 @@ class EffectCall:
                 raise EffectUnknown(effect.name, effect.occurrence, why) from error
 
     async def _unknown(self, error: Exception, before: str = "") -> Any:
-        why = f"{before}{error_text(error)}"
+        why = f"{before}{stored_error(error)}"
         why = "it took too long" if why == type(error).__name__ else why
         await self._record(runs.effect_unknown, "unknown", why, failed=why)
         if self._effect.on_unknown == "ask":
@@ -374,7 +373,7 @@ class EffectCall:
         raise unknown from error
 
     async def _failed(self, error: Exception) -> EffectFailed:
-        why = error_text(error)
+        why = stored_error(error)
         await self._record(runs.effect_failed, "failed", why, failed=why)
         return self._turn.records.failure(self._effect.name, self._effect.occurrence, why)
 

@@ -183,7 +183,7 @@ class ModelCall:
                 notes.provider = provider if isinstance(provider, str) else None
                 notes.usage, notes.cost, notes.stop_reason = whole.usage, whole.cost, whole.stop
         except Exception as error:
-            text = runs.error_text(error)
+            text = runs.stored_error(error)
             end = runs.span_completed(
                 span, "model", self._name, "error", parent=turn.wake_id, error=text
             )

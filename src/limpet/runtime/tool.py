@@ -12,17 +12,16 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Final, Literal, overload
+from typing import Any, Final, overload
 
 import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.model import described
 from limpet.session.conversing.shapes import safe_name
-from limpet.session.life.tools import Tool
+from limpet.session.life.tools import OnUnknown, Tool
 from limpet.session.runs.setup import Permission
 
-OnUnknown = Literal["ask", "retry"]
 KEY: Final = "idempotency_key"  # filled in by the effect, so no model sees it
 _SECTION: Final = re.compile(r"^(Args|Arguments|Parameters|Params):\s*$")
 _NAMED: Final = re.compile(r"^\s*(?::param\s+)?\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s+(\S.*)$")
@@ -210,13 +209,13 @@ def _to_schema(kind: type[Any]) -> dict[str, Any]:
     """The schema of a pydantic model; other types that msgspec does not know have none."""
     if (schema := getattr(kind, "model_json_schema", None)) is not None:
         return dict(schema())
-    raise NotImplementedError
+    raise NotImplementedError  # msgspec's word for a type that a hook does not know
 
 
 def _from_json(kind: type[Any], value: Any) -> Any:
     if (validate := getattr(kind, "model_validate", None)) is not None:
         return validate(value)
-    raise NotImplementedError
+    raise NotImplementedError  # msgspec's word for a type that a hook does not know
 
 
 def _documented(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:

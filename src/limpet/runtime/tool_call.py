@@ -25,12 +25,11 @@ from limpet.errors import (
 from limpet.model import Draft, Event, canonical, settle
 from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.requests import TOOL_RESULT
-from limpet.model.facts.running.runs import error_text, readable
+from limpet.model.facts.running.runs import readable, stored_error
 from limpet.runtime import effects, requests
 from limpet.runtime.effects import (
     Effect,
     EffectCall,
-    OnUnknown,
     cancelled_itself,
     idempotency_key,
     retry_pause,
@@ -39,7 +38,7 @@ from limpet.runtime.model_call import ToolCall, ToolResult
 from limpet.runtime.run import TurnRun
 from limpet.runtime.tool import KEY, arguments_of, parameters_of
 from limpet.runtime.turn_log import args_hash, identity
-from limpet.session.life.tools import Tool, ToolUse
+from limpet.session.life.tools import OnUnknown, Tool, ToolUse
 from limpet.session.runs.setup import Permission
 
 OUTPUT_BYTES_MAX: Final = 2**20  # of a result; a larger one is cut, and says so
@@ -286,7 +285,7 @@ def _cut(output: Any) -> Any:
 
 
 def _said(error: Exception) -> str:
-    return "It took too long." if isinstance(error, TimeoutError) else error_text(error)
+    return "It took too long." if isinstance(error, TimeoutError) else stored_error(error)
 
 
 def _seconds(timeout: float | timedelta | None) -> float | None:

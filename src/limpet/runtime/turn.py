@@ -24,7 +24,7 @@ from limpet.model.limits import NAME_CHARS_MAX, REVISITS_PER_TURN_MAX
 from limpet.runtime import children, requests
 from limpet.runtime.budget import Reservation, ReservedBlock
 from limpet.runtime.children import Child
-from limpet.runtime.effects import Effect, EffectCall, OnUnknown, call
+from limpet.runtime.effects import Effect, EffectCall, call
 from limpet.runtime.model_call import (
     EVENT_PERMISSIONS,
     Call,
@@ -44,7 +44,7 @@ from limpet.session.conversing.context import Context, Count, Summarize, compile
 from limpet.session.conversing.conversation import TurnConversation
 from limpet.session.conversing.shapes import Shape, safe_name
 from limpet.session.conversing.timeline import TurnInputs
-from limpet.session.life.tools import Tool, ToolUse
+from limpet.session.life.tools import OnUnknown, Tool, ToolUse
 from limpet.session.runs.learnings import Learning, LearningKind, learn, learning_of
 from limpet.session.runs.setup import (
     Permission,

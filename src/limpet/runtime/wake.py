@@ -527,7 +527,7 @@ class Wake:
     def _failed(self, start: WakeStart, error: Exception) -> WakeEnd:
         """Tried again later, or held as a dead letter."""
         code = error.code if isinstance(error, LimpetError) else "turn.failed"
-        message = runs.error_text(error)
+        message = runs.stored_error(error)
         effects = [list(of) for of in start.records.raised(error)]
         lines = traceback_of(error)
         fails = start.fails + 1

@@ -36,9 +36,9 @@ from limpet.security.masters import (
     WrappedKey,
     WrongMaster,
     commitment_to,
+    local_masters,
     subkey,
 )
-from limpet.security.providers import open_masters
 from limpet.security.ring import Ring, RingRow, ring_of
 from limpet.store.coding.seal import OWNERS_MAX
 from limpet.store.protocol import KeyOwner, Place, Progress
@@ -436,3 +436,23 @@ def _version_of(place: Place) -> int:
     if place.kind == "segment":
         return int(place.id.partition("-")[2])
     return int(place.id) + 1 if place.kind == "base" else 1
+
+
+def open_masters(keys: str) -> Masters:
+    """The masters that `keys=` names. Raises KeysInvalid, ExtraMissing."""
+    if not isinstance(keys, str):
+        raise KeysInvalid("of this type", "pass a text such as env:NAME or file:///path")
+    scheme = keys.partition(":")[0]
+    if scheme == "vault":
+        from limpet.security.vault import VaultMasters
+
+        return VaultMasters(keys)
+    if scheme == "pkcs11":
+        from limpet.security.pkcs11 import HardwareMasters
+
+        return HardwareMasters(keys)
+    found = local_masters(keys)
+    if found is None:
+        known = "env:NAME, file:///path, vault://host/mount/key, pkcs11:token/key or memory:"
+        raise KeysInvalid(f"{scheme}:…", f"write {known}")
+    return found

@@ -40,6 +40,8 @@ from limpet.store.leases import Leases
 
 # (tool, session) → True, or the reason why this caller may not use it.
 Authorize: TypeAlias = Callable[..., "bool | str | Awaitable[bool | str]"]
+# What a crash in the middle of an effect leads to: ask a person, or try again under its key.
+OnUnknown: TypeAlias = Literal["ask", "retry"]
 COLLECTION: Final = "tools"
 TOOL_NAME_CHARS_MAX: Final = 128
 LOCK_SECONDS: Final = 30.0
@@ -65,7 +67,7 @@ class Tool(msgspec.Struct, frozen=True):
     substitutes: tuple[str, ...] = ()
     description: str = ""
     function: Callable[..., Any] | None = None
-    on_unknown: Literal["ask", "retry"] = "ask"
+    on_unknown: OnUnknown = "ask"
     pure: bool = False
     timeout: float | timedelta | None = None
     record_args: bool = True

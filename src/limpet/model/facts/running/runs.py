@@ -81,7 +81,7 @@ def readable(text: str) -> str:
     return text[:_MESSAGE_CHARS_MAX].encode("utf-8", "replace").decode()
 
 
-def error_text(error: BaseException) -> str:
+def stored_error(error: BaseException) -> str:
     """The type and the text of an error as they can be stored. Some errors raise in `__str__`."""
     name = type(error).__name__
     try:
