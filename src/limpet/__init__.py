@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         providers as providers,
     )
     from limpet.errors import (
+        AccessDenied as AccessDenied,
         BudgetReached as BudgetReached,
         EffectFailed as EffectFailed,
         EffectUnknown as EffectUnknown,
@@ -107,6 +108,7 @@ if TYPE_CHECKING:
     from limpet.runtime.tool import tool as tool
     from limpet.runtime.turn import Turn as Turn
     from limpet.runtime.worker import Worker as Worker
+    from limpet.security.access import Principal as Principal
     from limpet.security.keys import KeysStatus as KeysStatus
     from limpet.security.receipts import (
         Proof as Proof,
@@ -187,9 +189,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "limpet": "errors facts graph ops providers",
     "limpet.errors": (
-        "BudgetReached EffectFailed EffectUnknown Interrupted InvalidInput LimpetError "
-        "SessionConflict SessionEnded SessionError SessionExists SessionNotFound StoreError "
-        "ToolDenied"
+        "AccessDenied BudgetReached EffectFailed EffectUnknown Interrupted InvalidInput "
+        "LimpetError SessionConflict SessionEnded SessionError SessionExists SessionNotFound "
+        "StoreError ToolDenied"
     ),
     "limpet.model": "Draft Event Head Key Lease Trace",
     "limpet.model.diff.changes": "Change Kind",
@@ -224,6 +226,7 @@ _HOMES = {
     "limpet.runtime.tool": "tool",
     "limpet.runtime.turn": "Turn",
     "limpet.runtime.worker": "Worker",
+    "limpet.security.access": "Principal",
     "limpet.security.keys": "KeysStatus",
     "limpet.security.receipts": "Proof Receipt check_receipt",
     "limpet.session.app": "App",

@@ -8,6 +8,8 @@
     │   ├── InvalidOp · ScopeUnknown · OpPathUnknown · OpTypeMismatch · NotPending
     │   ├── KeysInvalid · ReceiptInvalid
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
+    ├── AccessError         the caller may not do this; nothing was changed
+    │   └── AccessDenied
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
@@ -345,6 +347,32 @@ class FieldAccessDenied(InvalidInput, code="state.access_denied", status=403):
 class InvalidDiff(InvalidInput, code="diff.invalid"):
     template = "these bytes are not a diff: {reason}. Pass the bytes from Diff.to_bytes unchanged."
     reason: str
+
+
+# --- access ---------------------------------------------------------------------------------------
+
+Denial: TypeAlias = Literal[
+    "access_denied",
+    "cross_task_access_denied",
+    "agent_write_denied",
+    "agent_read_denied",
+    "field_access_denied",
+    "policy_denied",
+]
+
+
+class AccessError(LimpetError, code="access.error", status=403, exit_code=3):
+    """The caller may not do this."""
+
+
+class AccessDenied(AccessError, code="access.denied"):
+    template = """{action} is not allowed on {resource} ({denial}). Ask as a principal that may do
+    it, or have its isolation or policy changed."""
+    denial: Denial
+    action: str
+    resource: str
+    _: KW_ONLY
+    policy: str | None = None
 
 
 # --- the session ----------------------------------------------------------------------------------

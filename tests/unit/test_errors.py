@@ -22,6 +22,7 @@ CLASSES = {
     if inspect.isclass(kind) and issubclass(kind, errors.LimpetError)
 }
 TOP = {
+    "AccessDenied",
     "BudgetReached",
     "EffectFailed",
     "EffectUnknown",
@@ -37,6 +38,7 @@ TOP = {
     "ToolDenied",
 }
 BRANCHES = {
+    "AccessError",
     "CheckpointError",
     "GraphError",
     "GraphInvalid",
@@ -55,6 +57,10 @@ BRANCHES = {
 RAISED = {"GraphInvalid", "InvalidInput", "SessionError", "TurnMisused"}  # branches that are, too
 # For each kind of argument a plausible one, so that every message can be built.
 ARGUMENTS: dict[str, Any] = {
+    "denial": "access_denied",
+    "action": "read",
+    "resource": "shop/ada/1",
+    "policy": None,
     "agent": "support",
     "text": "Ask first.",
     "unmet": ("it is a lesson",),

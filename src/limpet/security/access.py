@@ -1,0 +1,117 @@
+"""Access: who asks, for what, about what, and the answer.
+
+A guard asks its deciders in turn: roles, isolation, then the user's policies. The first that
+denies gives the answer; all of them together must allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
+
+import msgspec
+
+from limpet.errors import AccessDenied, Denial, InvalidInput
+from limpet.model import FrozenDict, Head, Key, described
+from limpet.model.keys import unfit
+from limpet.model.limits import KEY_PART_CHARS_MAX
+
+Role: TypeAlias = Literal["owner", "agent", "viewer", "auditor", "admin"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+
+Action: TypeAlias = Literal[
+    "read",  # bodies: state, events, documents, blobs, partials
+    "inspect",  # heads, lists and traces, without bodies
+    "create",
+    "write",  # append, change or delete fields; documents and blobs
+    "lifecycle",  # suspend, resume, complete, terminate, archive, delete
+    "claim",  # take a lease and run turns
+    "tool",
+    "share",
+    "move",  # move, copy, export and import
+    "erase",
+    "policy",  # policies, grants and access keys
+    "keys",
+    "audit",  # read the audit
+]
+ACTIONS: Final[tuple[Action, ...]] = get_args(Action)
+# Recorded in the audit whether they are allowed or not.
+SENSITIVE: Final[frozenset[Action]] = frozenset(
+    {"lifecycle", "share", "move", "erase", "policy", "keys"}
+)
+ResourceKind: TypeAlias = Literal["session", "field", "tool", "document", "app", "store"]
+
+
+class _Identified(msgspec.Struct, frozen=True):
+    id: str
+
+
+class Principal(_Identified, frozen=True, kw_only=True):
+    """Somebody who asks: `Principal("user:ada", role="owner", app="support", user="ada")`.
+
+    Without `app` it may enter every app, without `user` act for every user, as far as its role
+    goes. `task` is the task that it works on; `attributes` are for policies.
+    """
+
+    role: Role
+    app: str | None = None
+    user: str | None = None
+    task: str | None = None
+    attributes: Mapping[str, Any] = FrozenDict()
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise InvalidInput(f"a role is one of {', '.join(ROLES)}, not {described(self.role)}.")
+        for name in ("id", "app", "user", "task"):
+            value = getattr(self, name)
+            if value is None and name != "id":
+                continue
+            if reason := unfit(value, KEY_PART_CHARS_MAX):
+                raise InvalidInput(f"the {name} of a principal {reason}.")
+        if not isinstance(self.attributes, Mapping):
+            raise InvalidInput("the attributes of a principal are a mapping.")
+        msgspec.structs.force_setattr(self, "attributes", FrozenDict(self.attributes))
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """What a principal asks about. `head` is the session's, if it exists and was read."""
+
+    kind: ResourceKind
+    app: str
+    user: str | None = None
+    id: str | None = None
+    name: str | None = None  # of the field, the tool or the document
+    head: Head | None = None
+
+    @classmethod
+    def of(cls, key: Key, head: Head | None = None) -> Resource:
+        """Return the resource of a session."""
+        return cls("session", key.app, key.user, key.id, head=head)
+
+    def __str__(self) -> str:
+        where = "/".join(part for part in (self.app, self.user, self.id) if part is not None)
+        return where if self.name is None else f"{where}#{self.name}"
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Yes, or no with a code; `policy` is the id of the rule that decided."""
+
+    allowed: bool
+    denial: Denial | None = None
+    policy: str | None = None
+
+    def check(self, action: Action, resource: Resource) -> None:
+        """Raise AccessDenied unless it is a yes."""
+        if not self.allowed:
+            raise AccessDenied(
+                self.denial or "access_denied", action, str(resource), policy=self.policy
+            )
+
+
+ALLOWED: Final = Decision(True)
+
+
+class Decider(Protocol):
+    """One of the rules that a guard asks. It answers from memory: no I/O, nothing awaited."""
+
+    def decide(self, principal: Principal, action: Action, resource: Resource) -> Decision: ...
