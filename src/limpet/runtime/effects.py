@@ -37,6 +37,7 @@ from limpet.model.facts.running.runs import span_completed, span_started, stored
 from limpet.model.limits import NAME_CHARS_MAX
 from limpet.runtime.requests import SHOWN_BYTES_MAX, decision_in, queue_result, request, show_value
 from limpet.runtime.run import TurnRun
+from limpet.runtime.tool import KEY, parameters_of
 from limpet.runtime.turn_log import (
     EffectRecord,
     TurnRecords,
@@ -347,8 +348,8 @@ class EffectCall:
     async def _act(self) -> Any:
         effect = self._effect
         args = dict(effect.args)
-        if "idempotency_key" in _parameters(effect.fn):
-            args["idempotency_key"] = self._key
+        if KEY in parameters_of(effect.fn):
+            args[KEY] = self._key
         inside = self._turn.pauses.inside(f"the effect {effect.name!r}")
         traced = self._turn.traced("effect", effect.name, call=effect.call)
         with traced, keyed(self._key), inside:
@@ -438,13 +439,6 @@ def cancelled_itself() -> bool:
     client whose own task was cancelled, has raised it like any other error."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() == 0
-
-
-def _parameters(fn: Callable[..., Any]) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(fn).parameters)
-    except (TypeError, ValueError):  # of some built-in functions nobody knows
-        return ()
 
 
 def retry_pause(tried: int) -> float:

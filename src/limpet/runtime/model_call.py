@@ -36,7 +36,6 @@ from limpet.runtime.turn_log import identity, plain
 from limpet.session.conversing.shapes import Shape, safe_name
 from limpet.session.life.tools import TOOL_NAME_CHARS_MAX, Tool
 from limpet.session.runs.setup import Permission, strictest_of
-from limpet.session.writer import writer_of
 
 TEXT_BYTES_MAX: Final = 4 * 2**20  # of a reply, as JSON; the stream of a longer one is closed
 REPLY_BYTES_MAX: Final = 48 * 2**20  # of all its pieces: it is recorded in one commit
@@ -167,12 +166,12 @@ class ModelCall:
     ) -> Reply:
         """Ask the model, hand on each piece to followers, and record the whole."""
         turn, span = self._turn, identity(self.id, "span", self.attempt)
-        system, messages = await context()
         begun = runs.span_started(span, "model", self._name, parent=turn.wake_id)
         begun = msgspec.structs.replace(begun, id=self._started(self.attempt))
         turn.records.add((await turn.log.write(begun))[-1])
-        request = ModelRequest(system, messages, self._tools, shape, self.attempt)
         try:
+            system, messages = await context()
+            request = ModelRequest(system, messages, self._tools, shape, self.attempt)
             inside = turn.pauses.inside(f"the model call {self._name!r}")
             with turn.traced("model", self._name) as notes, inside:
                 said = call(request)
@@ -222,9 +221,7 @@ class ModelCall:
         return whole
 
     def _publish(self, data: Mapping[str, Any]) -> None:
-        turn = self._turn
-        draft = Draft(type="agent.message", data=data, id=self.id)
-        writer_of(turn.session).publish(turn.log.prepare(draft), self.attempt)
+        self._turn.log.publish("agent.message", data, id=self.id, attempt=self.attempt)
 
     def _message(self, whole: _Whole, model: Any, shape: Shape) -> Draft:
         data: dict[str, Any] = {"text": whole.text, "call": self._name}

@@ -12,6 +12,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import lru_cache
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import FunctionType
 from typing import Any, Final, overload
 
 import msgspec
@@ -149,6 +151,10 @@ def input_type(function: Callable[..., Any]) -> type[msgspec.Struct]:
 
 def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of a function's parameters; empty for a built-in that has no signature."""
+    if type(function) is FunctionType and not function.__dict__:  # no decorator has said otherwise
+        code = function.__code__
+        variable = bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
+        return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + variable]
     try:
         return tuple(inspect.signature(function).parameters)
     except (TypeError, ValueError):

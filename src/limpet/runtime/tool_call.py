@@ -67,6 +67,7 @@ class ToolUseCall:
         self._retries, self._record_args = retries, record_args
         self._permission, self._on_unknown, self._offered = permission, on_unknown, offered
         self._pure, self._timeout = pure, timeout
+        self._arguments: dict[str, Any] | None = None  # for the first try of the function
 
     async def run(self) -> ToolResult:
         """Its result: recorded, or found now. Never raises what the tool raised."""
@@ -115,8 +116,8 @@ class ToolUseCall:
         if not isinstance(call.input, Mapping):
             raise InvalidInput(f"the input of {tool.name!r} must be an object.")
         input = dict(call.input)
-        if tool.function is not None:
-            arguments_of(tool, input)  # nobody is asked about an input that cannot be used
+        if tool.function is not None:  # nobody is asked about an input that cannot be used
+            self._arguments = arguments_of(tool, input)
         if self._permission == "deny":
             raise ToolDenied(tool.name)
         # Nobody is asked about what cannot be used; an effect is checked when it is performed.
@@ -177,7 +178,7 @@ class ToolUseCall:
             try:
                 async with asyncio.timeout(_seconds(self._timeout or tool.timeout)):
                     with self._turn.pauses.inside(f"the tool {tool.name!r}"):
-                        output = await effects.call(_bound(tool), **input)
+                        output = await effects.call(self._bound(tool), **input)
                 self._turn.driver.check()
                 return output, None
             except Interrupted:
@@ -199,7 +200,7 @@ class ToolUseCall:
         cost = tool.cost or turn.session.tools.bound.get(tool.name, {}).get("cost")
         effect = Effect(
             tool.name,
-            _bound(tool),
+            self._bound(tool),
             input,
             self._on_unknown or tool.on_unknown,
             None,
@@ -222,6 +223,21 @@ class ToolUseCall:
             return await self._answered(note, is_error=True)
         return await self._answered(output, is_error=False)
 
+    def _bound(self, tool: Tool) -> Callable[..., Any]:
+        """The function as the effect calls it: with the plain input, which it turns into arguments,
+        new ones for each try."""
+
+        async def run(**input: Any) -> Any:
+            arguments, self._arguments = self._arguments, None
+            if arguments is None:
+                arguments = arguments_of(tool, input)
+            assert tool.function is not None
+            if KEY in parameters_of(tool.function):
+                arguments[KEY] = idempotency_key()
+            return _output_of(await effects.call(tool.function, **arguments))
+
+        return run
+
     async def _answered(
         self, output: Any, *, is_error: bool, before: tuple[Draft, ...] = ()
     ) -> ToolResult:
@@ -242,19 +258,6 @@ class ToolUseCall:
     @property
     def _result_id(self) -> str:
         return f"{self._call.id}/result"
-
-
-def _bound(tool: Tool) -> Callable[..., Any]:
-    """The function as the effect calls it: with the plain input, which it turns into arguments."""
-
-    async def run(**input: Any) -> Any:
-        arguments = arguments_of(tool, input)
-        assert tool.function is not None
-        if KEY in parameters_of(tool.function):
-            arguments[KEY] = idempotency_key()
-        return _output_of(await effects.call(tool.function, **arguments))
-
-    return run
 
 
 def _output_of(value: Any) -> Any:

@@ -274,7 +274,11 @@ class Turn:
             form: Shape = getattr(call, "shape", "openai") if shape is None else shape
 
             async def context() -> tuple[str, Sequence[Mapping[str, Any]]]:
-                shown = await self.context(tokens=tokens, shape=form, system=system or "")
+                # The opening of the call is recorded: what the session knows reaches up to it.
+                messages = await self._conversation.messages(tail=self.session.events)
+                shown = await compile_context(
+                    self.session.key, messages, tokens=tokens, shape=form, system=system or ""
+                )
                 return shown.system, shown.messages
 
             async with self._reserved(one.id, max_cost, max_tokens) as reservation:

@@ -38,6 +38,7 @@ from limpet.model import (
     Lease,
     Prepared,
     canonical,
+    freeze,
     settle,
     unfit,
 )
@@ -142,11 +143,30 @@ class TurnLog:
         except SessionSuspended as error:
             if error.key != self.session.key:
                 raise
-        facts = self._named([draft for draft in drafts if isinstance(draft, Fact)])
-        events = await self._send(tuple([self.prepare(fact) for fact in facts]), ())
+        facts = [self.prepare(draft) for draft in drafts if isinstance(draft, Fact)]
+        events = await self._send(tuple(facts), ())
         if self.on_suspended is not None:
             self.on_suspended()
         return events
+
+    def publish(self, type: str, data: Mapping[str, Any], *, id: str, attempt: int) -> None:
+        """Hand a partial event of the agent's to followers. Its data has texts that can be stored,
+        and numbers: it is not looked at again."""
+        writer = writer_of(self.session)
+        writer.publish_event(
+            Event(
+                seq=0,
+                id=id,
+                type=type,
+                actor=self._agent,
+                at_us=writer.journal.now_us(),
+                data=freeze(data),
+                invocation_id=self.turn_id,
+                wake_id=self.wake_id,
+                partial=True,
+                attempt=attempt,
+            )
+        )
 
     def forget_queued(self) -> None:
         """Record nothing that waits to be recorded: the next run of the turn does it again."""
@@ -208,8 +228,6 @@ class TurnLog:
     async def _begin_with(
         self, drafts: tuple[Draft, ...], beside: tuple[Commit, ...]
     ) -> tuple[Event, ...]:
-        # They keep their ids: if the answer is lost for good, the next write finds them recorded.
-        self._first = self._named(self._first)
         events = await self._commit(self._first, drafts, beside)
         self._first = []
         return events
@@ -218,18 +236,19 @@ class TurnLog:
         self, first: list[Draft], drafts: tuple[Draft, ...], beside: tuple[Commit, ...]
     ) -> tuple[Event, ...]:
         queued = dict(self._queued)
-        named = self._named([*first, *queued.values(), *drafts])
-        events = await self._send(tuple([self.prepare(draft) for draft in named]), beside)
+        prepared = tuple([self.prepare(each) for each in (*first, *queued.values(), *drafts)])
+        try:
+            events = await self._send(prepared, beside)
+        except BaseException:
+            if first:  # with their ids: if only the answer was lost, the next write finds them
+                named = zip(first, prepared, strict=False)
+                self._first = [structs.replace(draft, id=made.id) for draft, made in named]
+            raise
         for id in queued:
             self._queued.pop(id, None)
         if self.on_commit is not None:
             self.on_commit()
         return events
-
-    def _named(self, drafts: list[Draft]) -> list[Draft]:
-        """The drafts with ids, so that a lost answer can be asked for again."""
-        new_id = writer_of(self.session).journal.new_id
-        return [d if d.id is not None else structs.replace(d, id=new_id()) for d in drafts]
 
     async def _send(
         self, prepared: tuple[Prepared, ...], beside: tuple[Commit, ...]
@@ -239,9 +258,12 @@ class TurnLog:
                 if beside:
                     return await self._commit_all(prepared, beside)
                 return await writer_of(self.session).commit(prepared)
-            except StoreError as error:  # its ids are given: what was recorded is found again
+            except StoreError as error:
                 if not error.retryable or not left:
                     raise
+            # Its answer may be lost: what was recorded is found again by its id. Nobody needs to
+            # look for an id that was made for the first try.
+            prepared = tuple([structs.replace(each, caller_chose_id=True) for each in prepared])
             await asyncio.sleep(_PAUSE_SECONDS)
         raise AssertionError("the last try returns or raises")
 

@@ -342,14 +342,12 @@ class Writer:
         """Hand a partial event to those who follow; it is not recorded."""
         if draft.ops or draft.temp_ops:
             raise InvalidEvent("a partial event is not recorded, so it cannot change state")
-        journal, known = self.journal, self.known
-        journal.check_open()
         event = Event(
             seq=0,
             id=draft.id,
             type=draft.type,
             actor=draft.actor,
-            at_us=journal.now_us(),
+            at_us=self.journal.now_us(),
             data=draft.data,
             cause=draft.cause,
             invocation_id=draft.invocation_id,
@@ -358,9 +356,15 @@ class Writer:
             partial=True,
             attempt=attempt,
         )
-        uid = None if known.maybe_head is None else known.maybe_head.uid
-        journal.hub.publish(known.key, event, known.version, uid)
+        self.publish_event(event)
         return event
+
+    def publish_event(self, partial: Event) -> None:
+        """Hand on a partial event that was made of plain values, as `publish` does."""
+        journal, known = self.journal, self.known
+        journal.check_open()
+        uid = None if known.maybe_head is None else known.maybe_head.uid
+        journal.hub.publish(known.key, partial, known.version, uid)
 
     async def persist(
         self, attempt: Callable[[], Awaitable[Event | None]], *, whole: bool = True

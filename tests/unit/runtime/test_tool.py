@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import functools
+import inspect
 import math
 from datetime import date, timedelta
 from typing import Any
@@ -12,7 +14,7 @@ import pydantic
 import pytest
 
 from limpet import InvalidInput
-from limpet.runtime.tool import arguments_of, tool
+from limpet.runtime.tool import arguments_of, parameters_of, tool
 
 
 class Colour(enum.Enum):
@@ -146,3 +148,22 @@ def test_a_parameter_without_a_schema_is_refused_in_one_line() -> None:
     look.__annotations__["at"] = Opaque
     with pytest.raises(InvalidInput, match=r"^the parameters of look .* pydantic models\.$"):
         tool(look)
+
+
+def plain(a: int, /, b: int, *rest: int, c: int = 1, **more: int) -> None:
+    """All kinds of parameters."""
+
+
+@functools.wraps(plain)
+def wrapped(*args: Any, **kwargs: Any) -> None:
+    """Has the parameters of what it wraps."""
+
+
+@pytest.mark.parametrize(
+    "function",
+    [plain, wrapped, functools.partial(plain, 1), lambda idempotency_key: None, "x".join],
+    ids=str,
+)
+def test_the_parameters_are_those_of_the_signature(function: Any) -> None:
+    """However they are found: in the code of a function that nobody has decorated, or asked for."""
+    assert set(parameters_of(function)) == set(inspect.signature(function).parameters)

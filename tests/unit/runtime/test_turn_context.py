@@ -274,6 +274,49 @@ async def test_the_log_is_read_once_in_a_run(world: World) -> None:
     assert len(lengths) == 50
 
 
+async def test_a_conversation_that_the_run_knows_is_not_read(world: World) -> None:
+    """What was loaded with the claim, and recorded since, is the log: nothing is asked for."""
+    await world.begin("hi")
+    asked: list[Any] = []
+    reads = world.store.read
+
+    async def read(*args: Any, **how: Any) -> tuple[Event, ...]:
+        asked.append(how)
+        return await reads(*args, **how)
+
+    world.store.read = read  # type: ignore[method-assign]
+    seen: list[str] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        for _ in range(3):
+            await turn.model("again", lambda request: seen.append(words(request)) or "so")
+
+    await world.work(harness)
+    assert (seen, asked) == (["hi", "hi so", "hi so so"], [])
+
+
+async def test_a_model_sees_what_others_recorded_until_it_is_called(world: World) -> None:
+    """Before the first call of the run and before a later one, though the run did not look."""
+    s, seen = await world.begin("hi"), list[str]()
+
+    def model(request: ModelRequest) -> str:
+        seen.append(words(request))
+        return "so"
+
+    async def harness(turn: limpet.Turn) -> None:
+        for note in ("one", "two"):
+            await s.append("agent.message", {"text": note}, actor="agent:other")
+            await turn.model("next", model)
+
+    await world.work(harness)
+    assert seen == ["hi one", "hi one so two"]
+
+
+def words(request: ModelRequest) -> str:
+    """All that a model reads, as one text."""
+    return " ".join([word for message in request.messages for word in message["content"].split()])
+
+
 def counted(world: World) -> list[Event]:
     """The events that the store is asked for from now on, apart from the pending ones."""
     events: list[Event] = []

@@ -47,3 +47,30 @@ async def test_a_beginning_whose_answers_are_lost_is_recorded_once(
     (woken,) = await world.work(harness)
     types = Counter(await world.types())
     assert (woken.reason, types["agent.note"], types["span.started"]) == ("end_turn", 2, 1)
+
+
+async def test_an_id_that_was_made_for_a_commit_is_not_looked_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only when it is sent again can it have been recorded; then it is found."""
+    commit, sent = world.store.commit, list[list[tuple[str, bool]]]()
+    losing = [True]
+
+    async def lost(commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        sent.append([(d.type, d.caller_chose_id) for each in commits for d in each.drafts])
+        committed = await commit(commits)
+        if losing.pop() if losing else False:
+            raise StoreBusy("the answer is lost")
+        return committed
+
+    async def harness(turn: Any) -> None:
+        await turn.step("look", lambda: 1)
+
+    await world.begin("hi")
+    monkeypatch.setattr(turn_log, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(world.store, "commit", lost)
+    await world.work(harness)
+    first, again, *_ = sent
+    assert [chosen for type, chosen in first if type.startswith("span.")] == [False]
+    assert again == [(type, True) for type, _ in first]
+    assert Counter(await world.types())["span.started"] == 1

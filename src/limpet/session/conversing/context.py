@@ -45,10 +45,10 @@ async def compile_context(
     *,
     tokens: int | None,
     shape: Shape,
-    count: Count | None,
+    count: Count | None = None,
     system: str,
-    pinned: Iterable[int],
-    summarize: Summarize | None,
+    pinned: Iterable[int] = (),
+    summarize: Summarize | None = None,
 ) -> Context:
     """The messages that fit, in the form of the API. Raises InvalidInput,
     InsufficientTokenBudget."""

@@ -11,12 +11,14 @@ so. What has no text, or cannot be read, is left out. How messages look in the f
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from limpet.model import EMPTY, Event
 from limpet.model.facts.running.requests import ANSWERS
 from limpet.model.limits import PAGE_MAX
 from limpet.session.conversing.message import Entry, Message, Part, Role
+from limpet.store.pages import wanted
 
 if TYPE_CHECKING:
     from limpet.session.conversing.timeline import TurnInputs
@@ -88,6 +90,14 @@ async def read_spoken(read: ReadEvents, after: int) -> list[Event]:
     return events
 
 
+@lru_cache(maxsize=1024)
+def is_spoken(type: str) -> bool:
+    """True for the types that `read_spoken` reads."""
+    from limpet.session.conversing.entries import TYPES
+
+    return wanted(type, TYPES)
+
+
 class TurnConversation:
     """The conversation as the model calls of one turn see it.
 
@@ -101,9 +111,16 @@ class TurnConversation:
         self._events: list[Event] = []
         self._before: dict[str | None, list[Message]] = {}  # by correlation id
 
-    async def messages(self, correlation_id: str | None = None) -> list[Message]:
-        """Return the messages as they stand now."""
-        new = await read_spoken(self._read, self._events[-1].seq if self._events else 0)
+    async def messages(
+        self, correlation_id: str | None = None, tail: Sequence[Event] = ()
+    ) -> list[Message]:
+        """Return the messages as they stand now. `tail` are the newest events, without a gap, if
+        they are known: the log is read only where it does not reach back far enough."""
+        after = self._events[-1].seq if self._events else 0
+        if tail and tail[0].seq <= after + 1:
+            new = [event for event in tail if event.seq > after and is_spoken(event.type)]
+        else:
+            new = await read_spoken(self._read, after)
         last = self._events[-1].seq if self._events else 0  # another call may have read meanwhile
         self._events += [event for event in new if event.seq > last]
         events = _recorded_with(self._events, correlation_id)
