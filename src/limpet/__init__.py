@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from limpet.model.due import deadline_at as deadline_at, runnable_at as runnable_at
     from limpet.model.envelope import envelope as envelope
     from limpet.model.envelope.record import Envelope as Envelope
+    from limpet.model.facts.isolation import FieldAccess as FieldAccess, Isolation as Isolation
     from limpet.model.facts.outcomes import Evaluation as Evaluation, Outcome as Outcome
     from limpet.model.facts.running.budgets import (
         Budget as Budget,
@@ -201,6 +202,7 @@ _HOMES = {
     "limpet.model.due": "deadline_at runnable_at",
     "limpet.model.envelope": "envelope",
     "limpet.model.envelope.record": "Envelope",
+    "limpet.model.facts.isolation": "FieldAccess Isolation",
     "limpet.model.facts.outcomes": "Evaluation Outcome",
     "limpet.model.facts.running.budgets": "Budget BudgetView Share Usage",
     "limpet.model.facts.running.requests": "Request",

@@ -87,6 +87,8 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "status app": lambda lp, s, v: lp.status(app=v),
             "each app": lambda lp, s, v: anext(lp.each(app=v)),
             "list user": lambda lp, s, v: lp.list(app="a", user=v),
+            "list task": lambda lp, s, v: lp.list(app="a", task=v),
+            "each task": lambda lp, s, v: anext(lp.each(app="a", task=v)),
             "erase_user app": lambda lp, s, v: lp.erase_user(v, "u"),
             "erase_user user": lambda lp, s, v: lp.erase_user("a", v),
             "documents collection": lambda lp, s, v: lp.documents(v),
@@ -330,6 +332,14 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     *rows(
         CLASS,
         {
+            "create isolation": lambda lp, s, v: lp.create("a", "u", isolation=v),
+            "get_or_create isolation": lambda lp, s, v: lp.get_or_create(
+                "a", "u", "i", isolation=v
+            ),
+            "app create isolation": lambda lp, s, v: lp.app("a").create("u", isolation=v),
+            "commit create isolation": lambda lp, s, v: one(
+                lp, s, lambda c: c.create("a", "u", isolation=v)
+            ),
             "get state_type": lambda lp, s, v: lp.get(K, state_type=v),
             "session state_type": lambda lp, s, v: lp.session(K, state_type=v),
             "migrate registry": lambda lp, s, v: lp.maintenance.migrate(v),

@@ -24,7 +24,9 @@ from limpet.model.values import EMPTY
 # Why a sweep has something to do. `input`: it came to a session that was suspended for idleness.
 Deadline: TypeAlias = Literal["deadline", "absolute", "idle", "grace", "input", "archive", "expiry"]
 # Members of the facts that never say when: many sessions have no others, and logs of checkpoints.
-_TIMELESS: Final = frozenset(("checkpoint", "labels", "schema_version"))
+_TIMELESS: Final = frozenset(
+    ("checkpoint", "field_policies", "isolation", "labels", "schema_version")
+)
 _STEPS: Final = 16  # an idle time is rounded up by at most one part in so many
 
 

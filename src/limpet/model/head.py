@@ -21,6 +21,7 @@ from limpet.model.facts import (
     checkpoints,
     creation,
     inputs,
+    isolation,
     labels,
     outcomes,
     phases,
@@ -187,6 +188,11 @@ class Head(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     def timeouts(self) -> timeouts.Timeouts | None:
         """When it is suspended, terminated and deleted by itself; None: never."""
         return timeouts.timeouts_in(self.facts)
+
+    @property
+    def isolation(self) -> isolation.Isolation:
+        """From whom it is kept apart; per user, unless its creation said otherwise."""
+        return isolation.isolation_in(self.facts)
 
     @property
     def created_at(self) -> datetime:

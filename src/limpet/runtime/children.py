@@ -35,6 +35,7 @@ from limpet.model import (
     processed_by,
 )
 from limpet.model.facts.inputs import pending
+from limpet.model.facts.isolation import child_isolation
 from limpet.model.facts.phases import COMPLETED
 from limpet.model.facts.running import budgets, children
 from limpet.model.facts.running.budgets import Budget, Share
@@ -153,6 +154,7 @@ def _creation(
         migrations=None,
         untyped=False,
         reuse_deleted=False,
+        isolation=child_isolation(parent.head.facts, key.id),
     )
     return new.commit(tuple([writer.journal.prepare(draft, actor) for draft in first]))
 

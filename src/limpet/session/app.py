@@ -20,6 +20,7 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import Head, Lease, described, unfit
+from limpet.model.facts.isolation import Isolation
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.timeouts import Timeouts
@@ -92,6 +93,7 @@ class App(Generic[S]):
         agent: str | None = None,
         environment: str | None = None,
         budget: Budget | float | None = None,
+        isolation: Isolation | None = None,
     ) -> Session[S]:
         """A new session. Without a state it begins with the defaults of the class, or empty.
 
@@ -112,6 +114,7 @@ class App(Generic[S]):
             agent=agent,
             environment=environment,
             budget=budget,
+            isolation=isolation,
         )
         return made
 
@@ -170,6 +173,7 @@ class App(Generic[S]):
         labels: Mapping[str, str] = _NONE,
         tail: int = 20,
         actor: str | None = None,
+        isolation: Isolation | None = None,
     ) -> Session[S]:
         """The session of this key, created as `create` does if it is not there yet."""
         if state is not None:
@@ -178,7 +182,9 @@ class App(Generic[S]):
         if found is not None:
             return found
         try:
-            return await self.create(user, id, state=state, labels=labels, actor=actor)
+            return await self.create(
+                user, id, state=state, labels=labels, actor=actor, isolation=isolation
+            )
         except SessionExists:  # another was faster, which is as good
             return await self.get(user, id, tail=tail, actor=actor)
 
@@ -203,6 +209,7 @@ class App(Generic[S]):
         *,
         user: str | None = None,
         labels: Mapping[str, str] | None = None,
+        task: str | None = None,
         order: Order = "created",
         reverse: bool = True,
         prefix: str = "",
@@ -220,6 +227,7 @@ class App(Generic[S]):
             app=self.name,
             user=user,
             labels=labels,
+            task=task,
             order=order,
             reverse=reverse,
             prefix=prefix,

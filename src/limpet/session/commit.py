@@ -33,6 +33,7 @@ from limpet.model import (
     scope_of,
     traced,
 )
+from limpet.model.facts.isolation import Isolation
 from limpet.model.facts.phases import Phase, roused_us
 from limpet.model.facts.schema import drafted
 from limpet.model.facts.timeouts import Timeouts
@@ -101,6 +102,7 @@ class CommitBuilder:
         reuse_deleted: bool = False,
         phase: Phase = "active",
         timeouts: Timeouts | None = None,
+        isolation: Isolation | None = None,
     ) -> Session[Any]:
         """A new session within this commit. Takes what Limpet.create takes.
 
@@ -120,13 +122,20 @@ class CommitBuilder:
             reuse_deleted=reuse_deleted,
             phase=phase,
             timeouts=timeouts,
+            isolation=isolation,
         )
         key = new.session.key
         if key in self._created:
             raise SessionExists(key)
         self._put(new.session, new.draft)
         self._created[key] = new
-        facts = FrozenDict({"schema_version": new.begins.schema_version})
+        begins = new.begins
+        facts = FrozenDict(
+            {
+                "schema_version": begins.schema_version,
+                "field_policies": begins.field_policies,
+            }
+        )
         head = structs.replace(blank(key, new.draft.id, 0), facts=facts)
         self._known[key] = _Planned(head, op.apply(EMPTY, own_ops(new.draft)), EMPTY)
         return new.session

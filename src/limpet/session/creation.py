@@ -15,6 +15,7 @@ import msgspec
 from limpet.errors import InvalidInput
 from limpet.model import EMPTY, Commit, Prepared, scope_of
 from limpet.model.facts.creation import created
+from limpet.model.facts.isolation import Isolation
 from limpet.model.facts.phases import ACTIVE, Phase
 from limpet.model.facts.running.budgets import Budget, budget_of, granted
 from limpet.model.facts.timeouts import Timeouts
@@ -40,6 +41,7 @@ class Beginning(msgspec.Struct, frozen=True):
     fields: Mapping[str, Any]
     schema_version: str | None = None
     typed: Any = None  # a Typed, which is not imported before it is needed
+    field_policies: Mapping[str, Any] = EMPTY
 
 
 class Creation(msgspec.Struct, frozen=True):
@@ -70,6 +72,7 @@ def creation(
     phase: Phase = ACTIVE,
     timeouts: Timeouts | None = None,
     setup: Mapping[str, Any] = EMPTY,
+    isolation: Isolation | None = None,
 ) -> Creation:
     """Everything that is checked before a session is created. Raises InvalidInput."""
     journal = services.journal
@@ -85,6 +88,8 @@ def creation(
         phase=phase,
         limits=services.lifecycles.of(key.app).timeouts if timeouts is None else timeouts,
         setup=setup,
+        isolation=isolation,
+        field_policies=begins.field_policies,
     )
     prepared = journal.prepare(draft, f"user:{key.user}" if actor is None else actor)
     if begins.typed is not None:
@@ -102,7 +107,7 @@ def beginning(state: Begin, migrations: MigrationRegistry | None) -> Beginning:
         fields, version = encoded(state)
         typed: Typed[Any] = Typed(type(state), migrations)
         typed.trust()
-        return Beginning(fields, version, typed)
+        return Beginning(fields, version, typed, typed.field_policies)
     if migrations is not None:
         raise InvalidInput(
             "migrations need typed state. Create the session without them, then load it with "

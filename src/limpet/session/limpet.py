@@ -28,6 +28,7 @@ from limpet.errors import (
     StoreFailed,
 )
 from limpet.model import FrozenDict, Head, Key, Lease, described, to_time
+from limpet.model.facts.isolation import TASK, Isolation
 from limpet.model.facts.phases import ARCHIVED, Phase, archive_place, is_stub, rule
 from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.timeouts import Timeouts
@@ -292,6 +293,7 @@ class Limpet:
         agent: str | None = None,
         environment: str | None = None,
         budget: Budget | float | None = None,
+        isolation: Isolation | None = None,
     ) -> Session[S]: ...
 
     @overload
@@ -311,6 +313,7 @@ class Limpet:
         agent: str | None = None,
         environment: str | None = None,
         budget: Budget | float | None = None,
+        isolation: Isolation | None = None,
     ) -> Session[Mapping[str, Any]]: ...
 
     async def create(
@@ -330,6 +333,7 @@ class Limpet:
         agent: str | None = None,
         environment: str | None = None,
         budget: Budget | float | None = None,
+        isolation: Isolation | None = None,
     ) -> Session[Any]:
         """Create a session. Its first event holds the given state. Raises SessionExists.
 
@@ -341,7 +345,8 @@ class Limpet:
         does. With phase="init" it accepts everything and runs nothing until s.activate().
         `timeouts` are its own, else those of the app's policy (lp.policies.lifecycle). `agent`
         ("support", "support@3") and `environment` name documents; the session keeps their
-        versions. `budget` is what it may use.
+        versions. `budget` is what it may use. `isolation` says from whom it is kept apart, for
+        good; without one, from everybody but its user.
         """
         services = self._services
         setup = await set_up(services.journal, agent, environment, budget)
@@ -359,6 +364,7 @@ class Limpet:
             phase=phase,
             timeouts=timeouts,
             setup=setup,
+            isolation=isolation,
         )
         session = new.session
         try:
@@ -527,6 +533,7 @@ class Limpet:
         actor: str | None = None,
         tail: int = 20,
         migrations: MigrationRegistry | None = None,
+        isolation: Isolation | None = None,
     ) -> Session[S]: ...
 
     @overload
@@ -541,6 +548,7 @@ class Limpet:
         actor: str | None = None,
         tail: int = 20,
         untyped: bool = False,
+        isolation: Isolation | None = None,
     ) -> Session[Mapping[str, Any]]: ...
 
     async def get_or_create(
@@ -555,10 +563,12 @@ class Limpet:
         tail: int = 20,
         migrations: MigrationRegistry | None = None,
         untyped: bool = False,
+        isolation: Isolation | None = None,
     ) -> Session[Any]:
         """Return the session of this key; create it with the given state if it is missing.
 
-        With an object of a State class as state, it is typed in either case.
+        With an object of a State class as state, it is typed in either case. One that is there
+        keeps its own isolation.
         """
         lp: Any = self  # the overloads take a class, or none
         get = partial(
@@ -584,6 +594,7 @@ class Limpet:
                 actor=actor,
                 migrations=migrations,
                 untyped=untyped,
+                isolation=isolation,
             )
         except SessionExists:  # another was faster, which is as good
             session = await get()
@@ -712,6 +723,7 @@ class Limpet:
         app: str | None = None,
         user: str | None = None,
         labels: Mapping[str, str] | None = None,
+        task: str | None = None,
         order: Order = "created",
         reverse: bool = True,
         prefix: str = "",
@@ -726,7 +738,8 @@ class Limpet:
     ) -> Page[Head]:
         """Return a page of heads, newest first; `page.cursor` leads to the next.
 
-        By app, by app and user, or by labels ({"plan": "gold"}); in order of creation, of last
+        By app, by app and user, by labels ({"plan": "gold"}), or by the `task` of their isolation
+        (the label of an app, and of a user of it); in order of creation, of last
         update (for an app or a user), or of their keys (order="key": of an app, or of a user with
         the `prefix` of their ids; descending unless reverse=False). Between times, and of one
         schema version, in any of these orders. A page may be short, even empty, before the last: go
@@ -744,7 +757,7 @@ class Limpet:
         query = Query(
             app=check_sessions(app),
             user=user,
-            labels=cursors.labels(labels),
+            labels=_with_task(cursors.labels(labels), task),
             order=order,
             reverse=reverse,
             prefix=prefix,
@@ -763,6 +776,7 @@ class Limpet:
         app: str | None = None,
         user: str | None = None,
         labels: Mapping[str, str] | None = None,
+        task: str | None = None,
         order: Order = "created",
         reverse: bool = True,
         prefix: str = "",
@@ -782,6 +796,7 @@ class Limpet:
                 app=app,
                 user=user,
                 labels=labels,
+                task=task,
                 order=order,
                 reverse=reverse,
                 prefix=prefix,
@@ -1213,6 +1228,13 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
     opened = again(apart)
     await writer_of(opened).load(tail=tail)
     return opened
+
+
+def _with_task(labels: FrozenDict, task: str | None) -> FrozenDict:
+    """The labels of a query for the sessions of a task too."""
+    if task is None:
+        return labels
+    return FrozenDict({TASK: task, **labels})
 
 
 def _open_archive(archive: str | Archive | None) -> Archive | None:

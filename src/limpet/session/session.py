@@ -22,6 +22,7 @@ from limpet.errors import (
 )
 from limpet.model import Draft, Event, Fact, Head, Key, Lease, Trace, ops as op, traced, unfit
 from limpet.model.facts.inputs import processed
+from limpet.model.facts.isolation import Isolation
 from limpet.model.facts.labels import labeled
 from limpet.model.facts.phases import RESUMED, TERMINAL, Phase, PhaseEvent
 from limpet.model.facts.running.requests import (
@@ -155,6 +156,11 @@ class Session(Generic[S]):
     @property
     def labels(self) -> Mapping[str, str]:
         return self._writer.known.head.labels
+
+    @property
+    def isolation(self) -> Isolation:
+        """From whom it is kept apart, and which of its fields each agent has."""
+        return self._writer.known.head.isolation
 
     @property
     def state(self) -> S:

@@ -49,7 +49,7 @@ MORE: dict[type[Any], str] = {
     SessionHistory: "damaged checkpoint_seq last_checkpoint_at",
     SessionLifecycle: "suspended_often",
     SessionRuns: "failure",
-    Session: "receipt prove",
+    Session: "receipt prove isolation",
     Limpet: "each keys names learnings promote memory_of",
     StoreMaintenance: "on_metric",
     StorePolicies: "gates_of",

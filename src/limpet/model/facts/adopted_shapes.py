@@ -49,7 +49,7 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=INT_MAX)]
 Seq: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=INT_MAX)]
 Sum: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]  # two of them still fit
 Span: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=timeouts.SPAN_US_MAX)]
-_LABELS_MAX: Final = LABELS_MAX + 1 + REQUESTS_MAX  # and our own: $dead, $asked:…
+_LABELS_MAX: Final = LABELS_MAX + 2 + REQUESTS_MAX  # and our own: $dead, $task, $asked:…
 Hex: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -384,6 +384,8 @@ class _FactsForm(_Form, frozen=True):
     memory: dict[memory.BufferName, _Buffer] = {}
     ending: _EndingForm | None = None
     checkpoint: _CheckpointForm | None = None
+    isolation: dict[str, Any] = {}
+    field_policies: dict[str, dict[str, Any]] = {}
 
 
 def check_document(facts: Facts) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from limpet.model.events import Fact
-from limpet.model.facts import labels as of_labels, phases, timeouts
+from limpet.model.facts import isolation as of_isolation, labels as of_labels, phases, timeouts
 from limpet.model.facts.running import budgets, setup
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.keys import Key
@@ -24,6 +24,8 @@ def created(
     phase: phases.Phase = phases.ACTIVE,
     limits: timeouts.Timeouts | None = None,
     setup: Mapping[str, Any] = EMPTY,
+    isolation: of_isolation.Isolation | None = None,
+    field_policies: Mapping[str, Any] = EMPTY,
     actor: str | None = None,
 ) -> Fact:
     """The session was created. The event names its key, so that a changed row shows."""
@@ -36,6 +38,10 @@ def created(
         data["setup"] = setup
     if schema_version is not None:
         data["schema_version"] = schema_version
+    if isolated := of_isolation.isolation_data(isolation, key):
+        data["isolation"] = isolated
+    if field_policies:
+        data["field_policies"] = field_policies
     if labels != EMPTY:
         data |= of_labels.labels_data(labels)
     return Fact(type=CREATED, data=data, set=fields, actor=actor)
@@ -61,7 +67,7 @@ def fold_created(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
         changes |= _set_up(facts, data["setup"], at)
     if "timeouts" in data:
         changes |= timeouts.fold_set(facts, data, at)
-    return changes
+    return changes | of_isolation.fold(data, changes.get("labels") or EMPTY)
 
 
 FORKED: Final = "session.forked"
@@ -99,13 +105,14 @@ def forked(
 
 def inherited(facts: Facts) -> dict[str, Any]:
     """What a fork has of a session with these facts: the tools it has bound, or was given by name,
-    its permissions, and those of the sessions it works for; its timeouts; and its limits, with
-    nothing in them."""
+    its permissions, and those of the sessions it works for; its timeouts; its isolation; and its
+    limits, with nothing in them."""
     kept = facts.get("setup", EMPTY)
     permissions = {name: kept[name] for name in ("permissions", "limits") if name in kept}
     budget = budgets.empty_limits(facts)
     found = {"setup": permissions, "budget": budget, "timeouts": facts.get("timeouts", EMPTY)}
     found = {name: value for name, value in found.items() if value}
+    found |= of_isolation.inherited_isolation(facts)
     if "tools" in facts:  # a binding without tools allows none
         found |= {"tools": setup.tools_in(facts), "wanted": setup.degraded_in(facts)}
     elif (given := setup.usable_tools(facts)) is not None:
@@ -129,4 +136,4 @@ def fold_forked(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
         changes |= timeouts.fold_set(EMPTY, inherits, at)
     if "budget" in inherits:
         changes |= budgets.fold_granted(EMPTY, inherits["budget"], at)
-    return changes
+    return changes | of_isolation.fold(inherits, changes.get("labels") or EMPTY)

@@ -210,7 +210,16 @@ def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
 
 
 _CREATED: Final = "session.created"
-_KEPT: Final = ("labels", "timeouts", "retention", "durations", "archived_from", "schema_version")
+_KEPT: Final = (
+    "labels",
+    "timeouts",
+    "retention",
+    "durations",
+    "archived_from",
+    "schema_version",
+    "isolation",
+    "field_policies",
+)
 
 
 class Stubbed(Protocol):

@@ -8,6 +8,7 @@ from typing import Any, Final
 from limpet.model.events import Draft, Fact
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.ops import Op
+from limpet.model.values import FrozenDict
 
 MIGRATED: Final = "state.migrated"
 UPDATED: Final = "state.updated"
@@ -20,12 +21,18 @@ def migrated(
     *,
     checksums: tuple[str, str] | None = None,
     ops: Iterable[Op] = (),
+    field_policies: Mapping[str, Any] | None = None,
     actor: str | None = None,
 ) -> Fact:
-    """State was migrated from one version to another, by these steps and operations."""
+    """State was migrated from one version to another, by these steps and operations.
+
+    `field_policies` are those of the class from now on; None: they stay as they are.
+    """
     data: dict[str, Any] = {"from": stored, "to": code, "steps": [list(step) for step in steps]}
     if checksums is not None:
         data |= {"checksum_before": checksums[0], "checksum_after": checksums[1]}
+    if field_policies is not None:
+        data["field_policies"] = field_policies
     return Fact(type=MIGRATED, data=data, ops=ops, actor=actor)
 
 
@@ -35,4 +42,7 @@ def drafted(type: str | None, **more: Any) -> Draft:
 
 
 def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    return {"schema_version": data["to"]}
+    changes: Changes = {"schema_version": data["to"]}
+    if "field_policies" in data:
+        changes["field_policies"] = FrozenDict(data["field_policies"]) or None
+    return changes

@@ -20,6 +20,7 @@ from limpet.model.facts import (
     checkpoints,
     creation,
     inputs,
+    isolation,
     labels,
     outcomes,
     phases,
@@ -34,6 +35,7 @@ from limpet.model.facts.running.setup import TOOLS_MAX
 from limpet.model.facts.view import Facts
 from limpet.model.keys import Key
 from limpet.model.limits import (
+    ACTOR_CHARS_MAX,
     DELEGATION_DEPTH_MAX,
     ID_CHARS_MAX,
     INT_MAX,
@@ -51,6 +53,7 @@ TimerName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2 * NAME_CHA
 Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX)]
 KeyPart: TypeAlias = Annotated[str, Meta(min_length=1, max_length=KEY_PART_CHARS_MAX)]
 LabelValue: TypeAlias = Annotated[str, Meta(min_length=1, max_length=LABEL_VALUE_CHARS_MAX)]
+Actor: TypeAlias = Annotated[str, Meta(min_length=1, max_length=ACTOR_CHARS_MAX)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Amount: TypeAlias = Annotated[int, Meta(ge=0, le=budgets.AMOUNT_MAX)]
 Time: TypeAlias = Annotated[int, Meta(ge=TIME_US_MIN, le=TIME_US_MAX)]  # a datetime can show it
@@ -84,17 +87,50 @@ class _Retention(Struct):
     age_us: Annotated[int, Meta(ge=0, le=INT_MAX)] = 0
 
 
+FieldNames: TypeAlias = Annotated[list[Name], Meta(max_length=isolation.ISOLATED_FIELDS_MAX)]
+
+
+class _FieldAccess(Struct):
+    owns: FieldNames = msgspec.field(default_factory=list)
+    reads: FieldNames = msgspec.field(default_factory=list)
+
+
+class _Isolation(Struct):
+    model: isolation.IsolationModel = "per_user"
+    users: Annotated[list[KeyPart], Meta(max_length=isolation.ISOLATED_USERS_MAX)] = msgspec.field(
+        default_factory=list
+    )
+    task: LabelValue | UnsetType = UNSET
+    agents: Annotated[dict[Actor, _FieldAccess], Meta(max_length=isolation.ISOLATED_AGENTS_MAX)] = (
+        msgspec.field(default_factory=dict)
+    )
+
+
+class _FieldPolicy(Struct):
+    """The roles that may; None, or missing: everybody."""
+
+    read: list[KeyPart] | None = None
+    write: list[KeyPart] | None = None
+
+
+FieldPolicies: TypeAlias = Annotated[
+    dict[Name, _FieldPolicy], Meta(max_length=isolation.ISOLATED_FIELDS_MAX)
+]
+
+
 class _Stub(Struct):
     """What the head of an archived session keeps."""
 
-    labels: Annotated[dict[Name, LabelValue], Meta(max_length=LABELS_MAX + 1)] = msgspec.field(
+    labels: Annotated[dict[Name, LabelValue], Meta(max_length=LABELS_MAX + 2)] = msgspec.field(
         default_factory=dict
-    )  # with that of a dead letter
+    )  # with those of a dead letter and of its task
     timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
     retention: _Retention | UnsetType = UNSET
     durations: dict[str, Time] = msgspec.field(default_factory=dict)
     archived_from: str = ""
     schema_version: str = ""
+    isolation: _Isolation | UnsetType = UNSET
+    field_policies: FieldPolicies = msgspec.field(default_factory=dict)
 
 
 class _Archived(Struct):
@@ -109,6 +145,8 @@ class _Created(Struct):
     archived: _Archived | UnsetType = UNSET
     setup: _Setup | UnsetType = UNSET
     timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
+    isolation: _Isolation | UnsetType = UNSET
+    field_policies: FieldPolicies = msgspec.field(default_factory=dict)
 
 
 class _Parent(Struct):
@@ -150,6 +188,8 @@ class _Inherited(Struct):
     given: list[str] = msgspec.field(default_factory=list)
     timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
     budget: _Limits | UnsetType = UNSET
+    isolation: _Isolation | UnsetType = UNSET
+    field_policies: FieldPolicies = msgspec.field(default_factory=dict)
 
 
 class _Forked(Struct):
@@ -322,6 +362,7 @@ class _RetentionSet(Struct):
 
 class _Migrated(Struct):
     to: str
+    field_policies: FieldPolicies = msgspec.field(default_factory=dict)
 
 
 class _TimeoutsSet(Struct):
@@ -426,13 +467,28 @@ def check_shape(type: str, data: Mapping[str, Any]) -> None:
 def _check_created(found: _Created) -> None:
     _check_labels(found.labels)
     _check_timeouts(found.timeouts)
+    _check_isolation(found.isolation)
     kept = UNSET if found.archived is UNSET else found.archived.facts
     if kept is not UNSET:
-        _check_labels(kept.labels)
+        _check_label_sizes(kept.labels)
         _check_timeouts(kept.timeouts)
+        _check_isolation(kept.isolation)
+
+
+def _check_isolation(found: _Isolation | UnsetType) -> None:
+    """As it is read back. Raises InvalidInput."""
+    if found is not UNSET:
+        isolation.isolation_in(Facts({"isolation": msgspec.to_builtins(found)}))
 
 
 def _check_labels(found: Mapping[str, str | None]) -> None:
+    """Raise InvalidEvent if a label is too large, or one of those that Limpet sets itself."""
+    _check_label_sizes(found)
+    if reserved := [name for name in found if name.startswith("$")]:
+        raise InvalidEvent(f"the label {reserved[0]!r} begins with '$', which is reserved")
+
+
+def _check_label_sizes(found: Mapping[str, str | None]) -> None:
     for name, value in found.items():
         if len(f"{name}{value or ''}".encode()) > LABEL_BYTES_MAX:
             raise InvalidEvent(f"the label {name!r} has more than {LABEL_BYTES_MAX:,} bytes")
@@ -458,6 +514,7 @@ def _check_keys(found: _ChildCreated | _Delegated | _Forked) -> None:
         _check_labels(found.labels)
         if found.inherits is not UNSET:
             _check_timeouts(found.inherits.timeouts)
+            _check_isolation(found.inherits.isolation)
 
 
 _MORE: Final[Mapping[type[Struct], Callable[[Any], None]]] = {

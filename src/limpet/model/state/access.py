@@ -1,7 +1,9 @@
 """Access: which roles may read and write a field of typed state, declared with the field.
 
 A role is the part of an actor before its colon: `agent` in `agent:main`. Sessions enforce it on
-writes. Code that shows state to a reader knows who reads, and asks `allows` itself.
+writes. What is declared is kept with the session; `lp.acting_as(principal)` holds reads and writes
+to it, by the role of the principal and without the class. Other code that shows state to a reader
+knows who reads, and asks `allows` itself.
 """
 
 from __future__ import annotations
@@ -27,6 +29,12 @@ class Access(msgspec.Struct, frozen=True):
     def allows(self, operation: Operation, actor: str) -> bool:
         roles = self.read if operation == "read" else self.write
         return roles is None or actor.partition(":")[0] in roles
+
+    @property
+    def form(self) -> dict[str, list[str]]:
+        """Plain values to be kept with a session; empty if everybody may do everything."""
+        roles = {"read": self.read, "write": self.write}
+        return {name: sorted(of) for name, of in roles.items() if of is not None}
 
 
 OPEN: Final = Access()

@@ -511,6 +511,13 @@ class State(Record):
         return access_of(cls.__pydantic_fields__[field].metadata)
 
 
+def field_policies(state_type: type[State]) -> dict[str, Any]:
+    """The fields whose access is declared, in the form that is kept with a session: the roles that
+    may `read` and `write` each, where not everybody may."""
+    declared = {name: state_type.access_of(name) for name in state_type.__pydantic_fields__}
+    return {name: form for name, access in declared.items() if (form := access.form)}
+
+
 def encode_fields(state: State) -> dict[str, Any]:
     """The plain values of every field, as a session holds them. Raises SchemaViolation."""
     if not isinstance(state, State):

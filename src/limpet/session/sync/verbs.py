@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from limpet.model import Path
     from limpet.model.diff.policy import Policy
     from limpet.model.events import Event
+    from limpet.model.facts.isolation import Isolation
     from limpet.model.facts.outcomes import Outcome
     from limpet.model.facts.phases import Phase
     from limpet.model.facts.running.budgets import BudgetView, Usage
@@ -283,6 +284,7 @@ class SyncSession(Facade[Session[S]], Generic[S], of=Session):
     lease: Attribute[Lease | None]
     head: Attribute[Head]
     version: Attribute[int]
+    isolation: Attribute[Isolation]
     labels: Attribute[Mapping[str, str]]
     state: Attribute[S]
     values: Attribute[Mapping[str, Any]]

@@ -12,10 +12,17 @@ from typing import Any, Generic, TypeVar
 
 from limpet.errors import FieldAccessDenied, InvalidInput, SchemaViolation
 from limpet.model import Fact, FrozenDict, FrozenList, Head, PlainOp, Prepared, apply, described
+from limpet.model.facts.isolation import field_policies_in
 from limpet.model.facts.schema import migrated
 from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.semver import SchemaVersion, relation
-from limpet.model.state.state import Record, State, decode_fields, encode_fields
+from limpet.model.state.state import (
+    Record,
+    State,
+    decode_fields,
+    encode_fields,
+    field_policies,
+)
 from limpet.model.state.update import Planned, plan_update, rests_on
 from limpet.session.cached_state import own_ops
 from limpet.session.typing.upgrade import Upgrade, misfit
@@ -57,6 +64,11 @@ class Typed(Upgrade, Generic[S]):
         if not self._proven:
             self.view(head, fields)
 
+    @property
+    def field_policies(self) -> dict[str, Any]:
+        """By field, the roles that may read and write it, as they are kept with a session."""
+        return field_policies(self.of)
+
     def trust(self) -> None:
         """What is stored was made by this class just now."""
         self._proven = True
@@ -96,8 +108,14 @@ class Typed(Upgrade, Generic[S]):
         stored = head.schema_version
         if stored is None or relation(SchemaVersion.parse(stored), self.code) == "older_minor":
             decode_fields(self.of, apply(fields, update))
-            return migrated(stored, str(self.code))
+            return migrated(stored, str(self.code), field_policies=self.policies_after(head))
+        if "field_policies" not in head.facts and (policies := self.field_policies):
+            return migrated(stored, stored, field_policies=policies)  # of an earlier release
         return None
+
+    def policies_after(self, head: Head) -> dict[str, Any] | None:
+        now = self.field_policies
+        return None if now == field_policies_in(head.facts) else now
 
     def fit(self, fields: Mapping[str, Any]) -> None:
         decode_fields(self.of, fields)

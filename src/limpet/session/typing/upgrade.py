@@ -90,7 +90,12 @@ class Upgrade:
             [migration.step for migration in migrated.path],
             checksums=(migrated.checksum_before, migrated.checksum_after),
             ops=ops_between(fields, migrated.fields),
+            field_policies=self.policies_after(head),
         )
+
+    def policies_after(self, head: Head) -> Mapping[str, Any] | None:
+        """The policies of fields that a session has from now on; None: those that it has."""
+        return None
 
     def fit(self, fields: Mapping[str, Any]) -> None:
         """Raise SchemaViolation if migrated fields are not what the code declares."""

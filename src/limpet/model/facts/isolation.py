@@ -1,0 +1,181 @@
+"""Isolation: from whom a session is kept apart, and which of its fields each agent has.
+
+It is decided when the session is created, and stands in its first event: forks and children inherit
+it, copies and exports carry it, and another session under the same key has its own. A session
+without the member `isolation` is per user, for the user of its key alone. `field_policies` has the
+roles that may read and write each field of typed state, as its class declared them.
+
+This module says what was decided. `limpet.security.isolation` holds principals to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import msgspec
+
+from limpet.errors import InvalidInput
+from limpet.model.facts.view import Changes, Facts
+from limpet.model.keys import Key, unfit
+from limpet.model.limits import (
+    ACTOR_CHARS_MAX,
+    KEY_PART_CHARS_MAX,
+    LABEL_VALUE_CHARS_MAX,
+    NAME_CHARS_MAX,
+)
+from limpet.model.ops import scope_of
+from limpet.model.values import EMPTY, FrozenDict, described
+
+IsolationModel: TypeAlias = Literal["per_user", "per_task", "per_agent", "global"]
+ISOLATION_MODELS: Final[tuple[IsolationModel, ...]] = get_args(IsolationModel)
+TASK: Final = "$task"  # the label by which sessions of a task are found
+# A head must stay small.
+ISOLATED_USERS_MAX: Final = 64
+ISOLATED_AGENTS_MAX: Final = 64
+ISOLATED_FIELDS_MAX: Final = 256  # that one agent owns or reads; and that have a policy
+
+
+class FieldAccess(msgspec.Struct, frozen=True):
+    """The fields of a session that an agent may write and read: `FieldAccess(owns=("review",))`.
+
+    It reads and writes what it owns, reads what it `reads`, and the other fields do not exist for
+    it. Names are those of state, `app:` and `user:` names too.
+    """
+
+    owns: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for member in ("owns", "reads"):
+            names = _texts(f"the fields that an agent {member}", getattr(self, member))
+            for name in names:
+                if reason := unfit(name, NAME_CHARS_MAX):
+                    raise InvalidInput(f"the field {name!r} that an agent {member} {reason}.")
+                if scope_of(name) == "temp":
+                    raise InvalidInput(f"{name!r} is never stored, so nobody owns or reads it.")
+            _check_count(f"fields that an agent {member}", len(names), ISOLATED_FIELDS_MAX)
+            msgspec.structs.force_setattr(self, member, names)
+
+
+class Isolation(msgspec.Struct, frozen=True):
+    """From whom a session is kept apart: `Isolation("per_task", task="invoice-7")`.
+
+    per_user: others than the user of its key, except `users`, who may read and append.
+    per_task: also from its user's other tasks. Without a `task`, the session is its own.
+    per_agent: also its agents from each other: `agents={"agent:critic": FieldAccess(…)}`.
+    global: every user of its app may read and append.
+    """
+
+    model: IsolationModel = "per_user"
+    users: tuple[str, ...] = ()
+    task: str | None = None
+    agents: Mapping[str, FieldAccess] = FrozenDict()
+
+    def __post_init__(self) -> None:
+        if self.model not in ISOLATION_MODELS:
+            models = ", ".join(ISOLATION_MODELS)
+            raise InvalidInput(f"isolation is one of {models}, not {described(self.model)}.")
+        users = _texts("the users of an isolation", self.users)
+        for user in users:
+            if reason := unfit(user, KEY_PART_CHARS_MAX):
+                raise InvalidInput(f"the user {user!r} of an isolation {reason}.")
+        _check_count("users", len(users), ISOLATED_USERS_MAX)
+        if self.task is not None and (reason := unfit(self.task, LABEL_VALUE_CHARS_MAX)):
+            raise InvalidInput(f"the task of an isolation {reason}.")
+        if not isinstance(self.agents, Mapping):
+            raise InvalidInput(f"agents is a dict of FieldAccess, not {described(self.agents)}.")
+        for agent, fields in self.agents.items():
+            if reason := unfit(agent, ACTOR_CHARS_MAX):
+                raise InvalidInput(f"the agent {agent!r} of an isolation {reason}.")
+            if not isinstance(fields, FieldAccess):
+                said = described(fields)
+                raise InvalidInput(f"the fields of {agent!r} are a limpet.FieldAccess, not {said}.")
+        _check_count("agents", len(self.agents), ISOLATED_AGENTS_MAX)
+        if self.agents and self.model != "per_agent":
+            raise InvalidInput(
+                f"a session that is isolated {self.model} keeps its agents together. Pass "
+                "model='per_agent', or leave out agents."
+            )
+        msgspec.structs.force_setattr(self, "users", users)
+        msgspec.structs.force_setattr(self, "agents", FrozenDict(self.agents))
+
+
+def isolation_data(isolation: Isolation | None, key: Key) -> dict[str, Any]:
+    """The isolation of a session in the form of event data; empty if it is the usual one."""
+    if isolation is None:
+        return {}
+    if not isinstance(isolation, Isolation):
+        raise InvalidInput(f"isolation is a limpet.Isolation, not {described(isolation)}.")
+    data: dict[str, Any] = {}
+    if isolation.model != "per_user":
+        data["model"] = isolation.model
+    if isolation.users:
+        data["users"] = list(isolation.users)
+    if isolation.task is not None:
+        data["task"] = isolation.task
+    elif isolation.model == "per_task":
+        data["task"] = key.id
+    if isolation.agents:
+        data["agents"] = {
+            agent: {"owns": list(fields.owns), "reads": list(fields.reads)}
+            for agent, fields in isolation.agents.items()
+        }
+    return data
+
+
+def isolation_in(facts: Facts) -> Isolation:
+    """The isolation of a session with these facts."""
+    found = facts.get("isolation")
+    if found is None:
+        return _USUAL
+    agents = {
+        agent: FieldAccess(tuple(fields.get("owns", ())), tuple(fields.get("reads", ())))
+        for agent, fields in found.get("agents", EMPTY).items()
+    }
+    model, users = found.get("model", "per_user"), tuple(found.get("users", ()))
+    return Isolation(model, users, found.get("task"), FrozenDict(agents))
+
+
+def child_isolation(facts: Facts, id: str) -> Isolation:
+    """The isolation of a child of a session with these facts: the same, and a task of its own,
+    since no other child has this id."""
+    return msgspec.structs.replace(isolation_in(facts), task=id)
+
+
+def field_policies_in(facts: Facts) -> Mapping[str, Mapping[str, Any]]:
+    """By field, the roles that may `read` and `write` it; everybody where none are named."""
+    found: Mapping[str, Mapping[str, Any]] = facts.get("field_policies", EMPTY)
+    return found
+
+
+def fold(data: Mapping[str, Any], labels: Mapping[str, str]) -> Changes:
+    """Return what a first event says of isolation. `labels` are those that it gives the session."""
+    changes: Changes = {}
+    found = data.get("isolation")
+    if found:
+        changes["isolation"] = FrozenDict(found)
+        if "task" in found:
+            changes["labels"] = FrozenDict({**labels, TASK: found["task"]})
+    if policies := data.get("field_policies"):
+        changes["field_policies"] = FrozenDict(policies)
+    return changes
+
+
+def inherited_isolation(facts: Facts) -> dict[str, Any]:
+    """What a fork has of it: all."""
+    return {name: facts[name] for name in ("isolation", "field_policies") if name in facts}
+
+
+def _texts(what: str, given: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        raise InvalidInput(f"{what} are a tuple of names, not {described(given)}.")
+    return tuple(given)
+
+
+def _check_count(what: str, number: int, most: int) -> None:
+    if number > most:
+        raise InvalidInput(f"an isolation has at most {most} {what}, not {number:,}.")
+
+
+_USUAL: Final = Isolation()
