@@ -144,6 +144,12 @@ if TYPE_CHECKING:
     from limpet.session.move.mirror import Mirrored as Mirrored
     from limpet.session.move.transfer import Copied as Copied, Refused as Refused
     from limpet.session.overview import StoreStatus as StoreStatus, Waiting as Waiting
+    from limpet.session.relations import (
+        Relation as Relation,
+        SessionEdge as SessionEdge,
+        SessionGraph as SessionGraph,
+        SessionNode as SessionNode,
+    )
     from limpet.session.runs.buffers import Buffer as Buffer, BufferInfo as BufferInfo, Note as Note
     from limpet.session.runs.delegation import Kin as Kin
     from limpet.session.runs.learnings import Gates as Gates, Learning as Learning
@@ -252,6 +258,7 @@ _HOMES = {
     "limpet.session.move.mirror": "Mirrored",
     "limpet.session.move.transfer": "Copied Refused",
     "limpet.session.overview": "StoreStatus Waiting",
+    "limpet.session.relations": "Relation SessionEdge SessionGraph SessionNode",
     "limpet.session.runs.buffers": "Buffer BufferInfo Note",
     "limpet.session.runs.delegation": "Kin",
     "limpet.session.runs.learnings": "Gates Learning",

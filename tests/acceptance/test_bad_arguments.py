@@ -572,6 +572,7 @@ ELSEWHERE = {
     *("lifecycle", "sweep", "set_timeouts", "bind_tools", "lock_tool", "context"),
     *("wake", "interrupt", "confirm", "answer", "grant", "grade", "dead_letters", "requeue"),
     *("mirror", "now"),
+    *("relate", "relations", "graph"),  # tests of relations
 }
 
 

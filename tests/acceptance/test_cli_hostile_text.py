@@ -166,6 +166,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     ],
     "export": [(f"{NAME}.limpet", *NAMED), (f"{NAME}://x", *NAMED)],
     "fork": [NAMED, (*NAMED, "--at", TEXT), (*NAMED, "--new-id", "fork")],
+    "graph": [NAMED, FORK, (*NAMED, "--mermaid")],
     "inbox": [(), ("--app", NAME), ("--kind", TEXT), ("--app", NAME, "--user", TEXT)],
     "interrupt": [BLOCKED, ("--note", TEXT, *BLOCKED), ("--note", "", *NAMED)],
     "import": [(f"{NAME}.none",)],

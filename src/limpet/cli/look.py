@@ -1,4 +1,4 @@
-"""The commands that look at sessions: status, list, log, show, state, trace, children, phases.
+"""The commands that look at sessions: status, list, log, show, state, trace, children, graph, …
 
 All are read-only, and safe to run while other processes write.
 """
@@ -190,6 +190,36 @@ async def trace(
         return CommandResult(form, [Grid(("wake", "result"), rows, "why")])
     spans = await session.runs.trace(wake or wakes[0].wake_id)
     return CommandResult(_trace_form(spans), [trace_tree(spans)])
+
+
+@command(LOOK)
+async def graph(
+    lp: Reading,
+    key: SessionKey,
+    *,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print it as Mermaid text.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="At most N sessions.")
+    ] = 1_000,
+) -> CommandResult:
+    """Show the sessions that hang together with one.
+
+    Its parents and children, forks, merges and relations, and theirs, as a tree.
+    """
+    shown = await lp.graph(key, limit=limit)
+    form = {
+        "nodes": [{"session": key_form(n.key), "phase": n.phase} for n in shown.nodes],
+        "edges": [
+            {"source": key_form(e.source), "target": key_form(e.target), "kind": e.kind}
+            for e in shown.edges
+        ],
+        "truncated": shown.truncated,
+    }
+    if mermaid:
+        return CommandResult(form, [TextLine(line) for line in shown.mermaid().splitlines()])
+    lines = [TextLine("  " * depth + text) for depth, text in shown.lines()]
+    more = [TextLine("and more; use --limit to show more.", "skipped")] if shown.truncated else []
+    return CommandResult(form, [*lines, *more])
 
 
 @command(LOOK)

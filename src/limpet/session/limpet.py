@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from limpet.session.move.adopter import Adopter
     from limpet.session.move.transfer import Copied
     from limpet.session.overview import StoreStatus, Waiting
+    from limpet.session.relations import SessionGraph
     from limpet.session.runs.learnings import Learning
 
 S = TypeVar("S", bound="State")
@@ -716,6 +717,18 @@ class Limpet:
         return App(self, name, actor=actor, untyped=untyped, **bound)
 
     # --- finding ---------------------------------------------------------------------------------
+
+    async def graph(self, root: AnyKey, *, limit: int = 1_000) -> SessionGraph:
+        """Return the sessions that hang together with `root`, and how, nearest first.
+
+        Parents and children, forks, merges and relations are followed in both directions, up to
+        `limit` sessions. One that was deleted is a node without a phase. Raises SessionNotFound.
+        """
+        from limpet.session.relations import GRAPH_NODES_MAX, session_graph
+
+        if type(limit) is not int or not 1 <= limit <= GRAPH_NODES_MAX:
+            raise InvalidQuery(f"limit is a number from 1 to {GRAPH_NODES_MAX:,}.")
+        return await session_graph(self._journal.store, key_of(root), limit)
 
     async def list(
         self,

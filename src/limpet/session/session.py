@@ -25,6 +25,7 @@ from limpet.model.facts.inputs import processed
 from limpet.model.facts.isolation import Isolation
 from limpet.model.facts.labels import labeled
 from limpet.model.facts.phases import RESUMED, TERMINAL, Phase, PhaseEvent
+from limpet.model.facts.relations import RelationKind
 from limpet.model.facts.running.requests import (
     CONFIRMATION,
     CUSTOM_RESULT,
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from limpet.session.history.branches import MergedSession
     from limpet.session.history.rewind import Rewound
     from limpet.session.life.memory import Memory
+    from limpet.session.relations import Relation
     from limpet.session.typing.typed import Typed
 
 NONE_GIVEN: Final[Mapping[str, Any]] = {}  # what an append sets, merges, … if it names nothing
@@ -722,6 +724,31 @@ class Session(Generic[S]):
         fork: Session[S] = Session(writer.services, key, actor=bound, typed=again, untyped=untyped)
         writer_of(fork).known.begin(made, drafts)
         return fork
+
+    async def relate(
+        self, other: Session[Any], kind: RelationKind, *, actor: str | None = None
+    ) -> None:
+        """Record that `other` is its successor, its peer, or what it refers to (reference).
+
+        Both sessions record it in one commit, also if they have ended; again, nothing changes.
+        Raises SessionNotFound, SessionDeleted, SessionArchived.
+        """
+        from limpet.session.relations import relate
+
+        if not isinstance(other, Session):
+            raise InvalidInput("relate takes a session. Pass lp.session(key).")
+        await relate(self._writer, writer_of(other), kind, self._writer.acting(actor))
+
+    async def relations(self, kind: RelationKind | None = None) -> tuple[Relation, ...]:
+        """Return its relations to other sessions, of one kind or all, the oldest first.
+
+        Seen from either end: `direction` is "to", "from" or "both". One whose other end was
+        deleted stays. Children are in `runs`, forks and merges in `history`, all in `lp.graph`.
+        """
+        from limpet.session.relations import check_kind, relations_of
+
+        head = await head_now(self._writer)
+        return tuple(await relations_of(self._writer.journal.store, head, check_kind(kind)))
 
     async def rewind(
         self, when: When, *, messages: bool = True, actor: str | None = None

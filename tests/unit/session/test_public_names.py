@@ -26,6 +26,7 @@ PINNED: dict[type[Any], str] = {
         append append_many append_soon update apply record label mark_processed
         read read_ids follow pending refresh messages context
         confirm answer resolve interrupt blocked_on fork merge rewind checkpoint envelope
+        relate relations
         activate suspend resume complete terminate archive
         history lifecycle tools runs blobs outcome setup memory""",
     SessionHistory: "at diff blame bisect lineage checkpoints restore unpin retention",
@@ -39,7 +40,7 @@ PINNED: dict[type[Any], str] = {
     Limpet: """
         work maintenance policies create get find get_or_create get_many list session app commit
         flush delete erase erase_user export import_ copy resume unarchive watch position wake now
-        close inbox status documents agents environments resources permissions vaults""",
+        graph close inbox status documents agents environments resources permissions vaults""",
     StoreWork: "claim renew release lock dead_letters requeue sweep",
     StoreMaintenance: "verify doctor backup compact migrate mirror",
     StorePolicies: "lifecycle checkpointing retention gates",

@@ -25,6 +25,7 @@ from limpet.model.facts import (
     outcomes,
     phases,
     priority,
+    relations,
     retention,
     schema,
     timeouts,
@@ -309,6 +310,17 @@ class _Delegated(Struct):
     tools: list[str] = msgspec.field(default_factory=list)
 
 
+class _Related(Struct):
+    """Read from the log, by `session.relations`."""
+
+    kind: relations.RelationKind
+    direction: relations.Direction
+    app: KeyPart
+    user: KeyPart
+    id: KeyPart
+    uid: Id
+
+
 class _Reserved(Struct):
     reservation: Id
     cost: Amount
@@ -411,6 +423,7 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
     setup.ATTACHED: _Attached,
     checkpoints.RECORDED: _Checkpoint,
     priority.PRIORITIZED: _Prioritized,
+    relations.RELATED: _Related,
     retention.RETENTION_SET: _RetentionSet,
     schema.MIGRATED: _Migrated,
     timeouts.TIMEOUTS_SET: _TimeoutsSet,
@@ -503,11 +516,11 @@ def _check_timeouts(found: Mapping[str, Any]) -> None:
     timeouts.timeouts_in(Facts({"timeouts": found}))
 
 
-def _check_keys(found: _ChildCreated | _Delegated | _Forked) -> None:
+def _check_keys(found: _ChildCreated | _Delegated | _Forked | _Related) -> None:
     """Raise InvalidKey if a session is named that cannot be."""
     if isinstance(found, _ChildCreated):
         Key(found.app, found.user, found.child)
-    elif isinstance(found, _Delegated):
+    elif isinstance(found, _Delegated | _Related):
         Key(found.app, found.user, found.id)
     else:
         Key(found.parent.app, found.parent.user, found.parent.id)
@@ -523,5 +536,6 @@ _MORE: Final[Mapping[type[Struct], Callable[[Any], None]]] = {
     _Forked: _check_keys,
     _ChildCreated: _check_keys,
     _Delegated: _check_keys,
+    _Related: _check_keys,
     _TimeoutsSet: lambda found: _check_timeouts(found.timeouts),
 }

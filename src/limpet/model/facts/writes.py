@@ -17,6 +17,7 @@ from limpet.model.facts.phases import (
     Phase,
 )
 from limpet.model.facts.priority import PRIORITIZED
+from limpet.model.facts.relations import RELATED
 from limpet.model.facts.retention import RETENTION_SET
 from limpet.model.facts.running import endings
 from limpet.model.facts.running.budgets import (
@@ -40,8 +41,9 @@ from limpet.model.facts.timers import TIMER_CLEARED, TIMER_SET
 from limpet.model.keys import Key
 
 REHYDRATED: Final = "session.rehydrated"
-# In every phase: what is recorded about a transition, and who looked at what.
-_ALWAYS: Final = frozenset((HOOK_FAILED, *TRANSITIONS))
+# In every phase: what is recorded about a transition, what the session is related to, and who
+# looked at what.
+_ALWAYS: Final = frozenset((HOOK_FAILED, RELATED, *TRANSITIONS))
 _FAMILIES: Final = ("audit.", "checkpoint.")
 _WAITING: Final = frozenset(
     (
