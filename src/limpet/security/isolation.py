@@ -1,0 +1,177 @@
+"""Isolation rules: which principals a session lets in, and which of its fields each may use.
+
+The second decider that a guard asks, after the roles. It answers from the facts in the head of the
+session (`limpet.model.facts.isolation`): the task and the agents that were named when the session
+was created, and the policies of its State class. Most sessions have neither, and need no more than
+a look. Another user's session is refused before this is asked, unless `admits` lets its user in.
+
+Each model contains the rules of the one outside it: per_agent ⊂ per_task ⊂ per_user ⊂ global.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import Denial
+from limpet.model import EMPTY, Facts, Head
+from limpet.model.facts.isolation import field_policies_in
+from limpet.security.access import ALLOWED, Action, Decision, Principal, Resource
+from limpet.security.view import FieldView
+
+_OF_SESSIONS: Final = frozenset({"session", "field", "tool"})
+_READING: Final[frozenset[Action]] = frozenset({"read", "inspect"})
+# What a user whom a session names may do there.
+_ADMITTED: Final[frozenset[Action]] = frozenset({"read", "inspect", "write"})
+# Lifecycle, moves and the audit of all users: these roles have no task, and are no agents.
+_ABOVE: Final = frozenset({"admin", "auditor"})
+_NONE: Final[Mapping[str, Any]] = EMPTY
+
+
+class IsolationRules:
+    """The rules of isolation, as a Decider."""
+
+    revision = 0
+    needs_head = True
+
+    def decide(self, principal: Principal, action: Action, resource: Resource) -> Decision:
+        head = resource.head
+        if head is None or resource.kind not in _OF_SESSIONS or not is_isolated(head.facts):
+            return ALLOWED
+        denial = _session_denial(principal, action, head)
+        if denial is None and resource.kind == "field" and resource.name is not None:
+            denial = field_denial(principal, action, resource.name, head)
+        if denial is None:
+            return ALLOWED
+        return Decision(False, denial, f"isolation.{_model(head.facts)}")
+
+    def depends_on(self, action: Action, resource: Resource) -> Hashable:
+        """All that is not isolated is answered alike; the rest is asked each time."""
+        head = resource.head
+        return None if head is not None and is_isolated(head.facts) else True
+
+    def view(self, principal: Principal, head: Head) -> FieldView | None:
+        return view_of(principal, head)
+
+    def admits(self, principal: Principal, action: Action, head: Head) -> bool:
+        """True if this session of another user lets the principal's user in, for this action."""
+        return action in _ADMITTED and _is_admitted(principal, head)
+
+
+def is_isolated(facts: Facts) -> bool:
+    """True if a session has rules of its own, besides that it belongs to its user."""
+    return "isolation" in facts or "field_policies" in facts
+
+
+def view_of(principal: Principal, head: Head) -> FieldView | None:
+    """The fields that a principal sees of a session which it may read; None: all."""
+    facts = head.facts
+    if not is_isolated(facts):
+        return None
+    own = _agent_fields(principal, facts)
+    role = _role(principal, head)
+    policies = field_policies_in(facts)
+    hidden = frozenset([name for name, of in policies.items() if not _may(of.get("read"), role)])
+    if own is None:
+        return FieldView(None, hidden) if hidden else None
+    return FieldView(frozenset([*own.get("owns", ()), *own.get("reads", ())]), hidden)
+
+
+def field_denial(principal: Principal, action: Action, name: str, head: Head) -> Denial | None:
+    """Why a principal may not read or change a field; None if it may. To delete is to change."""
+    facts = head.facts
+    own = _agent_fields(principal, facts)
+    reading = action in _READING
+    if own is not None and name not in own.get("owns", ()):
+        if not reading:
+            return _foreign(principal, head, "agent_write_denied")
+        if name not in own.get("reads", ()):
+            return _foreign(principal, head, "agent_read_denied")
+    roles = field_policies_in(facts).get(name, _NONE).get("read" if reading else "write")
+    return None if _may(roles, _role(principal, head)) else "field_access_denied"
+
+
+def narrowed_to(principal: Principal, head: Head) -> Principal:
+    """The principal at work in one session: for its user, and in its task, if it had none."""
+    facts = head.facts
+    task = principal.task
+    if task is None:
+        task = facts.get("isolation", _NONE).get("task")
+    if (principal.app, principal.user, principal.task) == (head.key.app, head.key.user, task):
+        return principal
+    return msgspec.structs.replace(principal, app=head.key.app, user=head.key.user, task=task)
+
+
+def _session_denial(principal: Principal, action: Action, head: Head) -> Denial | None:
+    """Why a principal may not do this to a session at all."""
+    facts = head.facts
+    if principal.user not in (None, head.key.user):
+        return None if action in _ADMITTED and _is_admitted(principal, head) else "access_denied"
+    if principal.role in _ABOVE:
+        return None
+    if not _is_in_task(principal, action, facts):
+        return "cross_task_access_denied"
+    if _is_unknown_agent(principal, facts):
+        return "agent_read_denied" if action in _READING else "agent_write_denied"
+    return None
+
+
+def _is_admitted(principal: Principal, head: Head) -> bool:
+    """True if a session names the user of a principal, or everybody. The task and the agents that
+    it is kept for hold for them too."""
+    found = head.facts.get("isolation", _NONE)
+    named = found.get("model") == "global" or principal.user in found.get("users", ())
+    if not named or principal.app not in (None, head.key.app):
+        return False
+    return _is_in_task(principal, "read", head.facts) and not _is_unknown_agent(
+        principal, head.facts
+    )
+
+
+def _is_in_task(principal: Principal, action: Action, facts: Facts) -> bool:
+    found = facts.get("isolation", _NONE)
+    if "task" not in found or found.get("model") not in ("per_task", "per_agent"):
+        return True
+    if principal.task is None and action == "claim":  # then it works in the task: `narrowed_to`
+        return principal.role == "agent"
+    return bool(principal.task == found["task"])
+
+
+def _is_unknown_agent(principal: Principal, facts: Facts) -> bool:
+    """True if it is an agent, and the session is kept for others."""
+    own = _agent_fields(principal, facts)
+    return own is not None and own is _NONE
+
+
+def _agent_fields(principal: Principal, facts: Facts) -> Mapping[str, Any] | None:
+    """The fields that an agent has in a session; None if they are not told apart for it, and none
+    at all if the session does not name it."""
+    found = facts.get("isolation", _NONE)
+    if found.get("model") != "per_agent":
+        return None
+    own: Mapping[str, Any] | None = found.get("agents", _NONE).get(principal.id)
+    if own is None and principal.role == "agent":
+        return _NONE
+    return own
+
+
+def _role(principal: Principal, head: Head) -> str:
+    """The role by which the policies of fields go. Who owns other sessions does not own this."""
+    if principal.role == "owner" and principal.user not in (None, head.key.user):
+        return "viewer"
+    return principal.role
+
+
+def _may(roles: Any, role: str) -> bool:
+    return roles is None or role in roles
+
+
+def _foreign(principal: Principal, head: Head, denial: Denial) -> Denial:
+    """The codes of agents are for one's own user."""
+    return denial if principal.user in (None, head.key.user) else "access_denied"
+
+
+def _model(facts: Facts) -> str:
+    return str(facts.get("isolation", _NONE).get("model", "per_user"))

@@ -1,0 +1,162 @@
+"""The view: what a principal sees of a session some of whose fields are hidden from it.
+
+A hidden field is absent everywhere: from state and its versions, from the operations of events and
+the data that these refer to, and from everything that is computed of them. Hashes of the whole
+state are left out too, since they would confirm a guess. All of it is pure; the guarded store
+applies it to every answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import InvalidInput
+from limpet.model import ABSENT, EMPTY, NO_TEXTS, Event, FrozenDict, FrozenList, Op, Texts, scope_of
+from limpet.model.facts.checkpoints import KEPT, RECORDED
+from limpet.model.facts.creation import FORKED
+from limpet.model.facts.history import MERGED, REWOUND
+from limpet.model.facts.schema import MIGRATED
+from limpet.model.ops import AddRef, MergeRef, Path, SetRef, resolve
+
+# Members of events that are hashes of the whole state, without a salt.
+_HASHES: Final[Mapping[str, frozenset[str]]] = {
+    FORKED: frozenset({"base"}),
+    MERGED: frozenset({"checksum"}),
+    REWOUND: frozenset({"checksum"}),
+    MIGRATED: frozenset({"checksum_before", "checksum_after"}),
+}
+# Events by which a session takes on a state as a whole: nobody records one who sees a part.
+WHOLE_STATE: Final = frozenset({FORKED, MERGED, REWOUND, MIGRATED})
+_TELLING_CHARS: Final = 16  # a text within a hidden value that says something by itself
+
+
+class FieldView(msgspec.Struct, frozen=True):
+    """The names in state that a principal may read: those that are `shown` (None: all of them),
+    without those that are `hidden`."""
+
+    shown: frozenset[str] | None = None
+    hidden: frozenset[str] = frozenset()
+
+    def sees(self, name: str) -> bool:
+        """True if this name in state may be read: a field, an app: or a user: name."""
+        if name in self.hidden:
+            return False
+        return self.shown is None or name in self.shown or scope_of(name) == "temp"
+
+    def names(self, names: Mapping[str, Any]) -> FrozenDict:
+        """Names in state and what belongs to them, without hidden ones."""
+        return FrozenDict({name: value for name, value in names.items() if self.sees(name)})
+
+    def event(self, event: Event) -> Event:
+        """The event without operations on hidden names, and without the data they refer to.
+
+        Data that equals what such an operation puts into state counts as referred to: whether it
+        is stored once or twice is a matter of space. The same object if there is nothing to hide.
+        """
+        hashes = _HASHES.get(event.type)
+        hidden = [op for op in event.ops if not self.sees(str(op.path[0]))]
+        if not hidden and hashes is None:
+            return event
+        ops = tuple([op for op in event.ops if self.sees(str(op.path[0]))])
+        if event.data is None:
+            return msgspec.structs.replace(event, ops=ops)
+        data: Any = event.data
+        if hashes is not None:
+            data = FrozenDict({n: value for n, value in data.items() if n not in hashes})
+        try:
+            left = _without(data, *_referred(hidden, event.data))
+            if left is not data:  # what the others refer to may have moved, or be gone
+                ops = tuple([resolve(op, event.data) for op in ops])
+        except (InvalidInput, LookupError, TypeError):  # a reference that leads nowhere
+            left, ops = EMPTY, ()
+        return msgspec.structs.replace(event, data=EMPTY if left is ABSENT else left, ops=ops)
+
+    def events(self, events: Iterable[Event]) -> tuple[Event, ...]:
+        """Some events, each as `event` gives it."""
+        return tuple(map(self.event, events))
+
+    def texts(self, texts: Texts, events: Iterable[Event]) -> Texts:
+        """The texts of events that a head names, as far as the data of these events is shown.
+
+        `events` are those events. The text of one that is missing there is left out.
+        """
+        if not texts:
+            return texts
+        said: dict[Any, Any] = {}
+        for event in events:
+            text, data = texts.get(event.seq), self.event(event).data
+            if text is not None and data is not None:
+                kept = {n: data[n] for n, value in text.items() if data.get(n, ABSENT) == value}
+                said[event.seq] = FrozenDict(kept)
+        found: Texts = FrozenDict(said)  # type: ignore[assignment]  # the names are seqs
+        return found or NO_TEXTS
+
+    def checkpoints(self, fields: FrozenDict) -> FrozenDict:
+        """The state of a log of checkpoints, without checksums and sizes of the states."""
+        kept = fields.get(KEPT)
+        if not kept:
+            return fields
+        rows = FrozenDict({number: _unmeasured(row) for number, row in kept.items()})
+        return FrozenDict({**fields, KEPT: rows})
+
+    def checkpoint_event(self, event: Event) -> Event:
+        """An event of a log of checkpoints, likewise."""
+        if event.type != RECORDED or event.data is None:
+            return event
+        return msgspec.structs.replace(event, data=_unmeasured(event.data))
+
+
+def _unmeasured(row: Mapping[str, Any]) -> FrozenDict:
+    return FrozenDict({**row, "checksum": "", "size": 0})
+
+
+def _referred(ops: Iterable[Op], data: Mapping[str, Any]) -> tuple[list[Path], list[Any]]:
+    """Where the data is that some operations refer to, and the values that they put into state."""
+    paths: list[Path] = []
+    values: list[Any] = []
+    for op in ops:
+        if isinstance(op, (SetRef, AddRef, MergeRef)):
+            paths.append(op.ref)
+        plain = resolve(op, data)
+        items = getattr(plain, "items", ())
+        for value in (getattr(plain, "value", None), items, *items):
+            _collect(value, values, outermost=True)
+    return paths, values
+
+
+def _collect(value: Any, values: list[Any], *, outermost: bool = False) -> None:
+    """Texts and containers that would show a hidden value where they stand in data."""
+    if isinstance(value, str):
+        if value and (outermost or len(value) >= _TELLING_CHARS):
+            values.append(value)
+    elif isinstance(value, (dict, list)) and value:
+        values.append(value)
+        for part in value.values() if isinstance(value, dict) else value:
+            _collect(part, values)
+
+
+def _without(value: Any, paths: Sequence[Path], values: Sequence[Any]) -> Any:
+    """A value without what is at these paths, and without what equals one of these values; ABSENT
+    if nothing is left, the same object if nothing was taken."""
+    if () in paths:
+        return ABSENT
+    if isinstance(value, str):
+        return ABSENT if value in values else value
+    if not isinstance(value, (dict, list)):
+        return value
+    if value and any([type(each) is type(value) and each == value for each in values]):
+        return ABSENT
+    named = value.items() if isinstance(value, dict) else enumerate(value)
+    kept: list[tuple[Any, Any]] = []
+    changed = False
+    for name, part in list(named):
+        left = _without(part, [path[1:] for path in paths if path[0] == name], values)
+        changed = changed or left is not part
+        if left is not ABSENT:
+            kept.append((name, left))
+    if not changed:
+        return value
+    return FrozenDict(kept) if isinstance(value, dict) else FrozenList([part for _, part in kept])
