@@ -110,6 +110,7 @@ if TYPE_CHECKING:
     from limpet.runtime.turn import Turn as Turn
     from limpet.runtime.worker import Worker as Worker
     from limpet.security.access import Principal as Principal
+    from limpet.security.audit import AuditRecord as AuditRecord
     from limpet.security.keys import KeysStatus as KeysStatus
     from limpet.security.receipts import (
         Proof as Proof,
@@ -117,6 +118,11 @@ if TYPE_CHECKING:
         check_receipt as check_receipt,
     )
     from limpet.session.app import App as App
+    from limpet.session.audit import (
+        AuditExport as AuditExport,
+        AuditLog as AuditLog,
+        check_audit as check_audit,
+    )
     from limpet.session.conversing.context import Context as Context
     from limpet.session.conversing.message import Message as Message
     from limpet.session.documents import (
@@ -235,9 +241,11 @@ _HOMES = {
     "limpet.runtime.turn": "Turn",
     "limpet.runtime.worker": "Worker",
     "limpet.security.access": "Principal",
+    "limpet.security.audit": "AuditRecord",
     "limpet.security.keys": "KeysStatus",
     "limpet.security.receipts": "Proof Receipt check_receipt",
     "limpet.session.app": "App",
+    "limpet.session.audit": "AuditExport AuditLog check_audit",
     "limpet.session.conversing.context": "Context",
     "limpet.session.conversing.message": "Message",
     "limpet.session.documents": "Document DocumentPage Documents",

@@ -6,7 +6,7 @@
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
     │   ├── InvalidEvent · ReservedType · ReservedApp · ActorMissing · BlobTooLarge
     │   ├── InvalidOp · ScopeUnknown · OpPathUnknown · OpTypeMismatch · NotPending
-    │   ├── KeysInvalid · ReceiptInvalid
+    │   ├── KeysInvalid · ReceiptInvalid · AuditInvalid
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── AccessError         the caller may not do this; nothing was changed
     │   └── AccessDenied
@@ -1116,6 +1116,13 @@ class KeysMissing(StoreError, code="keys.missing", status=409):
 class ReceiptInvalid(InvalidInput, code="receipt.invalid"):
     template = """the receipt does not hold: {reason}. Do not rely on it; ask for another from the
     store that signed it."""
+    reason: str
+
+
+class AuditInvalid(InvalidInput, code="audit.invalid"):
+    template = """{where} is not a whole audit: {reason}. Do not rely on it; export the audit again
+    and compare the two."""
+    where: str
     reason: str
 
 

@@ -57,6 +57,7 @@ from limpet.model.keys import (
     CHECKPOINTS,
     Key,
     checkpoints_of,
+    forgotten_with,
     is_reserved,
     name_part,
     owner_of,

@@ -18,6 +18,9 @@ ARCHIVE_STUBS: Final = "$$archive-stubs"
 ARCHIVE_LOGS: Final = "$$archive-logs"
 ARCHIVE_MOVES: Final = "$$archive-moves"
 ARCHIVE_DISCARDS: Final = "$$archive-discards"
+# The audit of each app, and the names in it: see `limpet.security.audit`. About one store, too.
+AUDIT: Final = "$$audit"
+AUDIT_NAMES: Final = "$$audit-names"
 ARCHIVING: Final = (ARCHIVE_STUBS, ARCHIVE_LOGS, ARCHIVE_MOVES, ARCHIVE_DISCARDS)
 _NAME_PART_BYTES_MAX: Final = 64  # a longer one is hashed
 _HASHED: Final = "sha256/"
@@ -92,6 +95,21 @@ def checkpoints_of(key: Key) -> Key:
     that a checkpoint changes no version. It ends with the session, and with its user."""
     id = key.id if len(key.id.encode()) <= _OWNER_BYTES_MAX // 2 else _hashed(key.id)
     return Key(CHECKPOINTS, owner_of(key.app, key.user), id)
+
+
+def audit_name_of(app: str, user: str, kind: str, text: str) -> Key:
+    """Where the name of something of a user is kept for the audit. It ends with the user."""
+    id = f"{kind}/{text}"
+    if len(id.encode()) > _OWNER_BYTES_MAX // 2:
+        id = f"{kind}/{_hashed(text)}"
+    return Key(AUDIT_NAMES, owner_of(app, user), id)
+
+
+def forgotten_with(key: Key) -> tuple[Key, ...]:
+    """The logs that are erased with a session: its checkpoints, and its name in the audit."""
+    if is_reserved(key.app):
+        return ()
+    return checkpoints_of(key), audit_name_of(key.app, key.user, "session", key.id)
 
 
 def _hashed(text: str) -> str:

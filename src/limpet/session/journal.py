@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from limpet.errors import CommitTooLarge, InvalidInput, StoreClosed, StoreError, StoreForked
 from limpet.model import Commit, Draft, Fact, Prepared, prepare, prepare_plain
@@ -20,6 +21,9 @@ from limpet.session.queueing.queue import Queue
 from limpet.session.runs.tracing import Tracing
 from limpet.store.protocol import Committed, Store
 from limpet.store.system import PROCESS
+
+if TYPE_CHECKING:
+    from limpet.security.audit import Audit
 
 
 class CommitHooks:
@@ -56,6 +60,7 @@ class Journal:
         self._contended: dict[str, asyncio.Lock] = {}
         self.hooks = CommitHooks()
         self.provenance: Provenance | None = None  # if the store was opened with keys
+        self._audit: Audit | None = None
         self.tracing: Tracing | None = None  # what watches turns while they run
 
     @property
@@ -66,6 +71,15 @@ class Journal:
         if self._forks != PROCESS.forks:
             raise StoreForked
         return self._store
+
+    @property
+    def audit(self) -> Audit:
+        """Where decisions about access are recorded. Raises StoreClosed, StoreForked."""
+        if self._audit is None:
+            from limpet.security.audit import Audit
+
+            self._audit = Audit(self.store, self.commit, self.new_id)
+        return self._audit
 
     def check_open(self) -> None:
         """Raise StoreClosed or StoreForked if nothing can be asked any more."""
@@ -127,6 +141,8 @@ class Journal:
             if here and self._store is not None and self.queue.events:
                 await self.queue.close()
         finally:
+            if here and self._store is not None and self._audit is not None:
+                await self._audit.close()
             store, self._store = self._store, None
             if store is not None and here:
                 await self.hooks.close()

@@ -97,6 +97,8 @@ if TYPE_CHECKING:
     from limpet.model.facts.running.requests import RequestKind
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
+    from limpet.security.audit import AuditRecord
+    from limpet.session.audit import AuditExport
     from limpet.session.life.archive_storage import Archive
     from limpet.session.life.resumption import Resumption, Retrieve
     from limpet.session.life.tools import ToolRegistry
@@ -1150,6 +1152,51 @@ class Limpet:
         from limpet.session.erasure import erase_user
 
         return await erase_user(self._services, app, user)
+
+    # --- the audit ---------------------------------------------------------------------------
+
+    async def audit(
+        self,
+        since: datetime | None = None,
+        *,
+        principal: str | None = None,
+        session: AnyKey | None = None,
+        denied: bool | None = None,
+        app: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[AuditRecord]:
+        """Return decisions about access, the newest first: every denial, every sensitive operation
+        and every failed authentication.
+
+        Of one principal ("user:ada"), about one session, only denials (denied=True) or none of
+        them, of one app. `page.cursor` leads on; a page that passed over many records is short.
+        """
+        from limpet.session.audit import audit_query
+
+        query = audit_query(app, since, principal, session, denied=denied)
+        return await self._journal.audit.page(query, limit=check_limit(limit), cursor=cursor)
+
+    async def export_audit(
+        self,
+        path: str | Path,
+        *,
+        app: str | None = None,
+        since: datetime | None = None,
+        principal: str | None = None,
+        session: AnyKey | None = None,
+        denied: bool | None = None,
+    ) -> AuditExport:
+        """Write the audit to a file of JSON lines that `limpet.check_audit` checks offline.
+
+        The file must not exist yet. It has the chain of every log; of records that were not asked
+        for only the digest. Note the links in the answer: with them the file cannot be replaced by
+        another. A store with keys signs it, too.
+        """
+        from limpet.session.audit import audit_query, export_audit
+
+        query = audit_query(app, since, principal, session, denied=denied)
+        return await export_audit(self._journal, path, query)
 
     # --- what agents have learned ----------------------------------------------------------------
 

@@ -143,7 +143,7 @@ async def export_session(
     try:
         writer = await in_thread(lambda: BundleWriter(path, seal))
     except OSError as error:
-        raise _unwritten(path, error) from error
+        raise unwritten(path, error) from error
     try:
         writer.begin(head, base)
         marks = marks_read(kept, head.uid)
@@ -167,7 +167,7 @@ async def export_session(
         await refuse_gone(journal, head)
         raise
     except OSError as error:
-        raise _unwritten(path, error) from error
+        raise unwritten(path, error) from error
     finally:
         await in_thread(writer.discard)
     return head
@@ -645,7 +645,7 @@ def _refuse_reserved(key: Key) -> None:
         raise ReservedApp(key.app)
 
 
-def _unwritten(path: Path, error: OSError) -> StoreError:
+def unwritten(path: Path, error: OSError) -> StoreError:
     if error.errno in NO_SPACE:
         return StoreFull(str(path))
     reason = f"cannot be written ({error.strerror or error}); choose another place"

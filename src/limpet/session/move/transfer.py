@@ -19,6 +19,7 @@ import msgspec
 from limpet.errors import (
     ArchiveFailed,
     InvalidInput,
+    ReservedApp,
     ScopeFull,
     SessionArchived,
     SessionConflict,
@@ -42,7 +43,7 @@ from limpet.model import (
 )
 from limpet.model.facts.documents import NAMES_APP as NAMES
 from limpet.model.facts.phases import archive_place, is_stub
-from limpet.model.keys import ARCHIVING
+from limpet.model.keys import ARCHIVING, AUDIT, AUDIT_NAMES
 from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.session.documents import WHOLE_STORE
 from limpet.session.life.memory import MEMORY_APP, shared_places
@@ -79,7 +80,8 @@ REFUSED_NAMED_MAX: Final = 1_000
 _REFUSALS: Final = (SessionError, InvalidInput)
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 # Names and checkpoints are sent with what they belong to; what attempts to archive prepare is not.
-_LEFT_OUT: Final = frozenset((NAMES, CHECKPOINTS, *ARCHIVING))
+# The audit is about one store and stays with it.
+_LEFT_OUT: Final = frozenset((NAMES, CHECKPOINTS, AUDIT, AUDIT_NAMES, *ARCHIVING))
 _OWNERS: Final = 100
 _PART_BYTES: Final = 2**20
 _FASTER: Final = (SessionConflict, SessionExists)
@@ -157,6 +159,8 @@ class Transfer:
 
     async def one(self, key: Key) -> Copied:
         """Copy one session. Raises what is in the way."""
+        if key.app in (AUDIT, AUDIT_NAMES):
+            raise ReservedApp(key.app)
         head = (await self._journal.store.load(key, tail=0, scopes=False)).head
         if is_stub(head.facts):
             raise SessionArchived(key)

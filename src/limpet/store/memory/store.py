@@ -38,6 +38,7 @@ from limpet.model import (
     buried,
     canonical,
     checkpoints_of,
+    forgotten_with,
     is_reserved,
     last_checkpoint,
     owner_of,
@@ -417,8 +418,8 @@ class MemoryStore(Leasing):
         return self._erased.get(key_hash(key))
 
     def _uids(self, keys: Sequence[Key]) -> list[KeyOwner]:
-        """Of all that have these keys, and of the logs of their checkpoints."""
-        logs = [checkpoints_of(key) for key in keys if not is_reserved(key.app)]
+        """Of all that have these keys, and of the logs that are forgotten with them."""
+        logs = [log for key in keys for log in forgotten_with(key)]
         return [end.fold.head.uid for key in (*keys, *logs) for end in self._ends(key)]
 
     async def erase_user(self, app: str, user: str) -> Erasures:
@@ -495,8 +496,8 @@ class MemoryStore(Leasing):
                 fork.parent = None
         head, mark = logs[-1].fold.head, key_hash(key)
         self._erased[mark] = Erasure(mark, head.version, head.link, self._clock(), forks_kept)
-        if not is_reserved(key.app):
-            self._forget(checkpoints_of(key), 0)
+        for beside in forgotten_with(key):
+            self._forget(beside, 0)
 
 
 def _user_hash(app: str, user: str) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec.structs import astuple, replace
 
 from limpet.errors import SessionHasForks
-from limpet.model import Key, checkpoints_of, is_reserved, owner_of
+from limpet.model import Key, checkpoints_of, forgotten_with, is_reserved, owner_of
 from limpet.store.coding.bodies import erasure_crc, tomb_crc
 from limpet.store.coding.seal import scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
@@ -30,7 +30,7 @@ KEYS_AT_ONCE: Final = 1_000  # of a user who is erased, by one round of statemen
 async def delete(conn: Connection, key: Key, ending: Ending, at: Standing | None) -> bool:
     """Leave a tombstone of the session. False if it is missing or has moved past `at`."""
     await ledger.begin(conn)
-    await _lock_around(conn, _with_checkpoints([key]))
+    await _lock_around(conn, _with_beside([key]))
     if at is not None and not await _stands(conn, key, at):
         return False
     deleted = await _delete(conn, key, ending)
@@ -55,7 +55,7 @@ async def exchange(conn: Connection, reader: PostgresReader, exchanges: Sequence
     await ledger.begin(conn)
     given = [each.key for each in exchanges]
     taking = [each.by for each in exchanges if each.by is not None]
-    await _lock_around(conn, list(dict.fromkeys([*_with_checkpoints(given), *taking])))
+    await _lock_around(conn, list(dict.fromkeys([*_with_beside(given), *taking])))
     for each in exchanges:
         await _exchange(conn, reader, each)
 
@@ -113,7 +113,7 @@ async def erase(
     Raises Unforgotten unless the keys of what goes are among those that are gone.
     """
     await ledger.begin(conn)
-    await _lock_around(conn, _with_checkpoints([key]))
+    await _lock_around(conn, _with_beside([key]))
     erasing = _Erasing(conn, reader, gone)
     found = await erasing.erase(key, forks)
     await ledger.enter(conn, erasing.sid, erasing.change)
@@ -161,7 +161,7 @@ class _Erasing:
         if forks != "erase":
             return await self._forget(key, len(children))
         below = await self._descent(key)
-        await _lock(self._conn, _with_checkpoints(below))
+        await _lock(self._conn, _with_beside(below))
         for each in (await self._descent(key))[1:]:
             await self._forget(each, 0)
         return await self._forget(key, 0)
@@ -188,8 +188,8 @@ class _Erasing:
         proof = (last["version"], last["link"], last["now_us"], forks_kept)
         erasure = Erasure(self._reader.key_hash(key), *proof)
         await self.certify(erasure)
-        if not is_reserved(key.app):
-            await self._forget(checkpoints_of(key), 0)
+        for beside in forgotten_with(key):
+            await self._forget(beside, 0)
         return erasure
 
     async def _remove(self, key: Key) -> Any:
@@ -234,8 +234,8 @@ class _Erasing:
         return tuple(found.values())
 
     async def _erase_some(self, keys: list[Key]) -> list[Erasure]:
-        # Logs of checkpoints are among the keys, but for one that was begun a moment ago.
-        conn, columns = self._conn, _columns(dict.fromkeys(_with_checkpoints(keys)))
+        # The logs beside them are among the keys, but for one that was begun a moment ago.
+        conn, columns = self._conn, _columns(dict.fromkeys(_with_beside(keys)))
         tombs = await conn.fetch(SQL["lock_tombs_of"], *columns)  # first: see `_forks`
         living = await conn.fetch(SQL["lock"], *columns)
         sids = [row["sid"] for row in [*tombs, *living]]
@@ -316,10 +316,9 @@ async def _forks(conn: Connection, sids: list[int]) -> list[Key]:
     return [Key(*row) for row in await conn.fetch(SQL["forks"], sids)]
 
 
-def _with_checkpoints(keys: Iterable[Key]) -> list[Key]:
-    """These sessions, and the logs of their checkpoints, which end with them."""
-    logs = [checkpoints_of(key) for key in keys if not is_reserved(key.app)]
-    return [*keys, *logs]
+def _with_beside(keys: Iterable[Key]) -> list[Key]:
+    """These sessions, and the logs that are forgotten with them."""
+    return [*keys, *[log for key in keys for log in forgotten_with(key)]]
 
 
 def _columns(keys: Iterable[Key]) -> list[list[str]]:

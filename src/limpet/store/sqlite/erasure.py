@@ -13,7 +13,15 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import SessionDeleted, SessionErased, SessionHasForks
-from limpet.model import Head, Key, buried as tombstone, checkpoints_of, is_reserved, owner_of
+from limpet.model import (
+    Head,
+    Key,
+    buried as tombstone,
+    checkpoints_of,
+    forgotten_with,
+    is_reserved,
+    owner_of,
+)
 from limpet.store.coding.bodies import erasure_crc
 from limpet.store.coding.seal import scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
@@ -177,7 +185,7 @@ def erase_user(
 def _require_forgotten(
     writes: SQLiteWriteConnection, keys: Sequence[Key], gone: frozenset[KeyOwner], *more: KeyOwner
 ) -> None:
-    logs = [checkpoints_of(key) for key in keys if not is_reserved(key.app)]
+    logs = [log for key in keys for log in forgotten_with(key)]
     uids = [end.head.uid for key in (*keys, *logs) for end in _ends(writes, key)]
     writes.codec.sealer.require_forgotten([*uids, *more], gone)
 
@@ -213,8 +221,9 @@ def _forget(writes: SQLiteWriteConnection, key: Key, now_us: int, forks_kept: in
     erasure = Erasure(mark, last.version, last.link, now_us, forks_kept)
     _certify(writes, erasure)
     writes.conn.execute(SQL["set_overwrite"])
-    if not is_reserved(key.app) and _ends(writes, checkpoints_of(key)):
-        _forget(writes, checkpoints_of(key), now_us, 0)
+    for beside in forgotten_with(key):
+        if _ends(writes, beside):
+            _forget(writes, beside, now_us, 0)
     return erasure
 
 

@@ -1,0 +1,450 @@
+"""The audit: decisions about access are recorded, chained, bounded, and forgotten with a user."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import limpet
+from limpet import Limpet, Principal
+from limpet.errors import AuditInvalid, InvalidCursor, ReservedApp
+from limpet.model import Key
+from limpet.security import audit_check
+from limpet.security.access import Resource
+from limpet.security.audit import Audit, log_of
+from limpet.session.limpet import journal_of
+from tests.support.keys import key_file
+
+ADA = Principal("user:ada", role="owner", app="support", user="ada")
+BOB = Principal("user:bob", role="owner", app="support", user="bob")
+ADMIN = Principal("admin:root", role="admin")
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "memory":
+        return "memory://"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/support.db?sync=normal"
+    found: str = request.getfixturevalue("postgres_store_url")
+    return found
+
+
+@pytest.fixture
+async def lp(url: str) -> AsyncIterator[Limpet]:
+    async with limpet.open(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def one() -> AsyncIterator[Limpet]:
+    """For what does not depend on the store."""
+    async with limpet.open("memory://") as opened:
+        yield opened
+
+
+def audit_in(lp: Limpet) -> Audit:
+    return journal_of(lp).audit
+
+
+def session(id: str = "c1", user: str = "ada", app: str = "support") -> Resource:
+    return Resource.of(Key(app, user, id))
+
+
+async def denied(
+    lp: Limpet, who: Principal, resource: Resource, action: str = "read", **more: str
+) -> None:
+    code = more.pop("code", "access_denied")
+    await audit_in(lp).record(who, action, resource, allowed=False, code=code, **more)
+
+
+async def test_a_record_says_who_asked_for_what_and_why_it_was_refused(lp: Limpet) -> None:
+    """The newest first, with the names that were used."""
+    await denied(lp, BOB, session(), address="10.0.0.7")
+    await audit_in(lp).record(ADMIN, "erase", session(), allowed=True, policy="admin.erase")
+    field = Resource("field", "support", "ada", "c1", "salary")
+    await denied(lp, ADA, field, "write", code="field_access_denied", policy="fields")
+    newest, middle, oldest = (await lp.audit()).items
+    assert (newest.principal, newest.action) == ("user:ada", "write")
+    assert (newest.resource, newest.code) == ("support/ada/c1#salary", "field_access_denied")
+    assert (middle.principal, middle.allowed, middle.code) == ("admin:root", True, None)
+    assert middle.policy == "admin.erase"
+    assert (oldest.principal, oldest.address) == ("user:bob", "10.0.0.7")
+    assert [each.seq for each in (newest, middle, oldest)] == [4, 3, 2]
+    assert newest.at >= middle.at >= oldest.at
+    report = await lp.maintenance.verify()
+    assert report.ok, str(report)
+
+
+async def test_the_audit_is_filtered_by_principal_session_outcome_time_and_app(lp: Limpet) -> None:
+    """Each condition alone, and together."""
+    await denied(lp, BOB, session("c1"))
+    await denied(lp, BOB, session("c2"))
+    await audit_in(lp).record(ADA, "share", session("c1"), allowed=True)
+    await denied(lp, ADMIN, session("s1", "eve", "shop"))
+    assert len((await lp.audit(principal="user:bob")).items) == 2
+    (seen,) = (await lp.audit(principal="user:bob", session=Key("support", "ada", "c2"))).items
+    assert seen.resource == "support/ada/c2"
+    assert {r.principal for r in (await lp.audit(session=("support", "ada", "c1"))).items} == {
+        "user:ada",
+        "user:bob",
+    }
+    assert [r.action for r in (await lp.audit(denied=False)).items] == ["share"]
+    assert len((await lp.audit(denied=True)).items) == 3
+    (shop,) = (await lp.audit(app="shop")).items
+    assert shop.resource == "shop/eve/s1"
+    assert not (await lp.audit(lp.now() + timedelta(hours=1))).items
+    assert len((await lp.audit(lp.now() - timedelta(hours=1))).items) == 4
+    assert not (await lp.audit(app="elsewhere")).items
+
+
+async def test_pages_over_several_apps_show_every_record_once_the_newest_first(lp: Limpet) -> None:
+    """A cursor goes on where the page ended, in each log."""
+    for number in range(12):
+        app = ("support", "shop", "a")[number % 3]
+        await denied(lp, ADMIN, session(f"c{number}", "ada", app))
+    met, cursor = [], None
+    while True:
+        page = await lp.audit(limit=5, cursor=cursor)
+        met += page.items
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert [r.resource.rpartition("/")[2] for r in met] == [f"c{n}" for n in range(11, -1, -1)]
+    first = await lp.audit(limit=5)
+    with pytest.raises(InvalidCursor):
+        await lp.audit(limit=5, cursor=first.cursor, denied=True)
+
+
+async def test_the_same_denial_within_a_second_is_counted_and_not_written_again(
+    lp: Limpet,
+) -> None:
+    """Another action, resource, code or principal is another denial."""
+    for _ in range(20):
+        await denied(lp, BOB, session())
+    await denied(lp, BOB, session(), "write")
+    await denied(lp, BOB, session("c2"))
+    await denied(lp, BOB, session(), code="policy_denied")
+    await denied(lp, ADA, session())
+    records = (await lp.audit()).items
+    assert sorted(r.repeats for r in records) == [0, 0, 0, 0, 19]
+    assert records[-1].repeats == 19
+    await denied(lp, BOB, session())
+    assert (await lp.audit()).items[-1].repeats in (19, 20)  # a second may have passed
+    events = (await journal_of(lp).store.load(log_of("support"), tail=0)).head.version
+    assert events <= 9
+
+
+async def test_denials_that_race_are_one_record_and_none_is_answered_before_it(
+    one: Limpet,
+) -> None:
+    """Those who come while the first is written wait for it."""
+    await asyncio.gather(*[denied(one, BOB, session()) for _ in range(50)])
+    (record,) = (await one.audit()).items
+    assert record.repeats == 49
+
+
+async def test_counts_are_written_when_the_store_is_closed(file_url: str) -> None:
+    """So only a crash can lose those of its last second."""
+    async with limpet.open(file_url) as lp:
+        for _ in range(3):
+            await denied(lp, BOB, session())
+    async with limpet.open(file_url) as lp:
+        (record,) = (await lp.audit()).items
+    assert record.repeats == 2
+
+
+async def test_no_verb_of_a_user_reaches_the_audit(one: Limpet) -> None:
+    """It is written by decisions alone."""
+    await denied(one, BOB, session())
+    key = log_of("support")
+    other = await limpet.open("memory://")
+    for call in (
+        lambda: one.get(key),
+        lambda: one.delete(key),
+        lambda: one.erase(key),
+        lambda: one.erase_user(key.app, key.user),
+        lambda: one.copy(key, to=other),
+        lambda: one.create(key.app, key.user, "x"),
+    ):
+        with pytest.raises(ReservedApp):
+            await call()
+    await other.close()
+    assert not (await one.list()).items
+
+
+async def test_names_of_an_erased_user_are_keyed_hashes_from_then_on(
+    url: str, tmp_path: Path
+) -> None:
+    """In records about the user and by the user, and in the bytes of the file; the chain holds."""
+    async with limpet.open(url) as lp:
+        eve = Principal("user:evezz", role="owner", app="support", user="evezz")
+        await lp.create("support", "evezz", "chatzz")
+        await denied(lp, BOB, session("chatzz", "evezz"))
+        await audit_in(lp).record(eve, "share", session("chatzz", "evezz"), allowed=True)
+        await lp.erase_user("support", "evezz")
+        by_eve, about_eve = (await lp.audit()).items
+        assert by_eve.principal.startswith("user:~")
+        assert about_eve.principal == "user:bob"
+        assert about_eve.resource == by_eve.resource
+        assert about_eve.resource.split("/")[1] == by_eve.principal.removeprefix("user:")
+        assert "evezz" not in f"{by_eve}{about_eve}"
+        assert "chatzz" not in f"{by_eve}{about_eve}"
+        assert not (await lp.audit(principal="user:evezz")).items
+        report = await lp.maintenance.verify()
+        assert report.ok, str(report)
+        # Who comes back under the name is another.
+        await denied(lp, eve, session("c9", "evezz"))
+        newest = (await lp.audit()).items[0]
+        assert (newest.principal, newest.resource) == ("user:evezz", "support/evezz/c9")
+        await lp.erase_user("support", "evezz")
+    for file in tmp_path.iterdir():
+        assert b"evezz" not in file.read_bytes()
+
+
+async def test_the_id_of_an_erased_session_leaves_the_audit(lp: Limpet, tmp_path: Path) -> None:
+    """Erasing forgets the key; who asked stays."""
+    await lp.create("support", "ada", "secretid")
+    await denied(lp, BOB, session("secretid"))
+    await audit_in(lp).record(ADA, "erase", session("secretid"), allowed=True)
+    await lp.erase("support", "ada", "secretid")
+    await denied(lp, BOB, session("secretid"), "write")
+    records = (await lp.audit()).items
+    assert [r.principal for r in records] == ["user:bob", "user:ada", "user:bob"]
+    assert all(r.resource.startswith("support/ada/~") for r in records)
+    assert (await lp.maintenance.verify()).ok
+    for file in tmp_path.glob("*.db*"):
+        assert b"secretid" not in file.read_bytes()
+
+
+async def test_an_operation_and_its_record_are_one_commit(lp: Limpet) -> None:
+    """If the operation is refused, nothing is recorded; if it happens, its record is there."""
+    s = await lp.create("support", "ada", "c1", actor="user:ada")
+    journal = journal_of(lp)
+    (record,) = await audit_in(lp).commits(ADA, "lifecycle", session())
+    draft = journal.prepare(limpet.Draft(type="note.made", data={}), "user:ada")
+    from limpet.model import Commit
+
+    with pytest.raises(limpet.errors.SessionConflict):
+        await journal.commit((Commit(s.key, (draft,), 99), record))
+    assert not (await lp.audit()).items
+    await journal.commit((Commit(s.key, (draft,), 1), record))
+    (seen,) = (await lp.audit()).items
+    assert (seen.action, seen.allowed) == ("lifecycle", True)
+
+
+async def test_two_processes_write_one_chain(file_url: str) -> None:
+    """Each through its own handle; the log of an app is one."""
+    async with limpet.open(file_url) as first, limpet.open(file_url) as second:
+        await asyncio.gather(
+            *[denied(lp, BOB, session(f"c{n}")) for n, lp in enumerate([first, second] * 5)]
+        )
+        assert len((await first.audit()).items) == 10
+        assert (await first.maintenance.verify()).ok
+
+
+# --- exports -------------------------------------------------------------------------------------
+
+
+async def _filled(lp: Limpet) -> None:
+    for number in range(5):
+        await denied(lp, BOB, session(f"c{number}"))
+    await denied(lp, BOB, session("c4"))
+    await audit_in(lp).record(ADA, "share", session(), allowed=True)
+    await denied(lp, ADMIN, session("s1", "eve", "shop"))
+
+
+async def test_an_export_verifies_offline_and_shows_the_names(lp: Limpet, tmp_path: Path) -> None:
+    """Also by the script alone, which imports nothing of Limpet."""
+    await _filled(lp)
+    file = tmp_path / "audit.jsonl"
+    made = await lp.export_audit(file)
+    found = limpet.check_audit(file, links=made.links)
+    assert found.logs == made.logs
+    lines = [json.loads(line) for line in file.read_bytes().splitlines()]
+    shown = [line["record"] for line in lines[1:] if "principal" in line["record"]]
+    assert {r["principal"] for r in shown} == {"user:bob", "user:ada", "admin:root"}
+    assert "support/ada/c3" in {r["resource"] for r in shown}
+    script = Path(audit_check.__file__)
+    done = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", str(script), str(file), stdout=subprocess.PIPE
+    )
+    said, _ = await done.communicate()
+    assert done.returncode == 0
+    assert said.startswith(b"valid:")
+    with pytest.raises(limpet.errors.BundleRefused):
+        await lp.export_audit(file)
+
+
+def _changed(lines: list[bytes]) -> list[bytes]:
+    return [line.replace(b"c3", b"c9") for line in lines]
+
+
+def _renamed(lines: list[bytes]) -> list[bytes]:
+    """The name that is shown and the one that fits the hash."""
+    return [line.replace(b'"name":"bob"', b'"name":"tom"') for line in lines]
+
+
+def _allowed(lines: list[bytes]) -> list[bytes]:
+    return [line.replace(b"audit.denied", b"audit.allowed") for line in lines]
+
+
+def _retimed(lines: list[bytes]) -> list[bytes]:
+    first = json.loads(lines[2])
+    first["at_us"] += 1
+    return [*lines[:2], json.dumps(first).encode(), *lines[3:]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _changed,
+        _renamed,
+        _allowed,
+        _retimed,
+        lambda lines: [*lines[:4], *lines[5:]],
+        lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]],
+        lambda lines: lines[:-1],
+        lambda lines: [*lines, lines[-1]],
+        lambda lines: lines[1:],
+        lambda lines: [],
+        lambda lines: [*lines[:-1], lines[-1][:-9]],
+    ],
+    ids=[
+        "changed",
+        "renamed",
+        "allowed",
+        "retimed",
+        "removed",
+        "swapped",
+        "cut",
+        "added",
+        "headless",
+        "empty",
+        "torn",
+    ],
+)
+async def test_a_file_that_was_changed_is_found_out(
+    one: Limpet, tmp_path: Path, change: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    """Each change of a line, or of their order, is refused."""
+    await _filled(one)
+    file, other = tmp_path / "audit.jsonl", tmp_path / "other.jsonl"
+    await one.export_audit(file)
+    lines = file.read_bytes().splitlines()
+    forged = change(lines)
+    assert forged != lines
+    other.write_bytes(b"\n".join(forged) + b"\n")
+    with pytest.raises(AuditInvalid):
+        limpet.check_audit(other)
+
+
+async def test_every_changed_byte_of_an_export_is_found_out(one: Limpet, tmp_path: Path) -> None:
+    """Except for white space, which says nothing; the manifest by the links that were noted."""
+    await denied(one, BOB, session())
+    file = tmp_path / "audit.jsonl"
+    made = await one.export_audit(file)
+    raw = file.read_bytes()
+    time = raw.index(b'"at":') + 5, raw.index(b'"logs"')  # of the export: it is only a note
+    for at in range(len(raw)):
+        if time[0] <= at < time[1] or raw[at : at + 1] == b"\n":
+            continue
+        changed = bytearray(raw)
+        changed[at] ^= 1
+        file.write_bytes(changed)
+        try:
+            limpet.check_audit(file, links=made.links)
+        except AuditInvalid:
+            continue
+        raise AssertionError(f"the change at byte {at} passes: {raw[at - 20 : at + 20]!r}")
+
+
+async def test_a_file_whose_end_was_cut_and_whose_manifest_fits_is_found_by_the_link(
+    one: Limpet, tmp_path: Path
+) -> None:
+    """A forger can build a chain, and not the link that was noted."""
+    await denied(one, BOB, session("c1"))
+    shorter, whole = tmp_path / "short.jsonl", tmp_path / "whole.jsonl"
+    await one.export_audit(shorter)
+    await denied(one, BOB, session("c2"))
+    made = await one.export_audit(whole)
+    limpet.check_audit(shorter)
+    with pytest.raises(AuditInvalid, match="noted"):
+        limpet.check_audit(shorter, links=made.links)
+
+
+async def test_a_store_with_keys_signs_its_export(tmp_path: Path) -> None:
+    """Another key, and a file without receipts, are refused."""
+    pytest.importorskip("cryptography")
+    file, plain = tmp_path / "audit.jsonl", tmp_path / "plain.jsonl"
+    async with limpet.open("memory://", keys=key_file(tmp_path / "m")) as lp:
+        await denied(lp, BOB, session())
+        made = await lp.export_audit(file)
+        public = lp.keys.public_key
+    assert made.signed
+    assert limpet.check_audit(file, public_key=public).signed
+    async with limpet.open("memory://", keys=key_file(tmp_path / "n")) as lp:
+        other = lp.keys.public_key
+    with pytest.raises(AuditInvalid):
+        limpet.check_audit(file, public_key=other)
+    async with limpet.open("memory://") as lp:
+        await denied(lp, BOB, session())
+        await lp.export_audit(plain)
+    with pytest.raises(AuditInvalid, match="receipt"):
+        limpet.check_audit(plain, public_key=public)
+
+
+async def test_an_export_of_some_records_hides_the_others_and_still_verifies(
+    one: Limpet, tmp_path: Path
+) -> None:
+    """Of the others it has digests, and no name."""
+    await _filled(one)
+    file = tmp_path / "audit.jsonl"
+    made = await one.export_audit(file, principal="user:ada")
+    assert limpet.check_audit(file, links=made.links).logs == made.logs
+    text = file.read_text()
+    assert "user:ada" in text
+    assert "bob" not in text
+
+
+async def test_an_export_after_erasure_verifies_and_has_no_names(
+    one: Limpet, tmp_path: Path
+) -> None:
+    """The keyed hash stays, and nothing opens it."""
+    await _filled(one)
+    before, after = tmp_path / "before.jsonl", tmp_path / "after.jsonl"
+    await one.export_audit(before, app="support")
+    await one.erase_user("support", "bob")
+    made = await one.export_audit(after, app="support")
+    limpet.check_audit(after, links=made.links)
+    assert "user:bob" in before.read_text()
+    assert "bob" not in after.read_text()
+
+
+# --- tampering -----------------------------------------------------------------------------------
+
+
+async def test_verify_finds_an_audit_that_was_changed_in_the_file(tmp_path: Path) -> None:
+    """A record that somebody edits in the database breaks the chain."""
+    import sqlite3
+
+    file = tmp_path / "support.db"
+    async with limpet.open(f"sqlite:///{file}") as lp:
+        await denied(lp, BOB, session("c1"))
+        await denied(lp, BOB, session("c2"))
+    with sqlite3.connect(file) as conn:
+        names = [row[1] for row in conn.execute("PRAGMA table_info(events)")]
+        assert "actor" in names or "at_us" in names
+        conn.execute("UPDATE events SET at_us = at_us + 1 WHERE seq = 2")
+    conn.close()
+    async with limpet.open(f"sqlite:///{file}") as lp:
+        report = await lp.maintenance.verify()
+    assert not report.ok
+    assert any(f.key is not None and f.key.app == "$$audit" for f in report.findings)
