@@ -362,13 +362,20 @@ def restore(
     replace: bool = False,
     damaged: bool = False,
     progress: Progress | None = None,
+    keys: str | None = None,
+    keyring: str | None = None,
 ) -> Restored:
     """Put a backup file in the place that `url` names. No process may have that place open.
 
     Every session of the backup is verified first; with findings it is refused (BackupDamaged),
     unless damaged=True. An existing database is only overwritten with replace=True, and nothing
-    but a Limpet database ever is.
+    but a Limpet database ever is. With `keys` the key ring of a sealed store accepts its sessions
+    as they are now, so that `verify` does not take the restored store for one that was rolled back.
     """
     from limpet.store.open import restore_store
 
-    return restore_store(backup, url, replace=replace, damaged=damaged, progress=progress)
+    done = restore_store(backup, url, replace=replace, damaged=damaged, progress=progress)
+    if keys is not None:
+        with open_sync(url, keys=keys, keyring=keyring) as lp:
+            lp.keys.anchor()
+    return done

@@ -17,7 +17,13 @@ import pytest
 
 import limpet
 from limpet import Limpet, Session
-from limpet.errors import ArchiveDamaged, KeysInvalid, KeysMissing, SealUnavailable
+from limpet.errors import (
+    ArchiveDamaged,
+    KeysInvalid,
+    KeysMissing,
+    SealUnavailable,
+    SessionCorrupt,
+)
 from limpet.model import Key, chain
 from limpet.security.keys import SCOPE_SECONDS, Anchor
 from limpet.security.masters import new_master
@@ -459,9 +465,133 @@ async def test_a_cut_tail_is_found(url: str, keys: str) -> None:
             "cut off" in f.problem
             for f in (await lp.maintenance.verify("support", "ada", "c1")).findings
         )
+        s = await lp.get("support", "ada", "c1")
+        assert s.history.damaged == (4,)
+        with pytest.raises(SessionCorrupt, match="do not vouch"):
+            await s.append("note.made", {}, actor="user:ada")
         await lp.keys.anchor()
         report = await lp.maintenance.verify()
         assert not any("cut off" in finding.problem for finding in report.findings)
+        assert not any("vouch" in finding.problem for finding in report.findings)
+        await s.append("note.made", {}, actor="user:ada")
+
+
+async def heads_of(url: str) -> tuple[Any, ...]:
+    (row,) = await rows_of(url, "SELECT version, link, mac FROM limpet.sessions WHERE id = 'c1'")
+    return tuple(row)
+
+
+async def test_a_cut_tail_is_found_without_an_anchor(url: str, keys: str) -> None:
+    """Nobody without the keys can say that a session stands at an earlier version, even while the
+    ring has no anchor: by load, by a page of states, by verify, and by the next writer."""
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+    await cut_tail(url, 4)
+    async with limpet.open(url, keys=keys) as lp:
+        ring = lp._journal.provenance.seal.ring  # type: ignore[union-attr]
+        await ring.drop("anchor", [row.owner for row in await ring.page("anchor", None)])
+        found = (await lp.maintenance.verify()).findings
+        assert any(f.where == "head" and "do not vouch" in f.problem for f in found)
+        s = await lp.get("support", "ada", "c1")
+        assert s.history.damaged == (4,)
+        assert (await lp.list(state=True)).damaged == (s.key,)
+        for to in (s, lp.session(s.key)):
+            with pytest.raises(SessionCorrupt, match="do not vouch"):
+                await to.append("note.made", {}, actor="user:ada")
+        assert await lp.delete(s.key)
+
+
+@pytest.mark.parametrize("mac", ["none", "short", "other key", "long", "of another session"])
+async def test_a_head_under_another_mac_is_found(url: str, keys: str, mac: str) -> None:
+    """Removed, cut, of a key that never was, or taken from another session."""
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+        await said(lp, "c2")
+    _, _, kept = await heads_of(url)
+    sql = "SELECT mac FROM limpet.sessions WHERE id = 'c2'"
+    forged = {
+        "none": None,
+        "short": kept[:8],
+        "other key": b"\xff\xff\xff\xff" + kept[4:],
+        "long": kept + b"1",
+        "of another session": (await rows_of(url, sql))[0][0],
+    }[mac]
+    await change(url, "UPDATE limpet.sessions SET mac = $1 WHERE id = 'c1'", forged)
+    async with limpet.open(url, keys=keys) as lp:
+        assert (await lp.get("support", "ada", "c1")).history.damaged == (6,)
+        assert [f.where for f in (await lp.maintenance.verify()).findings] == ["head"]
+        assert (await lp.get("support", "ada", "c2")).history.damaged == ()
+
+
+async def test_every_commit_renews_the_mac(url: str, keys: str) -> None:
+    """Of one event, of several, of a new session, of a fork, and of a turn's end."""
+    seen = set()
+    async with limpet.open(url, keys=keys) as lp:
+        s = await lp.create("support", "ada", "c1")
+        seen.add(await heads_of(url))
+        await s.append_many(
+            [limpet.Draft(type="user.message"), limpet.Draft(type="note.made")], actor="user:ada"
+        )
+        seen.add(await heads_of(url))
+        await s.label({"a": "b"}, actor="user:ada")
+        seen.add(await heads_of(url))
+        (lease,) = await lp.work.claim("w")
+        async with lp.commit() as c:
+            c.record(lp.session(s.key, actor="w", lease=lease), limpet.facts.processed([2]))
+        await lp.work.release(lease)
+        seen.add(await heads_of(url))
+        await s.refresh()
+        await s.fork(id="fork")
+    assert len({mac for _, _, mac in seen}) == len(seen) == 4
+    async with limpet.open(url, keys=keys) as lp:
+        assert (await lp.maintenance.verify()).ok
+        assert (await lp.get("support", "ada", "fork")).history.damaged == ()
+
+
+async def test_a_plain_store_has_no_macs(url: str) -> None:
+    """It pays nothing for what sealed stores do."""
+    async with limpet.open(url) as lp:
+        await said(lp)
+    assert (await heads_of(url))[2] is None
+
+
+async def test_anchors_only_move_forward(url: str, keys: str) -> None:
+    """Whoever closes last may have written first."""
+    async with limpet.open(url, keys=keys) as one:
+        s = await said(one)
+        async with limpet.open(url, keys=keys) as two:
+            await two.session(s.key).append("note.made", {}, actor="user:ada")
+    await cut_tail(url, 6)
+    async with limpet.open(url, keys=keys) as lp:
+        report = await lp.maintenance.verify()
+        assert any("cut off" in finding.problem for finding in report.findings)
+
+
+async def test_an_honest_restore_with_keys_is_accepted(
+    database: str, keys: str, tmp_path: Path
+) -> None:
+    """Sessions are back where the backup has them, and those made since are gone. Restored without
+    keys, the store looks as if it were rolled back, until it is accepted."""
+    backup = tmp_path / "backup.db"
+    async with limpet.open(database, keys=keys) as lp:
+        s = await said(lp)
+        await said(lp, "erased")
+        await lp.maintenance.backup(backup)
+        await s.append("note.made", {}, actor="user:ada")
+        await said(lp, "later")
+        await lp.erase("support", "ada", "erased")
+    limpet.restore(backup, database, replace=True)
+    async with limpet.open(database, keys=keys) as lp:
+        found = [f.problem for f in (await lp.maintenance.verify()).findings]
+        assert any("rolled back" in each for each in found)
+        assert any("is missing" in each for each in found)
+    limpet.restore(backup, database, replace=True, keys=keys)
+    async with limpet.open(database, keys=keys) as lp:
+        damaged = {f.key for f in (await lp.maintenance.verify()).findings}
+        assert damaged == {Key("support", "ada", "erased")}  # its keys do not come back
+        await lp.erase("support", "ada", "erased")
+        assert (await lp.maintenance.verify()).ok
+        assert (await lp.get("support", "ada", "c1")).values["text"] == CANARY
 
 
 async def test_another_history_in_its_place_is_found(url: str, keys: str) -> None:
@@ -469,7 +599,10 @@ async def test_another_history_in_its_place_is_found(url: str, keys: str) -> Non
     async with limpet.open(url, keys=keys) as lp:
         await said(lp)
     await cut_tail(url, 4)
+    await change(url, "UPDATE limpet.sessions SET mac = $1 WHERE id = 'c1'", None)
     async with limpet.open(url, keys=keys) as lp:
+        store = lp._journal.store
+        await store.accept_head(Key("support", "ada", "c1"))  # type: ignore[attr-defined]
         s = await lp.get("support", "ada", "c1")
         for _ in range(5):
             await s.append("note.made", {}, actor="user:ada")

@@ -38,12 +38,24 @@ from tests.golden.stores import (
 
 HERE: Final = Path(__file__).parent
 # A golden file is never written again: this is the SHA-256 of each.
-FILES: Final = {1: "0ba753a0716e221e6ba72aa5a73b7604334d1e8b70d1daaebf334bac5830e5de"}
-# Which commit began each session, counted from 0.
-BEGAN: Final = {
-    1: {MAIN: 0, PEER: 14, LONG: 17, TYPED: 24, ASLEEP: 28, FORK: 29, HEIR: 35, REUSED: 46},
+FILES: Final = {
+    1: "0ba753a0716e221e6ba72aa5a73b7604334d1e8b70d1daaebf334bac5830e5de",
+    2: "093565d7c0a4cce1fca1a00f67e91fc8b9d9684a9b40ec136235ef58096ac00c",
 }
-LAST: Final = {1: 50}  # the event after the snapshot; before it, an erased user and an erasure
+# Which commit began each session, counted from 0.
+_IN_ORDER: Final = {
+    MAIN: 0,
+    PEER: 14,
+    LONG: 17,
+    TYPED: 24,
+    ASLEEP: 28,
+    FORK: 29,
+    HEIR: 35,
+    REUSED: 46,
+}
+BEGAN: Final = {1: _IN_ORDER, 2: _IN_ORDER}
+# The event after the snapshot; before it, an erased user and an erasure.
+LAST: Final = {1: 50, 2: 50}
 
 
 @pytest.fixture(params=FILES, ids=[f"schema {number}" for number in FILES])

@@ -25,6 +25,7 @@ from limpet.cli.command import (
     User,
     Writing,
     ask_first,
+    chosen_keys,
     command,
 )
 from limpet.cli.options import (
@@ -179,7 +180,7 @@ def restore(
     """Restore a SQLite store from a backup.
 
     The backup is verified before anything is replaced. No process may have the store open. For
-    PostgreSQL use pg_restore.
+    PostgreSQL use pg_restore. With --keys the key ring accepts the sessions as they are now.
     """
     source, began = file_path(file), time.monotonic()
     with screen.steps("copying pages", "reading sessions") as (copying, reading):
@@ -191,6 +192,11 @@ def restore(
             progress=copying,
             checking=reading,
         )
+    keys, keyring = chosen_keys()
+    if keys is not None:
+        accepting = limpet.open_sync(store_url(target, servers=False), keys=keys, keyring=keyring)
+        with accepting as lp:
+            lp.keys.anchor()
     seconds, problems = time.monotonic() - began, damage(done.report)
     words = f"restored from {source}: {size(source.stat().st_size)} in {seconds:.1f} s; "
     lines = [TextLine(str(finding), "problem") for finding in problems]

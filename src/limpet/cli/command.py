@@ -291,9 +291,9 @@ def command(panel: str, name: str | None = None) -> Callable[[F], F]:
     return register
 
 
-def chosen_keys() -> str | None:
-    """The masters that --keys or LIMPET_KEYS names."""
-    return _KEYS.get()[0]
+def chosen_keys() -> tuple[str | None, str | None]:
+    """The masters that --keys or LIMPET_KEYS names, and the ring."""
+    return _KEYS.get()
 
 
 def acting(actor: str | None) -> str:

@@ -18,7 +18,7 @@ import os
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Final
 
@@ -40,7 +40,8 @@ from limpet.security.masters import (
     subkey,
 )
 from limpet.security.ring import Ring, RingRow, ring_of
-from limpet.store.coding.seal import OWNERS_MAX
+from limpet.store.coding.codec import MAC_BYTES
+from limpet.store.coding.seal import OWNERS_MAX, KeyRenewed
 from limpet.store.protocol import KeyOwner, Place, Progress
 from limpet.store.system import PROCESS
 
@@ -50,6 +51,8 @@ SCOPE_SECONDS: Final = 5.0  # after which the keys of apps and users are read fr
 BATCH_MAX: Final = 512  # owners whose keys are made in one transaction of the ring
 _NONCES_DRAWN: Final = 256
 _HEAD: Final = struct.Struct("!BI")
+_number: Final = struct.Struct("!I").pack
+_version: Final = struct.Struct(">q").pack
 _ANCHOR: Final = b"limpet.anchor.1"
 _wrapped: Final = msgspec.msgpack.Decoder(WrappedKey).decode
 
@@ -97,12 +100,16 @@ class KeysStatus(msgspec.Struct, frozen=True):
 class _OwnerKeys:
     """The data keys of one owner, and up to where its bodies may be in plain text."""
 
-    __slots__ = ("ciphers", "names", "number", "plain", "secret")
+    __slots__ = ("absent", "begin", "cipher", "ciphers", "names", "number", "plain", "secrets")
 
-    def __init__(self, keys: Mapping[int, bytes], plain: Mapping[str, int]) -> None:
+    def __init__(
+        self, keys: Mapping[int, bytes], plain: Mapping[str, int], absent: Collection[int]
+    ) -> None:
         self.number = max(keys)
         self.ciphers = {number: AESGCM(key) for number, key in keys.items()}
-        self.secret = subkey(keys[self.number], _ANCHOR)
+        self.cipher, self.begin = self.ciphers[self.number], _HEAD.pack(FORMAT, self.number)
+        self.secrets = {number: subkey(key, _ANCHOR) for number, key in keys.items()}
+        self.absent = frozenset(absent) - keys.keys()  # looked for in the ring: they are not there
         self.allow(plain)
 
     def allow(self, plain: Mapping[str, int]) -> None:
@@ -140,6 +147,7 @@ class KeySeal:
         self._owners: OrderedDict[KeyOwner, _OwnerKeys] = OrderedDict()
         self._scopes: set[KeyOwner] = set()  # those of apps and users among them
         self._stale: set[KeyOwner] = set()  # of these, to be read from the ring again
+        self._looked_for: dict[KeyOwner, set[int]] = {}  # numbers of keys that were not at hand
         self._lapse_at = monotonic() + SCOPE_SECONDS
         self._wanted: dict[KeyOwner, None] = {}
         self._lock = asyncio.Lock()
@@ -174,7 +182,8 @@ class KeySeal:
             raise self._refused(f"the store is sealed with the ring {expected}, not {self.id}")
         self.fresh = "bound" not in rows
         await self._fetch([SIGNER])
-        self._signer = Ed25519PrivateKey.from_private_bytes(self._owners[SIGNER].secret)
+        # The first key of the ring signs, so that renewing others never changes who signed.
+        self._signer = Ed25519PrivateKey.from_private_bytes(self._owners[SIGNER].secrets[1])
 
     async def mark_bound(self, plain: Iterable[tuple[KeyOwner, str, int]]) -> None:
         """Remember what the store held in plain text when it got this ring; once."""
@@ -217,8 +226,11 @@ class KeySeal:
         if now < self._lapse_at:
             return ()
         self._lapse_at = now + SCOPE_SECONDS
-        self._stale = set(self._scopes)
-        return tuple(self._stale)
+        self._stale |= self._scopes
+        return tuple(self._scopes)
+
+    def doubt(self, owners: Sequence[KeyOwner]) -> None:
+        self._stale.update(owners)
 
     def _is_missing(self, owner: KeyOwner) -> bool:
         return owner not in self._owners or owner in self._stale
@@ -226,16 +238,16 @@ class KeySeal:
     def seal(self, plain: bytes, place: Place) -> bytes:
         keys = self._owners[place.owner]
         nonce = _NONCES.take()
-        text = keys.ciphers[keys.number].encrypt(nonce, plain, place.aad())
-        return _HEAD.pack(FORMAT, keys.number) + nonce + text
+        return keys.begin + nonce + keys.cipher.encrypt(nonce, plain, place.aad())
 
     def open(self, sealed: bytes, place: Place) -> bytes:
         form, number = _HEAD.unpack_from(sealed)
         if form != FORMAT:
             raise ValueError(f"its format is {form}, and this release reads {FORMAT}")
-        cipher = self._owners[place.owner].ciphers.get(number)
-        if cipher is None:
-            raise ValueError("its key was destroyed")
+        keys = self._owners[place.owner]
+        if number not in keys.ciphers:
+            self._look_for(place.owner, keys, number)
+        cipher = keys.ciphers[number]
         start = _HEAD.size + NONCE_BYTES
         return cipher.decrypt(sealed[_HEAD.size : start], sealed[start:], place.aad())
 
@@ -249,6 +261,27 @@ class KeySeal:
             return int(version) <= keys.names.get(name, 0)
         return _version_of(place) <= keys.plain
 
+    def _look_for(self, owner: KeyOwner, keys: _OwnerKeys, number: int) -> None:
+        """Another process may have made this key: raise KeyRenewed, unless the ring was asked."""
+        if number in keys.absent:
+            raise ValueError("its key was destroyed")
+        self._looked_for.setdefault(owner, set()).add(number)
+        self._stale.add(owner)
+        raise KeyRenewed
+
+    async def renew(self, owner: KeyOwner) -> int:
+        """Make another data key, with which everything is sealed from now on; its number. What was
+        sealed before stays readable, with the keys before it."""
+        rows = await self.ring.get("key", [owner])
+        if not rows:
+            raise SealUnavailable([owner], "it has no key in the ring")
+        number = 1 + max([int(row.part) for row in rows])
+        made = RingRow("key", owner, str(number), await self._wrapped(owner, number, _new_key()))
+        await self.ring.add([made])  # or the one of another process that does the same
+        async with self._lock:
+            await self._fetch([owner])
+        return self._owners[owner].number
+
     async def forget(self, owner: KeyOwner) -> None:
         self._owners.pop(owner, None)
         self._scopes.discard(owner)
@@ -257,22 +290,64 @@ class KeySeal:
     # --- anchors and signatures -----------------------------------------------------------------
 
     def mac(self, owner: KeyOwner, version: int, link: bytes) -> bytes:
-        """The MAC of where a session stands. Its keys must be ready."""
-        said = struct.pack(">q", version) + link
-        return hmac.digest(self._owners[owner].secret, said, "sha256")
+        """The number of the newest key, and its MAC of where a session stands."""
+        keys = self._owners[owner]
+        made = hmac.digest(keys.secrets[keys.number], _version(version) + link, "sha256")
+        return _number(keys.number) + made
 
-    async def anchor(self, places: Mapping[KeyOwner, tuple[Key, int, bytes]]) -> int:
-        """Remember where sessions stand: those whose keys are at hand and still in the ring."""
-        held = [uid for uid in places if uid in self._owners]
-        there = {row.owner for row in await self.ring.get("key", held)}
+    def holds(self, owner: KeyOwner, version: int, link: bytes, mac: bytes | None) -> bool:
+        keys = self._owners[owner]
+        if mac is None:
+            return version <= keys.plain
+        if len(mac) != MAC_BYTES:
+            return False
+        number = int.from_bytes(mac[:4], "big")
+        if number not in keys.secrets:
+            if number in keys.absent:
+                return False
+            self._look_for(owner, keys, number)
+        made = hmac.digest(keys.secrets[number], _version(version) + link, "sha256")
+        return hmac.compare_digest(made, mac[4:])
+
+    async def vouches(self, owner: KeyOwner, anchor: Anchor) -> bool:
+        """True if an anchor is as the keys of its session made it."""
+        await self.ready([owner])
+        made = (owner, anchor.version, anchor.link, anchor.mac)
+        try:
+            return self.holds(*made)
+        except KeyRenewed:
+            await self.ready([owner])
+            return self.holds(*made)
+
+    async def anchor(
+        self, places: Mapping[KeyOwner, tuple[Key, int, bytes]], *, back: bool = False
+    ) -> int:
+        """Remember where sessions stand: those whose keys are at hand and still in the ring.
+
+        An anchor moves forward, whatever order processes write in; with `back`, also backward.
+        """
         rows = []
-        for uid in [uid for uid in held if uid in there]:
+        for uid in await self.held([uid for uid in places if uid in self._owners]):
             key, version, link = places[uid]
             made = Anchor(version, link, self.mac(uid, version, link), *key_parts(key))
             rows.append(RingRow("anchor", uid, "", msgspec.msgpack.encode(made)))
-        if rows:
+        if back:
             await self.ring.put(rows)
-        return len(rows)
+            return len(rows)
+        kept = {row.owner: row for row in await self.ring.get("anchor", list(places))}
+        new = [row for row in rows if row.owner not in kept]
+        await self.ring.add(new)
+        changes = [
+            (kept[row.owner], row.value)
+            for row in rows
+            if row.owner in kept and _anchored(kept[row.owner].value).version < places[row.owner][1]
+        ]
+        return len(new) + await self.ring.swap(changes)
+
+    async def held(self, owners: Sequence[KeyOwner]) -> list[KeyOwner]:
+        """Those of them that have keys in the ring. An erased session has none."""
+        there = {row.owner for row in await self.ring.get("key", owners)}
+        return [owner for owner in owners if owner in there]
 
     async def anchors(
         self, owners: Sequence[KeyOwner] | None
@@ -386,7 +461,9 @@ class KeySeal:
         for row in await self.ring.get("plain", owners):
             plain.setdefault(row.owner, {})[row.part] = int(row.value)
         for owner in owners:
-            self._owners[owner] = _OwnerKeys(keys[owner], plain.get(owner, {}))
+            known = self._owners.get(owner)
+            absent = self._looked_for.pop(owner, set()) | (known.absent if known else set())
+            self._owners[owner] = _OwnerKeys(keys[owner], plain.get(owner, {}), absent)
             self._stale.discard(owner)
             if owner.startswith("["):
                 self._scopes.add(owner)

@@ -74,6 +74,10 @@ class Ring(Protocol):
         """Rows of a kind beyond an owner and a part, in their order."""
         ...
 
+    async def drop(self, kind: RowKind, owners: Sequence[str]) -> None:
+        """Remove the rows of a kind of these owners."""
+        ...
+
     async def remove(self, owner: str) -> None:
         """Destroy every row of an owner, so that no file of the ring has a copy left."""
         ...
@@ -127,6 +131,10 @@ class MemoryRing:
     ) -> list[RingRow]:
         rows = [row for row in self._all(kind) if after is None or row[1:3] > after]
         return sorted(rows)[:limit]
+
+    async def drop(self, kind: RowKind, owners: Sequence[str]) -> None:
+        gone = {(kind, owner) for owner in owners}
+        self._rows = {at: value for at, value in self._rows.items() if at[:2] not in gone}
 
     async def remove(self, owner: str) -> None:
         self._rows = {at: value for at, value in self._rows.items() if at[1] != owner}
@@ -208,6 +216,10 @@ class FileRing:
         )
         asked = (kind, *(after or ("", "")), limit)
         return _rows(await self._run(lambda conn: list(conn.execute(sql, asked))))
+
+    async def drop(self, kind: RowKind, owners: Sequence[str]) -> None:
+        sql, gone = "DELETE FROM ring WHERE kind = ? AND owner = ?", [(kind, o) for o in owners]
+        await self._run(lambda c: _in_transaction(c, lambda conn: conn.executemany(sql, gone)))
 
     async def remove(self, owner: str) -> None:
         def remove(conn: apsw.Connection) -> None:
@@ -327,6 +339,10 @@ class ServerRing:
         )
         asked = (kind, *(after or ("", "")), limit)
         return _rows(await self._run(lambda conn: conn.fetch(sql, *asked)))
+
+    async def drop(self, kind: RowKind, owners: Sequence[str]) -> None:
+        sql = "DELETE FROM limpet_keys.ring WHERE kind = $1 AND owner = ANY ($2::text[])"
+        await self._run(lambda conn: conn.execute(sql, kind, list(owners)))
 
     async def remove(self, owner: str) -> None:
         sql = "DELETE FROM limpet_keys.ring WHERE owner = $1"

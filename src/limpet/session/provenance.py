@@ -25,6 +25,7 @@ from limpet.store.protocol import (
     Finding,
     Query,
     Records,
+    RingBinding,
     Store,
 )
 
@@ -87,16 +88,30 @@ class Provenance:
             _LOG.warning("anchors not written: error=%r", error)
 
     async def anchor_all(self) -> int:
+        """Accept every session as it stands, and that sessions are missing. What was erased, and
+        came back with a backup, stays without keys."""
+        assert isinstance(self._store, RingBinding)
         done = 0
+        there: set[str] = set()
         async for head in each_head(self._store, Query(reverse=False, reserved=True)):
-            done += await self._anchor([head])
+            standing = _standing(head)
+            held = await self.seal.held(list(standing))
+            if head.uid in held:
+                await self._store.accept_head(head.key)
+            done += await self._anchor([standing[uid] for uid in held], back=True)
+            there |= standing.keys()
+        async for head in each_head(self._store, Query(reverse=False, reserved=True, deleted=True)):
+            there |= _standing(head).keys()
+        missing = [uid async for uid, _ in self.seal.anchors(None) if uid not in there]
+        await self.seal.ring.drop("anchor", missing)
         return done
 
-    async def _anchor(self, heads: Iterable[Head]) -> int:
+    async def _anchor(self, heads: Iterable[Head], *, back: bool = False) -> int:
         """Anchor those whose keys are in the ring: an erased session stays forgotten."""
         by_uid = {head.uid: head for head in heads}
+        await self.seal.ready(await self.seal.held(list(by_uid)))
         return await self.seal.anchor(
-            {uid: (head.key, head.version, head.link) for uid, head in by_uid.items()}
+            {uid: (head.key, head.version, head.link) for uid, head in by_uid.items()}, back=back
         )
 
     # --- verification ---------------------------------------------------------------------------
@@ -132,8 +147,7 @@ class Provenance:
         return heads
 
     async def _compared(self, head: Head | None, uid: str, anchor: Anchor) -> str | None:
-        await self.seal.ready([uid])
-        if self.seal.mac(uid, anchor.version, anchor.link) != anchor.mac:
+        if not await self.seal.vouches(uid, anchor):
             return "has an anchor in the key ring that was changed"
         return await self._problem(head, anchor.version, anchor.link, "anchor in the key ring")
 

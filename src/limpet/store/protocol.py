@@ -572,6 +572,19 @@ class MarkingSeal(Seal, Protocol):
         """
         ...
 
+    def mac(self, owner: KeyOwner, version: int, link: bytes) -> bytes:
+        """A MAC of where a session stands, for its head; see `allows_plain`."""
+        ...
+
+    def holds(self, owner: KeyOwner, version: int, link: bytes, mac: bytes | None) -> bool:
+        """True if `mac` is that of this place, or there is none and the head is from before the
+        store was sealed. This and `open` raise KeyRenewed for a key that another process made."""
+        ...
+
+    def doubt(self, owners: Sequence[KeyOwner]) -> None:
+        """Have `ready` fetch the keys of these owners again, though they are at hand."""
+        ...
+
     def lapsed(self) -> Sequence[KeyOwner]:
         """The owners to be made ready again: another process may have destroyed their keys.
 
@@ -590,6 +603,13 @@ class RingBinding(Protocol):
 
     async def bind_ring(self, id: str) -> str:
         """Remember a ring, durably, unless there is one. Returns the id that is remembered."""
+        ...
+
+    async def accept_head(self, key: Key) -> bool:
+        """Have the session's keys vouch for its head as it stands. True if they did not yet.
+
+        Raises SessionNotFound, SessionDeleted, SessionErased.
+        """
         ...
 
 

@@ -14,7 +14,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from limpet.store.coding.seal import Sealer, WaitingSealer
+from limpet.model import Head
+from limpet.store.coding.seal import Awaited, Sealer, WaitingSealer
 from limpet.store.protocol import Checked, Place, Seal, event_binding
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ COMPRESS_BYTES_MIN: Final = 1_024
 _LEVEL: Final = 3
 _NO_MEMORY: Final = "not enough memory"  # how zstd says it
 PLAIN: Final = "has a body in plain text, although its store is sealed: it was put there"
+MAC_BYTES: Final = 36  # of a head's: the number of the key, and SHA-256
+UNHELD: Final = (
+    "stands where its keys do not vouch for it: it was rolled back or changed, or its keys were "
+    "destroyed. Restore it, or accept it as it is with lp.keys.anchor()"
+)
 NO_SEAL: Final = "has a sealed body and no seal was given to open it"
 
 
@@ -72,6 +78,22 @@ class Codec:
         if not self.marks:
             return Place("event", uid, id, type)
         return Place("event", uid, id, type, event_binding(seq, at_us, header, link))
+
+    def head_mac(self, uid: str, version: int, link: bytes) -> bytes | None:
+        """What a store keeps beside a head: by it the session's keys vouch for where it stands.
+        None if the seal does not. Raises Unready."""
+        if not self.marks:
+            return None
+        self.sealer.check(uid)
+        return self.sealer.mac(uid, version, link)
+
+    def head_holds(self, head: Head, mac: object) -> bool:
+        """True if `mac` is what was kept beside this head. Raises Unready."""
+        if not self.marks:
+            return True
+        self.sealer.check(head.uid)
+        kept = mac if isinstance(mac, bytes) or mac is None else b""
+        return self.sealer.holds(head.uid, head.version, head.link, kept)
 
     def pack(
         self,
@@ -149,7 +171,7 @@ class Codec:
         self.sealer.check(place.owner)
         try:
             opened = self.sealer.open(stored, place)
-        except MemoryError:
+        except (MemoryError, Awaited):
             raise  # says nothing about the bytes
         except Exception as error:  # whatever the seal raises, the body is not readable
             raise Damaged(f"has a sealed body that this key does not open ({error!r})") from error

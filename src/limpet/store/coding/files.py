@@ -73,7 +73,9 @@ class FileSeal:
         return self._sealer.seals
 
     async def ready(self) -> None:
-        """Await the keys. Raises SealUnavailable."""
+        """Await the keys: as they are by now, because nobody can wait for others while a file is
+        read. Raises SealUnavailable."""
+        self._sealer.doubt((self.owner,))
         await self._sealer.ready((self.owner,))
 
     def at(self, path: Path) -> SealedPath:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -42,6 +42,10 @@ class Unready(Awaited):
     def __init__(self, owners: Iterable[KeyOwner]) -> None:
         self.owners = tuple(owners)
         super().__init__("keys are not ready")
+
+
+class KeyRenewed(Exception):  # no error of the tree: a MarkingSeal says it to its Sealer
+    """Something was made with a key of the owner that this process has not fetched yet."""
 
 
 class Unforgotten(Awaited):
@@ -94,6 +98,14 @@ class Sealer:
         if len(self._ready) + len(wanted) > OWNERS_MAX:
             self._ready.clear()
         self._ready.update(wanted)
+
+    def doubt(self, owners: Iterable[KeyOwner] | None = None) -> None:
+        """Have the keys of these owners, or of all, fetched once more before they are used: other
+        processes may have renewed them. Does nothing unless the seal is a MarkingSeal."""
+        if self._lapsed is not None:
+            doubted = tuple(self._ready if owners is None else owners)
+            self._seal.doubt(doubted)  # type: ignore[union-attr]  # it marks
+            self._ready.difference_update(doubted)
 
     async def opening(self, call: Callable[[], Awaitable[T]]) -> T:
         """The answer of a call that may meet owners who are not ready: made again until none is."""
@@ -166,9 +178,31 @@ class Sealer:
         return self._seal.seal(plain, place)
 
     def open(self, sealed: bytes, place: Place) -> bytes:
-        """As seal."""
+        """As seal. Raises Unready if the owner has a key by now that is not at hand."""
         assert self._seal is not None
-        return self._seal.open(sealed, place)
+        try:
+            return self._seal.open(sealed, place)
+        except KeyRenewed:
+            self._renew(place.owner)
+            return self._seal.open(sealed, place)
+
+    def mac(self, owner: KeyOwner, version: int, link: bytes) -> bytes:
+        """Of a MarkingSeal. The owner must be ready: see `check`."""
+        made: bytes = self._seal.mac(owner, version, link)  # type: ignore[union-attr]  # it marks
+        return made
+
+    def holds(self, owner: KeyOwner, version: int, link: bytes, mac: bytes | None) -> bool:
+        """As mac. Raises Unready if the owner has a key by now that is not at hand."""
+        seal: Any = self._seal
+        try:
+            return bool(seal.holds(owner, version, link, mac))
+        except KeyRenewed:
+            self._renew(owner)
+            return bool(seal.holds(owner, version, link, mac))
+
+    def _renew(self, owner: KeyOwner) -> None:
+        self._ready.discard(owner)
+        self._lack((owner,))
 
     def refuses_plain(self, place: Place) -> bool:
         """True if a plain body at this place is damage. The owner must be ready: see `check`."""

@@ -402,6 +402,10 @@ class MemoryStore(Leasing):
         self._ring = self._ring or id
         return self._ring
 
+    async def accept_head(self, key: Key) -> bool:
+        self._living(key)
+        return False  # nobody else can write it
+
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         return await self.sealer.erasing(lambda gone: self._erase(key, forks, gone))
 

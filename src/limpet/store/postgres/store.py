@@ -204,6 +204,18 @@ class PostgresStore:
         assert found is not None
         return found
 
+    async def accept_head(self, key: Key) -> bool:
+        async def accept(conn: Connection) -> bool:
+            found = await self._reader.load(conn, key)
+            if found.holds:
+                return False
+            head = found.live.fold.head
+            mac = self._reader.codec.head_mac(head.uid, head.version, head.link)
+            await conn.execute(SQL["set_mac"], found.live.sid, head.version, head.link, mac)
+            return True
+
+        return await self._pools.run(accept, asked="change")
+
     # --- leases --------------------------------------------------------------------------------
 
     async def waiting(
@@ -369,6 +381,7 @@ class PostgresStore:
         return await self._pools.run(lambda conn: asked(conn, query, cursor=cursor, limit=limit))
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
+        self.sealer.doubt()  # as a process would see it that opens the store now
         return await self._pools.run(lambda conn: verify.run(conn, self._reader, key, progress))
 
     async def examine(self) -> tuple[Check, ...]:

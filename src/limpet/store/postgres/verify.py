@@ -14,7 +14,7 @@ from limpet.errors import SealUnavailable
 from limpet.model import Base, Fold, Head, Key, blank, deadline_us, due_us
 from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
 from limpet.store.coding.bodies import erasure_crc, tomb_crc
-from limpet.store.coding.codec import Damaged
+from limpet.store.coding.codec import UNHELD, Damaged
 from limpet.store.coding.seal import scope_owner
 from limpet.store.cold import SegmentDamaged, mark
 from limpet.store.ledger import compare
@@ -98,6 +98,8 @@ class PostgresVerification:
         log = LogVerifier(found.live.fold, snapshots, base)
         place = await self._log(log, sid, head, snapshots, row["adopted"])
         self.findings += log.end()
+        if not found.holds:
+            self.findings.append(Finding("head", UNHELD, key, head.version))
         await self._columns(sid, head, row, place[0])
         await self._blobs(sid, head.uid, key)
         self.sessions += 1

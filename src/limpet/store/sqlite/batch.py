@@ -10,6 +10,7 @@ from typing import Any
 
 import apsw
 
+from limpet.errors import SessionCorrupt
 from limpet.model import (
     PROCESSING,
     Base,
@@ -25,6 +26,7 @@ from limpet.model import (
 from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.store.cache import Cache, CachedScope, CachedSession
 from limpet.store.coding import bodies
+from limpet.store.coding.codec import UNHELD, Codec
 from limpet.store.plan import Plan
 from limpet.store.scopes import Scopes, Sizes
 from limpet.store.sqlite import rows
@@ -49,7 +51,7 @@ class SQLiteBatch:
 
     def write(self) -> None:
         """Put the plan into the tables."""
-        heads = _Heads()
+        heads = _Heads(self._codec)
         for key, fold in self.plan.folds.items():
             live = self._lives.get(key)
             if live is None:
@@ -107,7 +109,8 @@ class SQLiteBatch:
     def _add_session(self, key: Key, fold: Fold) -> None:
         head, base = fold.head, self.plan.bases.get(key)
         parent = None if base is None else self._parent(base)
-        self._conn.execute(SQL["add_session"], rows.session_row(head, parent))
+        mac = self._codec.head_mac(head.uid, head.version, head.link)
+        self._conn.execute(SQL["add_session"], rows.session_row(head, parent, mac))
         sid = self._conn.last_insert_rowid()
         self._conn.executemany(SQL["add_label"], rows.label_rows(head, sid))
         if base is not None:
@@ -142,9 +145,10 @@ class _Heads:
     """Changes to rows of heads. A column that has not changed is not written: SQLite writes the
     indexes of every column that a statement names."""
 
-    __slots__ = ("_hot", "_moved", "_rare", "_whole")
+    __slots__ = ("_codec", "_hot", "_moved", "_rare", "_whole")
 
-    def __init__(self) -> None:
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
         self._hot: list[tuple[Any, ...]] = []
         self._moved: list[tuple[Any, ...]] = []  # to another place in the order of updates, too
         self._whole: dict[str, list[tuple[Any, ...]]] = {}  # with its facts, by statement
@@ -155,17 +159,22 @@ class _Heads:
         if leased or before.facts is not after.facts:
             self._change(sid, before, after, leased=leased)
             return
-        updated_us = after.updated_us
+        updated_us, mac = (
+            after.updated_us,
+            self._codec.head_mac(after.uid, after.version, after.link),
+        )
         slot = updated_us >> UPDATE_SLOT_BITS
+        times = (after.version, after.link, mac, updated_us, after.active_us)
         if before.updated_us >> UPDATE_SLOT_BITS == slot:
-            self._hot.append((after.version, after.link, updated_us, after.active_us, sid))
+            self._hot.append((*times, sid))
         else:
-            self._moved.append((after.version, after.link, updated_us, after.active_us, slot, sid))
+            self._moved.append((*times, slot, sid))
         if after.facts and activity_moves(before, after):
             self._due(sid, before, after)
 
     def _change(self, sid: int, before: Head, after: Head, *, leased: bool) -> None:
-        times = (after.version, after.link, after.updated_us, after.active_us)
+        mac = self._codec.head_mac(after.uid, after.version, after.link)
+        times = (after.version, after.link, mac, after.updated_us, after.active_us)
         slot = after.updated_us >> UPDATE_SLOT_BITS
         stays = before.updated_us >> UPDATE_SLOT_BITS == slot
         if before.facts is not after.facts and before.indexed_labels == after.indexed_labels:
@@ -306,6 +315,10 @@ class SQLiteView:
         if live is not None and live.sid == sid and live.lease(*lease) == head:
             live.era = self._cache.era
             return live
+        if not self._reader.holds(sid, head):
+            raise SessionCorrupt(
+                key, f"its head {UNHELD}"
+            )  # writing would make it look as if it did
         read = self._reader.load_fold(sid, head)
         sizes = (read.snapshot_bytes, read.delta_bytes)
         live = CachedSession(sid, read.fold, *sizes, self._cache.era)

@@ -423,12 +423,12 @@ def reasons_from(now_us: int, facts: Any) -> Reasons:
         return NO_REASONS
 
 
-def session_row(head: Head, parent: int | None) -> tuple[Any, ...]:
+def session_row(head: Head, parent: int | None, mac: bytes | None) -> tuple[Any, ...]:
     """The values of an INSERT into sessions."""
     key = head.key
     names = (key.app, key.user, key.id, pack_id(head.uid), head.version, head.link)
     times = (head.created_us, head.updated_us, head.active_us, slot(head))
-    return (*names, *times, facts_text(head), *due_columns(head), head.floor, parent)
+    return (*names, *times, facts_text(head), *due_columns(head), head.floor, parent, mac)
 
 
 def erased_row(erasure: Erasure) -> tuple[Any, ...]:

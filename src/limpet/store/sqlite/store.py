@@ -564,12 +564,25 @@ class SQLiteStore:
         assert found is not None
         return found
 
+    async def accept_head(self, key: Key) -> bool:
+        def accept(writes: SQLiteWriteConnection) -> bool:
+            reader = writes.reader
+            sid, head = reader.living(key)
+            if reader.holds(sid, head):
+                return False
+            mac = self._codec.head_mac(head.uid, head.version, head.link)
+            writes.conn.execute(SQL["set_mac"], (mac, sid))
+            return True
+
+        return await self.sealer.opening(lambda: self._run(accept))
+
     # --- the whole file ------------------------------------------------------------------------
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
         from limpet.store.sqlite.verify import SQLiteVerification
 
         self._check()
+        self.sealer.doubt()  # as a process would see it that opens the store now
         codec = self._codec.waiting(asyncio.get_running_loop())
         try:
             return await self._apart(

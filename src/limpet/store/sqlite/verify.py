@@ -14,7 +14,7 @@ from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNot
 from limpet.model import Base, Fold, Head, Key
 from limpet.model.limits import INT_MAX
 from limpet.store.coding.bodies import tomb_crc
-from limpet.store.coding.codec import Codec, Damaged
+from limpet.store.coding.codec import UNHELD, Codec, Damaged
 from limpet.store.coding.seal import Awaited
 from limpet.store.cold import SegmentDamaged, mark
 from limpet.store.ledger import compare
@@ -127,6 +127,8 @@ class SQLiteVerification:
         for seq in self._misplaced:
             what = "stands in the feed before the event it follows"
             yield Finding("event", what, head.key, seq)
+        if not self._reader.holds(sid, head):
+            yield Finding("head", UNHELD, head.key, head.version)
         yield from self._segments(sid, head)
         yield from self._columns(sid, head)
         yield from self._blobs(sid, head, INT_MAX)

@@ -26,7 +26,7 @@ _COMMON: Final = (
 )
 _LIVING: Final = (
     f"{_COMMON}, s.facts::text, s.fence, s.lease_us, s.leased_us, s.worker, "
-    "NULL::bigint AS deleted_us"
+    "NULL::bigint AS deleted_us, s.mac"
 )
 _DELETED: Final = f"{_COMMON}, s.deleted_us, s.ending"
 _UNRESERVED: Final = "(s.app < '$' OR s.app >= '%')"
@@ -62,7 +62,7 @@ async def page_with_states(
     for head, row in zip(listed, kept, strict=True):
         sid = row["sid"]
         fields = await _fields(reader, conn, head, starts.get(sid), since.get(sid, []))
-        if fields is not None:
+        if fields is not None and reader.codec.head_holds(head, row["mac"]):
             states[head.key] = FrozenDict({**fields, **_shared_fields(names, head.key)})
     damaged = tuple([head.key for head in listed if head.key not in states])
     return Page(listed, more, states, damaged)

@@ -72,6 +72,7 @@ class StoredSession(msgspec.Struct):
     events: tuple[tuple[Event, int], ...]  # each with the bytes of its encoded body
     scopes: Scopes
     checkpoint: LastCheckpoint | None = NO_CHECKPOINT
+    holds: bool = True  # the session's keys vouch for where its head stands
 
 
 _PLAIN: Final = LoadRequest()
@@ -148,7 +149,8 @@ class PostgresReader:
         whole = [*older, *[event for event in sized if event.seq > max(at, top)]]
         fold = replay_events(start[0], whole, head.version)
         live = found.live
-        live.fold = Fold(head, fold.fields, fold.versions, fold.damaged, fold.texts)
+        damaged = fold.damaged if found.holds else (*fold.damaged, head.version)
+        live.fold = Fold(head, fold.fields, fold.versions, damaged, fold.texts)
         return found
 
     def _session_in(
@@ -163,7 +165,12 @@ class PostgresReader:
         if self.codec.checks:
             sized = self._check_chain(head, events, sized, start[0])
         live = self._fold(row["sid"], head, events, bare(sized), *start)
-        return StoredSession(live, tuple(sized), scopes)
+        found = StoredSession(live, tuple(sized), scopes)
+        if not self.codec.head_holds(head, row["mac"]):
+            found.holds = False
+            fold, damaged = live.fold, {*live.fold.damaged, head.version}
+            live.fold = msgspec.structs.replace(fold, damaged=tuple(sorted(damaged)))
+        return found
 
     def _check_chain(
         self, head: Head, found: list[Any], sized: list[tuple[Event, int]], start: Fold

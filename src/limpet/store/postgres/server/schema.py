@@ -23,8 +23,8 @@ from limpet.store.postgres.server.pooler import connect_alone
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SCRIPTS, SQL
 
-SCHEMA: Final = 1
-FUNCTIONS: Final = 1  # raised with every release that changes functions.sql
+SCHEMA: Final = 2
+FUNCTIONS: Final = 2  # raised with every release that changes functions.sql
 TIMELINE: Final = {"timeline"}  # the least that can be out of date
 
 

@@ -62,7 +62,7 @@ $$;
 --
 -- A column that is NULL throughout may come as an empty array: subscripts past its end are NULL. Of the
 -- types, actors and times of events one stands for all, if they are the same. Byte strings come joined, with
--- the place where each ends unless all have 32 bytes: the driver of the caller takes long over an array.
+-- the place where each ends unless all have 32 bytes (MACs: 36): the driver of the caller takes long over an array.
 -- Rows are taken by subscript and not by unnest, which would fill one temporary store a column.
 --
 -- The caller dates events and links them into their chains. Here is checked that the head has the
@@ -92,7 +92,7 @@ CREATE OR REPLACE FUNCTION limpet.commit(
     e_job integer[], e_head integer[], e_seq bigint[], e_id text[], e_given boolean[], e_type text[], e_actor text[],
     e_at bigint[], e_flags integer[], e_body bytea, e_body_end integer[], e_crc bigint[], e_salt bytea,
     e_salt_end integer[], e_digest bytea, e_link bytea, e_cause text[], e_invocation text[], e_correlation text[],
-    e_wake text[], e_processed bigint[], e_adopted boolean[], e_active boolean[],
+    e_wake text[], e_processed bigint[], e_adopted boolean[], e_active boolean[], e_mac bytea,
     p_job integer[], p_head integer[], p_seq bigint[], p_by bigint[],
     s_job integer[], s_name integer[], s_version bigint[], s_base bigint[], s_form integer[], s_flags integer[],
     s_body bytea[], s_crc bigint[], s_head integer[], s_seq bigint[], s_more integer[], s_first integer[],
@@ -304,14 +304,15 @@ BEGIN
         AND cardinality(v_facts) + cardinality(v_deadline) + cardinality(v_adopted) = 0
     THEN
         UPDATE limpet.sessions s SET version = e_seq[v.i], link = substr(e_link, 32 * v.i - 31, 32),
-            updated_us = coalesce(e_at[v.i], e_at[1]),
+            mac = nullif(substr(e_mac, 36 * v.i - 35, 36), ''), updated_us = coalesce(e_at[v.i], e_at[1]),
             active_us = coalesce(v_active[more[v.h]], CASE WHEN e_active[v.i] THEN coalesce(e_at[v.i], e_at[1]) END,
                 s.active_us), xid = mine
         FROM (SELECT h, last[h] AS i, h_sid[h] AS sid FROM generate_subscripts(last, 1) h WHERE last[h] > 0) v
         WHERE s.sid = v.sid;
     ELSE
         UPDATE limpet.sessions s SET
-            version = e_seq[v.i], link = substr(e_link, 32 * v.i - 31, 32), updated_us = coalesce(e_at[v.i], e_at[1]),
+            version = e_seq[v.i], link = substr(e_link, 32 * v.i - 31, 32),
+            mac = nullif(substr(e_mac, 36 * v.i - 35, 36), ''), updated_us = coalesce(e_at[v.i], e_at[1]),
             active_us = coalesce(v_active[v.j], CASE WHEN e_active[v.i] THEN coalesce(e_at[v.i], e_at[1]) END, s.active_us),
             facts = CASE WHEN v.changed THEN nullif(v_facts[v.j], '{}')::jsonb ELSE s.facts END,
             due_us = CASE WHEN v.changed THEN v_due[v.j] ELSE s.due_us END,

@@ -26,6 +26,7 @@ WITH s AS MATERIALIZED (
 SELECT 'head' AS kind, s.place, s.sid, s.uid, s.version, s.link,
        -- of a head
        s.created_us, s.updated_us, s.active_us, s.facts::text, s.fence, s.lease_us, s.leased_us, s.worker, s.floor,
+       s.mac,
        -- of a stored body
        NULL::bigint AS seq, NULL::integer AS flags, NULL::bytea AS body, NULL::bigint AS crc,
        -- of an event
@@ -39,21 +40,21 @@ SELECT 'head' AS kind, s.place, s.sid, s.uid, s.version, s.link,
 FROM s
 UNION ALL
 SELECT 'snapshot', n.place, n.sid, NULL, NULL, n.link,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        n.seq, n.flags, n.body, n.crc,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM n
 UNION ALL
 SELECT 'base', s.place, s.sid, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, b.flags, b.body, b.crc,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM s JOIN limpet.bases b USING (sid) WHERE s.floor > 0 AND s.place NOT IN (SELECT n.place FROM n)
 UNION ALL
 SELECT 'event', e.place, e.sid, NULL, NULL, e.link,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        e.seq, e.flags, e.body, e.crc,
        e.xid, e.pos, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
        e.processed, CASE WHEN e.processed > 0 THEN (
@@ -66,7 +67,7 @@ FROM (SELECT f.place, e.* FROM f JOIN limpet.events e ON e.sid = f.sid AND e.seq
       WHERE $6::bigint IS NULL OR e.at_us >= $6 OR e.seq > f.since ORDER BY f.place, e.seq) e
 UNION ALL
 SELECT 'name', NULL, NULL, c.uid, c.version, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        c.seq, c.flags, c.body, c.crc,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        o.app, o.owner, c.name, c.base, c.form, NULL, NULL
@@ -74,7 +75,7 @@ FROM (SELECT s.app, '' AS owner FROM s UNION SELECT s.app, s.owner FROM s) o,
      LATERAL limpet.scopes_of(o.app, o.owner) c WHERE $5
 UNION ALL
 SELECT 'checkpoint', k.place, NULL, NULL, NULL, NULL,
-       NULL, NULL, NULL, c.facts::text, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, c.facts::text, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL
@@ -118,7 +119,7 @@ JOIN limpet.sessions c ON c.app = '$$checkpoints' AND c.owner = k.owner AND c.id
 SELECT 'head' AS kind, p.sid, p.uid, p.version, p.link,
        -- of a head, and its place on the page
        p.session_id, p.created_us, p.updated_us, p.active_us, p.facts, p.fence, p.lease_us, p.leased_us, p.worker,
-       p.floor, p.deleted_us, p.n, p.passes, p.place, had.sid IS NOT NULL AS within,
+       p.floor, p.mac, p.deleted_us, p.n, p.passes, p.place, had.sid IS NOT NULL AS within,
        -- of a stored body
        NULL::bigint AS seq, NULL::integer AS flags, NULL::bytea AS body, NULL::bigint AS crc,
        -- of an event
@@ -130,21 +131,21 @@ SELECT 'head' AS kind, p.sid, p.uid, p.version, p.link,
 FROM page p LEFT JOIN had USING (sid)
 UNION ALL
 SELECT 'snapshot', n.sid, NULL, NULL, had.link,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        n.seq, n.flags, n.body, n.crc,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL, NULL
 FROM had JOIN limpet.snapshots n ON n.sid = had.sid AND n.seq = had.since
 UNION ALL
 SELECT 'base', b.sid, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, b.flags, b.body, b.crc,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL, NULL
 FROM had JOIN limpet.bases b ON b.sid = had.sid WHERE had.floor > 0 AND had.since = 0
 UNION ALL
 SELECT 'event', e.sid, NULL, NULL, e.link,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        e.seq, e.flags, e.body, e.crc,
        e.xid, e.pos, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
        e.processed, NULL,
@@ -152,7 +153,7 @@ SELECT 'event', e.sid, NULL, NULL, e.link,
 FROM had JOIN limpet.events e ON e.sid = had.sid AND e.seq > had.since
 UNION ALL
 SELECT 'name', NULL, c.uid, c.version, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        c.seq, c.flags, c.body, c.crc,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        o.app, o.owner, c.name, c.base, c.form
@@ -505,6 +506,10 @@ SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, '')
 -- name: hold_listening
 -- Held for as long as the connection lives. By it, committers know that somebody listens.
 SELECT pg_advisory_lock_shared(limpet.listening())
+
+-- name: set_mac
+-- Unless it was written since.
+UPDATE limpet.sessions SET mac = $4 WHERE sid = $1 AND version = $2 AND link = $3
 
 -- name: ended_as
 SELECT 1 FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3 AND uid = $4 LIMIT 1

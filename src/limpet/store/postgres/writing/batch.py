@@ -43,7 +43,7 @@ from limpet.store.coding.bodies import (
     scope_body,
     scope_place,
 )
-from limpet.store.coding.codec import Codec
+from limpet.store.coding.codec import MAC_BYTES, Codec
 from limpet.store.plan import Plan
 from limpet.store.postgres.reading.reader import PostgresReader
 from limpet.store.postgres.server.settings import Connection
@@ -75,6 +75,9 @@ class PostgresBatch:
     def __init__(self, plan: Plan, view: PostgresView, reader: PostgresReader) -> None:
         self._plan, self._view = plan, view
         self._codec, self._hash = reader.codec, reader.key_hash
+        self._no_mac = (
+            bytes(MAC_BYTES) if reader.codec.marks else None
+        )  # of what is not a last event
         self._jobs = 0
         self._refused: Collection[int] = ()  # jobs that the server did not record
         self._heads: dict[Key, BatchSession] = {}
@@ -98,9 +101,10 @@ class PostgresBatch:
         self._seen_records, self._seen_writes = len(plan.records), len(plan.writes)
         self._seen_pins = len(plan.pins)
         self._jobs += 1
+        last = {key: rec.event.seq for key, rec in records}
         for key, rec in records:
-            self._add_event(key, rec)
-        touched = {key for key, _ in records}
+            self._add_event(key, rec, ends=rec.event.seq == last[key])
+        touched = last.keys()
         for commit in commits:
             if not commit.drafts:
                 self._add_look(commit)
@@ -130,7 +134,7 @@ class PostgresBatch:
         self._seen_records += 1
         self._jobs += 1
         key, rec = plan.records[seen]
-        self._add_event(key, rec)
+        self._add_event(key, rec, ends=True)
         self._add_visit(commit)
         return True
 
@@ -298,7 +302,8 @@ class PostgresBatch:
         packed = self._codec.pack(raw, base_place(uid, base.floor), bound=True)
         self._tables["b"].add(self._heads[key].place, *packed)
 
-    def _add_event(self, key: Key, rec: Recorded) -> None:
+    def _add_event(self, key: Key, rec: Recorded, *, ends: bool) -> None:
+        """`ends`: the job leaves the session at this event."""
         e, draft, salt = rec.event, rec.draft, rec.salt
         raw, place_of, compressed = draft.raw, None, draft.compressed
         entry = self._head_of(key)
@@ -334,6 +339,7 @@ class PostgresBatch:
             e.processed,
             adopted,
             True if after.active_us == e.at_us else None,
+            self._codec.head_mac(after.uid, e.seq, e.link) if ends else self._no_mac,
         )
         self._tables["e"].rows.append(row)
         if e.type in PROCESSING:
@@ -571,7 +577,15 @@ _OPTIONAL: Final = {
     "h": ("uid", "app owner id hash created floor parent reuse"),
     "n": ("uid seq",),
     "v": ("fence", "active", "facts due priority relabel", "deadline", "release", "adopted"),
-    "e": ("given", "flags", "cause invocation correlation wake", "processed", "adopted", "active"),
+    "e": (
+        "given",
+        "flags",
+        "cause invocation correlation wake",
+        "processed",
+        "adopted",
+        "active",
+        "mac",
+    ),
     "s": ("more first",),
 }
 _ALIKE: Final = {"e_type", "e_actor", "e_at"}  # one value stands for all, if they are the same

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from limpet.errors import LimpetError, SessionDeleted, SessionNotFound
+from limpet.errors import LimpetError, SessionCorrupt, SessionDeleted, SessionNotFound
 from limpet.model import (
     Base,
     Commit,
@@ -23,6 +23,7 @@ from limpet.model import (
 )
 from limpet.model.limits import SCOPE_SMALL_BYTES
 from limpet.store.cache import Cache, CachedScope, CachedSession
+from limpet.store.coding.codec import UNHELD
 from limpet.store.postgres.reading.lineage import link_at
 from limpet.store.postgres.reading.reader import LoadRequest, PostgresReader
 from limpet.store.postgres.server.settings import Connection
@@ -137,6 +138,8 @@ class PostgresView:
                 if found is None:
                     error = await self._reader.gone(conn, key)
                     self._gone[key] = None if isinstance(error, SessionNotFound) else error
+                elif not found.holds:  # writing would make it look as if it did
+                    self._gone[key] = SessionCorrupt(key, f"its head {UNHELD}")
                 else:
                     self._cache.keep(key, found.live)
                     self.lives[key] = found.live

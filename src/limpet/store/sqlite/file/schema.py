@@ -21,7 +21,7 @@ from limpet.store.sqlite import ledger
 from limpet.store.sqlite.file.locks import first_bytes
 from limpet.store.sqlite.sql import SCRIPTS, SQL
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 
 APPLICATION_ID: Final = 0x4C4D5054  # "LMPT"
 DatabaseKind: TypeAlias = Literal["ours", "damaged", "foreign"]

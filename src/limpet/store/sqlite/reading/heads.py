@@ -260,7 +260,8 @@ def _in_bulk(reader: SQLiteReader, wanted: list[tuple[int, Head]]) -> dict[Key, 
         folds[sid], readable = replay_any(folds[sid], event)
         whole[sid] = whole[sid] and dense and readable
     for sid, fold in folds.items():
-        whole[sid] = whole[sid] and fold.head.version == by_sid[sid].version
+        reached = fold.head.version == by_sid[sid].version
+        whole[sid] = whole[sid] and reached and reader.holds(sid, by_sid[sid])
     made = {by_sid[sid].key: fold if whole[sid] else None for sid, fold in folds.items()}
     return made | {by_sid[sid].key: _read_alone(reader, sid, by_sid[sid]) for sid in apart}
 

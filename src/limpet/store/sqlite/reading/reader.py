@@ -165,6 +165,13 @@ class SQLiteReader:
         """The same of an erased user."""
         return self.key_hash(("user", app, user))
 
+    def holds(self, sid: int, head: Head) -> bool:
+        """True if the keys of the session vouch for where its head stands, or it has none."""
+        if not self.codec.marks:
+            return True
+        row = self.conn.execute(SQL["mac"], (sid,)).fetchone()
+        return row is not None and self.codec.head_holds(head, row[0])
+
     # --- the fold ------------------------------------------------------------------------------
 
     def load_fold(self, sid: int, head: Head, *, tail: int = 0) -> StoredFold:
@@ -174,6 +181,8 @@ class SQLiteReader:
         damaged = fold.damaged
         if self.codec.checks and fold.head.link != head.link and head.version not in damaged:
             damaged = (*damaged, head.version)  # the head knows another last event
+        if head.version not in damaged and not self.holds(sid, head):
+            damaged = (*damaged, head.version)  # somebody without the keys put it there
         settled = Fold(head, fold.fields, fold.versions, damaged, fold.texts)
         return StoredFold(sid, settled, at.snapshot_bytes, at.delta_bytes, at.events)
 

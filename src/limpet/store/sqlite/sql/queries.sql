@@ -15,6 +15,12 @@ SELECT sid, uid, version, link, floor > 0 OR standing IS 'archived' FROM session
 -- name: head_at
 SELECT {head} FROM sessions s WHERE sid = ?
 
+-- name: mac
+SELECT mac FROM sessions WHERE sid = ?
+
+-- name: set_mac
+UPDATE sessions SET mac = ? WHERE sid = ?
+
 -- name: facts
 SELECT facts FROM sessions WHERE app = ? AND user = ? AND id = ?
 
@@ -232,8 +238,8 @@ WHERE app = ? AND user = ? AND name = ? AND version >= ? ORDER BY version
 
 -- name: add_session
 INSERT INTO sessions (app, user, id, uid, version, link, created_us, updated_us, active_us, slot, facts, due_us,
-                      deadline_us, priority, floor, parent)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                      deadline_us, priority, floor, parent, mac)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: add_event
 INSERT INTO events (pos, sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id, wake_id,
@@ -250,26 +256,26 @@ UPDATE events SET processed = ? WHERE sid = ? AND seq = ?
 -- name: set_hot
 -- What every event changes. Each of these names no column more than has changed: an index of a column
 -- that is named is written, whether its value changed or not.
-UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ? WHERE sid = ?
+UPDATE sessions SET version = ?, link = ?, mac = ?, updated_us = ?, active_us = ? WHERE sid = ?
 
 -- name: set_facts
 UPDATE sessions SET facts = ? WHERE sid = ?
 
 -- name: set_moved
-UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ?, slot = ? WHERE sid = ?
+UPDATE sessions SET version = ?, link = ?, mac = ?, updated_us = ?, active_us = ?, slot = ? WHERE sid = ?
 
 -- name: set_folded
 -- One search for what would be two statements. So is the next.
-UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ?, facts = ? WHERE sid = ?
+UPDATE sessions SET version = ?, link = ?, mac = ?, updated_us = ?, active_us = ?, facts = ? WHERE sid = ?
 
 -- name: set_awaited
-UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ?, facts = ?,
+UPDATE sessions SET version = ?, link = ?, mac = ?, updated_us = ?, active_us = ?, facts = ?,
   due_us = ?, deadline_us = ?, priority = ?
 WHERE sid = ?
 
 -- name: set_turned
 -- The end of a turn changes all of it at once: one search, and each index is written once.
-UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ?, slot = ?, facts = ?,
+UPDATE sessions SET version = ?, link = ?, mac = ?, updated_us = ?, active_us = ?, slot = ?, facts = ?,
   due_us = ?, deadline_us = ?, priority = ?, fence = ?, lease_us = ?, worker = ?, leased_us = ?
 WHERE sid = ?
 
