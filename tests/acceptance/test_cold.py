@@ -105,6 +105,8 @@ async def test_a_session_goes_on_over_its_cold_events(lp: limpet.Limpet) -> None
     assert (repeat.repeated, repeat.seq) == (True, 2)
     fresh = await lp.get(KEY, actor="agent:main")
     assert (await fresh.append("user.said", {"text": "x"}, id="id-10")).repeated
+    some = [limpet.Draft(type="user.said", id=id) for id in ("new", "id-0", "newer")]
+    assert [e.repeated for e in await fresh.append_many(some)] == [False, True, False]
     for _ in range(5):
         await fresh.append("agent.said", inc={"n": 1})
     await lp.maintenance.compact()

@@ -6,7 +6,8 @@ in a few executemany calls. Nothing reaches the cache before the database has co
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import apsw
 
@@ -14,6 +15,7 @@ from limpet.errors import SessionCorrupt
 from limpet.model import (
     PROCESSING,
     Base,
+    Commit,
     Event,
     Fold,
     Head,
@@ -31,8 +33,11 @@ from limpet.store.plan import Plan
 from limpet.store.scopes import Scopes, Sizes
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import SQLiteReader
-from limpet.store.sqlite.sql import SQL
+from limpet.store.sqlite.sql import SQL, with_ids
 from limpet.store.sqlite.write_connection import SQLiteWriteConnection
+
+_IDS_FEW: Final = 16  # asked for in one statement
+_IDS_MANY: Final = 256
 
 
 class SQLiteBatch:
@@ -46,6 +51,18 @@ class SQLiteBatch:
         self._lives = self._view.lives
         self._scopes: dict[ScopeKey, CachedScope] = {}
         self._last: tuple[int, str] | None = None  # the position and the id of its last event
+
+    def look_up(self, commits: Iterable[Commit]) -> None:
+        """Ask once for all ids that the callers of these commits chose. Each question by itself
+        hands the interpreter to other threads, and a batch is slow to get it back."""
+        ids = [
+            draft.id
+            for commit in commits
+            for draft in commit.drafts
+            if draft.caller_chose_id and draft.origin is None
+        ]
+        if len(ids) > 1:
+            self._view.look_up(ids)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -135,10 +152,12 @@ class SQLiteBatch:
         made = [row(pos, lives[key], rec, codec) for pos, (key, rec) in enumerate(records, first)]
         self._cursor.executemany(SQL["add_event"], made)
         self._last = (first + len(records) - 1, records[-1][1].event.id)
+        done: list[tuple[Any, ...]] = []
         for key, rec in records:
             if not rec.draft.plain and rec.draft.type in PROCESSING:
-                done = rows.processed_rows(lives[key].sid, rec)
-                self._cursor.executemany(SQL["set_processed"], done)
+                done += rows.processed_rows(lives[key].sid, rec)
+        if done:
+            self._cursor.executemany(SQL["set_processed"], done)
 
 
 class _Heads:
@@ -234,6 +253,20 @@ class SQLiteView:
         self.lives: dict[
             Key, CachedSession
         ] = {}  # the sessions of this batch, as the tables have them
+        self._unrecorded: frozenset[str] = frozenset()  # ids that no row has, and no segment
+
+    def look_up(self, ids: Sequence[str]) -> None:
+        """Remember which of these ids nobody has recorded: most are new."""
+        if self._reader.conn.execute(SQL["has_segments"]).get:
+            return
+        recorded: set[str] = set()
+        for first in range(0, len(ids), _IDS_MANY):
+            some: list[Any] = [rows.pack_id(id) for id in ids[first : first + _IDS_MANY]]
+            count = _IDS_FEW if len(some) <= _IDS_FEW else _IDS_MANY
+            some += [None] * (count - len(some))
+            found = self._reader.conn.execute(with_ids("ids_recorded", count), some)
+            recorded |= {rows.unpack_id(id) for (id,) in found}
+        self._unrecorded = frozenset(ids) - recorded
 
     def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
         live = self.lives.get(key) or self._cache.peek(key)
@@ -261,7 +294,9 @@ class SQLiteView:
 
     def recorded(self, key: Key, id: str) -> Event | None:
         live = self.lives.get(key)
-        return None if live is None else self._reader.event_by_id(live.sid, live.fold.head.uid, id)
+        if live is None or id in self._unrecorded:
+            return None
+        return self._reader.event_by_id(live.sid, live.fold.head.uid, id)
 
     def pending(self, key: Key, seq: int) -> bool:
         live = self.lives.get(key)

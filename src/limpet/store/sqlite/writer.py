@@ -542,6 +542,7 @@ class SQLiteWriter(threading.Thread):
         self._unsettled = True
         with self._writes.transaction():
             batch = SQLiteBatch(self._writes, self._clock())
+            batch.look_up([commit for job in jobs for commit in job.commits])
             for job in jobs:
                 try:
                     answers.append((job, batch.plan.add(job.commits), None))

@@ -25,6 +25,7 @@ _PARTS: Final = {
     "tombstone": TOMBSTONE_COLUMNS,
     "overhead": str(EVENT_OVERHEAD_BYTES),
     "types": _ALL_TYPES,
+    "ids": "?",
 }
 _TEXTS, SCRIPTS = read_sql(Path(__file__).parent)
 
@@ -51,6 +52,12 @@ def select_types(types: tuple[str, ...] | None) -> tuple[str, list[str]]:
             conditions.append("(type = ?)")
             args.append(each)
     return " OR ".join(conditions), args
+
+
+@lru_cache(maxsize=16)
+def with_ids(name: str, count: int) -> str:
+    """A statement that asks for so many ids."""
+    return _TEXTS[name].format_map({**_PARTS, "ids": ", ".join("?" * count)})
 
 
 SQL: Final = {name: text.format_map(_PARTS) for name, text in _TEXTS.items()}

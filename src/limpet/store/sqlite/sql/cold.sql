@@ -22,6 +22,9 @@ SELECT first, last FROM segments WHERE sid = ? AND first < ? ORDER BY first DESC
 -- name: segment_seqs
 SELECT seq FROM segment_ids WHERE sid = ? AND mark = ?
 
+-- name: has_segments
+SELECT EXISTS (SELECT 1 FROM segments)
+
 -- name: segments_of
 SELECT first, last, previous, link, last_us FROM segments WHERE sid = ? ORDER BY first
 

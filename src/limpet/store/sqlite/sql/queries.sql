@@ -51,6 +51,10 @@ SELECT value FROM meta WHERE name = 'secret'
 -- name: event_by_id
 SELECT {event} FROM events e WHERE e.id = ? AND e.sid = ?
 
+-- name: ids_recorded
+-- Those of some ids that any session has recorded.
+SELECT id FROM events WHERE id IN ({ids})
+
 -- name: event_at
 SELECT {event} FROM events e WHERE e.sid = ? AND e.seq = ?
 
