@@ -167,6 +167,7 @@ if TYPE_CHECKING:
         WakeTrace as WakeTrace,
     )
     from limpet.session.session import Session as Session
+    from limpet.session.sharing import ImportedContext as ImportedContext, Shared as Shared
     from limpet.session.sync.shared import SharedLimpet as SharedLimpet
     from limpet.session.sync.verbs import (
         SyncApp as SyncApp,
@@ -274,6 +275,7 @@ _HOMES = {
     "limpet.session.runs.setup": "VaultDocument Vaults",
     "limpet.session.runs.traces": "Activation Span WakeTrace",
     "limpet.session.session": "Session",
+    "limpet.session.sharing": "ImportedContext Shared",
     "limpet.session.sync.shared": "SharedLimpet",
     "limpet.session.sync.verbs": "SyncApp SyncDocuments SyncLimpet SyncSession",
     "limpet.session.typing.migrate": "MigrationOutcome MigrationPlan",

@@ -9,11 +9,12 @@
     │   ├── KeysInvalid · ReceiptInvalid · AuditInvalid
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── AccessError         the caller may not do this; nothing was changed
-    │   └── AccessDenied
+    │   └── AccessDenied · CrossSessionAccessDenied
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
+    │   ├── ShareNotFound
     │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
     │   ├── InsufficientTokenBudget · SessionIntegrity · MemoryConflict · PromotionRefused
     │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
@@ -375,6 +376,13 @@ class AccessDenied(AccessError, code="access.denied"):
     policy: str | None = None
 
 
+class CrossSessionAccessDenied(AccessError, code="share.denied"):
+    template = """{source} does not share with {target}. Share within one app and user, and ask for
+    the access that was granted."""
+    source: object
+    target: object
+
+
 # --- the session ----------------------------------------------------------------------------------
 
 
@@ -404,6 +412,12 @@ class SessionErased(SessionError, code="session.erased", status=410):
     template = "session {key} was erased and its key cannot be reused. {advice}."
     key: object
     advice: str = "Create one with another id"
+
+
+class ShareNotFound(SessionError, LookupError, code="share.not_found", status=404):
+    template = """there is no share {id!r} here, or it has ended. s.shared lists those that the
+    session may use."""
+    id: str
 
 
 class SessionHasForks(SessionError, code="session.has_forks"):

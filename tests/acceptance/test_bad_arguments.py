@@ -586,6 +586,7 @@ ELSEWHERE = {
     *("wake", "interrupt", "confirm", "answer", "grant", "grade", "dead_letters", "requeue"),
     *("mirror", "now"),
     *("relate", "relations", "graph"),  # tests of relations
+    *("share", "unshare", "read_shared", "follow_shared", "write_shared"),  # and of shares
 }
 
 

@@ -91,6 +91,7 @@ async def test_the_graph_has_every_kind_of_edge(lp: limpet.Limpet) -> None:
     await a.merge(fork, actor=ADA)
     await a.relate(b, "successor")
     await b.relate(c, "reference")
+    await a.share(c, "n")
     await lp.wake(a.key, delegates)
     (child,) = await (await a.refresh()).runs.children()
     for root in (a.key, c.key, child):
@@ -102,10 +103,12 @@ async def test_the_graph_has_every_kind_of_edge(lp: limpet.Limpet) -> None:
             ("a", "f", "merge"),
             ("a", "b", "successor"),
             ("b", "c", "reference"),
+            ("a", "c", "share"),
         }
         assert not graph.truncated
     text = str(await lp.graph(a.key))
     assert "  successor support/ada/b\n    reference support/ada/c" in text
+    assert "  shares with support/ada/c" in text
     assert (await lp.graph(a.key)).mermaid().startswith("graph LR\n    s0[")
 
 

@@ -28,6 +28,7 @@ from limpet.model.facts import (
     priority,
     retention,
     schema,
+    shares,
     timeouts,
     timers,
     writes,
@@ -88,6 +89,8 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     timeouts.TIMEOUTS_SET: timeouts.fold_set,
     timeouts.RENEWED: timeouts.fold_renewed,
     setup.TOOLS_BOUND: setup.fold_bound,
+    shares.SHARE_RECEIVED: shares.fold_received,
+    shares.UNSHARED: shares.fold_unshared,
     **dict.fromkeys(phases.TRANSITIONS, endings.fold_transition),
 }
 # Inputs that do more than wait to be processed.
@@ -115,6 +118,8 @@ _CHECKS: Final[Mapping[str, Check]] = {
     budgets.LENT: budgets.check,
     budgets.RETURNED: budgets.check_returned,
     memory.WRITTEN: memory.check,
+    shares.SHARE_RECEIVED: shares.check_received,
+    shares.SHARE_USED: shares.check_known,
     timeouts.RENEWED: timeouts.check_renewed,
     **dict.fromkeys(phases.TRANSITIONS, phases.check),
 }

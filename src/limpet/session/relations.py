@@ -22,6 +22,7 @@ from limpet.model.facts.relations import (
     related,
 )
 from limpet.model.facts.running.children import CHILD_CREATED, parent_in
+from limpet.model.facts.shares import SHARE_RECEIVED, SHARED
 from limpet.model.limits import PAGE_MAX
 from limpet.session.history.point_in_time import head_now
 from limpet.session.writer import Writer
@@ -29,9 +30,9 @@ from limpet.session.writer import Writer
 if TYPE_CHECKING:
     from limpet.store.protocol import Store
 
-EdgeKind: TypeAlias = Literal["child", "fork", "merge", "successor", "peer", "reference"]
+EdgeKind: TypeAlias = Literal["child", "fork", "merge", "share", "successor", "peer", "reference"]
 GRAPH_NODES_MAX: Final = 10_000
-_READ: Final = (CHILD_CREATED, MERGED, RELATED)
+_READ: Final = (CHILD_CREATED, MERGED, RELATED, SHARED, SHARE_RECEIVED)
 
 
 class Relation(msgspec.Struct, frozen=True):
@@ -53,7 +54,8 @@ class SessionNode(msgspec.Struct, frozen=True):
 
 
 class SessionEdge(msgspec.Struct, frozen=True, order=True):
-    """From `source` to `target`: its child, fork or successor, what it refers to or merged."""
+    """From `source` to `target`: its child, fork or successor, what it refers to, merged or shares
+    with."""
 
     source: Key
     target: Key
@@ -112,11 +114,12 @@ class SessionGraph(msgspec.Struct, frozen=True):
 def _edge_word(edge: SessionEdge, seen_from: Key) -> str:
     if edge.kind == "peer":
         return "peer"
-    forward = {"merge": "merged"}
+    forward = {"merge": "merged", "share": "shares with"}
     backward = {
         "child": "child of",
         "fork": "fork of",
         "merge": "merged into",
+        "share": "shared by",
         "successor": "successor of",
         "reference": "referred to by",
     }
@@ -233,6 +236,10 @@ def _edge_in(key: Key, type: str, data: Any) -> SessionEdge:
         return SessionEdge(key, Key(data["app"], data["user"], data["child"]), "child")
     if type == MERGED:
         return SessionEdge(key, key_in(data["other"]), "merge")
+    if type == SHARED:
+        return SessionEdge(key, key_in(data["target"]), "share")
+    if type == SHARE_RECEIVED:
+        return SessionEdge(key_in(data["source"]), key, "share")
     ends = (key, key_in(data))
     if data["kind"] == "peer":
         ends = (min(ends), max(ends))  # one edge, whichever end it was read from

@@ -8,6 +8,7 @@ of one event loop: appends queue, and the object never goes backwards.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, overload
 
 from msgspec import UNSET
@@ -38,6 +39,7 @@ from limpet.model.facts.running.requests import (
 )
 from limpet.model.facts.running.runs import INTERRUPT, Status, StopReason, run_in
 from limpet.model.facts.schema import drafted
+from limpet.model.facts.shares import ShareAccess, ShareSync
 from limpet.model.limits import ID_CHARS_MAX
 from limpet.session.arguments import (
     AnyKey,
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from limpet.session.history.rewind import Rewound
     from limpet.session.life.memory import Memory
     from limpet.session.relations import Relation
+    from limpet.session.sharing import ImportedContext, Shared
     from limpet.session.typing.typed import Typed
 
 NONE_GIVEN: Final[Mapping[str, Any]] = {}  # what an append sets, merges, … if it names nothing
@@ -735,9 +738,7 @@ class Session(Generic[S]):
         """
         from limpet.session.relations import relate
 
-        if not isinstance(other, Session):
-            raise InvalidInput("relate takes a session. Pass lp.session(key).")
-        await relate(self._writer, writer_of(other), kind, self._writer.acting(actor))
+        await relate(self._writer, writer_of(_other(other)), kind, self._writer.acting(actor))
 
     async def relations(self, kind: RelationKind | None = None) -> tuple[Relation, ...]:
         """Return its relations to other sessions, of one kind or all, the oldest first.
@@ -749,6 +750,102 @@ class Session(Generic[S]):
 
         head = await head_now(self._writer)
         return tuple(await relations_of(self._writer.journal.store, head, check_kind(kind)))
+
+    async def share(
+        self,
+        other: Session[Any],
+        *fields: str,
+        access: ShareAccess = "read",
+        sync: ShareSync = "snapshot",
+        ttl: timedelta | None = None,
+        actor: str | None = None,
+    ) -> Shared:
+        """Let another session of the same app and user use top-level fields of this one.
+
+        A snapshot has the values of now; live ones follow this session, until unshare, `ttl` or
+        the end of either session. With access="write" the other may set them. Both record it in
+        one commit. Raises CrossSessionAccessDenied.
+        """
+        from limpet.session.sharing import share
+
+        return await share(
+            self._writer,
+            writer_of(_other(other)),
+            fields,
+            access=access,
+            sync=sync,
+            ttl=ttl,
+            actor=self._writer.acting(actor),
+        )
+
+    async def unshare(self, id: str, *, actor: str | None = None) -> None:
+        """End a share that this session granted. Raises ShareNotFound."""
+        from limpet.session.sharing import unshare
+
+        await unshare(self._writer, id, self._writer.acting(actor))
+
+    @property
+    def shared(self) -> Mapping[str, Shared]:
+        """The shares that others granted to this session, by id."""
+        from limpet.session.sharing import received_shares
+
+        return received_shares(self._writer.known.head)
+
+    async def read_shared(
+        self, id: str, *, at_least: Mapping[str, int] | int | None = None
+    ) -> ImportedContext:
+        """Return the values of a share, with the version of each field. Raises ShareNotFound.
+
+        `at_least` waits until the source, or each field that it names, has this version.
+        """
+        from limpet.session.sharing import SharedReader
+
+        context = await SharedReader(self._writer, id).read(at_least)
+        self._note_shared(id, context.versions)
+        return context
+
+    async def follow_shared(self, id: str) -> AsyncGenerator[ImportedContext, None]:
+        """Yield the values of a share, and again after each change, until the share ends.
+
+        Changes that come faster than they are taken are yielded as one; none goes backwards.
+        """
+        from limpet.session.sharing import SharedReader
+
+        async for context in SharedReader(self._writer, id).follow():
+            self._note_shared(id, context.versions)
+            yield context
+
+    async def write_shared(
+        self,
+        id: str,
+        values: Mapping[str, Any],
+        *,
+        expect: Mapping[str, int] | None = None,
+        actor: str | None = None,
+    ) -> Mapping[str, int]:
+        """Set fields of the source of a share with access="write". Return their new versions.
+
+        Only if they still have the versions in `expect`, by default those that this object last
+        read: else SessionConflict. Both sessions record it in one commit. Raises ShareNotFound,
+        CrossSessionAccessDenied.
+        """
+        from limpet.session.sharing import SharedReader
+
+        reads = self._writer.shared_versions or {}
+        expected = {**reads.get(id, {}), **(expect or {})}
+        if not isinstance(values, Mapping) or not values:
+            raise InvalidInput("write_shared takes the fields to set, as in {'draft': …}.")
+        reader = SharedReader(self._writer, id)
+        if not set(values) <= set(expected):
+            await reader.read(None)  # refuses what is not there
+            raise InvalidInput("read_shared comes first, or pass expect={field: version}.")
+        written = await reader.write(values, expected, self._writer.acting(actor))
+        self._note_shared(id, {**expected, **written})
+        return written
+
+    def _note_shared(self, id: str, versions: Mapping[str, int]) -> None:
+        reads = self._writer.shared_versions or {}
+        self._writer.shared_versions = {**reads, id: versions}
 
     async def rewind(
         self, when: When, *, messages: bool = True, actor: str | None = None
@@ -930,3 +1027,9 @@ class Session(Generic[S]):
 def _check_request(id: str) -> None:
     if reason := unfit(id, ID_CHARS_MAX):
         raise InvalidInput(f"the id of a request {reason}. Pass `request.id` of s.blocked_on.")
+
+
+def _other(session: object) -> Session[Any]:
+    if not isinstance(session, Session):
+        raise InvalidInput("name the other session by its object. Pass lp.session(key).")
+    return session

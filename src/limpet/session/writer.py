@@ -106,7 +106,16 @@ def upkeep_of(session: Handle) -> Upkeep:
 class Writer:
     """The writes of one object to its session. With a lease, all of them carry its fence."""
 
-    __slots__ = ("_owner", "classless", "journal", "known", "lease", "services", "typed")
+    __slots__ = (
+        "_owner",
+        "classless",
+        "journal",
+        "known",
+        "lease",
+        "services",
+        "shared_versions",
+        "typed",
+    )
 
     def __init__(
         self,
@@ -121,6 +130,7 @@ class Writer:
         self.services, self.journal = services, services.journal
         self.known, self.lease, self.typed = known, lease, typed
         self._owner = owner
+        self.shared_versions: dict[str, Mapping[str, int]] | None = None  # as last read, by share
         # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
         self.classless = typed is None and not untyped
 

@@ -28,6 +28,7 @@ from limpet.model.facts import (
     relations,
     retention,
     schema,
+    shares,
     timeouts,
     timers,
 )
@@ -321,6 +322,24 @@ class _Related(Struct):
     uid: Id
 
 
+class _Shared(Struct):
+    share: Id
+    fields: Annotated[list[Name], Meta(min_length=1, max_length=shares.SHARED_FIELDS_MAX)]
+    access: shares.ShareAccess
+    sync: shares.ShareSync
+    version: Count
+    expires_us: Time | UnsetType = UNSET
+
+
+class _ShareReceived(_Shared, kw_only=True):
+    source: _Parent
+    hash: str = ""
+
+
+class _ShareNamed(Struct):
+    share: Id
+
+
 class _Reserved(Struct):
     reservation: Id
     cost: Amount
@@ -429,6 +448,10 @@ _SHAPES: Final[Mapping[str, type[Struct]]] = {
     timeouts.TIMEOUTS_SET: _TimeoutsSet,
     timeouts.RENEWED: _Renewed,
     setup.TOOLS_BOUND: _ToolsBound,
+    shares.SHARED: _Shared,
+    shares.SHARE_RECEIVED: _ShareReceived,
+    shares.UNSHARED: _ShareNamed,
+    shares.SHARE_USED: _ShareNamed,
     **dict.fromkeys(phases.TRANSITIONS, _Transition),
 }
 _WAKES: Final[Mapping[str, type[Struct]]] = {"wake": _WakeStarted, "finish": _FinishStarted}
@@ -516,12 +539,14 @@ def _check_timeouts(found: Mapping[str, Any]) -> None:
     timeouts.timeouts_in(Facts({"timeouts": found}))
 
 
-def _check_keys(found: _ChildCreated | _Delegated | _Forked | _Related) -> None:
+def _check_keys(found: _ChildCreated | _Delegated | _Forked | _Related | _ShareReceived) -> None:
     """Raise InvalidKey if a session is named that cannot be."""
     if isinstance(found, _ChildCreated):
         Key(found.app, found.user, found.child)
     elif isinstance(found, _Delegated | _Related):
         Key(found.app, found.user, found.id)
+    elif isinstance(found, _ShareReceived):
+        Key(found.source.app, found.source.user, found.source.id)
     else:
         Key(found.parent.app, found.parent.user, found.parent.id)
         _check_labels(found.labels)
@@ -537,5 +562,6 @@ _MORE: Final[Mapping[type[Struct], Callable[[Any], None]]] = {
     _ChildCreated: _check_keys,
     _Delegated: _check_keys,
     _Related: _check_keys,
+    _ShareReceived: _check_keys,
     _TimeoutsSet: lambda found: _check_timeouts(found.timeouts),
 }

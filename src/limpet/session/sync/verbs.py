@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from limpet.session.life.memory import LayerName
     from limpet.session.life.transitions import Durations
     from limpet.session.move.transfer import Copied
+    from limpet.session.sharing import Shared
     from limpet.store.protocol import Progress
 
 S = TypeVar("S", covariant=True)
@@ -127,6 +128,13 @@ def with_session(
     verb: Callable[Concatenate[Any, Session[Any], P], R],
 ) -> Callable[Concatenate[Any, SyncSession[Any], P], R]:
     """Return a verb whose first argument is a session."""
+    return without_await(verb)
+
+
+def blocking_with_session(
+    verb: Callable[Concatenate[Any, Session[Any], P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, SyncSession[Any], P], R]:
+    """Return a verb whose first argument is a session, without await."""
     return without_await(verb)
 
 
@@ -293,6 +301,7 @@ class SyncSession(Facade[Session[S]], Generic[S], of=Session):
     stop_reason: Attribute[StopReason | None]
     blocked_on: Attribute[tuple[Request, ...]]
     phase: Attribute[Phase]
+    shared: Attribute[Mapping[str, Shared]]
     history: Attribute[SyncHistory[S]]
     lifecycle: Attribute[SyncLifecycle]
     tools: Attribute[SyncTools]
@@ -322,8 +331,13 @@ class SyncSession(Facade[Session[S]], Generic[S], of=Session):
     resolve = blocking(Session[S].resolve)
     interrupt = blocking(Session[S].interrupt)
     fork = opening(Session[S].fork)
-    relate = blocking(Session[S].relate)
+    relate = blocking_with_session(Session[S].relate)
     relations = blocking(Session[S].relations)
+    share = blocking_with_session(Session[S].share)
+    unshare = blocking(Session[S].unshare)
+    read_shared = blocking(Session[S].read_shared)
+    follow_shared = iterating(Session[S].follow_shared)
+    write_shared = blocking(Session[S].write_shared)
     rewind = blocking(Session[S].rewind)
     checkpoint = blocking(Session[S].checkpoint)
     activate = blocking(Session[S].activate)

@@ -1,0 +1,383 @@
+"""Shares: fields of one session that another may read, or write, of the same app and user.
+
+Both ends record a share in one commit. Whoever reads looks at the source first and at the own
+session afterwards: what is handed out was read while the share was in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import (
+    CrossSessionAccessDenied,
+    InvalidInput,
+    LimpetError,
+    SessionCorrupt,
+    SessionDeleted,
+    SessionEnded,
+    SessionErased,
+    SessionNotFound,
+    ShareNotFound,
+)
+from limpet.model import Commit, Head, Key, checksum, described, ops as op, scope_of, to_time
+from limpet.model.facts.phases import TERMINAL
+from limpet.model.facts.relations import key_in
+from limpet.model.facts.shares import (
+    SHARED_FIELDS_MAX,
+    ShareAccess,
+    ShareSync,
+    ShareTerms,
+    share_received,
+    share_used,
+    share_written,
+    shared,
+    shared_id,
+    shares_in,
+    unshared,
+)
+from limpet.model.values import FrozenDict
+from limpet.session.history.point_in_time import head_now
+from limpet.session.journal import Journal
+from limpet.session.writer import Writer
+from limpet.store.protocol import Loaded
+
+_GONE: Final[tuple[type[LimpetError], ...]] = (SessionNotFound, SessionDeleted, SessionErased)
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """A share: which fields of `source` the session `target` may use, and how."""
+
+    id: str
+    source: Key
+    target: Key
+    fields: tuple[str, ...]
+    access: ShareAccess
+    sync: ShareSync
+    source_version: int
+    at: datetime
+    expires_at: datetime | None = None
+
+
+class ImportedContext(msgspec.Struct, frozen=True):
+    """The values of a share: now if it is live, then if it is a snapshot.
+
+    A field that the source does not have is not there. `versions` has the version of each field: it
+    rises with every change, also if the value returns.
+    """
+
+    values: Mapping[str, Any]
+    versions: Mapping[str, int]
+    at: datetime
+    source_version: int
+    access: ShareAccess
+    sync: ShareSync
+
+
+# --- granting ------------------------------------------------------------------------------------
+
+
+async def share(
+    source: Writer,
+    target: Writer,
+    fields: Sequence[str],
+    *,
+    access: ShareAccess,
+    sync: ShareSync,
+    ttl: timedelta | None,
+    actor: str,
+) -> Shared:
+    """Record the share at both ends, in one commit."""
+    journal = source.journal
+    _check_terms(fields, access, sync, ttl)
+    if target.journal is not journal:
+        raise InvalidInput(f"{target.known.key} is open in another store. Share within one store.")
+    here, there = source.known.key, target.known.key
+    if here == there:
+        raise InvalidInput(f"{here} has its own fields. Share them with another session.")
+    if (here.app, here.user) != (there.app, there.user):
+        raise CrossSessionAccessDenied(here, there)
+    loaded = await _load(journal, here)
+    if source.known.uid not in (None, loaded.head.uid):
+        raise SessionDeleted(here)
+    if sync == "snapshot" and (missing := [name for name in fields if name not in loaded.fields]):
+        raise InvalidInput(f"{here} has no field {missing[0]!r}. Share fields that it has.")
+    other = await head_now(target)
+    for head in (loaded.head, other):
+        if head.phase in TERMINAL:
+            raise SessionEnded(head.key, head.phase)
+    id, now_us = journal.new_id(), journal.now_us()
+    expires_us = None if ttl is None else now_us + ttl // timedelta(microseconds=1)
+    terms = ShareTerms(id, tuple(fields), access, sync, loaded.head.version, expires_us)
+    values = {name: loaded.fields[name] for name in fields} if sync == "snapshot" else None
+    values_hash = None if values is None else checksum(values).hex()
+    drafts = (
+        journal.prepare(shared(terms, there, other.uid, values), actor),
+        journal.prepare(share_received(terms, here, loaded.head.uid, values_hash), actor),
+    )
+    # A snapshot names a version of the source: of values that changed meanwhile none is taken.
+    answers = await journal.commit(
+        (
+            Commit(here, drafts[:1], guards=_guards(loaded, values or ()), uid=loaded.head.uid),
+            Commit(there, drafts[1:], uid=other.uid),
+        )
+    )
+    source.known.absorb(answers[0], drafts[:1])
+    target.known.absorb(answers[1], drafts[1:])
+    return _shared(id, there, shares_in(answers[1].head.facts)[id])
+
+
+def _guards(loaded: Loaded, names: Sequence[str] | Mapping[str, Any]) -> dict[str, int]:
+    return {name: int(loaded.versions.get(name, 0)) for name in names}
+
+
+async def unshare(source: Writer, id: str, actor: str) -> None:
+    """End a share at both ends, in one commit. Ended already, nothing changes."""
+    journal = source.journal
+    head = await head_now(source)
+    (event, *_) = await journal.store.read_ids(head.key, (shared_id(_check_id(id)),)) or (None,)
+    if event is None or event.data is None:
+        raise ShareNotFound(id)
+    target = key_in(event.data["target"])
+    draft, other = journal.prepare(unshared(id), actor), journal.prepare(unshared(id), actor)
+    commits = [Commit(head.key, (draft,), uid=head.uid)]
+    try:
+        there = (await _load(journal, target)).head
+    except _GONE:
+        there = None
+    if there is not None and there.uid == event.data["target"]["uid"]:
+        if id not in shares_in(there.facts):
+            return
+        commits.append(Commit(target, (other,), uid=there.uid))
+    answers = await journal.commit(commits)
+    source.known.absorb(answers[0], (draft,))
+
+
+def _check_terms(
+    fields: Sequence[str], access: object, sync: object, ttl: timedelta | None
+) -> None:
+    if not fields or len(fields) > SHARED_FIELDS_MAX:
+        raise InvalidInput(f"share names 1 to {SHARED_FIELDS_MAX} fields, not {len(fields)}.")
+    for name in fields:
+        if not isinstance(name, str) or not name or scope_of(name) != "session":
+            raise InvalidInput(
+                f"{described(name)} is not a field of a session. app: and user: names are shared "
+                "by all of an app or user anyway."
+            )
+    if len(set(fields)) < len(fields):
+        raise InvalidInput("a field is named twice. Name each once.")
+    if access not in ("read", "write"):
+        raise InvalidInput(f'access is "read" or "write", not {described(access)}.')
+    if sync not in ("snapshot", "live"):
+        raise InvalidInput(f'sync is "snapshot" or "live", not {described(sync)}.')
+    if access == "write" and sync == "snapshot":
+        raise InvalidInput('a snapshot cannot be written. Share with sync="live".')
+    if ttl is not None and (not isinstance(ttl, timedelta) or ttl <= timedelta()):
+        raise InvalidInput(f"ttl is a timedelta greater than 0, not {described(ttl)}.")
+
+
+def _check_id(id: object) -> str:
+    if not isinstance(id, str) or not id:
+        raise InvalidInput(f"a share is named by its id, not {described(id)}.")
+    return id
+
+
+# --- using ---------------------------------------------------------------------------------------
+
+
+def received_shares(head: Head) -> Mapping[str, Shared]:
+    """Return the shares that a session has received, by id."""
+    return FrozenDict(
+        {id: _shared(id, head.key, terms) for id, terms in shares_in(head.facts).items()}
+    )
+
+
+def _shared(id: str, target: Key, terms: Mapping[str, Any]) -> Shared:
+    expires_us = terms.get("expires_us")
+    return Shared(
+        id,
+        key_in(terms["source"]),
+        target,
+        tuple(terms["fields"]),
+        terms["access"],
+        terms["sync"],
+        terms["version"],
+        to_time(terms["at_us"]),
+        None if expires_us is None else to_time(expires_us),
+    )
+
+
+class SharedReader:
+    """Reads, follows and writes one share for the session that received it."""
+
+    def __init__(self, target: Writer, id: str) -> None:
+        self._target, self._id = target, _check_id(id)
+        self._journal = target.journal
+
+    async def read(self, at_least: Mapping[str, int] | int | None) -> ImportedContext:
+        """Return its values, once they have at least these versions. Raises ShareNotFound."""
+        terms = await self._terms()
+        _check_at_least(at_least, terms["fields"])
+        if terms["sync"] == "snapshot":
+            context = await self._snapshot(terms)
+            if not _reached(context, at_least):
+                raise InvalidInput("a snapshot never changes. Read it without at_least.")
+            return context
+        while True:
+            context = await self._live(terms)
+            if _reached(context, at_least):
+                return context
+            await self._changed(terms, context.source_version)
+
+    async def follow(self) -> AsyncGenerator[ImportedContext, None]:
+        """Yield its values, and again whenever one of them has changed, until it ends."""
+        terms = await self._terms()
+        context = await self.read(None)
+        yield context
+        while terms["sync"] == "live":
+            try:
+                await self._changed(terms, context.source_version)
+                newer = await self._live(terms)
+            except ShareNotFound:
+                return
+            changed = newer.versions != context.versions
+            context = newer
+            if changed:
+                yield context
+
+    async def write(
+        self, values: Mapping[str, Any], expect: Mapping[str, int], actor: str
+    ) -> Mapping[str, int]:
+        """Set fields of the source if they still have these versions. Return the new ones.
+
+        Raises SessionConflict, ShareNotFound, CrossSessionAccessDenied.
+        """
+        terms, journal = await self._terms(), self._journal
+        source, target = key_in(terms["source"]), self._target.known.key
+        if terms["access"] != "write" or not set(values) <= set(terms["fields"]):
+            raise CrossSessionAccessDenied(source, target)
+        loaded = await self._load_source(terms)
+        head = await self._head(terms)
+        ops = [op.Set((name,), value) for name, value in values.items()]
+        written = journal.prepare(share_written(self._id, target, head.uid, ops), actor)
+        used = journal.prepare(share_used(self._id, tuple(values)), actor)
+        answers = await journal.commit(
+            (
+                Commit(
+                    source,
+                    (written,),
+                    guards={name: expect[name] for name in values},
+                    classless=True,
+                    uid=loaded.head.uid,
+                ),
+                Commit(target, (used,), uid=head.uid),
+            )
+        )
+        self._target.known.absorb(answers[1], (used,))
+        return dict.fromkeys(values, answers[0].head.version)
+
+    async def _terms(self) -> FrozenDict:
+        head = await head_now(self._target)
+        terms: FrozenDict | None = shares_in(head.facts).get(self._id)
+        if terms is None or self._ended(head, terms):
+            raise ShareNotFound(self._id)
+        return terms
+
+    async def _head(self, terms: FrozenDict) -> Head:
+        """Return the own head, in which the share is still in force."""
+        head = await head_now(self._target)
+        if self._id not in shares_in(head.facts) or self._ended(head, terms):
+            raise ShareNotFound(self._id)
+        return head
+
+    def _ended(self, target: Head, terms: FrozenDict) -> bool:
+        expires_us = terms.get("expires_us")
+        expired = expires_us is not None and expires_us <= self._journal.now_us()
+        return expired or target.phase in TERMINAL
+
+    async def _load_source(self, terms: FrozenDict) -> Loaded:
+        source = terms["source"]
+        try:
+            loaded = await _load(self._journal, key_in(source))
+        except _GONE:
+            raise ShareNotFound(self._id) from None
+        if loaded.head.uid != source["uid"] or loaded.head.phase in TERMINAL:
+            raise ShareNotFound(self._id)
+        return loaded
+
+    async def _live(self, terms: FrozenDict) -> ImportedContext:
+        loaded = await self._load_source(terms)
+        await self._head(terms)  # afterwards: see the module
+        names = terms["fields"]
+        return ImportedContext(
+            FrozenDict({name: loaded.fields[name] for name in names if name in loaded.fields}),
+            FrozenDict(_guards(loaded, names)),
+            to_time(loaded.head.updated_us),
+            loaded.head.version,
+            terms["access"],
+            "live",
+        )
+
+    async def _snapshot(self, terms: FrozenDict) -> ImportedContext:
+        source = terms["source"]
+        try:
+            events = await self._journal.store.read_ids(key_in(source), (shared_id(self._id),))
+        except _GONE:
+            events = ()
+        if not events or (data := events[0].data) is None:
+            raise ShareNotFound(self._id)
+        values = data["values"]
+        if checksum(values).hex() != terms["hash"]:
+            raise SessionCorrupt(key_in(source), f"what it shared in {events[0].seq} has changed")
+        await self._head(terms)
+        return ImportedContext(
+            values,
+            dict.fromkeys(values, terms["version"]),
+            to_time(terms["at_us"]),
+            terms["version"],
+            terms["access"],
+            "snapshot",
+        )
+
+    async def _changed(self, terms: FrozenDict, version: int) -> None:
+        """Return when the source has an event beyond `version`, or the share expires."""
+        expires_us = terms.get("expires_us")
+        left = None if expires_us is None else (expires_us - self._journal.now_us()) / 1e6
+        key = key_in(terms["source"])
+        with suppress(TimeoutError, *_GONE):
+            async with asyncio.timeout(None if left is None else max(left, 0)):
+                events = self._journal.hub.follow(key, version, partials=False)
+                async with aclosing(events):
+                    async for _ in events:
+                        return
+
+
+def _check_at_least(at_least: object, fields: Sequence[str]) -> None:
+    if at_least is None or (type(at_least) is int and at_least >= 0):
+        return
+    if not isinstance(at_least, Mapping) or any(
+        name not in fields or type(version) is not int for name, version in at_least.items()
+    ):
+        raise InvalidInput(
+            "at_least is a version of the source, or a version for each of the shared fields."
+        )
+
+
+def _reached(context: ImportedContext, at_least: Mapping[str, int] | int | None) -> bool:
+    if at_least is None:
+        return True
+    if isinstance(at_least, int):
+        return context.source_version >= at_least
+    return all([context.versions.get(name, 0) >= least for name, least in at_least.items()])
+
+
+async def _load(journal: Journal, key: Key) -> Loaded:
+    loaded = await journal.store.load(key, tail=0, scopes=False)
+    if loaded.damaged:
+        raise SessionCorrupt(key, f"event {loaded.damaged[0]} cannot be read")
+    return loaded

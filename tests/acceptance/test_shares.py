@@ -1,0 +1,230 @@
+"""Shares: a session uses fields of another, as they were or as they are."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import errors
+
+ADA = "user:ada"
+Pair = tuple[limpet.Session[Any], limpet.Session[Any]]
+
+
+async def made(lp: limpet.Limpet, **fields: Any) -> Pair:
+    """A source with these fields, and a target."""
+    a = await lp.create("support", "ada", "a", state=fields or {"draft": "one"}, actor=ADA)
+    return a, await lp.create("support", "ada", "b", actor=ADA)
+
+
+async def test_a_snapshot_stays_what_it_was(lp: limpet.Limpet) -> None:
+    a, b = await made(lp, draft={"text": "one"}, secret=1)
+    share = await a.share(b, "draft")
+    assert (share.source, share.target, share.fields) == (a.key, b.key, ("draft",))
+    assert (share.access, share.sync, share.source_version) == ("read", "snapshot", 1)
+    assert b.shared == {share.id: share}, "known without reading"
+    await a.append("note.made", actor=ADA, set={"draft.text": "two"})
+    context = await b.read_shared(share.id)
+    assert context.values == {"draft": {"text": "one"}}
+    assert (context.sync, context.source_version) == ("snapshot", 1)
+    await a.complete(actor=ADA)
+    assert (await b.read_shared(share.id)).values == {"draft": {"text": "one"}}, "a copy"
+
+
+async def test_a_live_share_follows_with_a_version_for_each_field(lp: limpet.Limpet) -> None:
+    a, b = await made(lp, draft="one", other=0)
+    share = await a.share(b, "draft", "later", sync="live")
+    first = await b.read_shared(share.id)
+    assert (first.values, first.versions) == ({"draft": "one"}, {"draft": 1, "later": 0})
+    await a.append("note.made", actor=ADA, set={"draft": "two", "other": 1})
+    second = await b.read_shared(share.id)
+    assert second.values == {"draft": "two"}
+    assert second.versions["draft"] > first.versions["draft"]
+    await a.rewind(1, actor=ADA)
+    third = await b.read_shared(share.id)
+    assert third.values == {"draft": "one"}
+    assert third.versions["draft"] > second.versions["draft"], "the value returned, it did not"
+
+
+async def test_a_read_waits_for_a_version(lp: limpet.Limpet) -> None:
+    a, b = await made(lp)
+    share = await a.share(b, "draft", sync="live")
+    known = await b.read_shared(share.id)
+    least = {"draft": known.versions["draft"] + 1}
+    waiting = asyncio.create_task(b.read_shared(share.id, at_least=least))
+    await a.append("note.made", actor=ADA, set={"other": 1})
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await a.append("note.made", actor=ADA, set={"draft": "two"})
+    assert (await waiting).values == {"draft": "two"}
+    at_version = await b.read_shared(share.id, at_least=a.version)
+    assert at_version.source_version >= a.version
+
+
+async def test_changes_are_followed_until_the_share_ends(lp: limpet.Limpet) -> None:
+    a, b = await made(lp)
+    share = await a.share(b, "draft", sync="live")
+    seen: list[Any] = []
+    async with aclosing(b.follow_shared(share.id)) as changes:
+        seen.append((await anext(changes)).values["draft"])
+        await a.append("note.made", actor=ADA, set={"other": 1})
+        await a.append("note.made", actor=ADA, set={"draft": "two"})
+        seen.append((await anext(changes)).values["draft"])
+        await a.unshare(share.id)
+        async for context in changes:
+            seen.append(context.values)
+    assert seen == ["one", "two"]
+
+
+async def test_a_taken_back_share_shows_nothing_more(lp: limpet.Limpet) -> None:
+    a, b = await made(lp)
+    for sync in ("snapshot", "live"):
+        share = await a.share(b, "draft", sync=sync)  # type: ignore[arg-type]
+        await a.unshare(share.id)
+        await a.unshare(share.id)
+        with pytest.raises(errors.ShareNotFound):
+            await b.read_shared(share.id)
+    assert (await b.refresh()).shared == {}
+    with pytest.raises(errors.ShareNotFound):
+        await a.unshare("never")
+
+
+async def test_the_end_of_either_session_ends_a_live_share(lp: limpet.Limpet) -> None:
+    a, b = await made(lp)
+    share = await a.share(b, "draft", sync="live")
+    c = await lp.create("support", "ada", "c", actor=ADA)
+    other = await a.share(c, "draft", sync="live")
+    await c.complete(actor=ADA)
+    with pytest.raises(errors.ShareNotFound):
+        await c.read_shared(other.id)
+    await a.complete(actor=ADA)
+    with pytest.raises(errors.ShareNotFound):
+        await b.read_shared(share.id)
+    with pytest.raises(errors.SessionEnded):
+        await a.share(b, "draft")
+
+
+async def test_a_share_expires(lp: limpet.Limpet) -> None:
+    a, b = await made(lp)
+    share = await a.share(b, "draft", ttl=timedelta(microseconds=1))
+    assert share.expires_at is not None
+    while lp.now() <= share.expires_at:  # noqa: ASYNC110  # the store's clock
+        await asyncio.sleep(0)
+    with pytest.raises(errors.ShareNotFound):
+        await b.read_shared(share.id)
+
+
+async def test_the_target_writes_under_the_version_that_it_read(lp: limpet.Limpet) -> None:
+    a, b = await made(lp)
+    share = await a.share(b, "draft", access="write", sync="live")
+    with pytest.raises(errors.InvalidInput):
+        await b.write_shared(share.id, {"draft": "blind"})
+    await b.read_shared(share.id)
+    written = await b.write_shared(share.id, {"draft": "two"}, actor="agent:b")
+    await a.refresh()
+    assert a.values["draft"] == "two"
+    event = a.events[-1]
+    assert (event.actor, event.data["target"]["id"]) == ("agent:b", "b")
+    assert b.events[-1].actor == "agent:b"
+    assert written == {"draft": a.version}
+    await b.write_shared(share.id, {"draft": "three"})
+    await a.append("note.made", actor=ADA, set={"draft": "four"})
+    with pytest.raises(errors.SessionConflict):
+        await b.write_shared(share.id, {"draft": "five"})
+    assert (await a.refresh()).values["draft"] == "four"
+    current = await b.read_shared(share.id)
+    await b.write_shared(share.id, {"draft": "five"}, expect=current.versions)
+
+
+async def test_a_write_after_unshare_changes_nothing_anywhere(lp: limpet.Limpet) -> None:
+    a, b = await made(lp)
+    share = await a.share(b, "draft", access="write", sync="live")
+    versions = (await b.read_shared(share.id)).versions
+    await a.unshare(share.id)
+    before = ((await a.refresh()).version, (await b.refresh()).version)
+    with pytest.raises(errors.ShareNotFound):
+        await b.write_shared(share.id, {"draft": "two"}, expect=versions)
+    assert ((await a.refresh()).version, (await b.refresh()).version) == before
+
+
+async def test_only_what_was_granted(lp: limpet.Limpet) -> None:
+    a, b = await made(lp, draft="one", secret=1)
+    read = await a.share(b, "draft", sync="live")
+    write = await a.share(b, "draft", access="write", sync="live")
+    for share, name in ((read, "draft"), (write, "secret")):
+        with pytest.raises(errors.CrossSessionAccessDenied):
+            await b.write_shared(share.id, {name: 2}, expect={name: 1})
+    eve = await lp.create("support", "eve", "e", actor="user:eve")
+    with pytest.raises(errors.CrossSessionAccessDenied) as info:
+        await a.share(eve, "draft")
+    assert (info.value.source, info.value.target) == (a.key, eve.key)
+    for session in (a, eve):
+        with pytest.raises(errors.ShareNotFound):
+            await session.read_shared(write.id)
+
+
+async def test_erasing_the_source_removes_what_was_imported(lp: limpet.Limpet) -> None:
+    a, b = await made(lp)
+    share = await a.share(b, "draft")
+    await lp.erase(a.key)
+    with pytest.raises(errors.ShareNotFound):
+        await b.read_shared(share.id)
+    events = await b.read()
+    assert "one" not in repr([event.data for event in events])
+    again = await lp.create("support", "ada", "a2", state={"draft": "new"}, actor=ADA)
+    assert again.key != a.key
+
+
+async def test_a_fork_begins_without_shares(lp: limpet.Limpet) -> None:
+    a, b = await made(lp)
+    await a.share(b, "draft")
+    assert (await b.fork(id="f", actor=ADA)).shared == {}
+
+
+async def test_racing_writers_lose_nothing(lp: limpet.Limpet) -> None:
+    """Each write is either on the newest version or refused."""
+    a, _ = await made(lp, count=0)
+    targets = [await lp.create("support", "ada", f"t{n}", actor=ADA) for n in range(4)]
+    shares = [await a.share(t, "count", access="write", sync="live") for t in targets]
+
+    async def count_up(target: limpet.Session[Any], id: str) -> None:
+        done = 0
+        while done < 5:
+            context = await target.read_shared(id)
+            try:
+                await target.write_shared(id, {"count": context.values["count"] + 1})
+                done += 1
+            except errors.SessionConflict:
+                continue
+
+    await asyncio.gather(*[count_up(t, s.id) for t, s in zip(targets, shares, strict=True)])
+    assert (await a.refresh()).values["count"] == 20
+
+
+async def test_bad_arguments(lp: limpet.Limpet) -> None:
+    a, b = await made(lp)
+    calls: list[Any] = [
+        lambda: a.share(b),
+        lambda: a.share(b, "missing"),
+        lambda: a.share(b, "app:plan"),
+        lambda: a.share(b, "draft", "draft"),
+        lambda: a.share(b, "draft", access="all"),  # type: ignore[arg-type]
+        lambda: a.share(b, "draft", sync="push"),  # type: ignore[arg-type]
+        lambda: a.share(b, "draft", access="write"),
+        lambda: a.share(b, "draft", ttl=timedelta()),
+        lambda: a.share(a, "draft"),
+        lambda: a.share(b.key, "draft"),  # type: ignore[arg-type]
+        lambda: b.read_shared(3),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises(errors.InvalidInput):
+            await call()
+    share = await a.share(b, "draft", sync="live")
+    for at_least in ("1", {"other": 1}, -1):
+        with pytest.raises(errors.InvalidInput):
+            await b.read_shared(share.id, at_least=at_least)  # type: ignore[arg-type]
