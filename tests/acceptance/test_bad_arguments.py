@@ -92,6 +92,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "erase_user app": lambda lp, s, v: lp.erase_user(v, "u"),
             "erase_user user": lambda lp, s, v: lp.erase_user("a", v),
             "documents collection": lambda lp, s, v: lp.documents(v),
+            "acting_as principal": lambda lp, s, v: lp.acting_as(v),
             "list cursor": lambda lp, s, v: lp.list(cursor=v),
             "inbox cursor": lambda lp, s, v: lp.inbox(cursor=v),
             "watch app": lambda lp, s, v: lp.watch(app=v),

@@ -22,10 +22,11 @@ from msgspec.structs import replace
 import limpet
 from limpet import Draft, Event, Key, Limpet, SessionConflict, facts
 from limpet.errors import EventTooLarge, InvalidValue
+from limpet.model import DefaultActor
 from limpet.session.retrying import Tries
 from limpet.store.pager import each_page
 
-ACTOR: Final = "agent:adk"
+ACTOR: Final = DefaultActor("agent:adk")
 _log: Final = logging.getLogger("limpet.adapters.adk")
 _PAGE: Final = 1_000
 # What others may record beside ADK without making its session objects stale.
@@ -222,10 +223,10 @@ def _tooled(part: Mapping[str, Any], otherwise: str) -> Iterator[tuple[str, dict
 def _actor(event: Mapping[str, Any], user: str) -> str:
     author = str(event.get("author") or "").strip()
     if author == "user":
-        return f"user:{user}"
+        return DefaultActor(f"user:{user}")
     if not author.isprintable() or len(author) > _ID_CHARS:  # ADK's own stays within the event
         author = "".join([c if c.isprintable() else "?" for c in author[:_ID_CHARS]]).strip()
-    return f"agent:{author or 'adk'}"
+    return DefaultActor(f"agent:{author or 'adk'}")
 
 
 def _fit(id: Any) -> str | None:

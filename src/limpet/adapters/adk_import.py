@@ -27,8 +27,9 @@ import limpet
 from limpet import Key, Limpet, LimpetError, SessionConflict, StoreError
 from limpet.adapters import adk_events
 from limpet.errors import EventTooLarge, ExtraMissing, InvalidURL, InvalidValue, StoreFailed
+from limpet.model import DefaultActor
 
-IMPORTER: Final = "system:import-adk"
+IMPORTER: Final = DefaultActor("system:import-adk")
 _TYPE: Final = "adk.imported"
 _BATCH: Final = 200  # ADK events in one commit
 _NAMES: Final = 500  # shared names in one commit

@@ -16,6 +16,7 @@ from limpet.model.due import (
 )
 from limpet.model.events import (
     CHILD_ENDED,
+    DefaultActor,
     Draft,
     Event,
     Fact,

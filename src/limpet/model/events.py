@@ -221,6 +221,12 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
     link: bytes
 
 
+class DefaultActor(str):
+    """Who acts where a caller names nobody. Behind a guard the principal stands in its place."""
+
+    __slots__ = ()
+
+
 class Prepared(msgspec.Struct, frozen=True, gc=False):
     """A draft that is checked, encoded, decoded and hashed. Stores do not check it again."""
 
@@ -293,6 +299,8 @@ def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
     Raises InvalidInput. The result can be recorded without further checks of its form.
     """
     actor = actor if draft.actor is None else draft.actor
+    if type(actor) is DefaultActor:
+        actor = str(actor)
     flat = _prepare_flat(draft, id, actor)
     if flat is not None:
         return flat
@@ -329,6 +337,8 @@ def prepare_plain(fact: Fact, *, id: str, actor: str) -> Prepared:
     """Like `prepare`, for facts whose constructors put nothing but texts, numbers in 64 bits and
     lists of them into their data: it needs no second look. Operations, if there are any, are a
     tuple, on names of the session, with such values. The actor was checked."""
+    if type(actor) is DefaultActor:
+        actor = str(actor)
     data, ops = fact.data, fact.ops
     plain = type(data) is dict and type(ops) is tuple and not fact.set and fact.delete == ()
     raw = try_encode(Body(data, ops)) if plain else None  # type: ignore[arg-type]  # a tuple

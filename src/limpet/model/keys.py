@@ -74,6 +74,15 @@ def owner_of(app: str, user: str) -> str:
     return _hashed(owner)
 
 
+def owned_by(owner: str) -> tuple[str, str] | None:
+    """The app and the user that `owner_of` made this of; None if it is hashed, or is not one."""
+    length, slash, rest = owner.partition("/")
+    if not slash or not length.isdecimal() or len(length) > len(str(KEY_PART_CHARS_MAX)):
+        return None
+    app, between, user = rest[: int(length)], rest[int(length) :][:1], rest[int(length) + 1 :]
+    return (app, user) if between == "/" and owner_of(app, user) == owner else None
+
+
 def name_part(text: str) -> str:
     """A text as a part of a document's name, of at most 71 characters; "/" and more follows it.
 

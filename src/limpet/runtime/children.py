@@ -23,6 +23,7 @@ from limpet.errors import (
 )
 from limpet.model import (
     Commit,
+    DefaultActor,
     Draft,
     Event,
     Fact,
@@ -142,7 +143,7 @@ def _first(
 def _creation(
     parent: Session[Any], key: Key, fields: Mapping[str, Any] | None, first: list[Draft]
 ) -> Commit:
-    writer, actor = writer_of(parent), f"agent:{parent.app}"[:320]
+    writer, actor = writer_of(parent), DefaultActor(f"agent:{parent.app}"[:320])
     new = creation(
         writer.services,
         key.app,
@@ -200,7 +201,7 @@ class ChildEnd:
         quiet = delegation.get("quiet")  # its parent was interrupted with it
         ended = None if quiet else await self._message()
         mine = Commit(session.key, drafts, head.version, lease.fence, uid=head.uid, release=lease)
-        journal, by = writer_of(session).journal, f"agent:{session.app}"[:320]
+        journal, by = writer_of(session).journal, DefaultActor(f"agent:{session.app}"[:320])
         committed, recorded = await end_delegation(journal, head, mine, ended, log.prepare, by=by)
         known.absorb(committed, recorded)
 

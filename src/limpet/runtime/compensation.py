@@ -27,7 +27,7 @@ from limpet.errors import (
     SessionNotFound,
     StoreError,
 )
-from limpet.model import Draft, Event, Key, Lease
+from limpet.model import DefaultActor, Draft, Event, Key, Lease
 from limpet.model.facts.running import budgets, children, endings, runs
 from limpet.model.facts.running.runs import INTENDED, OUTCOMES, REQUEUED, readable, stored_error
 from limpet.model.limits import PAGE_MAX
@@ -179,7 +179,7 @@ class EndedWake:
         try:
             child = await open_child(self._session, key)
             with suppress(InvalidTransition):  # it has ended, and will tell
-                await child.terminate("its parent ended", actor="system:runtime")
+                await child.terminate("its parent ended", actor=DefaultActor("system:runtime"))
         except _GONE:
             return False
         except StoreError:

@@ -13,7 +13,18 @@ from functools import cached_property
 from typing import Any, Final
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
-from limpet.model import EMPTY, Draft, Event, Trace, described, ops as op, to_us, traced, unfit
+from limpet.model import (
+    EMPTY,
+    DefaultActor,
+    Draft,
+    Event,
+    Trace,
+    described,
+    ops as op,
+    to_us,
+    traced,
+    unfit,
+)
 from limpet.model.facts.running import budgets, runs
 from limpet.model.facts.running.budgets import Budget, Share
 from limpet.model.facts.running.requests import ANSWERS
@@ -512,8 +523,8 @@ class Turn:
         with self.run.working():
             session, learning = self.session, learning_of(kind, text)
             agent = self.agent_name
-            journal, by = writer_of(session).journal, session.actor or "system:runtime"
-            await learn(journal, agent, learning, session.key, by)
+            by = session.actor or DefaultActor("system:runtime")
+            await learn(writer_of(session).journal, agent, learning, session.key, by)
             return learning
 
     async def context(

@@ -38,6 +38,7 @@ from limpet.errors import (
 from limpet.model import (
     CHILD_ENDED,
     EMPTY,
+    DefaultActor,
     Draft,
     Event,
     Facts,
@@ -186,7 +187,8 @@ class Wake:
         self._on_harness_end = on_harness_end
         self._listening: asyncio.Task[None] | None = None
         agent = options.agent or f"agent:{lease.key.app}"
-        self._agent, self._worker = agent[:320], f"worker:{lease.worker}"[:320]
+        self._agent = agent[:320] if options.agent else DefaultActor(agent[:320])
+        self._worker = DefaultActor(f"worker:{lease.worker}"[:320])
         state_type: Any = options.state_type  # None makes it untyped
         self.session: Session[Any] = lp.session(
             lease.key,
@@ -837,7 +839,8 @@ async def _event_at(
 def _deadline_answer(id: str, *, allow: bool) -> Draft:
     """The answer of a deadline. If somebody was faster, its commit is refused: RequestAnswered."""
     data = {"request_id": id, "allow": allow, "note": DEADLINE_PASSED}
-    return Draft(type=requests.CONFIRMATION, data=data, id=f"{id}/default", actor="system:runtime")
+    by = DefaultActor("system:runtime")
+    return Draft(type=requests.CONFIRMATION, data=data, id=f"{id}/default", actor=by)
 
 
 async def _pending(session: Session[Any]) -> tuple[Event, ...]:

@@ -6,13 +6,13 @@ denies gives the answer; all of them together must allow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 
 from limpet.errors import AccessDenied, Denial, InvalidInput
-from limpet.model import FrozenDict, Head, Key, described
+from limpet.model import Event, FrozenDict, Head, Key, Texts, described
 from limpet.model.keys import unfit
 from limpet.model.limits import KEY_PART_CHARS_MAX
 
@@ -24,12 +24,12 @@ Action: TypeAlias = Literal[
     "inspect",  # heads, lists and traces, without bodies
     "create",
     "write",  # append, change or delete fields; documents and blobs
-    "lifecycle",  # suspend, resume, complete, terminate, archive, delete
+    "lifecycle",  # suspend, resume, complete, terminate, archive
     "claim",  # take a lease and run turns
     "tool",
     "share",
     "move",  # move, copy, export and import
-    "erase",
+    "erase",  # delete and erase
     "policy",  # policies, grants and access keys
     "keys",
     "audit",  # read the audit
@@ -77,7 +77,7 @@ class Resource(msgspec.Struct, frozen=True):
     """What a principal asks about. `head` is the session's, if it exists and was read."""
 
     kind: ResourceKind
-    app: str
+    app: str  # "*" of what belongs to no app
     user: str | None = None
     id: str | None = None
     name: str | None = None  # of the field, the tool or the document
@@ -114,4 +114,34 @@ ALLOWED: Final = Decision(True)
 class Decider(Protocol):
     """One of the rules that a guard asks. It answers from memory: no I/O, nothing awaited."""
 
+    # Another number once its answers may have changed: what a guard remembers of them is dropped.
+    revision: int
+    # True if its answers depend on the head: a guard reads it before it asks about a session.
+    needs_head: bool
+
     def decide(self, principal: Principal, action: Action, resource: Resource) -> Decision: ...
+
+    def depends_on(self, action: Action, resource: Resource) -> Hashable:
+        """All of the resource that the answer depends on; a guard remembers answers by it. None:
+        the answer must not be remembered."""
+        ...
+
+    def view(self, principal: Principal, head: Head) -> SessionView | None:
+        """What the principal sees of a session that it may read; None: everything."""
+        ...
+
+
+class SessionView(Protocol):
+    """What a principal sees of one session: `security.view` has the one that isolation gives."""
+
+    def sees(self, name: str) -> bool:
+        """True if this name in state may be read: a field, an app: or a user: name."""
+        ...
+
+    def event(self, event: Event) -> Event:
+        """The event without operations on hidden names, and without the data they refer to."""
+        ...
+
+    def texts(self, texts: Texts) -> Texts:
+        """The texts of events that the head names, without those that are hidden."""
+        ...

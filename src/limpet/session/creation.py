@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput
-from limpet.model import EMPTY, Commit, Prepared, scope_of
+from limpet.model import EMPTY, Commit, DefaultActor, Prepared, scope_of
 from limpet.model.facts.creation import created
 from limpet.model.facts.isolation import Isolation
 from limpet.model.facts.phases import ACTIVE, Phase
@@ -91,7 +91,8 @@ def creation(
         isolation=isolation,
         field_policies=begins.field_policies,
     )
-    prepared = journal.prepare(draft, f"user:{key.user}" if actor is None else actor)
+    by = DefaultActor(f"user:{key.user}") if actor is None else actor
+    prepared = journal.prepare(draft, by)
     if begins.typed is not None:
         check_untyped(untyped=untyped)
     session: Session[Any] = Session(services, key, actor=bound, typed=begins.typed, untyped=untyped)

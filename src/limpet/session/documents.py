@@ -33,7 +33,18 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
-from limpet.model import Commit, Event, Head, Key, described, is_reserved, owner_of, to_time, unfit
+from limpet.model import (
+    Commit,
+    DefaultActor,
+    Event,
+    Head,
+    Key,
+    described,
+    is_reserved,
+    owner_of,
+    to_time,
+    unfit,
+)
 from limpet.model.facts.documents import (
     ACTOR,
     DELETED,
@@ -57,7 +68,7 @@ if TYPE_CHECKING:
 WHOLE_STORE: Final = "*"  # the owner of documents that belong to no user
 T = TypeVar("T")
 _GONE: Final = (SessionNotFound, SessionDeleted)
-_NOBODY: Final = "system:documents"  # who deletes, if nobody is named
+_NOBODY: Final = DefaultActor("system:documents")  # who deletes, if nobody is named
 
 
 class Document(msgspec.Struct, frozen=True):

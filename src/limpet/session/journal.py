@@ -24,6 +24,7 @@ from limpet.store.system import PROCESS
 
 if TYPE_CHECKING:
     from limpet.security.audit import Audit
+    from limpet.security.guard import Deciders
 
 
 class CommitHooks:
@@ -57,10 +58,12 @@ class Journal:
         self._store: Store | None = store
         self._forks = PROCESS.forks
         self.queue = Queue(self.commit)  # what append_soon has queued: see `queueing`
+        self.queued: set[Queue] = set()  # by those who act as somebody: see `acting`
         self._contended: dict[str, asyncio.Lock] = {}
         self.hooks = CommitHooks()
         self.provenance: Provenance | None = None  # if the store was opened with keys
         self._audit: Audit | None = None
+        self.access: Deciders | None = None  # what guards ask: see Services.access
         self.tracing: Tracing | None = None  # what watches turns while they run
 
     @property
@@ -108,7 +111,7 @@ class Journal:
         again: they may have been recorded.
         """
         if len(commits) != 1 or len(commits[0].drafts) != 1:
-            _check_size(commits)
+            check_size(commits)
         hooks = self.hooks if self.hooks.concerns(commits) else None
         try:
             if self.queue.events:
@@ -138,8 +141,10 @@ class Journal:
         """
         here = self._forks == PROCESS.forks
         try:
-            if here and self._store is not None and self.queue.events:
-                await self.queue.close()
+            if here and self._store is not None:
+                for queue in (*self.queued, self.queue):
+                    if queue.events:
+                        await queue.close()
         finally:
             if here and self._store is not None and self._audit is not None:
                 await self._audit.close()
@@ -154,7 +159,8 @@ class Journal:
                     await self.provenance.seal.close()
 
 
-def _check_size(commits: Sequence[Commit]) -> None:
+def check_size(commits: Sequence[Commit]) -> None:
+    """Raise CommitTooLarge if it holds more than one commit may."""
     drafts = sum([len(commit.drafts) for commit in commits])
     size = sum([len(draft.raw) for commit in commits for draft in commit.drafts])
     if len(commits) > SESSIONS_PER_COMMIT_MAX:

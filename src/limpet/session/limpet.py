@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from limpet.model.facts.running.requests import RequestKind
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
+    from limpet.security.access import Principal
     from limpet.security.audit import AuditRecord
     from limpet.session.audit import AuditExport
     from limpet.session.life.archive_storage import Archive
@@ -169,6 +170,8 @@ class Limpet:
         return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Self:
+        if self._opened is not None and self._opened.guard is not None:
+            return self  # it acts as somebody: what it was made from is open
         if self._opened is not None:
             raise StoreClosed
         store, self._ready = self._ready, None
@@ -218,6 +221,24 @@ class Limpet:
             await self._opened.journal.close()
         elif self._ready is not None:
             await self._ready.close()
+
+    def acting_as(self, principal: Principal) -> Limpet:
+        """Return the same verbs for a principal: every read and write is checked.
+
+        What it writes has `principal.id` as actor; another is refused. Lists, feeds and claims show
+        only what the principal may see. It shares everything with this Limpet, and closing it
+        closes nothing. Of an acting one, only a principal that may do no more can be made. Raises
+        AccessDenied.
+        """
+        from limpet.security.access import Principal
+        from limpet.session.acting import acting_as
+
+        if not isinstance(principal, Principal):
+            raise InvalidInput(
+                f"acting_as takes a limpet.Principal, not {described(principal)}. Make one: "
+                "limpet.Principal('user:ada', role='owner', app='support', user='ada')."
+            )
+        return self._with(acting_as(self._services, principal))
 
     # --- facets --------------------------------------------------------------------------------
 
@@ -1030,8 +1051,11 @@ class Limpet:
         from limpet.session.life.archive import unarchive_session
         from limpet.session.life.transitions import LIFECYCLE_ACTOR
 
-        acting = check_actor(actor) or LIFECYCLE_ACTOR
-        session: Session[Any] = Session(self._services, key_of(key, user, id), untyped=True)
+        of = key_of(key, user, id)
+        acting = await self._services.actor(check_actor(actor) or LIFECYCLE_ACTOR, of)
+        session: Session[Any] = Session(
+            await self._services.approved("lifecycle", of), of, untyped=True
+        )
         done = await unarchive_session(session, acting)
         return replace(done, side_effects=rule(ARCHIVED, "unarchive").effects)
 
@@ -1054,7 +1078,9 @@ class Limpet:
         from limpet.session.move.import_export import check_path, export_session
 
         named, target = key_and((key, *then), path, "a path")
-        await export_session(self._journal, named, check_path(target), memory=True)
+        to = check_path(target)
+        services = await self._services.approved("move", named)
+        await export_session(services.journal, named, to, memory=True)
 
     async def import_(self, path: str | Path) -> Key:
         """Adopt the session in a file: the same events, times and links, under the same key.
@@ -1100,8 +1126,13 @@ class Limpet:
                 "await lp.copy(to=other)."
             )
         adopter = to if isinstance(to, Adopter) else Adopter(to._journal)
-        transfer = Transfer(self._services, adopter, check_progress(progress))
-        return await (transfer.all(check_app(app)) if one is None else transfer.one(one))
+        done, app = check_progress(progress), check_app(app)
+        if one is None:
+            services = await self._services.approved_app("move", app)
+        else:
+            services = await self._services.approved("move", one)
+        transfer = Transfer(services, adopter, done)
+        return await (transfer.all(app) if one is None else transfer.one(one))
 
     async def delete(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
@@ -1112,7 +1143,8 @@ class Limpet:
         """
         from limpet.session.erasure import delete_session
 
-        return await delete_session(self._services, key_of(key, user, id))
+        of = key_of(key, user, id)
+        return await delete_session(await self._services.approved_end(of), of)
 
     async def erase(
         self,
@@ -1137,7 +1169,9 @@ class Limpet:
         from limpet.session.erasure import erase_session
 
         check_forks(forks)
-        return await erase_session(self._services, key_of(key, user, id), forks)
+        of = key_of(key, user, id)
+        services = await self._services.approved_end(of, forks=forks == "erase")
+        return await erase_session(services, of, forks)
 
     async def erase_user(self, app: str, user: str) -> Erasures:
         """Forget a user of an app: every session, deleted ones too, and every user: name.
@@ -1151,7 +1185,8 @@ class Limpet:
         """
         from limpet.session.erasure import erase_user
 
-        return await erase_user(self._services, app, user)
+        key_of(Key(app, user, "any"))  # refuses what could not be one
+        return await erase_user(await self._services.approved_app("erase", app, user), app, user)
 
     # --- the audit ---------------------------------------------------------------------------
 
@@ -1231,6 +1266,12 @@ class Limpet:
         return await memory_text(self._journal, agent)
 
     # --- private ---------------------------------------------------------------------------------
+
+    def _with(self, services: Services) -> Limpet:
+        """This Limpet with other services; its store is not its own to close."""
+        lp = Limpet(self.url)
+        lp._opened = services
+        return lp
 
     @property
     def _services(self) -> Services:

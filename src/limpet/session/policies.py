@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from limpet.errors import InvalidInput, SessionCorrupt
+from limpet.model import DefaultActor
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts, timeouts_data
 from limpet.session.arguments import check_actor, check_flag, check_sessions
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from limpet.session.services import Services
 
 
-_NOBODY = "system:policies"  # who sets a policy where nobody is named
-_RUNTIME: Final = "system:runtime"
+_NOBODY = DefaultActor("system:policies")  # who sets a policy where nobody is named
+_RUNTIME: Final = DefaultActor("system:runtime")
 
 
 class StorePolicies:

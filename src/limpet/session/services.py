@@ -1,7 +1,8 @@
 """What the sessions of an open store share beside the way to write.
 
 One `Services` is made when a store is opened; every session and facet of it holds the same one. A
-log that is read from its archive file has its own, with a journal on a store in memory.
+log that is read from its archive file has its own, with a journal on a store in memory. Whoever
+acts as a principal has one with a guard: see `acting`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from limpet.model import Key
 from limpet.session.journal import Journal
 from limpet.session.life.lifecycle_policy import Lifecycles
 from limpet.session.metrics import Metrics
 
 if TYPE_CHECKING:
+    from limpet.security.access import Action
+    from limpet.security.guard import Deciders, Guard
+    from limpet.security.guarded_store import GuardedStore
     from limpet.session.life.archive_storage import Archive
 
 
@@ -26,3 +31,64 @@ class Services(msgspec.Struct, frozen=True, eq=False):
     metrics: Metrics
     lifecycles: Lifecycles
     archive: Archive | None = None
+    guard: Guard | None = None  # of the principal who acts; None: everything is allowed
+    whole: Services | None = None  # of the store itself, if there is a guard
+
+    @property
+    def system(self) -> Services:
+        """Without the guard: for what the system does on behalf of a verb that was allowed."""
+        return self if self.whole is None else self.whole
+
+    @property
+    def access(self) -> Deciders:
+        """What every guard of this store asks. Made when it is first needed: most have none."""
+        journal = self.system.journal
+        if journal.access is None:
+            from limpet.security.guard import Deciders
+
+            journal.access = Deciders()
+        return journal.access
+
+    async def approved(self, action: Action, key: Key) -> Services:
+        """The services of the system, once the principal may do this to a session as a whole.
+
+        For verbs that take all of it, or touch something beside the store. Raises AccessDenied.
+        """
+        if self.guard is not None:
+            await self._guarded.check_whole(action, key)
+        return self.system
+
+    async def approved_end(self, key: Key, *, forks: bool = False) -> Services:
+        """The same for ending a session that may be gone already; its `forks` too."""
+        if self.guard is not None:
+            await self._guarded.check_end(key)
+            if forks:
+                await self._guarded.check_forks(key)
+        return self.system
+
+    async def approved_app(
+        self, action: Action, app: str | None, user: str | None = None
+    ) -> Services:
+        """The same for an app, or one user of it; None: for the whole store."""
+        if self.guard is not None:
+            from limpet.security.access import Resource
+            from limpet.security.guarded_store import STORE
+
+            await self.guard.check(action, STORE if app is None else Resource("app", app, user))
+        return self.system
+
+    async def actor(self, actor: str, key: Key) -> str:
+        """Who acts on a session: the principal, if there is one. Raises AccessDenied if it may not
+        act as the one who is named."""
+        if self.guard is None:
+            return actor
+        from limpet.security.access import Resource
+
+        by = self.guard.actor(actor)
+        await self.guard.check_actor(by, Resource.of(key))
+        return by
+
+    @property
+    def _guarded(self) -> GuardedStore:
+        store: GuardedStore = self.journal.store  # type: ignore[assignment]  # there is a guard
+        return store

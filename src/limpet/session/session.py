@@ -21,7 +21,19 @@ from limpet.errors import (
     SessionConflict,
     SessionNotLoaded,
 )
-from limpet.model import Draft, Event, Fact, Head, Key, Lease, Trace, ops as op, traced, unfit
+from limpet.model import (
+    DefaultActor,
+    Draft,
+    Event,
+    Fact,
+    Head,
+    Key,
+    Lease,
+    Trace,
+    ops as op,
+    traced,
+    unfit,
+)
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.isolation import Isolation
 from limpet.model.facts.labels import labeled
@@ -117,6 +129,8 @@ class Session(Generic[S]):
     ) -> None:
         self.key = key
         self.actor = check_actor(actor)
+        if services.guard is not None:
+            self.actor = services.guard.actor(self.actor)
         self._remembers: Memory | None = None
         # For the rest of the package: what is known, and the way to write.
         self._writer = Writer(
@@ -720,7 +734,7 @@ class Session(Generic[S]):
         head = await head_now(writer)
         fold = await fold_of(writer, head.version if at is None else at)
         key = own_key(self.key.app, self.key.user if user is None else user, id or journal.new_id())
-        creator = bound or f"user:{key.user}"
+        creator = bound or DefaultActor(f"user:{key.user}")
         made, drafts = await record_fork(journal, head, fold, key, labels=labels, actor=creator)
         again = None if typed is None else type(typed)(typed.of, typed.migrations)
         untyped = typed is None and not writer.classless

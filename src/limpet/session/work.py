@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, overload
 
 from limpet.errors import InvalidInput, InvalidQuery, LimpetError, SessionFenced
-from limpet.model import Event, FrozenDict, Head, Lease, described
+from limpet.model import DefaultActor, Event, FrozenDict, Head, Lease, described
 from limpet.model.facts.running.endings import is_held
 from limpet.model.facts.running.runs import DEAD, is_dead, requeued
 from limpet.session.arguments import (
@@ -145,7 +145,7 @@ class StoreWork:
         facts = session.head.facts
         if not is_dead(facts) and not is_held(facts):
             raise InvalidInput(f"session {session.key} is not a dead letter. Send it an input.")
-        by = check_actor(actor) or "system:operator"
+        by = check_actor(actor) or DefaultActor("system:operator")
         prepared = self._journal.prepare(requeued(), by)
         return (await writer_of(session).commit((prepared,), session.version))[0]
 

@@ -23,7 +23,7 @@ from limpet.errors import (
     SessionDeleted,
     SessionFenced,
 )
-from limpet.model import Commit, Draft, Event, Fact, Head, Key, Lease, Prepared, Reads
+from limpet.model import Commit, DefaultActor, Draft, Event, Fact, Head, Key, Lease, Prepared, Reads
 from limpet.model.facts.phases import Phase, is_stub, roused_us
 from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.arguments import check_actor
@@ -140,7 +140,7 @@ class Writer:
 
     def acting(self, actor: str | None) -> str:
         """Return who acts: the one named, the one bound, or the user."""
-        return self.actor_or_none(actor) or f"user:{self.known.key.user}"
+        return self.actor_or_none(actor) or DefaultActor(f"user:{self.known.key.user}")
 
     async def load(
         self,

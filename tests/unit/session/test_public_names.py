@@ -51,7 +51,7 @@ MORE: dict[type[Any], str] = {
     SessionLifecycle: "suspended_often",
     SessionRuns: "failure",
     Session: "receipt prove isolation",
-    Limpet: "each keys names learnings promote memory_of audit export_audit",
+    Limpet: "acting_as each keys names learnings promote memory_of audit export_audit",
     StoreMaintenance: "on_metric",
     StorePolicies: "gates_of",
 }

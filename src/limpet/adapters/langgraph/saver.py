@@ -47,6 +47,7 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
+from limpet.model import DefaultActor
 from limpet.session.retrying import Tries
 from limpet.store.pager import each_page
 
@@ -54,7 +55,7 @@ _THREADS_MAX: Final = 256  # whose trees are kept in memory
 _GO_ON: Final = "Read the thread again and go on from its latest checkpoint"
 OnConflict = Literal["raise", "fork"]
 SEEN: Final = "__limpet_seen"  # in a config: the log of the thread as its reader knew it
-ACTOR: Final = "langgraph"
+ACTOR: Final = DefaultActor("langgraph")
 PAGE: Final = 1_000
 _TAIL: Final = 20  # events that a read brings, where another process may have written
 

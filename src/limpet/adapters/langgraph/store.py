@@ -32,9 +32,10 @@ from langgraph.store.base import (
 from limpet import Document, Documents, Limpet, Seal
 from limpet.adapters.langgraph.event_loop import LoopBound, on_store_loop
 from limpet.errors import DocumentConflict, InvalidInput
+from limpet.model import DefaultActor
 
 Namespace = tuple[str, ...]
-_ACTOR: Final = "langgraph"
+_ACTOR: Final = DefaultActor("langgraph")
 _PAGE: Final = 200
 _NAME_CHARS_MAX: Final = 256  # of a document
 _MINUTE: Final = 60.0

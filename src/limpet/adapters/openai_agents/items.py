@@ -17,6 +17,7 @@ import msgspec
 
 from limpet import Draft, Event
 from limpet.errors import InvalidValue
+from limpet.model import DefaultActor
 
 Item: TypeAlias = dict[str, Any]
 
@@ -56,7 +57,7 @@ def draft_of(item: Mapping[str, Any], user: str) -> Draft:
     data[MEMBER] = text
     if place:
         data[PLACE] = place
-    actor = f"user:{user}" if type == "user.message" else "agent:openai-agents"
+    actor = DefaultActor(f"user:{user}" if type == "user.message" else "agent:openai-agents")
     return Draft(type=type, data=data, actor=actor)
 
 

@@ -31,8 +31,9 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
+from limpet.model import DefaultActor
 
-_ACTOR: Final = "agent:openai-agents"
+_ACTOR: Final = DefaultActor("agent:openai-agents")
 _UNFIT: Final = (InvalidValue, EventTooLarge, CommitTooLarge)
 _PENDING_MAX: Final = 1_000  # user messages that one commit marks as answered
 POPPED: Final = "view.popped"

@@ -33,7 +33,7 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
-from limpet.model import Delete, Head, Key, Lease, PlainOp, Set, described
+from limpet.model import DefaultActor, Delete, Head, Key, Lease, PlainOp, Set, described
 from limpet.model.diff.diff import diff
 from limpet.model.limits import OPS_PER_EVENT_MAX, PAGE_MAX
 from limpet.session.commit import CommitBuilder
@@ -46,7 +46,7 @@ Fields: TypeAlias = Mapping[str, Any]
 Labels: TypeAlias = Mapping[str, str | None]
 Handle: TypeAlias = Session[Mapping[str, Any]]
 SAVED: Final = "graph.saved"
-_ACTOR: Final = "system:graph"
+_ACTOR: Final = DefaultActor("system:graph")
 _REMEMBERED_MAX: Final = 1_024  # handles, so that a save after a load or a step reads nothing
 RACES: Final = (  # another writer was faster: look again
     SessionConflict,

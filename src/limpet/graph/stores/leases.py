@@ -14,13 +14,13 @@ from uuid import uuid4
 
 from limpet.errors import LimpetError, SessionLocked, StoreError
 from limpet.graph.stores.documents import LimpetSource
-from limpet.model import Key, Lease
+from limpet.model import DefaultActor, Key, Lease
 from limpet.session.arguments import check_lease_seconds
 from limpet.session.limpet import Limpet
 
 LEASE_SECONDS: Final = 30
 _PAUSE_SECONDS: Final = 0.05  # between two looks at a lock that another holds
-_ACTOR: Final = "system:graph"
+_ACTOR: Final = DefaultActor("system:graph")
 
 
 class _HeldLease(NamedTuple):

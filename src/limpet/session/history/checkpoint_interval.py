@@ -9,13 +9,13 @@ before it.
 from __future__ import annotations
 
 from limpet.errors import SessionDeleted, SessionNotFound
-from limpet.model import Commit, Fact, Key
+from limpet.model import Commit, DefaultActor, Fact, Key
 from limpet.model.facts import checkpoints as facts
 from limpet.model.facts.phases import check_present
 from limpet.model.keys import checkpoints_of
 from limpet.session.journal import Journal
 
-_ACTOR = "system:checkpoints"
+_ACTOR = DefaultActor("system:checkpoints")
 
 
 class CheckpointInterval:

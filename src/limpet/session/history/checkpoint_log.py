@@ -23,7 +23,7 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
-from limpet.model import EMPTY, Commit, Fact, FrozenDict, Head, Key, to_time, to_us
+from limpet.model import EMPTY, Commit, DefaultActor, Fact, FrozenDict, Head, Key, to_time, to_us
 from limpet.model.facts import checkpoints as facts
 from limpet.model.keys import checkpoints_of
 from limpet.session.history.checkpoint_policy import STORE, CheckpointPolicy
@@ -34,7 +34,7 @@ from limpet.store.protocol import Store
 
 CheckpointKind: TypeAlias = Literal["full", "incremental"]
 _KINDS: Final[dict[bool, CheckpointKind]] = {True: "full", False: "incremental"}
-SYSTEM: Final = "system:checkpoints"  # who acts where nobody is named
+SYSTEM: Final = DefaultActor("system:checkpoints")  # who acts where nobody is named
 
 
 class CheckpointRef(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ from limpet.errors import (
     SessionErased,
     SessionNotFound,
 )
-from limpet.model import Head, Key, described
+from limpet.model import DefaultActor, Head, Key, described
 from limpet.model.facts.retention import limits_data, retention_in
 from limpet.model.limits import PAGE_MAX
 from limpet.session.documents import Internal
@@ -96,7 +96,7 @@ def limits_for(head: Head, app_limits: RetentionLimits | None) -> RetentionLimit
 
 async def watch_app(journal: Journal, app: str) -> None:
     """Let every process look at the sessions of an app: one of them has limits of its own."""
-    documents = Internal(journal, COLLECTION, actor="system:policies")
+    documents = Internal(journal, COLLECTION, actor=DefaultActor("system:policies"))
     if await documents.find(app) is None:
         with suppress(DocumentConflict):  # another was faster
             await documents.put(app, limits_document(None, None, EVERY), expect=0)
@@ -307,7 +307,7 @@ async def _pass(
     What was moved, how many sessions were looked at, and whether more are left of the pass. Several
     sweeps may be at the same page: moving twice moves nothing more, and one of them goes on.
     """
-    passes, now_us = Internal(journal, PASSES, actor="system:sweep"), journal.now_us()
+    passes, now_us = Internal(journal, PASSES, actor=DefaultActor("system:sweep")), journal.now_us()
     state = await passes.find(app)
     last = None if state is None else passes.decoded(state, _SweepPass)
     cursor = None if last is None else last.cursor

@@ -18,7 +18,17 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput, SessionEnded, SessionNotFound, SessionSuspended
-from limpet.model import Commit, Event, Head, Key, name_part, owner_of, unfit, without_length
+from limpet.model import (
+    Commit,
+    DefaultActor,
+    Event,
+    Head,
+    Key,
+    name_part,
+    owner_of,
+    unfit,
+    without_length,
+)
 from limpet.model.facts.documents import CHECKPOINT, DELETED
 from limpet.model.facts.phases import RESUMED, SUSPENDED, TERMINAL
 from limpet.model.facts.running.children import delegation
@@ -46,7 +56,7 @@ COLLECTION: Final = "memory"
 MEMORY_APP: Final = f"$${COLLECTION}"
 PROMOTED: Final = "promoted/"
 PARENT: Final = "parent/"
-_ACTOR: Final = "system:memory"
+_ACTOR: Final = DefaultActor("system:memory")
 _NAME_CHARS_MAX: Final = 96
 
 

@@ -30,7 +30,7 @@ from limpet.errors import (
     SessionCorrupt,
     SessionIntegrity,
 )
-from limpet.model import EMPTY, Fact, Head, Key, canonical, checksum, described
+from limpet.model import EMPTY, DefaultActor, Fact, Head, Key, canonical, checksum, described
 from limpet.model.facts.phases import RESUMED, PhaseEvent, rule
 from limpet.model.facts.running.budgets import remaining, spent
 from limpet.model.facts.running.setup import degraded_in, tools_in
@@ -65,10 +65,10 @@ FRESH_SECONDS: Final = 3_600.0
 DEADLINE_SECONDS: Final = 10.0
 CACHE_SECONDS: Final = 604_800.0
 CHECKS: Final = 6
-ACTOR: Final = "system:lifecycle"
+ACTOR: Final = DefaultActor("system:lifecycle")
 Retrieve: TypeAlias = Callable[[Any], "Any | Awaitable[Any]"]
 COLLECTION: Final = "retrieval"
-_ACTOR: Final = "system:retrieval"
+_ACTOR: Final = DefaultActor("system:retrieval")
 _AT_ONCE: Final = 8
 ENTRIES_MAX: Final = 20  # of each layer: the summary of it
 _CHARS_PER_TOKEN: Final = 4

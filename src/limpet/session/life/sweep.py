@@ -21,7 +21,7 @@ from limpet.errors import (
     SessionLocked,
     SessionNotFound,
 )
-from limpet.model import Deadline, Head, Key, Lease, deadlines
+from limpet.model import Deadline, DefaultActor, Head, Key, Lease, deadlines
 from limpet.model.facts.phases import ACTIVE, PhaseEvent
 from limpet.model.limits import PAGE_MAX
 from limpet.session.history.checkpoints import store_checkpoints
@@ -37,7 +37,7 @@ from limpet.store.leases import Deadlines, Leases, Place
 if TYPE_CHECKING:
     from limpet.session.session import Session
 
-ACTOR: Final = "system:sweep"
+ACTOR: Final = DefaultActor("system:sweep")
 LEASE_SECONDS: Final = 120.0  # and as long as the hooks of an app may take
 AT_ONCE: Final = 16
 Done: TypeAlias = Literal[

@@ -28,7 +28,7 @@ from limpet.errors import (
     ToolDenied,
     ToolLocked,
 )
-from limpet.model import EMPTY, Fact, Facts, Key, Lease, described, name_part
+from limpet.model import EMPTY, DefaultActor, Fact, Facts, Key, Lease, described, name_part
 from limpet.model.facts.running.setup import degraded_in, tools_bound, tools_in, usable_tools
 from limpet.model.state.semver import SchemaVersion
 from limpet.session.documents import Internal
@@ -45,7 +45,7 @@ OnUnknown: TypeAlias = Literal["ask", "retry"]
 COLLECTION: Final = "tools"
 TOOL_NAME_CHARS_MAX: Final = 128
 LOCK_SECONDS: Final = 30.0
-_ACTOR: Final = "system:tools"
+_ACTOR: Final = DefaultActor("system:tools")
 
 
 class Tool(msgspec.Struct, frozen=True):

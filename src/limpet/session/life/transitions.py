@@ -27,7 +27,7 @@ from limpet.errors import (
     SessionConflict,
     ToolAuthorizationFailed,
 )
-from limpet.model import EMPTY, Fact, Fold, Head, Lease
+from limpet.model import EMPTY, DefaultActor, Fact, Fold, Head, Lease
 from limpet.model.facts.phases import (
     ACTIVE,
     ARCHIVED,
@@ -67,7 +67,7 @@ from limpet.session.retrying import is_not_about_the_version, retrying
 from limpet.session.runs.runs import status_at
 from limpet.session.writer import Handle, Writer, upkeep_of, writer_of
 
-LIFECYCLE_ACTOR: Final = "system:lifecycle"
+LIFECYCLE_ACTOR: Final = DefaultActor("system:lifecycle")
 _TAIL: Final = 20
 _ENDS: Final = ("terminate", "expire")
 _LEAVES: Final = ("release_tools", "record_error")  # with whatever an app has declared for its end

@@ -24,7 +24,7 @@ from limpet.errors import (
     SessionErased,
     SessionNotFound,
 )
-from limpet.model import Commit, Draft, Event, Head, Key, Prepared
+from limpet.model import Commit, DefaultActor, Draft, Event, Head, Key, Prepared
 from limpet.model.events import CHILD_ENDED
 from limpet.model.facts.phases import archive_place
 from limpet.model.facts.running import budgets, children
@@ -45,7 +45,7 @@ from limpet.store.protocol import Committed, Query
 
 _TYPES: Final = (CHILD_CREATED, CHILD_ENDED, CHILD_RELEASED)
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
-_OPERATOR: Final = "system:operator"
+_OPERATOR: Final = DefaultActor("system:operator")
 
 
 class Kin(msgspec.Struct, frozen=True):

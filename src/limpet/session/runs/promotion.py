@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import DocumentConflict, InvalidInput, SessionConflict
-from limpet.model import Commit, Key
+from limpet.model import Commit, DefaultActor, Key
 from limpet.session.documents import Document, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.policies import StorePolicies
@@ -21,7 +21,7 @@ from limpet.session.runs.learnings import Gates, Learning
 from limpet.session.services import Services
 from limpet.session.session import Session
 
-_RUNTIME: Final = "system:runtime"
+_RUNTIME: Final = DefaultActor("system:runtime")
 
 
 async def promote(

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from limpet.model.keys import Key
     from limpet.model.lease import Lease
     from limpet.model.state.migrations import MigrationRegistry
+    from limpet.security.access import Principal
     from limpet.session.arguments import AnyKey
     from limpet.session.documents import Document
     from limpet.session.history.branches import MergedSession
@@ -503,9 +504,17 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def acting_as(self, principal: Principal) -> SyncLimpet:
+        acting = SyncLimpet.__new__(SyncLimpet)
+        Facade.__init__(acting, self._loop.call(self._of.acting_as, principal), self._loop)
+        acting._owns_loop = False
+        return acting
+
+    _owns_loop = True  # False: it acts as somebody, on the loop of another
+
     def close(self) -> None:
         """Finish what was handed over and let go of everything. Closing twice is fine."""
-        if self._loop.is_open():
+        if self._owns_loop and self._loop.is_open():
             self._loop.check_caller()
             try:
                 with suppress(StoreClosed):  # another thread was faster

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from limpet import errors
 from limpet.errors import EventTooLarge, LimpetError, SessionConflict, SessionCorrupt, SessionFenced
-from limpet.model import Commit, Key, Lease, Prepared
+from limpet.model import Commit, DefaultActor, Key, Lease, Prepared
 from limpet.model.facts.phases import is_stub
 from limpet.model.lease import is_leased, locked
 from limpet.model.limits import UPDATE_TRIES_MAX
@@ -23,7 +23,8 @@ from limpet.store.protocol import Committed, Loaded
 if TYPE_CHECKING:
     from limpet.session.typing.upgrade import Upgrade
 
-MIGRATOR: Final = "system:migrations"  # who brings state forward when no actor is bound
+# Who brings state forward when no actor is bound.
+MIGRATOR: Final = DefaultActor("system:migrations")
 
 
 class Loading:

@@ -1,0 +1,242 @@
+"""The guard: one principal, the rules that decide, and the audit that remembers.
+
+A `Guard` stands between a principal and a store (`guarded_store`). It asks its deciders in turn:
+roles (`roles`), isolation (`isolation`), the user's policies. All must allow; the first that
+denies gives the answer. Answers are remembered by what they depend on, until the `revision` of a
+decider changes. Every denial and every sensitive operation is in the audit before the answer.
+
+Where others plug in: `Deciders` of the open Limpet (`Services.access`) is shared by all of its
+guards. `add` puts a decider behind the others; its `view(principal, head)` is the field view that
+the guarded store applies to every answer; `admits` lets in a user that a session names; `audit`
+is where decisions are recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, NoReturn, Protocol
+
+from limpet.errors import AccessDenied, Denial
+from limpet.model import DefaultActor, Head, Key
+from limpet.security.access import (
+    ALLOWED,
+    SENSITIVE,
+    Action,
+    Decider,
+    Decision,
+    Principal,
+    Resource,
+    SessionView,
+)
+from limpet.security.roles import RoleRules
+
+_REMEMBERED: Final = 4_096  # answers of one guard and one decider
+# Actors that an agent of no one user may write as: the agents of its app, and the runtime.
+_AGENTS: Final = ("agent:", "system:")
+
+
+class AuditSink(Protocol):
+    """Where a guard records what it decided."""
+
+    async def record(
+        self,
+        principal: Principal,
+        action: str,
+        resource: Resource,
+        *,
+        allowed: bool,
+        code: str | None = None,
+        policy: str | None = None,
+    ) -> None:
+        """Make a decision durable. Raises StoreError: then the answer is not given."""
+        ...
+
+
+class NoAudit:
+    """Records nothing."""
+
+    async def record(
+        self,
+        principal: Principal,
+        action: str,
+        resource: Resource,
+        *,
+        allowed: bool,
+        code: str | None = None,
+        policy: str | None = None,
+    ) -> None:
+        return None
+
+
+class Deciders:
+    """The rules and the audit of one open store: every guard of it shares them."""
+
+    def __init__(
+        self, deciders: Sequence[Decider] | None = None, audit: AuditSink | None = None
+    ) -> None:
+        self.all: tuple[Decider, ...] = (RoleRules(),) if deciders is None else tuple(deciders)
+        self.audit: AuditSink = NoAudit() if audit is None else audit
+        # True if a session of another user lets this principal in: isolation says so.
+        self.admits: Callable[[Principal, Action, Head], bool] | None = None
+        self.changes = 0
+
+    def add(self, decider: Decider) -> None:
+        """Ask this one too, after the others."""
+        self.all = (*self.all, decider)
+        self.changes += 1
+
+    @property
+    def revision(self) -> tuple[int, ...]:
+        """Another value once an answer may be another."""
+        return (self.changes, *[each.revision for each in self.all])
+
+
+class Guard:
+    """What one principal may do. Guards are cheap: make one for each request."""
+
+    def __init__(
+        self,
+        principal: Principal,
+        deciders: Sequence[Decider] | Deciders,
+        audit: AuditSink | None = None,
+        *,
+        writes_as: tuple[str, ...] | None = None,
+    ) -> None:
+        """`writes_as` are beginnings of actors that it may name beside its own id."""
+        self.principal = principal
+        self.rules = deciders if isinstance(deciders, Deciders) else Deciders(deciders, audit)
+        if writes_as is None:
+            is_app_agent = principal.role == "agent" and principal.user is None
+            writes_as = _AGENTS if is_app_agent else ()
+        self.writes_as = writes_as
+        self._revision = self.rules.revision
+        self._remembered: dict[Hashable, Decision] = {}
+
+    # --- deciding --------------------------------------------------------------------------------
+
+    @property
+    def needs_head(self) -> bool:
+        """True if a decision about a session depends on its head."""
+        return any([each.needs_head for each in self.rules.all])
+
+    def decide(self, action: Action, resource: Resource) -> Decision:
+        """The answer, from memory. Records nothing."""
+        if self._revision != (revision := self.rules.revision):
+            self._remembered.clear()
+            self._revision = revision
+        for number, decider in enumerate(self.rules.all):
+            if resource.head is None and decider.needs_head and resource.kind in _OF_SESSIONS:
+                continue  # asked once the head is read: see `check`
+            decision = self._decision(number, decider, action, resource)
+            if not decision.allowed:
+                return decision
+        return ALLOWED
+
+    def _decision(
+        self, number: int, decider: Decider, action: Action, resource: Resource
+    ) -> Decision:
+        on = decider.depends_on(action, resource)
+        if on is None:
+            return decider.decide(self.principal, action, resource)
+        known = (number, action, on)
+        decision = self._remembered.get(known)
+        if decision is None:
+            decision = decider.decide(self.principal, action, resource)
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            self._remembered[known] = decision
+        return decision
+
+    def allows(self, action: Action, resource: Resource) -> bool:
+        """True if it may. For filters: what they leave out is not a denial."""
+        return self.decide(action, resource).allowed
+
+    async def check(self, action: Action, resource: Resource) -> None:
+        """Raise AccessDenied unless it may; in the audit first, as every sensitive operation is."""
+        decision = self.decide(action, resource)
+        if not decision.allowed or action in SENSITIVE:
+            await self.record(action, resource, decision)
+        decision.check(action, resource)
+
+    async def record(self, action: Action, resource: Resource, decision: Decision) -> None:
+        """Put a decision into the audit."""
+        await self.rules.audit.record(
+            self.principal,
+            action,
+            resource,
+            allowed=decision.allowed,
+            code=decision.denial,
+            policy=decision.policy,
+        )
+
+    async def deny(self, denial: Denial, action: Action, resource: Resource) -> NoReturn:
+        """Raise AccessDenied, in the audit first."""
+        decision = Decision(False, denial)
+        await self.record(action, resource, decision)
+        raise AccessDenied(denial, action, str(resource))
+
+    def view(self, head: Head) -> SessionView | None:
+        """What it sees of a session that it may read; None: everything."""
+        for decider in self.rules.all:
+            view = decider.view(self.principal, head)
+            if view is not None:
+                return view
+        return None
+
+    # --- who it writes as ------------------------------------------------------------------------
+
+    def may_write_as(self, actor: str) -> bool:
+        """True if what it writes may have this actor."""
+        return actor == self.principal.id or actor.startswith(self.writes_as)
+
+    def actor(self, actor: str | None) -> str:
+        """Who acts where `actor` is named: itself if nobody is, or the system by default."""
+        if actor is None or (type(actor) is DefaultActor and not self.may_write_as(actor)):
+            return self.principal.id
+        return actor
+
+    async def check_actor(self, actor: str, resource: Resource) -> None:
+        """Raise AccessDenied unless what it writes may have this actor."""
+        if not self.may_write_as(actor):
+            decision = Decision(False, "access_denied", "actor")
+            await self.record("write", resource, decision)
+            decision.check("write", resource)
+
+    # --- narrowing -------------------------------------------------------------------------------
+
+    def narrowed(self, principal: Principal) -> Guard:
+        """The guard of a principal that may do no more than this one. Raises AccessDenied."""
+        own = self.principal
+        for name in ("app", "user", "task"):
+            if getattr(own, name) not in (None, getattr(principal, name)):
+                raise _wider(principal)
+        if principal.role not in (own.role, _READER_OF.get(own.role)):
+            raise _wider(principal)
+        if principal.attributes != own.attributes or not self.may_write_as(principal.id):
+            raise _wider(principal)
+        kept = self.writes_as if principal.role == own.role else ()
+        return Guard(principal, self.rules, writes_as=kept)
+
+    def of_user(self, key: Key) -> Guard:
+        """This guard, at work for the user of one session: what a wake runs under."""
+        own = self.principal
+        if own.user is not None and own.app is not None:
+            return self
+        narrow = Principal(
+            own.id,
+            role=own.role,
+            app=key.app,
+            user=key.user,
+            task=own.task,
+            attributes=own.attributes,
+        )
+        return Guard(narrow, self.rules, writes_as=self.writes_as)
+
+
+_OF_SESSIONS: Final = frozenset({"session", "field", "tool"})
+# The role that reads what another role reads, and does nothing else.
+_READER_OF: Final = {"owner": "viewer", "admin": "viewer"}
+
+
+def _wider(principal: Principal) -> AccessDenied:
+    return AccessDenied("access_denied", "acting_as", principal.id)

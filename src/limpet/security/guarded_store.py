@@ -1,0 +1,1108 @@
+"""A store behind a guard: every method of the store's protocols, for one principal.
+
+`guarded(store, guard)` wraps any store. It has the same optional protocols as the store that it
+wraps, and each of their methods is written here: nothing is passed through by default, and a test
+fails when a protocol has a method that this module does not know. What is asked about a session is
+decided by its key first, before the store is asked; so nobody learns whether another user's session
+exists. Answers are filtered here, above the caches of the store, which stay whole.
+
+Logs of reserved apps (`$…`) are documents and what the system keeps of sessions: `access_of` says
+to whom each of them belongs, and `ROOMS` which action each room needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+from msgspec import structs
+
+from limpet.errors import (
+    AccessDenied,
+    LimpetError,
+    SessionDeleted,
+    SessionErased,
+    SessionHasForks,
+    SessionNotFound,
+)
+from limpet.model import (
+    CHECKPOINTS,
+    EMPTY,
+    NO_TEXTS,
+    Base,
+    Commit,
+    Event,
+    Fold,
+    FrozenDict,
+    Head,
+    Key,
+    Lease,
+    Prepared,
+    ScopeValue,
+    is_reserved,
+    owner_of,
+    scope_of,
+)
+from limpet.model.facts.creation import CREATED, FORKED
+from limpet.model.facts.phases import TRANSITIONS
+from limpet.model.facts.running.budgets import GRANTED
+from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
+from limpet.model.facts.running.setup import ATTACHED
+from limpet.model.keys import owned_by
+from limpet.model.limits import PAGE_MAX
+from limpet.model.readiness import readiness
+from limpet.security.access import Action, Resource, SessionView
+from limpet.security.guard import Guard
+from limpet.security.roles import EVERY_APP
+from limpet.store.blobs import Blob, Blobs, KeepsBlobs
+from limpet.store.coding.seal import Sealing
+from limpet.store.leases import Deadlines, Leases, Place
+from limpet.store.marks import KeepsMarks, Mark, Marks
+from limpet.store.overview import AskedBy, Overview, Tally, WaitingPlace, WaitingQuery
+from limpet.store.protocol import (
+    Backups,
+    ChainedEvent,
+    Channel,
+    Check,
+    Committed,
+    Compacted,
+    Compacts,
+    Ending,
+    Erasure,
+    Erasures,
+    Examined,
+    Exchange,
+    Feed,
+    FeedEntry,
+    Forks,
+    Hints,
+    Live,
+    Loaded,
+    Names,
+    NameSince,
+    Owner,
+    Page,
+    Partial,
+    Progress,
+    Query,
+    Records,
+    Report,
+    RingBinding,
+    Standing,
+    Store,
+    Touched,
+)
+
+T = TypeVar("T")
+L = TypeVar("L", Loaded, Fold)
+Send: TypeAlias = Callable[[Sequence[Commit]], Awaitable[tuple[Committed, ...]]]
+
+STORE: Final = Resource("store", EVERY_APP)
+WHOLE_STORE: Final = "*"  # the user under which reserved apps keep what belongs to no user
+# Spans say who worked when on what, and for how long: an auditor reads them without bodies.
+TRACES: Final = frozenset({SPAN_STARTED, SPAN_COMPLETED})
+_HEADS_REMEMBERED: Final = 4_096
+_CLAIMS: Final = 64  # rounds of claims that look for sessions which may be worked on
+_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+_STARTS: Final = frozenset({CREATED, FORKED})
+# What a draft of this type does to a session; any other is a write.
+_ACTIONS: Final[Mapping[str, Action]] = {
+    **dict.fromkeys(TRANSITIONS, "lifecycle"),
+    **dict.fromkeys(_STARTS, "create"),
+    GRANTED: "policy",
+    ATTACHED: "policy",
+}
+
+
+class Room(NamedTuple):
+    """What a log of a reserved app needs: to read it, and to write it."""
+
+    read: Action
+    write: Action
+    # Where the app stands in the name of a log that belongs to no user; None: it has none.
+    app: Callable[[str], str | None] = lambda name: None
+
+
+def _named(name: str) -> str | None:
+    return name
+
+
+def _in_name(name: str) -> str | None:
+    """The app in "semantic/7/support/…", as `name_part` made it."""
+    _, _, rest = name.partition("/")
+    length, _, rest = rest.partition("/")
+    return rest[: int(length)] if length.isdecimal() and length else None
+
+
+# The rooms of the system: what it keeps of sessions and apps for a verb that was allowed.
+ROOMS: Final[Mapping[str, Room]] = {
+    CHECKPOINTS: Room("read", "write"),
+    "$$memory": Room("read", "write", _in_name),
+    "$$retrieval": Room("read", "write"),
+    "$$tools": Room("inspect", "tool"),
+    "$$learnings": Room("read", "tool"),
+    "$$curated": Room("read", "policy"),
+    "$$gates": Room("read", "policy"),
+    "$$checkpointing": Room("read", "policy", _named),
+    "$$retention": Room("read", "policy", _named),
+}
+_COLLECTION: Final = Room("read", "write")
+
+
+class Asked(NamedTuple):
+    """A resource, and the actions that reading and writing it are."""
+
+    resource: Resource
+    read: Action = "read"
+    write: Action = "write"
+
+
+def access_of(key: Key) -> Asked:
+    """What a key stands for: a session, a document of a user or an app, or a room of the system."""
+    if not is_reserved(key.app):
+        return Asked(Resource("session", key.app, key.user, key.id))
+    room = ROOMS.get(key.app, _COLLECTION)
+    if key.app.startswith("$$") and key.app not in ROOMS:
+        return Asked(STORE, "policy", "policy")
+    name = f"{key.app}/{key.id}"
+    if key.user != WHOLE_STORE:
+        app, user = owned_by(key.user) or (EVERY_APP, key.user)
+        if app == EVERY_APP:  # hashed, and so unknown: for those of the whole store
+            return Asked(Resource("store", EVERY_APP, name=name), "policy", "policy")
+        if user != WHOLE_STORE:
+            return Asked(Resource("document", app, user, name=name), room.read, room.write)
+        shared = Resource("document", app, name=name)
+        return Asked(shared, room.read, "policy" if room is _COLLECTION else room.write)
+    shared = Resource("document", room.app(key.id) or EVERY_APP, name=name)
+    return Asked(shared, room.read, "policy" if room is _COLLECTION else room.write)
+
+
+class GuardedStore:
+    """The methods that every store has. Make one with `guarded`."""
+
+    def __init__(self, store: Store, guard: Guard, commit: Send | None = None) -> None:
+        self._inner: Any = store
+        self.guard = guard
+        self._send: Send = store.commit if commit is None else commit
+        self._heads: dict[Key, Head] = {}  # of sessions that were met: see `_head`
+
+    # --- deciding --------------------------------------------------------------------------------
+
+    async def _check(self, action: Action, key: Key, head: Head | None = None) -> Head | None:
+        """Raise AccessDenied unless it may do this to a session. Decided by the key, then, if a
+        decider needs it, by the head, which is returned."""
+        guard, resource = self.guard, self._resource(key)
+        admitted = False
+        if not guard.allows(action, resource):
+            head = await self._admitted(action, key)
+            admitted = head is not None
+            if not admitted:
+                await guard.check(action, resource)
+        if resource.kind == "session" and guard.needs_head:
+            if head is None:
+                head = await self._head(key)
+            resource = structs.replace(resource, head=head)
+        if not admitted:
+            await guard.check(action, resource)
+        return head
+
+    async def _admitted(self, action: Action, key: Key) -> Head | None:
+        """The head of another user's session whose isolation names this principal's user."""
+        admits, own = self.guard.rules.admits, self.guard.principal
+        if admits is None or is_reserved(key.app) or own.app not in (None, key.app):
+            return None
+        try:
+            head = await self._head(key)
+        except LimpetError:
+            return None
+        return head if admits(own, action, head) else None
+
+    def _resource(self, key: Key) -> Resource:
+        return self._access(key).resource
+
+    def _access(self, key: Key) -> Asked:
+        """As `access_of`; a hashed owner is known if it is the principal's own user."""
+        own = self.guard.principal
+        if not is_reserved(key.app) or own.app is None or own.user is None:
+            return access_of(key)
+        room = ROOMS.get(key.app, None if key.app.startswith("$$") else _COLLECTION)
+        if room is None or key.user != owner_of(own.app, own.user):
+            return access_of(key)
+        mine = Resource("document", own.app, own.user, name=f"{key.app}/{key.id}")
+        return Asked(mine, room.read, room.write)
+
+    async def _head(self, key: Key) -> Head:
+        """The head of a session as it was last met: what deciders look at belongs to its uid."""
+        head = self._heads.get(key)
+        if head is None:
+            head = (await self._inner.load(key, tail=0, scopes=False)).head
+            self._meet(head)
+        return head
+
+    def _meet(self, head: Head) -> None:
+        if len(self._heads) >= _HEADS_REMEMBERED:
+            self._heads.clear()
+        self._heads[head.key] = head
+
+    async def _reading(
+        self, key: Key, read: Callable[[], Awaitable[T]], action: Action | None = None
+    ) -> tuple[T, SessionView | None]:
+        """What was read of a session, and what the principal sees of it. Raises AccessDenied.
+
+        Decided by the head of the session that was read, not of one that had the key before.
+        """
+        asked = self._access(key)
+        while True:
+            self._heads.pop(key, None)
+            head = await self._check(asked.read if action is None else action, key)
+            found = await read()
+            if head is None:
+                return found, None
+            self._heads.pop(key, None)
+            if (await self._head(key)).uid == head.uid:
+                return found, self.guard.view(head)
+
+    async def _check_whole(self, action: Action, key: Key) -> None:
+        """Raise AccessDenied unless it may do this, and sees everything of the session."""
+        head = await self._check(action, key)
+        if head is not None and self.guard.view(head) is not None:
+            await self.guard.deny("field_access_denied", action, Resource.of(key, head))
+
+    async def check_whole(self, action: Action, key: Key) -> None:
+        """For verbs that take a session as a whole. Raises AccessDenied, SessionNotFound."""
+        await self._check_whole(action, key)
+
+    async def followed(self, key: Key) -> tuple[tuple[int, ...], SessionView | None]:
+        """Raise AccessDenied unless it may follow the session; for which revision of the rules
+        that holds, and what it sees."""
+        revision = self.guard.rules.revision
+        self._heads.pop(key, None)
+        head = await self._check("read", key)
+        return revision, None if head is None else self.guard.view(head)
+
+    def check_partial(self, key: Key, partial: Event) -> None:
+        """Raise AccessDenied unless it may publish this. From memory: a partial waits for nothing.
+
+        A session whose head was never met cannot be decided about, if a decider needs it."""
+        resource = _with(self._resource(key), self._heads.get(key))
+        if self.guard.needs_head and resource.head is None:
+            raise AccessDenied("access_denied", "write", str(resource))
+        if not self.guard.may_write_as(partial.actor):
+            raise AccessDenied("access_denied", "write", str(resource), policy="actor")
+        self.guard.decide("write", resource).check("write", resource)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        admitted = [await self._admit(commit) for commit in commits]
+        try:
+            answers = await self._send(admitted)
+        except SessionDeleted:
+            named = [a for a, c in zip(admitted, commits, strict=True) if a.uid != c.uid]
+            if not named:
+                raise
+            for each in named:  # the key belongs to another session by now: decide about that one
+                self._heads.pop(each.key, None)
+            answers = await self._send([await self._admit(commit) for commit in commits])
+        return tuple([self._answer(answer) for answer in answers])
+
+    async def _admit(self, commit: Commit) -> Commit:
+        """The commit, if the principal may do all of it. Raises AccessDenied."""
+        key, drafts, guard = commit.key, commit.drafts, self.guard
+        asked = self._access(key)
+        resource, head = asked.resource, None
+        if resource.kind == "session":
+            for action in self._actions(commit):
+                if action == "create":
+                    await guard.check(action, resource)
+                else:
+                    head = await self._check(action, key, head)
+        elif drafts or commit.pin is not None:
+            await guard.check(asked.write, resource)
+        else:
+            await guard.check(asked.read, resource)
+        for draft in drafts:
+            if draft.origin is None and not guard.may_write_as(draft.actor):
+                await guard.check_actor(draft.actor, resource)
+            if draft.scoped or head is not None:
+                await self._check_names(draft, commit, head)
+        if commit.guards:
+            await self._check_guards(commit, head)
+        if commit.base is not None:
+            await self._check_whole("read", commit.base.parent)
+        if commit.release is not None:
+            await self._check("claim", key, head)
+        if commit.names_of is not None:
+            await guard.check("move", Resource("app", *commit.names_of))
+        if head is not None and commit.uid is None and commit.expect != 0:
+            return structs.replace(commit, uid=head.uid)
+        return commit
+
+    def _actions(self, commit: Commit) -> Iterable[Action]:
+        """What a commit does to its session."""
+        drafts = commit.drafts
+        if len(drafts) == 1 and drafts[0].plain:  # as most are
+            return _WRITE if drafts[0].origin is None else _MOVE
+        if not drafts:
+            return _INSPECT if commit.pin is None else _WRITE
+        if drafts[0].origin is not None:
+            return _MOVE
+        found = dict.fromkeys([_ACTIONS.get(draft.type, "write") for draft in drafts])
+        if "create" in found:  # a new session may begin with anything
+            return ("create",)
+        return tuple(found)
+
+    async def _check_names(self, draft: Prepared, commit: Commit, head: Head | None) -> None:
+        """Check what a draft changes: names that others share; the fields that are its to write."""
+        key, guard = commit.key, self.guard
+        app, user = commit.owner
+        for name in {str(op.path[0]): None for op in draft.plain_ops}:
+            scope = scope_of(name)
+            if scope == "app":
+                await guard.check("write", Resource("app", app, name=name))
+            elif scope == "user":
+                await guard.check("write", Resource("app", app, user, name=name))
+            elif head is not None and not is_reserved(key.app):
+                await guard.check("write", Resource("field", app, user, key.id, name, head))
+
+    async def _check_guards(self, commit: Commit, head: Head | None) -> None:
+        """A condition on a name tells its version: only for those who see it."""
+        view = None if head is None else self.guard.view(head)
+        if view is None:
+            return
+        for name in commit.guards:
+            if not view.sees(name):
+                resource = Resource(
+                    "field", commit.key.app, commit.key.user, commit.key.id, name, head
+                )
+                await self.guard.deny("field_access_denied", "read", resource)
+
+    def _answer(self, answer: Committed) -> Committed:
+        """The answer to a commit, as far as the principal may read the session."""
+        head = answer.head
+        if self.guard.needs_head and not is_reserved(head.key.app):
+            self._meet(head)
+        asked = self._access(head.key)
+        if not self.guard.allows(asked.read, _with(asked.resource, head)):
+            events = tuple([without_body(e) if e.repeated else e for e in answer.events])
+            return structs.replace(
+                answer,
+                events=events,
+                fields=EMPTY,
+                versions=EMPTY,
+                scopes=EMPTY,
+                texts=NO_TEXTS,
+            )
+        view = self._view(head)
+        if view is None:
+            return answer
+        return structs.replace(
+            answer,
+            events=tuple(map(view.event, answer.events)),
+            fields=visible(answer.fields, view),
+            versions=visible(answer.versions, view),
+            scopes=visible(answer.scopes, view),
+            texts=view.texts(answer.texts),
+        )
+
+    def _view(self, head: Head) -> SessionView | None:
+        return None if is_reserved(head.key.app) else self.guard.view(head)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def load(
+        self,
+        key: Key,
+        *,
+        tail: int,
+        since_us: int | None = None,
+        scopes: bool = True,
+        at_least: str = "",
+    ) -> Loaded:
+        asked = self._access(key)
+        reads = self.guard.allows(asked.read, asked.resource)
+        if not reads and not scopes and not tail:  # the head alone
+            await self._check("inspect", key)
+        elif not reads:
+            await self._check(asked.read, key)
+        loaded: Loaded = await self._inner.load(
+            key, tail=tail, since_us=since_us, scopes=scopes, at_least=at_least
+        )
+        return await self._loaded(loaded, head_alone=not scopes and not tail)
+
+    async def _loaded(self, loaded: Loaded, *, head_alone: bool = False) -> Loaded:
+        """What was read, as far as the principal may see it. Raises AccessDenied."""
+        head, guard = loaded.head, self.guard
+        asked = self._access(head.key)
+        if asked.resource.kind == "session" and guard.needs_head:
+            self._meet(head)
+        read = _with(asked.resource, head)
+        if not guard.allows(asked.read, read):
+            if head_alone and guard.allows("inspect", read):
+                return Loaded(head, EMPTY, EMPTY, EMPTY, ())
+            await self._check(asked.read, head.key, head)
+        view = self._view(head)
+        return loaded if view is None else _seen(loaded, view)
+
+    async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
+        for key in keys:
+            asked = self._access(key)
+            if not self.guard.allows(asked.read, asked.resource):
+                await self._check(asked.read, key)
+        found = await self._inner.load_many(keys, tail=tail)
+        return tuple([None if each is None else await self._loaded(each) for each in found])
+
+    async def fold_at(self, key: Key, seq: int) -> Fold:
+        fold: Fold
+        fold, view = await self._reading(key, lambda: self._inner.fold_at(key, seq))
+        return fold if view is None else _seen(fold, view)
+
+    async def rung(self, key: Key, seq: int) -> Fold:
+        fold: Fold
+        fold, view = await self._reading(key, lambda: self._inner.rung(key, seq))
+        return fold if view is None else _seen(fold, view)
+
+    async def read(
+        self,
+        key: Key,
+        *,
+        after: int,
+        limit: int,
+        reverse: bool,
+        types: tuple[str, ...] | None,
+    ) -> tuple[Event, ...]:
+        asked = self._access(key)
+        traces = types is not None and TRACES.issuperset(types)
+        action: Action = asked.read
+        if traces and not self.guard.allows(action, asked.resource):
+            action = "inspect"
+        page, view = await self._reading(
+            key,
+            lambda: self._inner.read(key, after=after, limit=limit, reverse=reverse, types=types),
+            action,
+        )
+        return _events(page, view)
+
+    async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
+        found, view = await self._reading(key, lambda: self._inner.read_ids(key, ids))
+        return _events(found, view)
+
+    async def naming(
+        self, key: Key, name: str, *, before: int, after: int, limit: int
+    ) -> tuple[Event, ...]:
+        page, view = await self._reading(
+            key,
+            lambda: self._inner.naming(key, name, before=before, after=after, limit=limit),
+        )
+        if view is not None and not view.sees(name):  # as a name that never was
+            return ()
+        return _events(page, view)
+
+    async def names_since(
+        self, key: Key, seq: int, names: Sequence[str]
+    ) -> Mapping[str, NameSince]:
+        since, view = await self._reading(key, lambda: self._inner.names_since(key, seq, names))
+        return since if view is None else {n: s for n, s in since.items() if view.sees(n)}
+
+    async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
+        page, view = await self._reading(key, lambda: self._inner.pending_inputs(key, limit=limit))
+        return _events(page, view)
+
+    # --- lists -----------------------------------------------------------------------------------
+
+    async def heads(
+        self, query: Query, *, cursor: str | None, limit: int, states: bool = False
+    ) -> Page[Head]:
+        narrowed = await self._narrowed(query, "read" if states else "inspect")
+        page: Page[Head] = await self._inner.heads(
+            narrowed, cursor=cursor, limit=limit, states=states
+        )
+        items = tuple([head for head in page.items if self._lists(head, states=states)])
+        shown = {head.key for head in items}
+        found = {k: self._state(k, s, items) for k, s in page.states.items() if k in shown}
+        damaged = tuple([key for key in page.damaged if key in shown])
+        return Page(items, page.cursor, found, damaged)
+
+    async def _narrowed(self, query: Query, action: Action) -> Query:
+        """The query within what the principal may list. Raises AccessDenied for what it names."""
+        guard, own = self.guard, self.guard.principal
+        if query.app is not None and is_reserved(query.app):
+            asked = self._access(Key(query.app, query.user or WHOLE_STORE, query.prefix or "any"))
+            resource = asked.resource if query.user is not None else STORE
+            await guard.check(asked.read if query.user is not None else action, resource)
+            return query
+        if query.app is None and own.app is None:
+            if query.reserved:
+                await guard.check(action, STORE)
+            return query
+        app = own.app if query.app is None else query.app
+        user = own.user if query.user is None else query.user
+        await guard.check(action, Resource("app", str(app), user))
+        return structs.replace(query, app=app, user=user, reserved=False)
+
+    def _lists(self, head: Head, *, states: bool) -> bool:
+        asked = self._access(head.key)
+        if asked.resource.kind != "session":  # the query was allowed as a whole
+            return self.guard.allows(asked.read if states else "inspect", asked.resource)
+        return self.guard.allows("read" if states else "inspect", _with(asked.resource, head))
+
+    def _state(self, key: Key, state: Mapping[str, Any], heads: Sequence[Head]) -> Any:
+        view = next((self._view(head) for head in heads if head.key == key), None)
+        return state if view is None else visible(state, view)
+
+    async def forks(self, key: Key) -> tuple[Key, ...]:
+        await self._check("inspect", key)
+        return self._listed(await self._inner.forks(key))
+
+    # --- ending ----------------------------------------------------------------------------------
+
+    async def delete(
+        self, key: Key, *, ending: Ending = "deleted", at: Standing | None = None
+    ) -> bool:
+        await self.check_end(key)
+        deleted: bool = await self._inner.delete(key, ending=ending, at=at)
+        self._heads.pop(key, None)
+        return deleted
+
+    async def check_end(self, key: Key) -> None:
+        """Raise AccessDenied unless it may end this log. One that is missing is decided by key."""
+        asked = self._access(key)
+        if asked.resource.kind != "session":
+            await self.guard.check(asked.write, asked.resource)
+            return
+        try:
+            await self._check("erase", key)
+        except _GONE:  # it may be a tombstone, which the store knows
+            await self.guard.check("erase", asked.resource)
+
+    async def exchange(self, exchanges: Sequence[Exchange]) -> bool:
+        for each in exchanges:
+            for key in (each.key, each.by):
+                if key is not None:
+                    asked = self._access(key)
+                    action: Action = "erase" if asked.resource.kind == "session" else asked.write
+                    await self.guard.check(action, asked.resource)
+        exchanged: bool = await self._inner.exchange(exchanges)
+        self._heads.clear()
+        return exchanged
+
+    async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
+        await self._check_whole("write", key)
+        await self._inner.unpin(key, seqs)
+
+    async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
+        await self.check_end(key)
+        if forks == "erase":
+            await self.check_forks(key)
+        try:
+            erasure: Erasure | None = await self._inner.erase(key, forks=forks)
+        except SessionHasForks as error:
+            raise SessionHasForks(key, self._listed(error.forks)) from None
+        self._heads.pop(key, None)
+        return erasure
+
+    async def check_forks(self, key: Key) -> None:
+        """Raise AccessDenied unless it may erase every fork of a session, and theirs."""
+        waiting = [key]
+        met = {key}
+        for each in waiting:  # grows as it is walked
+            for fork in await self._inner.forks(each):
+                if fork not in met:
+                    await self.guard.check("erase", self._resource(fork))
+                    met.add(fork)
+                    waiting.append(fork)
+
+    async def erase_user(self, app: str, user: str) -> Erasures:
+        await self.guard.check("erase", Resource("app", app, user))
+        erasures: Erasures = await self._inner.erase_user(app, user)
+        self._heads.clear()
+        return structs.replace(erasures, forks=self._listed(erasures.forks))
+
+    def _listed(self, keys: Iterable[Any]) -> tuple[Key, ...]:
+        """Those of the sessions that it may know of."""
+        return tuple([key for key in keys if self.guard.allows("inspect", self._resource(key))])
+
+    async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
+        if key is None:
+            await self.guard.check("inspect", STORE)
+        else:
+            asked = self._access(key)
+            session = asked.resource.kind == "session"
+            await self.guard.check("inspect" if session else asked.read, asked.resource)
+        report: Report = await self._inner.verify(key, progress)
+        return report
+
+    # --- the store itself ------------------------------------------------------------------------
+
+    def now_us(self) -> int:
+        now: int = self._inner.now_us()
+        return now
+
+    def pulse(self) -> int:
+        pulse: int = self._inner.pulse()
+        return pulse
+
+    async def close(self) -> None:
+        """Closes nothing: the store belongs to others too."""
+
+
+class _GuardedFeed(GuardedStore):
+    async def changes(
+        self, after: str | None, *, app: str | None, key: Key | None, limit: int
+    ) -> tuple[tuple[FeedEntry, ...], str]:
+        own = self.guard.principal
+        if key is not None:
+            await self._check(self._access(key).read, key)
+        elif app is not None or own.app is not None:
+            app = own.app if app is None else app
+            await self.guard.check("read", Resource("app", str(app), own.user))
+        while True:
+            entries, after = await self._inner.changes(after, app=app, key=key, limit=limit)
+            for entry in entries:  # whose key may belong to another session by now
+                self._heads.pop(entry.key, None)
+            shown = [each for e in entries if (each := await self._entry(e)) is not None]
+            if shown or not entries:  # an empty page would mean the end
+                return tuple(shown), after
+            await asyncio.sleep(0)
+
+    async def _entry(self, entry: FeedEntry) -> FeedEntry | None:
+        asked = self._access(entry.key)
+        if not self.guard.allows(asked.read, asked.resource):
+            return None
+        if asked.resource.kind != "session" or not self.guard.needs_head:
+            return entry
+        try:
+            head = await self._head(entry.key)
+        except _GONE:
+            return None
+        if not self.guard.allows(asked.read, _with(asked.resource, head)):
+            return None
+        view = self._view(head)
+        event = entry.event if view is None else view.event(entry.event)
+        return structs.replace(entry, event=event)
+
+    async def touched(self, after: str) -> Touched:
+        found: Touched = await self._inner.touched(after)
+        seen = {key: seq for key, seq in found.sessions.items() if await self._may_meet(key)}
+        return structs.replace(found, sessions=seen)
+
+    async def _may_meet(self, key: Key) -> bool:
+        asked = self._access(key)
+        if not self.guard.allows("inspect", asked.resource):
+            return False
+        if asked.resource.kind != "session" or not self.guard.needs_head:
+            return True
+        try:
+            return self.guard.allows("inspect", _with(asked.resource, await self._head(key)))
+        except _GONE:
+            return False
+
+    async def position(self) -> str:
+        position: str = await self._inner.position()
+        return position
+
+
+class _GuardedRecords(GuardedStore):
+    async def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
+        asked = self._access(key)
+        session = asked.resource.kind == "session"
+        await self._check_whole("move" if session else asked.read, key)
+        page: tuple[ChainedEvent, ...] = await self._inner.records(key, after=after, limit=limit)
+        return page
+
+    async def base(self, key: Key) -> Base | None:
+        await self._check_whole(self._access(key).read, key)
+        base: Base | None = await self._inner.base(key)
+        return base
+
+
+class _GuardedNames(GuardedStore):
+    async def owners(
+        self, app: str | None, *, after: Owner | None, limit: int
+    ) -> tuple[Owner, ...]:
+        own = self.guard.principal
+        app = own.app if app is None else app
+        await self.guard.check("move", STORE if app is None else Resource("app", app))
+        owners: tuple[Owner, ...] = await self._inner.owners(app, after=after, limit=limit)
+        return owners
+
+    async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
+        await self.guard.check("read", Resource("app", app, user or None))
+        names: Mapping[str, ScopeValue] = await self._inner.names_of(app, user)
+        return names
+
+
+class _GuardedCompacts(GuardedStore):
+    async def compact(self, key: Key, *, upto: int) -> Compacted:
+        await self._check(self._access(key).write, key)
+        compacted: Compacted = await self._inner.compact(key, upto=upto)
+        return compacted
+
+
+class _GuardedHints(GuardedStore):
+    async def listen(self, heard: Callable[[], None]) -> None:
+        await self._inner.listen(heard)
+
+
+class _GuardedChannel:
+    """One end of the live channel, for one principal."""
+
+    def __init__(self, channel: Channel, store: GuardedStore) -> None:
+        self._channel, self._store = channel, store
+
+    async def publish(self, partials: Sequence[Partial]) -> None:
+        for partial in partials:
+            await self._store._check("write", partial.key)
+            guard = self._store.guard
+            await guard.check_actor(partial.event.actor, self._store._resource(partial.key))
+        await self._channel.publish(partials)
+
+    async def subscribe(self, heard: Callable[[], None]) -> None:
+        await self._channel.subscribe(heard)
+
+    def received(self, wanted: Callable[[Key], bool]) -> tuple[Partial, ...]:
+        store = self._store
+
+        def may(key: Key) -> bool:
+            """A session that was never met here cannot be decided without its head."""
+            head = store._heads.get(key)
+            if store.guard.needs_head and head is None:
+                return False
+            return wanted(key) and store.guard.allows("read", _with(store._resource(key), head))
+
+        return tuple([self._shown(partial) for partial in self._channel.received(may)])
+
+    def _shown(self, partial: Partial) -> Partial:
+        head = self._store._heads.get(partial.key)
+        view = None if head is None else self._store._view(head)
+        return (
+            partial if view is None else structs.replace(partial, event=view.event(partial.event))
+        )
+
+    async def unsubscribe(self) -> None:
+        await self._channel.unsubscribe()
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+class _GuardedLive(GuardedStore):
+    def channel(self) -> Channel:
+        return _GuardedChannel(self._inner.channel(), self)
+
+
+class _GuardedBackups(GuardedStore):
+    async def backup(self, target: Path, progress: Progress | None = None) -> None:
+        await self.guard.check("move", STORE)
+        await self._inner.backup(target, progress)
+
+
+class _GuardedExamined(GuardedStore):
+    async def examine(self) -> tuple[Check, ...]:
+        await self.guard.check("inspect", STORE)
+        checks: tuple[Check, ...] = await self._inner.examine()
+        return checks
+
+
+class _GuardedRing(GuardedStore):
+    async def ring(self) -> str | None:
+        await self.guard.check("keys", STORE)
+        ring: str | None = await self._inner.ring()
+        return ring
+
+    async def bind_ring(self, id: str) -> str:
+        await self.guard.check("keys", STORE)
+        bound: str = await self._inner.bind_ring(id)
+        return bound
+
+
+class _GuardedSealing(GuardedStore):
+    @property
+    def sealer(self) -> Any:
+        """What seals files of sessions: a file that was allowed must not be written in plain."""
+        return self._inner.sealer
+
+
+class _GuardedLeases(GuardedStore):
+    async def claim(
+        self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
+    ) -> tuple[Lease, ...]:
+        guard, own = self.guard, self.guard.principal
+        app = own.app if app is None else app
+        if own.user is not None or app is not None:
+            await guard.check("claim", Resource("app", app or EVERY_APP))
+        claimed: list[Lease] = []
+        refused: list[Lease] = []
+        try:
+            for _ in range(_CLAIMS):
+                left = limit - len(claimed)
+                leases = await self._inner.claim(
+                    worker, limit=left, lease_seconds=lease_seconds, app=app
+                )
+                for lease in leases:
+                    (claimed if await self._may_claim(lease.key) else refused).append(lease)
+                if len(leases) < left or len(claimed) == limit:
+                    break
+        finally:  # for others, who may be waiting for them
+            for lease in refused:
+                await self._inner.release(lease, 0.0)
+        return tuple(claimed)
+
+    async def _may_claim(self, key: Key) -> bool:
+        resource = self._resource(key)
+        if not self.guard.allows("claim", resource):
+            return False
+        if not self.guard.needs_head:
+            return True
+        try:
+            return self.guard.allows("claim", _with(resource, await self._head(key)))
+        except _GONE:
+            return False
+
+    async def renew(
+        self, leases: Sequence[Lease], lease_seconds: float | None
+    ) -> tuple[Lease | LimpetError, ...]:
+        for lease in leases:
+            await self._check_lease(lease.key)
+        renewed: tuple[Lease | LimpetError, ...] = await self._inner.renew(leases, lease_seconds)
+        return renewed
+
+    async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
+        await self._check_lease(lease.key)
+        released: bool = await self._inner.release(lease, retry_seconds)
+        return released
+
+    async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
+        asked = self._access(key)
+        if asked.resource.kind == "session":
+            await self._check("claim", key)
+        else:
+            await self.guard.check(asked.write, asked.resource)
+        lease: Lease = await self._inner.acquire(key, worker, lease_seconds)
+        return lease
+
+    async def _check_lease(self, key: Key) -> None:
+        """By the key alone: a lease that was granted can be given back."""
+        asked = self._access(key)
+        session = asked.resource.kind == "session"
+        await self.guard.check("claim" if session else asked.write, asked.resource)
+
+
+class _GuardedDeadlines(GuardedStore):
+    async def expired(
+        self, *, limit: int, after: Place | None = None
+    ) -> tuple[tuple[Key, ...], Place | None]:
+        keys, place = await self._inner.expired(limit=limit, after=after)
+        return self._listed(keys), place
+
+
+class _GuardedOverview(GuardedStore):
+    async def waiting(
+        self, query: WaitingQuery, *, limit: int, after: WaitingPlace | None = None
+    ) -> tuple[tuple[AskedBy, ...], WaitingPlace | None]:
+        own = self.guard.principal
+        app = own.app if query.app is None else query.app
+        user = query.user
+        if app is not None:
+            user = own.user if user is None else user
+            await self.guard.check("read", Resource("app", app, user))
+        narrowed = structs.replace(query, app=app, user=user)
+        found, place = await self._inner.waiting(narrowed, limit=limit, after=after)
+        return tuple([asked for asked in found if await self._may_read(asked.key)]), place
+
+    async def _may_read(self, key: Key) -> bool:
+        resource = self._resource(key)
+        if not self.guard.allows("read", resource):
+            return False
+        if not self.guard.needs_head:
+            return True
+        try:
+            return self.guard.allows("read", _with(resource, await self._head(key)))
+        except _GONE:
+            return False
+
+    async def tally(self, app: str | None, *, limit: int) -> tuple[Tally, ...]:
+        own = self.guard.principal
+        app = own.app if app is None else app
+        if app is not None:
+            await self.guard.check("inspect", Resource("app", app, own.user))
+        if own.user is None and not self.guard.needs_head:
+            counts: tuple[Tally, ...] = await self._inner.tally(app, limit=limit)
+            return counts
+        return await self._counted(Query(app=app, user=own.user if app else None), limit)
+
+    async def _counted(self, query: Query, limit: int) -> tuple[Tally, ...]:
+        """Counted from the heads that it may see: an index knows nothing of principals."""
+        counts: Counter[Tally] = Counter()
+        cursor: str | None = None
+        while True:
+            page = await self.heads(query, cursor=cursor, limit=PAGE_MAX)
+            now_us = self.now_us()
+            for head in page.items[: limit - counts.total()]:
+                run = head.facts.get("run", EMPTY)
+                ready = readiness(head, now_us)
+                kind = Tally(head.phase, run.get("stop") or "", ready, bool(head.pending), 0)
+                counts[kind] += 1
+            cursor = page.cursor
+            if cursor is None or counts.total() >= limit:
+                return tuple([kind._replace(sessions=n) for kind, n in counts.items()])
+            await asyncio.sleep(0)
+
+
+class _BlobsBehindGuard:
+    """The blobs of sessions, for one principal."""
+
+    def __init__(self, blobs: Blobs, store: GuardedStore) -> None:
+        self._blobs, self._store = blobs, store
+
+    async def put_chunk(self, key: Key, upload: str, number: int, data: bytes) -> None:
+        await self._store._check("write", key)
+        await self._blobs.put_chunk(key, upload, number, data)
+
+    async def finish(
+        self,
+        key: Key,
+        upload: str,
+        blob: Blob,
+        last: bytes,
+        *,
+        fence: int | None = None,
+        at: int | None = None,
+    ) -> Blob:
+        await self._store._check("write" if at is None else "move", key)
+        return await self._blobs.finish(key, upload, blob, last, fence=fence, at=at)
+
+    async def drop(self, key: Key, upload: str) -> None:
+        await self._store.guard.check("write", self._store._resource(key))
+        await self._blobs.drop(key, upload)
+
+    async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
+        await self._store._check("read", key)
+        return await self._blobs.find(key, hash, own=own)
+
+    async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
+        await self._store._check("read", key)
+        return await self._blobs.chunk(key, hash, number)
+
+    async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
+        await self._store._check_whole("read", key)
+        return await self._blobs.page(key, after=after, limit=limit)
+
+    async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
+        guard = self._store.guard
+        app = guard.principal.app if app is None else app
+        await guard.check("move", STORE if app is None else Resource("app", app))
+        return await self._blobs.keys(app, after=after, limit=limit)
+
+
+class _GuardedBlobs(GuardedStore):
+    @property
+    def blobs(self) -> Blobs:
+        return _BlobsBehindGuard(self._inner.blobs, self)
+
+
+class _MarksBehindGuard:
+    """The marks of a store. They belong to the store itself."""
+
+    def __init__(self, marks: Marks, guard: Guard) -> None:
+        self._marks, self._guard = marks, guard
+
+    async def once(self, space: str, name: str, until_us: int, value: int = 0) -> bool:
+        await self._guard.check("policy", STORE)
+        return await self._marks.once(space, name, until_us, value)
+
+    async def put(self, space: str, name: str, until_us: int, value: int = 0) -> None:
+        await self._guard.check("policy", STORE)
+        await self._marks.put(space, name, until_us, value)
+
+    async def add(self, space: str, name: str, until_us: int, by: int = 1) -> int:
+        await self._guard.check("policy", STORE)
+        return await self._marks.add(space, name, until_us, by)
+
+    async def get(self, space: str, name: str) -> Mark | None:
+        await self._guard.check("policy", STORE)
+        return await self._marks.get(space, name)
+
+    async def sweep(self, limit: int) -> int:
+        await self._guard.check("policy", STORE)
+        return await self._marks.sweep(limit)
+
+
+class _GuardedMarks(GuardedStore):
+    @property
+    def marks(self) -> Marks:
+        return _MarksBehindGuard(self._inner.marks, self.guard)
+
+
+# Each optional protocol of a store, and its methods behind a guard.
+ABILITIES: Final[Mapping[type, type[GuardedStore]]] = {
+    Feed: _GuardedFeed,
+    Records: _GuardedRecords,
+    Names: _GuardedNames,
+    Compacts: _GuardedCompacts,
+    Hints: _GuardedHints,
+    Live: _GuardedLive,
+    Backups: _GuardedBackups,
+    Examined: _GuardedExamined,
+    RingBinding: _GuardedRing,
+    Sealing: _GuardedSealing,
+    Leases: _GuardedLeases,
+    Deadlines: _GuardedDeadlines,
+    Overview: _GuardedOverview,
+    KeepsBlobs: _GuardedBlobs,
+    KeepsMarks: _GuardedMarks,
+}
+_CLASSES: Final[dict[type, type[GuardedStore]]] = {}
+_WRITE: Final[tuple[Action, ...]] = ("write",)
+_MOVE: Final[tuple[Action, ...]] = ("move",)
+_INSPECT: Final[tuple[Action, ...]] = ("inspect",)
+
+
+def guarded(store: Store, guard: Guard, commit: Send | None = None) -> GuardedStore:
+    """A store behind a guard, with the abilities of the store. `commit` records what was admitted,
+    if not the store itself."""
+    kind = type(store)
+    of = _CLASSES.get(kind)
+    if of is None:
+        parts = tuple([has for ability, has in ABILITIES.items() if isinstance(store, ability)])
+        of = _CLASSES[kind] = type("GuardedStore", parts or (GuardedStore,), {})
+    return of(store, guard, commit)
+
+
+# --- what a view leaves --------------------------------------------------------------------------
+
+
+def without_body(event: Event) -> Event:
+    """The event without what it says."""
+    return structs.replace(event, data=EMPTY, ops=())
+
+
+def visible(names: Mapping[str, Any], view: SessionView) -> FrozenDict:
+    """The names in state that a view shows."""
+    return FrozenDict({name: value for name, value in names.items() if view.sees(name)})
+
+
+def _seen(whole: L, view: SessionView) -> L:
+    """A Loaded or a Fold as a view shows it."""
+    changes: dict[str, Any] = {
+        "fields": visible(whole.fields, view),
+        "versions": visible(whole.versions, view),
+        "texts": view.texts(whole.texts),
+    }
+    if isinstance(whole, Loaded):
+        changes["events"] = tuple(map(view.event, whole.events))
+        changes["scopes"] = visible(whole.scopes, view)
+    return structs.replace(whole, **changes)
+
+
+def _events(page: Sequence[Event], view: SessionView | None) -> tuple[Event, ...]:
+    return tuple(page) if view is None else tuple(map(view.event, page))
+
+
+def _with(resource: Resource, head: Head | None) -> Resource:
+    if resource.kind != "session" or head is None:
+        return resource
+    return Resource("session", resource.app, resource.user, resource.id, head=head)

@@ -1,0 +1,70 @@
+"""A store behind a guard keeps the contract, for a principal that may do everything."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limpet.security.access import Principal
+from limpet.security.guard import Deciders, Guard
+from limpet.security.guarded_store import guarded
+from limpet.store.memory import MemoryStore
+from limpet.store.sqlite.store import SQLiteStore
+from limpet.testing.clock import FakeClock
+from limpet.testing.contract import (
+    BlobLaws,
+    DeadlineLaws,
+    DocumentLaws,
+    FeedLaws,
+    LiveLaws,
+    MarkLaws,
+    OverviewLaws,
+    SetBackLaws,
+    StoreContract,
+    TimeLaws,
+    WorkLaws,
+)
+
+
+def behind_guard(store: Any) -> Any:
+    """The store for an admin of everything, who may write in anybody's name."""
+    admin = Principal("system:test", role="admin")
+    behind: Any = guarded(store, Guard(admin, Deciders(), writes_as=("",)))
+    behind.close = store.close  # it closes nothing itself
+    return behind
+
+
+class _Laws(
+    StoreContract,
+    FeedLaws,
+    LiveLaws,
+    WorkLaws,
+    DeadlineLaws,
+    OverviewLaws,
+    SetBackLaws,
+    TimeLaws,
+    DocumentLaws,
+    BlobLaws,
+    MarkLaws,
+):
+    """The laws of a store that is open in one process."""
+
+
+class TestGuardedMemory(_Laws):
+    @pytest.fixture
+    async def store(self, clock: FakeClock) -> AsyncIterator[Any]:
+        store = MemoryStore(clock.clock())
+        yield behind_guard(store)
+        await store.close()
+
+
+@pytest.mark.deeper
+class TestGuardedSQLite(_Laws):
+    @pytest.fixture
+    async def store(self, tmp_path: Path, clock: FakeClock) -> AsyncIterator[Any]:
+        store = await SQLiteStore.open(tmp_path / "store.db", clock=clock.clock())
+        yield behind_guard(store)
+        await store.close()
