@@ -171,7 +171,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "interrupt": [BLOCKED, ("--note", TEXT, *BLOCKED), ("--note", "", *NAMED)],
     "import": [(f"{NAME}.none",)],
     "import-adk": [("x.db",)],
-    "keys": [("status",), ("rotate",)],
+    "keys": [("status",), ("rotate",), ("renew", TEXT)],
     "receipt": [NAMED, (*NAMED, "--prove", "1")],
     "learnings": [(NAME,), (NAME, "--promote", TEXT)],
     "lineage": [NAMED, FORK],

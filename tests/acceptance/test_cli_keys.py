@@ -55,6 +55,19 @@ def test_keys_are_rotated(here: Path) -> None:
     assert "opened without them" in told(here, "keys", "status", "s.db", keys=None, code=4)
 
 
+def test_a_data_key_is_renewed(here: Path) -> None:
+    """Of one session; what was said before is still shown."""
+    assert "data key 2" in told(here, "keys", "renew", "s.db", "support/ada/c1")
+    told(here, "send", "s.db", "support/ada/c1", "xq8canary")
+    assert "xq7canary" in (log := told(here, "log", "s.db", "support/ada/c1"))
+    assert "xq8canary" in log
+    assert (
+        json.loads(told(here, "keys", "renew", "s.db", "support/ada/c1", "--json"))["number"] == 3
+    )
+    assert "Pass app/user/id" in told(here, "keys", "renew", "s.db", code=2)
+    assert "nothing is wrong" in told(here, "verify", "s.db")
+
+
 def test_a_receipt_finds_that_store_and_ring_were_rolled_back(here: Path) -> None:
     """Both are copied and put back together; only the receipt, which is elsewhere, knows."""
     before = {file.name: file.read_bytes() for file in here.glob("s.db*")}

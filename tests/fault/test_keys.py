@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import apsw
 import asyncpg
 import msgspec
 import pytest
@@ -23,6 +30,8 @@ from limpet.errors import (
     KeysMissing,
     SealUnavailable,
     SessionCorrupt,
+    SessionDeleted,
+    SessionNotFound,
 )
 from limpet.model import Key, chain
 from limpet.security.keys import SCOPE_SECONDS, Anchor
@@ -78,10 +87,9 @@ async def rows_of(url: str, sql: str) -> list[Any]:
     """The same, reading."""
     if url.startswith("sqlite"):
         path = url.removeprefix("sqlite:///").partition("?")[0]
-        with sqlite3.connect(path) as conn:
-            found = list(conn.execute(sql.replace("limpet.", "")))
-        conn.close()
-        return found
+        # The store's own library: the locks of a process are lost when another one closes the file.
+        with closing(apsw.Connection(path)) as reading:
+            return list(reading.execute(sql.replace("limpet.", "")))
     conn = await asyncpg.connect(url)
     found = [tuple(row) for row in await conn.fetch(sql)]
     await conn.close()
@@ -299,10 +307,158 @@ async def test_a_rotation_that_is_cut_short_goes_on(
         assert (await lp.maintenance.verify()).ok
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_rotation_survives_a_kill_at_every_write(
+    database: str, keys: str, tmp_path: Path, moment: str
+) -> None:
+    """A process dies in its first write, another in its second, and so on until one ends. With both
+    masters everything is read afterwards and the rotation goes on; then the old master can go."""
+    old, new = (tmp_path / "masters").read_text().strip(), new_master()
+    async with limpet.open(database, keys=keys) as lp:
+        for number in range(4):
+            await said(lp, f"c{number}", events=1)
+    ring = (tmp_path / "support.db-keys").read_bytes()
+    for write in count(1):
+        rewrite(tmp_path / "masters", [old, new])
+        (tmp_path / "support.db-keys").write_bytes(ring)
+        command = (sys.executable, "-m", "tests.support.rotator", database, keys)
+        asked = (*command, "3", str(write), moment)
+        dying = await asyncio.create_subprocess_exec(*asked, stdout=subprocess.DEVNULL)
+        if (ended := await dying.wait()) != -signal.SIGKILL:
+            break
+        async with limpet.open(database, keys=keys) as lp:
+            pending = (await lp.keys.status()).pending
+            assert pending == max(0, 7 - 3 * (write - (moment == "before")))
+            assert (await lp.maintenance.verify()).ok
+            assert await lp.keys.rotate() == pending
+        rewrite(tmp_path / "masters", [new])
+        async with limpet.open(database, keys=keys) as lp:
+            for number in range(4):
+                assert (await lp.get("support", "ada", f"c{number}")).values["text"] == CANARY
+    assert (ended, write) == (0, 4)
+
+
+# --- renewal ------------------------------------------------------------------------------------
+
+
+async def numbers_of(url: str) -> list[int]:
+    """The numbers of the keys that the bodies of c1 are sealed with."""
+    sql = f"SELECT body FROM limpet.events WHERE sid = {_SID} ORDER BY seq"
+    return [int.from_bytes(body[1:5], "big") for (body,) in await rows_of(url, sql)]
+
+
+async def test_a_data_key_is_renewed_going_forward(url: str, keys: str, tmp_path: Path) -> None:
+    """Old bodies stay readable and untouched, new ones and the head have the new key; both keys are
+    wrapped again by a rotation."""
+    async with limpet.open(url, keys=keys) as lp:
+        s = await said(lp, events=2)
+        assert await lp.keys.renew(s.key) == 2
+        await s.append("user.message", {"text": "new"}, actor="user:ada")
+        assert await lp.keys.renew("support", "ada", "c1") == 3
+        await s.blobs.put(b"large" * 100)
+        await s.append("user.message", {"text": "newest"}, actor="user:ada")
+        await s.checkpoint()
+        assert (await lp.maintenance.verify()).ok
+    assert await numbers_of(url) == [1, 1, 1, 2, 3]
+    assert (await heads_of(url))[2][:4] == b"\0\0\0\3"
+    rewrite(tmp_path / "masters", [(tmp_path / "masters").read_text().strip(), new_master()])
+    async with limpet.open(url, keys=keys) as lp:
+        assert await lp.keys.rotate() >= 5
+        s = await lp.get("support", "ada", "c1", tail=20)
+        assert [e.data.get("text") for e in s.events[1:]] == [
+            f"{CANARY} 0",
+            f"{CANARY} 1",
+            "new",
+            "newest",
+        ]
+        assert (await lp.maintenance.verify()).ok
+
+
+async def test_processes_with_the_old_key_take_up_the_new_one(url: str, keys: str) -> None:
+    """One that has the session in memory reads what another sealed with a key it has not seen, by
+    load, read, verify and in a commit; and the other reads what it still sealed with the old."""
+    async with limpet.open(url, keys=keys) as one, limpet.open(url, keys=keys) as two:
+        s = await said(one, events=1)
+        t = await two.get("support", "ada", "c1")
+        await one.keys.renew(s.key)
+        await t.append("note.made", {"by": "two"}, actor="user:ada")
+        await s.append("note.made", {"by": "one"}, actor="user:ada")
+        assert await numbers_of(url) == [1, 1, 1, 2]
+        await t.append("note.made", {"by": "two"}, actor="user:ada")
+        assert (await numbers_of(url))[-1] == 2
+        for lp in (one, two):
+            read = await lp.session(s.key).read(limit=20)
+            assert [event.damage for event in read] == [None] * 5
+            assert (await lp.maintenance.verify()).ok
+
+
+async def test_an_archive_that_another_process_sealed_with_a_new_key_is_read(
+    url: str, keys: str, tmp_path: Path
+) -> None:
+    """Nobody can wait for keys while a file is read, so they are asked for before."""
+    archive = f"file://{tmp_path}/archive"
+    async with (
+        limpet.open(url, keys=keys, archive=archive) as one,
+        limpet.open(url, keys=keys, archive=archive) as two,
+    ):
+        s = await said(one)
+        await two.get("support", "ada", "c1")
+        await one.keys.renew(s.key)
+        await s.complete()
+        await s.archive()
+        found = await two.get("support", "ada", "c1", archived=True)
+        assert found.values["text"] == CANARY
+
+
+async def test_a_number_of_a_key_that_never_was_is_damage(url: str, keys: str) -> None:
+    """Whoever writes it keeps nobody waiting: each number is looked for once."""
+    async with limpet.open(url, keys=keys) as lp:
+        await said(lp)
+    for seq in (3, 4):
+        sql = f"SELECT body FROM limpet.events WHERE sid = {_SID} AND seq = {seq}"
+        ((body,),) = await rows_of(url, sql)
+        forged = body[:1] + bytes([9, 9, 9, seq]) + body[5:]
+        put = f"UPDATE limpet.events SET body = $1 WHERE sid = {_SID} AND seq = {seq}"
+        await change(url, put, forged)
+    async with limpet.open(url, keys=keys) as lp:
+        s = lp.session(("support", "ada", "c1"))
+        assert [e.seq for e in await s.read(limit=20) if e.damage] == [3, 4]
+
+
+async def test_erasing_destroys_every_key(database: str, keys: str, tmp_path: Path) -> None:
+    """Renewed or not: nothing of a copy from before opens."""
+    async with limpet.open(database, keys=keys) as lp:
+        s = await said(lp)
+        await lp.keys.renew(s.key)
+        await s.append("user.message", {"text": CANARY}, actor="user:ada")
+        await lp.maintenance.backup(tmp_path / "backup.db")
+        await lp.erase(s.key)
+        ring = lp._journal.provenance.seal.ring  # type: ignore[union-attr]
+        assert await ring.get("key", [s.head.uid]) == []
+    how = {"keys": keys, "keyring": f"sqlite:///{tmp_path}/support.db-keys"}
+    async with limpet.open(f"sqlite:///{tmp_path}/backup.db", **how) as lp:
+        events = await lp.session(("support", "ada", "c1")).read(limit=50)
+        assert [event.data for event in events] == [None] * 7
+
+
+async def test_what_is_not_there_is_not_renewed(url: str, keys: str) -> None:
+    """A missing session, a deleted one, and a store without keys."""
+    async with limpet.open(url, keys=keys) as lp:
+        with pytest.raises(SessionNotFound):
+            await lp.keys.renew("support", "ada", "c1")
+        await said(lp)
+        await lp.delete("support", "ada", "c1")
+        with pytest.raises(SessionDeleted):
+            await lp.keys.renew("support", "ada", "c1")
+    async with limpet.open("memory://") as lp:
+        with pytest.raises(KeysMissing):
+            await lp.keys.renew("support", "ada", "c1")
+
+
 # --- what is found ------------------------------------------------------------------------------
 
 PLAIN = b'{"data":{"text":"forged"}}'
-_SID = "(SELECT sid FROM limpet.sessions WHERE id = 'c1')"
+_SID = "(SELECT sid FROM limpet.sessions WHERE app = 'support' AND id = 'c1')"
 TAMPERED = {
     "actor": f"UPDATE limpet.events SET actor = 'user:eve' WHERE seq = 3 AND sid = {_SID}",
     "time": f"UPDATE limpet.events SET at_us = at_us - 1 WHERE seq = 3 AND sid = {_SID}",
@@ -477,7 +633,9 @@ async def test_a_cut_tail_is_found(url: str, keys: str) -> None:
 
 
 async def heads_of(url: str) -> tuple[Any, ...]:
-    (row,) = await rows_of(url, "SELECT version, link, mac FROM limpet.sessions WHERE id = 'c1'")
+    (row,) = await rows_of(
+        url, f"SELECT version, link, mac FROM limpet.sessions WHERE sid = {_SID}"
+    )
     return tuple(row)
 
 

@@ -10,34 +10,39 @@ import msgspec
 import typer
 
 from limpet.cli.command import CARE, Display, SessionToRead, StoreArgument, command
-from limpet.cli.options import file_path, store_url
+from limpet.cli.options import file_path, session_key, store_url
 from limpet.cli.render import CommandResult, JsonBlock, TextLine
 from limpet.errors import InvalidInput
+from limpet.session.json_forms import key_form
 from limpet.store.protocol import plural
 
 
 @command(CARE)
 async def keys(
     action: Annotated[
-        Literal["new", "status", "rotate"],
-        typer.Argument(metavar="new|status|rotate", help="What to do.", show_default=False),
+        Literal["new", "status", "rotate", "renew"],
+        typer.Argument(metavar="new|status|rotate|renew", help="What to do.", show_default=False),
     ],
     screen: Display,
     target: Annotated[
         str | None,
         typer.Argument(
             metavar="TARGET",
-            help="new: the key file, which gets one more key. status, rotate: the store.",
+            help="new: the key file, which gets one more key. Else the store.",
             show_default=False,
         ),
+    ] = None,
+    session: Annotated[
+        str | None,
+        typer.Argument(metavar="SESSION", help="renew: app/user/id.", show_default=False),
     ] = None,
 ) -> CommandResult:
     """Make a master key, or look after the key ring of a store.
 
     new FILE adds a master at the end of a key file of mode 0600, and makes the file if need be;
     without FILE it prints one. status STORE counts the wrapped keys by master. rotate STORE wraps
-    every data key with the newest master; bodies are not touched, and interrupted it goes on when
-    run again. Keep the old master in the file until it ends.
+    every data key with the newest master; interrupted, it goes on when run again. Keep the old
+    master in the file until it ends. renew STORE SESSION gives a session another data key.
     """
     if action == "new":
         return _new_master(None if target is None else file_path(target))
@@ -49,6 +54,13 @@ async def keys(
             status = await lp.keys.status()
         form = {**msgspec.to_builtins(status), "pending": status.pending}
         return CommandResult(form, [TextLine(str(status), "ok")])
+    if action == "renew":
+        if session is None:
+            raise InvalidInput("limpet keys renew takes a store and a session. Pass app/user/id.")
+        async with store.opened() as lp:
+            number = await lp.keys.renew(key := session_key(session))
+        line = f"ok: {key} is sealed with its data key {number} from now on."
+        return CommandResult({"session": key_form(key), "number": number}, [TextLine(line, "ok")])
     async with store.opened() as lp:
         with screen.progress("wrapping keys") as progress:
             done = await lp.keys.rotate(progress)

@@ -8,7 +8,7 @@ import msgspec
 
 from limpet.errors import KeysMissing
 from limpet.model import Key
-from limpet.session.arguments import check_progress
+from limpet.session.arguments import AnyKey, check_progress, key_of
 from limpet.session.provenance import Provenance
 from limpet.store.protocol import Finding, Progress, Report
 
@@ -33,6 +33,19 @@ class StoreKeys:
         keep the old master beside the new one. `progress(done, total)` counts keys.
         """
         return await provenance_of(self._journal, "rotate").seal.rotate(check_progress(progress))
+
+    async def renew(
+        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+    ) -> int:
+        """Give a session another data key, with which everything is sealed from now on; return its
+        number.
+
+        What was sealed before stays readable with the keys before it, and erasing the session
+        destroys all of them. Another process that has the session in use goes on with the key that
+        it has until it reads something that was sealed with the new one.
+        """
+        of = key_of(key, user, id)
+        return await provenance_of(self._journal, "renew").renew(of)
 
     async def status(self) -> KeysStatus:
         """The ring, its masters and how many keys each of them wraps."""

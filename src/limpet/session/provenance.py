@@ -114,6 +114,12 @@ class Provenance:
             {uid: (head.key, head.version, head.link) for uid, head in by_uid.items()}, back=back
         )
 
+    async def renew(self, key: Key) -> int:
+        """Give a session another data key, and the log of one that is archived; its number."""
+        loaded = await self._store.load(key, tail=0, scopes=False)
+        numbers = [await self.seal.renew(uid) for uid in _standing(loaded.head)]
+        return numbers[0]
+
     # --- verification ---------------------------------------------------------------------------
 
     async def findings(self, key: Key | None) -> list[Finding]:

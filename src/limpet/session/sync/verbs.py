@@ -453,6 +453,7 @@ class SyncKeys(Facade[StoreKeys], of=StoreKeys):
 
     public_key: Attribute[str]
     rotate = blocking(StoreKeys.rotate)
+    renew = blocking(StoreKeys.renew)
     status = blocking(StoreKeys.status)
     anchor = blocking(StoreKeys.anchor)
     compare = blocking(StoreKeys.compare)
