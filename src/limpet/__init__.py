@@ -33,12 +33,22 @@ if TYPE_CHECKING:
         Interrupted as Interrupted,
         InvalidInput as InvalidInput,
         LimpetError as LimpetError,
+        RateLimited as RateLimited,
+        RequestSuspicious as RequestSuspicious,
         SessionConflict as SessionConflict,
         SessionEnded as SessionEnded,
         SessionError as SessionError,
         SessionExists as SessionExists,
         SessionNotFound as SessionNotFound,
         StoreError as StoreError,
+        TokenAddressMismatch as TokenAddressMismatch,
+        TokenError as TokenError,
+        TokenExpired as TokenExpired,
+        TokenInvalid as TokenInvalid,
+        TokenReplayed as TokenReplayed,
+        TokenRevoked as TokenRevoked,
+        TokenSessionInvalid as TokenSessionInvalid,
+        TokenUserMismatch as TokenUserMismatch,
         ToolDenied as ToolDenied,
     )
     from limpet.model import (
@@ -117,6 +127,7 @@ if TYPE_CHECKING:
         Receipt as Receipt,
         check_receipt as check_receipt,
     )
+    from limpet.security.tokens import Claims as Claims, TokenPolicy as TokenPolicy
     from limpet.session.app import App as App
     from limpet.session.audit import (
         AuditExport as AuditExport,
@@ -169,12 +180,14 @@ if TYPE_CHECKING:
     from limpet.session.session import Session as Session
     from limpet.session.sharing import ImportedContext as ImportedContext, Shared as Shared
     from limpet.session.sync.shared import SharedLimpet as SharedLimpet
+    from limpet.session.sync.tokens import SyncTokens as SyncTokens
     from limpet.session.sync.verbs import (
         SyncApp as SyncApp,
         SyncDocuments as SyncDocuments,
         SyncLimpet as SyncLimpet,
         SyncSession as SyncSession,
     )
+    from limpet.session.tokens import Tokens as Tokens
     from limpet.session.typing.migrate import (
         MigrationOutcome as MigrationOutcome,
         MigrationPlan as MigrationPlan,
@@ -204,8 +217,9 @@ _HOMES = {
     "limpet": "errors facts graph ops providers",
     "limpet.errors": (
         "AccessDenied BudgetReached EffectFailed EffectUnknown Interrupted InvalidInput "
-        "LimpetError SessionConflict SessionEnded SessionError SessionExists SessionNotFound "
-        "StoreError ToolDenied"
+        "LimpetError RateLimited RequestSuspicious SessionConflict SessionEnded SessionError "
+        "SessionExists SessionNotFound StoreError TokenAddressMismatch TokenError TokenExpired "
+        "TokenInvalid TokenReplayed TokenRevoked TokenSessionInvalid TokenUserMismatch ToolDenied"
     ),
     "limpet.model": "Draft Event Head Key Lease Trace",
     "limpet.model.diff.changes": "Change Kind",
@@ -245,6 +259,7 @@ _HOMES = {
     "limpet.security.audit": "AuditRecord",
     "limpet.security.keys": "KeysStatus",
     "limpet.security.receipts": "Proof Receipt check_receipt",
+    "limpet.security.tokens": "Claims TokenPolicy",
     "limpet.session.app": "App",
     "limpet.session.audit": "AuditExport AuditLog check_audit",
     "limpet.session.conversing.context": "Context",
@@ -278,6 +293,8 @@ _HOMES = {
     "limpet.session.sharing": "ImportedContext Shared",
     "limpet.session.sync.shared": "SharedLimpet",
     "limpet.session.sync.verbs": "SyncApp SyncDocuments SyncLimpet SyncSession",
+    "limpet.session.sync.tokens": "SyncTokens",
+    "limpet.session.tokens": "Tokens",
     "limpet.session.typing.migrate": "MigrationOutcome MigrationPlan",
     "limpet.store.protocol": (
         "Check Diagnosis Erasure Erasures FeedEntry Finding Page Report Restored Seal"

@@ -9,7 +9,10 @@
     │   ├── KeysInvalid · ReceiptInvalid · AuditInvalid
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── AccessError         the caller may not do this; nothing was changed
-    │   └── AccessDenied · CrossSessionAccessDenied
+    │   ├── AccessDenied · CrossSessionAccessDenied
+    │   └── TokenError          TokenInvalid · TokenExpired · TokenRevoked · TokenSessionInvalid
+    │                           TokenUserMismatch · TokenAddressMismatch · RateLimited
+    │                           RequestSuspicious · TokenReplayed
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
@@ -381,6 +384,78 @@ class CrossSessionAccessDenied(AccessError, code="share.denied"):
     the access that was granted."""
     source: object
     target: object
+
+
+class TokenError(AccessError, code="token.error", status=401):
+    """A request with a token was refused. The audit has it under `audit_code`."""
+
+    audit_code: ClassVar[str] = "invalid_token_signature"
+
+
+class TokenInvalid(TokenError, code="token.invalid"):
+    template = "this is not a token of this store: {reason}. Ask for a new one."
+    reason: str
+
+
+class TokenExpired(TokenError, code="token.expired"):
+    audit_code = "expired_token"
+    template = "the token expired at {at}. Ask for a new one; rotate a token before it expires."
+    at: datetime
+
+
+class TokenRevoked(TokenError, code="token.revoked"):
+    audit_code = "revoked_token"
+    template = "the token was revoked, or replaced by a newer one. Use that, or ask for a new one."
+
+
+class TokenSessionInvalid(TokenError, code="token.session_invalid"):
+    audit_code = "invalid_session"
+    template = """the session of this token {reason}. Ask for a token of a session that is open to
+    its principal."""
+    reason: str
+
+
+class TokenUserMismatch(TokenError, code="token.user_mismatch", status=403):
+    audit_code = "user_session_mismatch"
+    template = """the token of {principal} is for a session that this principal may not enter. Issue
+    it to one who may."""
+    principal: str
+
+
+class TokenAddressMismatch(TokenError, code="token.address_mismatch", status=403):
+    audit_code = "ip_mismatch"
+    template = """the token is bound to another address than that of the request. Ask for a new one
+    from there."""
+
+
+class RateLimited(TokenError, code="access.rate_limited", status=429, retryable=True):
+    audit_code = "rate_limited"
+    operation: str
+    limit: int
+    retry_after_seconds: float
+
+    def _describe(self) -> str:
+        return (
+            f"this session has used its {self.limit:,} requests of {self.operation!r} for now. "
+            f"Try again in {self.retry_after_seconds:.0f} s."
+        )
+
+
+class RequestSuspicious(TokenError, code="access.suspicious", status=403):
+    audit_code = "anomalous_request"
+    signals: tuple[str, ...]
+
+    def _describe(self) -> str:
+        return (
+            f"the request is unlike the session's others ({', '.join(self.signals)}), and such "
+            "are blocked. See the audit, or let TokenPolicy(anomaly='flag') only report them."
+        )
+
+
+class TokenReplayed(TokenError, code="token.replayed", status=409):
+    audit_code = "replayed_request"
+    template = """the request {reason}. Send each request with a nonce of its own."""
+    reason: str = "was sent before"
 
 
 # --- the session ----------------------------------------------------------------------------------

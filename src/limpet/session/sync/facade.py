@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from functools import wraps
 from types import TracebackType
 from typing import (
@@ -143,6 +143,13 @@ def blocking(
     verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Any, P], R]:
     """Return an async verb that waits for its result. Overloads and type variables are kept."""
+    return without_await(verb)
+
+
+def awaiting(
+    verb: Callable[Concatenate[Any, P], Awaitable[R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """Return a verb whose result is awaited, though the verb itself is not async."""
     return without_await(verb)
 
 
