@@ -33,22 +33,12 @@ if TYPE_CHECKING:
         Interrupted as Interrupted,
         InvalidInput as InvalidInput,
         LimpetError as LimpetError,
-        RateLimited as RateLimited,
-        RequestSuspicious as RequestSuspicious,
         SessionConflict as SessionConflict,
         SessionEnded as SessionEnded,
         SessionError as SessionError,
         SessionExists as SessionExists,
         SessionNotFound as SessionNotFound,
         StoreError as StoreError,
-        TokenAddressMismatch as TokenAddressMismatch,
-        TokenError as TokenError,
-        TokenExpired as TokenExpired,
-        TokenInvalid as TokenInvalid,
-        TokenReplayed as TokenReplayed,
-        TokenRevoked as TokenRevoked,
-        TokenSessionInvalid as TokenSessionInvalid,
-        TokenUserMismatch as TokenUserMismatch,
         ToolDenied as ToolDenied,
     )
     from limpet.model import (
@@ -217,9 +207,8 @@ _HOMES = {
     "limpet": "errors facts graph ops providers",
     "limpet.errors": (
         "AccessDenied BudgetReached EffectFailed EffectUnknown Interrupted InvalidInput "
-        "LimpetError RateLimited RequestSuspicious SessionConflict SessionEnded SessionError "
-        "SessionExists SessionNotFound StoreError TokenAddressMismatch TokenError TokenExpired "
-        "TokenInvalid TokenReplayed TokenRevoked TokenSessionInvalid TokenUserMismatch ToolDenied"
+        "LimpetError SessionConflict SessionEnded SessionError SessionExists SessionNotFound "
+        "StoreError ToolDenied"
     ),
     "limpet.model": "Draft Event Head Key Lease Trace",
     "limpet.model.diff.changes": "Change Kind",

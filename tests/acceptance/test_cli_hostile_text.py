@@ -212,6 +212,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "terminate": [(*NAMED, "--reason", TEXT), ENDED],
     "tail": [("--stop-when-idle", *NAMED), ("--stop-when-idle", *BLOCKED)],
     "trace": [NAMED, DEAD, (*NAMED, "--list"), (*NAMED, "--wake", TEXT)],
+    "tokens": [("new-key",)],
     "transcript": [NAMED, BLOCKED, DEAD, (*NAMED, "--last", "1")],
     "unarchive": [NAMED, (*NAMED[:-1], f"{NAME}2")],
     "verify": [(), NAMED],
@@ -223,7 +224,8 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "work": [("--harness", "planted:fail", "--app", NAME, "--stop-when-idle", "--retries", "0")],
 }
 SILENT = {"doctor", "verify", "compact", "sweep", "restore", "mirror", "import-adk", "work"}
-SILENT |= {"resolve", "keys", "receipt"}  # what they are asked for here is refused without the text
+# What these are asked for here is refused without the text.
+SILENT |= {"resolve", "keys", "tokens", "receipt"}
 SHOW_WHOLE_TEXTS = {
     "memory",
     "learnings",

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import limpet
-from limpet import Limpet, Principal, TokenPolicy, Tokens
+from limpet import Isolation, Limpet, Principal, TokenPolicy, Tokens
 from limpet.errors import (
     AccessDenied,
     InvalidInput,
@@ -652,6 +652,19 @@ async def test_a_token_is_for_a_principal_who_may_enter(lp: Limpet, tokens: Toke
     for principal in right:
         claims = await tokens.check(await tokens.issue(KEY, principal), operation="read")
         assert claims.principal == principal
+
+
+async def test_users_of_the_isolation_may_enter(lp: Limpet, tokens: Tokens) -> None:
+    """Those that a session is shared with, and everybody of the app where it is global."""
+    shared, everybody = Key("support", "ada", "shared"), Key("support", "ada", "everybody")
+    await lp.create("support", "ada", "shared", isolation=Isolation(users=("bob",)))
+    await lp.create("support", "ada", "everybody", isolation=Isolation("global"))
+    eve = Principal("user:eve", role="viewer", app="support", user="eve")
+    for key, principal in ((shared, BOB), (everybody, BOB), (everybody, eve)):
+        await tokens.check(await tokens.issue(key, principal), operation="read")
+    assert type(await refusal(tokens, await tokens.issue(shared, eve))) is TokenUserMismatch
+    other = Principal("user:bob", role="owner", app="sales", user="bob")
+    assert type(await refusal(tokens, await tokens.issue(everybody, other))) is TokenUserMismatch
 
 
 async def test_readers_may_enter_a_session_that_has_ended(lp: Limpet, tokens: Tokens) -> None:

@@ -1,4 +1,4 @@
-"""The commands about keys and what they prove: keys, receipt, prove."""
+"""The commands about keys and what they prove: keys, tokens, receipt."""
 
 from __future__ import annotations
 
@@ -67,6 +67,34 @@ async def keys(
         status = await lp.keys.status()
     line = f"ok: {plural(done, 'key')} wrapped with the master {status.newest}."
     return CommandResult({"rotated": done, "newest": status.newest}, [TextLine(line, "ok")])
+
+
+@command(CARE)
+async def tokens(
+    action: Annotated[
+        Literal["new-key"],
+        typer.Argument(metavar="new-key", help="What to do.", show_default=False),
+    ],
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="PEM file of signing keys.", show_default=False),
+    ],
+) -> CommandResult:
+    """Make a key that signs session tokens.
+
+    new-key FILE adds an Ed25519 key at the end of a PEM file of mode 0600, and makes the file if
+    need be. The last key signs, all of them verify: processes that use the file notice it within a
+    second. Remove an old key once its tokens have expired, after 15 minutes.
+    """
+    from limpet.security.tokens import add_signing_key
+
+    path = file_path(file)
+    kid = add_signing_key(path)
+    line = (
+        f"ok: the key {kid} was added at the end of {path}. Use it with "
+        f"limpet.Tokens(lp, signing='file://{path.absolute()}')."
+    )
+    return CommandResult({"action": action, "file": str(path), "kid": kid}, [TextLine(line, "ok")])
 
 
 @command(CARE)

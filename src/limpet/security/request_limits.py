@@ -50,7 +50,7 @@ class Recent(Generic[V]):
             self._values.popitem(last=False)
 
 
-class _Window:
+class _RateWindow:
     """What this process knows of one window of one session and operation."""
 
     __slots__ = ("count", "full", "left", "until_us", "used")
@@ -67,7 +67,7 @@ class RateLimits:
     """Requests by session and operation. A window begins with its first request."""
 
     def __init__(self, marks: Marks) -> None:
-        self._marks, self._windows = marks, Recent[_Window]()
+        self._marks, self._windows = marks, Recent[_RateWindow]()
 
     async def take(self, uid: str, operation: str, limit: tuple[int, int], now_us: int) -> int:
         """Count one request; how many there were in its window, of all processes.
@@ -78,7 +78,7 @@ class RateLimits:
         name = digest(uid, operation)
         window = self._windows.get(name)
         if window is None or (window.until_us and window.until_us <= now_us):
-            window = _Window()
+            window = _RateWindow()
             self._windows.put(name, window)
         if not window.left and not window.full:
             await self._refill(window, name, limit, now_us)
@@ -90,7 +90,7 @@ class RateLimits:
         return max(window.used, window.count - window.left)
 
     async def _refill(
-        self, window: _Window, name: str, limit: tuple[int, int], now_us: int
+        self, window: _RateWindow, name: str, limit: tuple[int, int], now_us: int
     ) -> None:
         """Take some of the shared count: as much as was used before, a sixteenth of it at most."""
         most, per_us = limit
@@ -106,7 +106,7 @@ class RateLimits:
         window.full = count >= most
 
 
-class _Tally:
+class _SeenCount:
     """One count of a session's history: what is stored, and what this process adds to it."""
 
     __slots__ = ("pending", "since_us", "stored")
@@ -123,7 +123,7 @@ class RequestHistory:
     """How the requests of a session usually look: from where, for what, and how many."""
 
     def __init__(self, marks: Marks) -> None:
-        self._marks, self._tallies = marks, Recent[_Tally](4 * _KNOWN_MAX)
+        self._marks, self._tallies = marks, Recent[_SeenCount](4 * _KNOWN_MAX)
 
     async def signals(
         self,
@@ -163,13 +163,13 @@ class RequestHistory:
                 await self._add(uid, "a", now_us)
             await self._add(uid, f"a:{address}", now_us)
 
-    async def _of(self, uid: str, what: str, now_us: int) -> _Tally:
+    async def _of(self, uid: str, what: str, now_us: int) -> _SeenCount:
         name = digest(uid, what)
         tally = self._tallies.get(name)
         if tally is None or tally.since_us + _HISTORY_US <= now_us:
             mark = await self._marks.get(HISTORY, name)
             since_us = now_us if mark is None else mark.until_us - _HISTORY_US
-            tally = _Tally(0 if mark is None else mark.value, since_us)
+            tally = _SeenCount(0 if mark is None else mark.value, since_us)
             self._tallies.put(name, tally)
         return tally
 

@@ -267,7 +267,7 @@ class SigningKeys:
         try:
             self._take(_read(self._path))
         except KeysInvalid as error:
-            _LOG.warning("signing keys not read again, the old ones stay: %s", error)
+            _LOG.warning("signing keys not read again: error=%s", error)
 
     def _take(self, keys: list[OKPKey]) -> None:
         named = {str(key.thumbprint()): key for key in keys}
@@ -279,6 +279,28 @@ class SigningKeys:
 def new_signing_key() -> bytes:
     """A PEM block for a file of signing keys."""
     return OKPKey.generate_key("Ed25519").as_pem(private=True)
+
+
+def add_signing_key(path: Path) -> str:
+    """Add a key at the end of a file of signing keys, or make the file; the id of the key.
+
+    Other processes read the old file or the new one, never a part. Raises KeysInvalid.
+    """
+    where, before = f"file://{path}", b""
+    if path.exists():
+        _read(path)
+        before = path.read_bytes().rstrip() + b"\n"
+    made = new_signing_key()
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(before + made)
+            file.flush()
+            os.fsync(file.fileno())  # a token must not outlive the only copy of its key
+        part.replace(path)
+    except OSError as error:
+        raise KeysInvalid(where, f"it cannot be written: {error.strerror}") from error
+    return str(OKPKey.import_key(made).thumbprint())
 
 
 def check_name(what: str, name: str) -> str:

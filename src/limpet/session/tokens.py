@@ -39,7 +39,7 @@ from limpet.errors import (
     TokenUserMismatch,
 )
 from limpet.model import Head, Key, described, to_time, unfit
-from limpet.model.facts.phases import TERMINAL, phase
+from limpet.model.facts.phases import TERMINAL, archive_place, phase
 from limpet.security.access import Principal, Resource
 from limpet.security.request_limits import RateLimits, Recent, RequestHistory, digest
 from limpet.security.tokens import (
@@ -207,7 +207,7 @@ class Tokens:
         try:
             payload = self._keys.opened(token)
             now_us = self._check_time(payload)
-            uid = (await self._live(payload, now_us)).uid
+            uid = uid_of(await self._live(payload, now_us))
             rotated = await self._rotated(payload, uid, now_us)
             if rotated is None:
                 raise TokenRevoked
@@ -243,15 +243,16 @@ class Tokens:
         _check_user(payload, head)
         if payload.address is not None and payload.address != address:
             raise TokenAddressMismatch
-        signals = await self._usual(payload, head.uid, operation, address, now_us)
-        await self._check_replay(payload, head.uid, nonce)
+        uid = uid_of(head)
+        signals = await self._usual(payload, uid, operation, address, now_us)
+        await self._check_replay(payload, uid, nonce)
         needed = self.policy.scope_for(operation)
         if needed not in payload.scope:
             raise AccessDenied("access_denied", operation, str(Resource.of(payload.key)))
         rotated = None
         if operation in self.policy.sensitive:
-            rotated = await self._rotated(payload, head.uid, now_us)
-        return payload.claims(head.uid, signals, rotated)
+            rotated = await self._rotated(payload, uid, now_us)
+        return payload.claims(uid, signals, rotated)
 
     def _check_time(self, payload: TokenPayload) -> int:
         """The time by the store's clock, which all processes share."""
@@ -294,11 +295,12 @@ class Tokens:
 
     async def _is_bound(self, payload: TokenPayload, head: Head) -> bool:
         """True if the token means this session. One that names none is bound to it now."""
+        uid = uid_of(head)
         if payload.uid is not None:
-            return payload.uid == head.uid
-        if (head.created_us, head.uid) > (payload.issued_us, payload.after or ""):
+            return payload.uid == uid
+        if (head.created_us, uid) > (payload.issued_us, payload.after or ""):
             return False
-        value = int.from_bytes(sha256(head.uid.encode()).digest()[:7])
+        value = int.from_bytes(sha256(uid.encode()).digest()[:7])
         known = self._bound.get(payload.jti)
         if known is None:
             until_us = payload.expires_us + _MARGIN_US
@@ -360,7 +362,7 @@ class Tokens:
     async def _name_session(self, payload: TokenPayload) -> str:
         """The token of a payload, with the session that has its key now."""
         head = await self._head(payload.key)
-        return self._keys.sign(replace(payload, uid=head.uid, after=None))
+        return self._keys.sign(replace(payload, uid=uid_of(head), after=None))
 
     # --- the store -------------------------------------------------------------------------------
 
@@ -386,6 +388,12 @@ class Tokens:
         """Have the audit record it, durably. If that fails the request is not answered."""
 
 
+def uid_of(head: Head) -> str:
+    """The uid of a session, also where only the stub of its archive file is left."""
+    place = archive_place(head.facts)
+    return head.uid if place is None else str(place["uid"])
+
+
 def _chain(payload: TokenPayload) -> str:
     return f"chain:{payload.chain}"
 
@@ -395,7 +403,10 @@ def _check_user(payload: TokenPayload, head: Head) -> None:
     key = head.key
     if payload.principal_app not in (None, key.app):
         raise TokenUserMismatch(payload.sub)
-    if payload.principal_user not in (None, key.user):
+    isolation = head.isolation
+    if isolation.model != "global" and (
+        payload.principal_user not in (None, key.user, *isolation.users)
+    ):
         raise TokenUserMismatch(payload.sub)
 
 

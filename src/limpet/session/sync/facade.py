@@ -202,6 +202,11 @@ def public(of: object) -> list[str]:
     return [name for name in names if not slots(inspect.getattr_static(of, name))]
 
 
+def behind(stand_in: Facade[T]) -> tuple[T, Loop]:
+    """Return the async object that a stand-in uses, and the loop that it lives on."""
+    return stand_in._of, stand_in._loop
+
+
 def renamed(annotation: Any) -> Any:
     """Return an annotation of the async API as it is without await."""
     if not isinstance(annotation, str):

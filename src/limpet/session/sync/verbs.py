@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from limpet.errors import InvalidInput, StoreClosed
-from limpet.model import Commit, Key, ScopeValue, described
+from limpet.errors import StoreClosed
+from limpet.model import Commit, Key, ScopeValue
 from limpet.session.app import App
 from limpet.session.blobs import SessionBlobs
 from limpet.session.commit import CommitBuilder
@@ -584,13 +584,6 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
         that opened it."""
 
         return LoopAdopter(self._of, self._loop)
-
-
-def limpet_of(lp: SyncLimpet) -> tuple[Limpet, Loop]:
-    """Return the async Limpet behind this one and its loop, for stand-ins of other rooms."""
-    if not isinstance(lp, SyncLimpet):
-        raise InvalidInput(f"lp is what limpet.open_sync gives, not {described(lp)}.")
-    return lp._of, lp._loop
 
 
 class LoopAdopter(Adopter):
