@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from limpet.security.tokens import SigningKeys
+
 
 def told(here: Path, *asked: str, code: int = 0, keys: str | None = "file") -> str:
     """What a command prints, in a process of its own."""
@@ -82,3 +84,19 @@ def test_a_receipt_finds_that_store_and_ring_were_rolled_back(here: Path) -> Non
         (here / name).write_bytes(raw)
     assert "nothing is wrong" in told(here, "verify", "s.db")
     assert "rolled back" in told(here, "verify", "s.db", "--against", "receipt.json", code=1)
+
+
+def test_signing_keys_are_made(tmp_path: Path) -> None:
+    """A file of mode 0600 that gets one more key each time; nothing else is overwritten."""
+    made = [json.loads(told(tmp_path, "tokens", "new-key", "t.pem", "--json")) for _ in range(2)]
+    assert (tmp_path / "t.pem").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "t.pem").read_text().count("BEGIN PRIVATE KEY") == 2
+    assert made[0]["kid"] != made[1]["kid"]
+    signing = SigningKeys(f"file://{tmp_path}/t.pem")
+    assert made[1]["kid"] == signing.kid
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "notes.txt").chmod(0o600)
+    assert "no private key" in told(tmp_path, "tokens", "new-key", "notes.txt", code=2)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    told(tmp_path, "tokens", "new-key", "missing/t.pem", code=2)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["notes.txt", "t.pem"]

@@ -160,6 +160,7 @@ def test_a_program_of_the_first_pages_runs(page: str, tmp_path: Path) -> None:
         ("docs/move.md", "ada.limpet"),
         ("docs/forgetting.md", "forgetting.db"),
         ("docs/life.md", None),
+        ("docs/tokens.md", "tokens.pem"),
     ],
     ids=[
         "tutorial",
@@ -176,6 +177,7 @@ def test_a_program_of_the_first_pages_runs(page: str, tmp_path: Path) -> None:
         "move",
         "forgetting",
         "life",
+        "tokens",
     ],
 )
 def test_a_page_prints_what_it_shows(

@@ -27,6 +27,7 @@ from limpet.errors import (
     RateLimited,
     RequestSuspicious,
     SessionNotFound,
+    StoreFull,
     TokenAddressMismatch,
     TokenError,
     TokenExpired,
@@ -409,10 +410,16 @@ async def test_the_first_step_that_fails_gives_the_answer(
         token = await spoil(lp, tokens, signing, token)
     error = await refusal(tokens, token, nonce="n1", address="192.0.2.1")
     assert (type(error), error.audit_code) == STEPS[at][1:]
+    (record,) = (await lp.audit(denied=True)).items
+    found = (record.code, record.principal, record.action, record.address, record.resource)
+    assert found == (error.audit_code, "user:ada", "read", "192.0.2.1", str(KEY))
     header, body, signature = token.split(".")
     other = ("A" if signature[0] != "A" else "B") + signature[1:]
     error = await refusal(tokens, f"{header}.{body}.{other}", nonce="n1", address="192.0.2.1")
     assert type(error) is TokenInvalid
+    record = (await lp.audit(denied=True)).items[0]
+    assert (record.code, record.address) == ("invalid_token_signature", "192.0.2.1")
+    assert "ada" not in record.principal + record.resource  # nothing of it can be believed
 
 
 async def test_a_wrong_scope_is_denied_after_everything_else(lp: Limpet, tokens: Tokens) -> None:
@@ -425,6 +432,45 @@ async def test_a_wrong_scope_is_denied_after_everything_else(lp: Limpet, tokens:
             await tokens.check(token, operation=operation)
         assert raised.value.action == operation
     assert await tokens.rotate(token)  # not rotated by the erase that was denied
+    denied = (await lp.audit(denied=True)).items
+    assert {(each.action, each.code) for each in denied} == {
+        (operation, "access_denied") for operation in ("write", "erase", "anything")
+    }
+
+
+async def test_a_refusal_that_cannot_be_recorded_is_no_answer(
+    lp: Limpet, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit comes first: without it the caller gets the error of the store, and no entry."""
+    await lp.create("support", "ada", "c1")
+    token = await tokens.issue(KEY, ADA)
+    await tokens.revoke(token)
+    audit = journal_of(lp).audit
+
+    async def full(*_: Any, **__: Any) -> None:
+        raise StoreFull("here")
+
+    monkeypatch.setattr(audit, "record", full)
+    for each in (token, "x.y.z"):
+        with pytest.raises(StoreFull):
+            await tokens.check(each, operation="read")
+
+
+async def test_what_is_flagged_and_revoked_is_recorded(lp: Limpet, tokens: Tokens) -> None:
+    """As allowed, with the code of the anomaly."""
+    await lp.create("support", "ada", "c1")
+    token = await tokens.issue(KEY, ADA)
+    for _ in range(25):
+        await tokens.check(token, operation="read")
+    assert (await lp.audit()).items == ()  # a request that passes is not recorded
+    await tokens.check(token, operation="erase", address="192.0.2.1")
+    await tokens.revoke(token)
+    found = [(each.action, each.allowed, each.code) for each in (await lp.audit()).items]
+    assert found == [("revoke", True, None), ("erase", True, "anomalous_request")]
+    with pytest.raises(TokenRevoked):
+        await tokens.rotate(token)
+    newest = (await lp.audit()).items[0]
+    assert (newest.action, newest.code) == ("rotate", "revoked_token")
 
 
 async def test_scopes_are_named_by_the_policy(lp: Limpet, signing: str) -> None:

@@ -215,6 +215,11 @@ class SigningKeys:
     def __repr__(self) -> str:
         return f"<limpet.SigningKeys file://{self._path}>"
 
+    @property
+    def kid(self) -> str:
+        """The id of the key that signs."""
+        return self._signer[0]
+
     def sign(self, payload: TokenPayload) -> str:
         """The token. Raises InvalidInput if it would be too long."""
         self._look()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Generator
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -70,21 +70,9 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _MARGIN_US: Final = 60_000_000
 _READERS: Final = frozenset({"viewer", "auditor"})  # who may enter a session that has ended
 _MINUTE_US: Final = 60_000_000
-
-
-class RequestAudit(Protocol):
-    """Where refused and flagged requests are recorded before they are answered."""
-
-    async def __call__(
-        self,
-        principal: str,
-        operation: str,
-        resource: str,
-        *,
-        allowed: bool,
-        code: str,
-        address: str | None,
-    ) -> None: ...
+_NOWHERE: Final = Resource("store", "")  # of a request whose token cannot be believed
+    "store", ""
+)  # of a request whose token says nothing that can be believed
 
 
 class Issued(str):
@@ -227,6 +215,7 @@ class Tokens:
         except TokenInvalid as refusal:
             await self._record(None, "revoke", None, allowed=False, code=refusal.audit_code)
             raise
+        await self._record(payload, "revoke", None, allowed=True, code=None)
         await self._marks.put(REVOKED, payload.jti, payload.expires_us + _MARGIN_US, 0)
         if chain:  # the first token looks for itself alone, the others for the chain too
             until_us = payload.first_us + CHAIN_MAX // _MICROSECOND + _MARGIN_US
@@ -383,9 +372,14 @@ class Tokens:
         address: str | None,
         *,
         allowed: bool,
-        code: str,
+        code: str | None,
     ) -> None:
-        """Have the audit record it, durably. If that fails the request is not answered."""
+        """Have the audit record it, durably. If that fails, its StoreError is the answer."""
+        principal = None if payload is None else payload.principal
+        resource = _NOWHERE if payload is None else Resource.of(payload.key)
+        await journal_of(self._lp).audit.record(
+            principal, operation, resource, allowed=allowed, code=code, address=address
+        )
 
 
 def uid_of(head: Head) -> str:
