@@ -71,8 +71,6 @@ _MARGIN_US: Final = 60_000_000
 _READERS: Final = frozenset({"viewer", "auditor"})  # who may enter a session that has ended
 _MINUTE_US: Final = 60_000_000
 _NOWHERE: Final = Resource("store", "")  # of a request whose token cannot be believed
-    "store", ""
-)  # of a request whose token says nothing that can be believed
 
 
 class Issued(str):
