@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from limpet.security.tokens import SigningKeys
-
 
 def told(here: Path, *asked: str, code: int = 0, keys: str | None = "file") -> str:
     """What a command prints, in a process of its own."""
@@ -88,6 +86,9 @@ def test_a_receipt_finds_that_store_and_ring_were_rolled_back(here: Path) -> Non
 
 def test_signing_keys_are_made(tmp_path: Path) -> None:
     """A file of mode 0600 that gets one more key each time; nothing else is overwritten."""
+    pytest.importorskip("joserfc")
+    from limpet.security.signing_keys import SigningKeys
+
     made = [json.loads(told(tmp_path, "tokens", "new-key", "t.pem", "--json")) for _ in range(2)]
     assert (tmp_path / "t.pem").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "t.pem").read_text().count("BEGIN PRIVATE KEY") == 2

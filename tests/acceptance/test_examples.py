@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,6 +144,9 @@ def test_a_program_of_the_first_pages_runs(page: str, tmp_path: Path) -> None:
 # --- the pages ----------------------------------------------------------------------------------
 
 
+_TOKENS = pytest.mark.skipif(find_spec("joserfc") is None, reason="needs limpet[security]")
+
+
 @pytest.mark.parametrize(
     ("page", "left"),
     [
@@ -160,7 +164,7 @@ def test_a_program_of_the_first_pages_runs(page: str, tmp_path: Path) -> None:
         ("docs/move.md", "ada.limpet"),
         ("docs/forgetting.md", "forgetting.db"),
         ("docs/life.md", None),
-        ("docs/tokens.md", "tokens.pem"),
+        pytest.param("docs/tokens.md", "tokens.pem", marks=_TOKENS),
     ],
     ids=[
         "tutorial",

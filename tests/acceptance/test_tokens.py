@@ -38,12 +38,15 @@ from limpet.errors import (
     TokenUserMismatch,
 )
 from limpet.model import Key
-from limpet.security.tokens import SigningKeys, TokenPayload, new_signing_key
+from limpet.security.tokens import TokenPayload
 from limpet.session.limpet import journal_of
 from limpet.store.memory.store import MemoryStore
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from tests.support.processes import Child
+
+pytest.importorskip("joserfc")  # of the extra "security"
+from limpet.security.signing_keys import SigningKeys, new_signing_key  # needs it
 
 ADA = Principal("user:ada", role="owner", app="support", user="ada")
 BOB = Principal("user:bob", role="owner", app="support", user="bob")
@@ -992,7 +995,7 @@ async def test_a_key_that_is_added_is_used_without_a_restart(
     """Within a second; a file that cannot be read is reported, and the old keys stay."""
     await lp.create("support", "ada", "c1")
     seconds = [1_000.0]
-    monkeypatch.setattr("limpet.security.tokens.time.monotonic", lambda: seconds[0])
+    monkeypatch.setattr("limpet.security.signing_keys.time.monotonic", lambda: seconds[0])
     old, new = new_signing_key(), new_signing_key()
     path = tmp_path / "tokens.pem"
     tokens = Tokens(lp, signing=write_pem(path, old))

@@ -86,7 +86,7 @@ async def tokens(
     need be. The last key signs, all of them verify: processes that use the file notice it within a
     second. Remove an old key once its tokens have expired, after 15 minutes.
     """
-    from limpet.security.tokens import add_signing_key
+    from limpet.security.signing_keys import add_signing_key
 
     path = file_path(file)
     kid = add_signing_key(path)

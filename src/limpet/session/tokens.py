@@ -47,7 +47,6 @@ from limpet.security.tokens import (
     GRACE,
     LEEWAY_US,
     Claims,
-    SigningKeys,
     TokenPayload,
     TokenPolicy,
     check_address,
@@ -112,6 +111,8 @@ class Tokens:
         if not isinstance(lp, Limpet):
             raise InvalidInput(f"tokens are of an open limpet.Limpet, not of {described(lp)}.")
         self.policy = TokenPolicy() if policy is None else policy
+        from limpet.security.signing_keys import SigningKeys  # needs the packages of an extra
+
         self._lp, self._keys = lp, SigningKeys(signing)
         marks = self._marks
         self._rates, self._history = RateLimits(marks), RequestHistory(marks)
