@@ -193,14 +193,10 @@ class InvalidURL(InvalidInput, code="store.url"):
     )
 
     def _prepare(self) -> None:
-        self.url = _without_secrets(self.url)
-
-
-def _without_secrets(url: str) -> str:
-    """Remove anything from the URL that looks like a password."""
-    url = re.sub(r"(?<=password=)[^&]*", "…", url)
-    url = re.sub(r"(?<=[?&]direct=).*", "…", url, flags=re.DOTALL)  # a URL within the URL
-    return re.sub(r"(?<=://)([^:@]*):.*@", r"\1:…@", url, flags=re.DOTALL)
+        url = self.url
+        url = re.sub(r"(?<=password=)[^&]*", "…", url)
+        url = re.sub(r"(?<=[?&]direct=).*", "…", url, flags=re.DOTALL)  # a URL within the URL
+        self.url = re.sub(r"(?<=://)([^:@]*):.*@", r"\1:…@", url, flags=re.DOTALL)
 
 
 class InvalidQuery(InvalidInput, code="query.invalid"):

@@ -107,7 +107,8 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
     ) -> Session:
         """A new session. The state given here is its first event. Raises AlreadyExistsError."""
         id = (session_id or "").strip() or None
-        begin = adk_events.stored_state(_json_of(state or {}))
+        plain: dict[str, Any] = to_jsonable_python(state or {}, serialize_unknown=True)
+        begin = adk_events.stored_state(plain)
 
         async def create(lp: Limpet) -> limpet.Session[Any]:
             made = await lp.create(app_name, user_id, id, state=begin, reuse_deleted=True)
@@ -320,9 +321,3 @@ def _key(app_name: str, user_id: str, session_id: str) -> Key | None:
         return Key(app_name, user_id, session_id.strip())
     except InvalidKey:
         return None
-
-
-def _json_of(state: dict[str, Any]) -> dict[str, Any]:
-    """State in its JSON form, as ADK's own services make it: what has none, by its repr."""
-    plain: dict[str, Any] = to_jsonable_python(state, serialize_unknown=True)
-    return plain

@@ -160,7 +160,13 @@ def entry_of(event: limpet.Event) -> TranscriptEntry | None:
         text = str(data.get("text", "") if "text" in data else brief(data, _VALUE_CHARS_MAX))
         return TranscriptEntry(*head, "message", text) if text.strip() else None
     if kind in _CALLS:
-        return _call_entry(head, data)
+        name, awaits = str(data.get("name", "")), data.get("awaits")
+        shown = brief(data.get("input"), _VALUE_CHARS_MAX)
+        if awaits is None:
+            return TranscriptEntry(*head, "call", shown, name)
+        if awaits in ("unknown_effect", "mismatch"):
+            shown = asked_for(awaits, data.get("input"), _VALUE_CHARS_MAX)
+        return TranscriptEntry(*head, "request", f"{awaits} {shown}", name)
     found = _SHORT.get(kind)
     if found is not None:
         return TranscriptEntry(*head, found[0], found[1](data), data.get("name"))
@@ -248,17 +254,6 @@ async def _conversation(session: limpet.Session[Any]) -> AsyncIterator[limpet.Ev
         for event in page:
             yield event
         after = page[-1].seq
-
-
-def _call_entry(head: tuple[int, str, str], data: Any) -> TranscriptEntry:
-    """A call that a model made, or a request: who is asked, and for what."""
-    name, awaits = str(data.get("name", "")), data.get("awaits")
-    shown = brief(data.get("input"), _VALUE_CHARS_MAX)
-    if awaits is None:
-        return TranscriptEntry(*head, "call", shown, name)
-    if awaits in ("unknown_effect", "mismatch"):
-        shown = asked_for(awaits, data.get("input"), _VALUE_CHARS_MAX)
-    return TranscriptEntry(*head, "request", f"{awaits} {shown}", name)
 
 
 def _decided(data: Any) -> str:

@@ -469,7 +469,12 @@ def check_fan_out(
     node: str, settings: FanOut, inner: StatePlan[Any], outer: StatePlan[Any]
 ) -> None:
     """Check the settings of a fan-out against the two State classes."""
-    _check_mode(node, settings)
+    if settings.items_field is not None and settings.count is not None:
+        raise FanOutCountModeAmbiguous(node, "has items_field and count")
+    if settings.items_field is None and settings.count is None:
+        raise FanOutCountModeAmbiguous(node, "has neither items_field nor count")
+    if (settings.items_field is None) != (settings.item_field is None):
+        raise FanOutCountModeAmbiguous(node, "has only one of items_field and item_field")
     check_names(node, outer, [name for name in (settings.items_field,) if name is not None])
     check_names(node, inner, [name for name in (settings.item_field,) if name is not None])
     check_names(node, inner, [settings.collect_field, *settings.extra_outputs.values()])
@@ -490,15 +495,6 @@ def check_fan_out(
         degraded = getattr(layer, "degraded_update", None)
         if isinstance(degraded, Mapping) and settings.collect_field not in degraded:
             raise FanOutDegradedUpdate(node, settings.collect_field)
-
-
-def _check_mode(node: str, settings: FanOut) -> None:
-    if settings.items_field is not None and settings.count is not None:
-        raise FanOutCountModeAmbiguous(node, "has items_field and count")
-    if settings.items_field is None and settings.count is None:
-        raise FanOutCountModeAmbiguous(node, "has neither items_field nor count")
-    if (settings.items_field is None) != (settings.item_field is None):
-        raise FanOutCountModeAmbiguous(node, "has only one of items_field and item_field")
 
 
 def _check_settings(node: str, settings: FanOut) -> None:

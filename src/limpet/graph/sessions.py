@@ -333,7 +333,24 @@ class SessionConfig:
         self.inward: dict[str, str] = {}  # field of the state ← field of the session
         self.outward: dict[str, str] = {}  # field of the session ← field of the state
         if session is not None:
-            self._map(session, projection)
+            state, kept = self.plan.fields, session.fields
+            inward = dict(projection.inward(tuple(state), tuple(kept)))
+            outward = dict(projection.outward(tuple(state), tuple(kept)))
+            if isinstance(projection, ExplicitMapping):  # one direction stands for both
+                outward = dict(projection.outputs or {})
+            inward, outward = _oriented(inward, state, kept), _oriented(outward, kept, state)
+            declared = hasattr(projection, "in_fields")  # both directions are complete as listed
+            self.inward = inward or ({} if declared else {of: name for name, of in outward.items()})
+            self.outward = outward or (
+                {} if declared else {of: name for name, of in inward.items()}
+            )
+            for name, of in self.inward.items():
+                _check(name, self.plan, of, session)
+            for name, of in self.outward.items():
+                _check(of, self.plan, name, session)
+            for name in kept:
+                if name not in self.outward and not declared:
+                    raise MappingReferencesUndeclaredField("session", name, self.plan.name)
         migrations.check(self.stored.version)
 
     @property
@@ -344,24 +361,6 @@ class SessionConfig:
     def loads(self, name: str) -> bool:
         """True if a session gives this field of the state its value."""
         return self.session is None or name in self.inward
-
-    def _map(self, session: StatePlan[Any], projection: Projection) -> None:
-        state, kept = self.plan.fields, session.fields
-        inward = dict(projection.inward(tuple(state), tuple(kept)))
-        outward = dict(projection.outward(tuple(state), tuple(kept)))
-        if isinstance(projection, ExplicitMapping):  # one direction stands for both
-            outward = dict(projection.outputs or {})
-        inward, outward = _oriented(inward, state, kept), _oriented(outward, kept, state)
-        declared = hasattr(projection, "in_fields")  # both directions are complete as listed
-        self.inward = inward or ({} if declared else {of: name for name, of in outward.items()})
-        self.outward = outward or ({} if declared else {of: name for name, of in inward.items()})
-        for name, of in self.inward.items():
-            _check(name, self.plan, of, session)
-        for name, of in self.outward.items():
-            _check(of, self.plan, name, session)
-        for name in kept:
-            if name not in self.outward and not declared:
-                raise MappingReferencesUndeclaredField("session", name, self.plan.name)
 
 
 class Binding:
@@ -423,28 +422,25 @@ class Binding:
     async def save(self, state: Any, *, result: Any = None) -> None:
         """Save the session once: a store that refuses or fails is not asked again."""
         async with self._saving:
-            await self._save(state, result)
+            try:
+                record = self.record(state)
+                self._check_versions()
+                if self.expected is None:
+                    version = await self._config.store.save(self.session_id, record)
+                else:
+                    save: Any = self._config.store.save  # one that takes the optional keyword
+                    version = await save(self.session_id, record, expected_version=self.expected)
+            except SessionWriteConflict as error:
+                error.result = result
+                raise
+            except Exception as error:
+                raise SessionSaveFailed(self.session_id, error_text(error), result) from error
+            self.note_version(version)
 
     async def wait_saved(self) -> None:
         """Wait until no save is under way, nor waits for another."""
         async with self._saving:
             pass
-
-    async def _save(self, state: Any, result: Any) -> None:
-        try:
-            record = self.record(state)
-            self._check_versions()
-            if self.expected is None:
-                version = await self._config.store.save(self.session_id, record)
-            else:
-                save: Any = self._config.store.save  # one that takes the optional keyword
-                version = await save(self.session_id, record, expected_version=self.expected)
-        except SessionWriteConflict as error:
-            error.result = result
-            raise
-        except Exception as error:
-            raise SessionSaveFailed(self.session_id, error_text(error), result) from error
-        self.note_version(version)
 
     def _check_versions(self) -> None:
         """Without a version a conflict could not be seen: refuse rather than overwrite."""

@@ -252,7 +252,17 @@ class StatePlan(Generic[S]):
             except Exception as error:
                 raise self._refused(error, name, node, state) from error
         if self.whole:
-            return self._validated(state, values, node)
+            try:
+                new: S = self.of.__pydantic_validator__.validate_python(values, by_name=True)
+            except ValidationError as error:
+                raise invalid(f"the state after node {node!r}", error, state, node=node) from error
+            except Exception as error:
+                where = f"the state after node {node!r}"
+                raise StateValidationError(
+                    where, (), error_text(error), node=node, recoverable_state=state
+                ) from error
+            _set(new, "__pydantic_fields_set__", set(state.__pydantic_fields_set__))
+            return new
         return self._next(state, values, update)
 
     def overlay(self, state: S, values: Mapping[str, Any], where: str) -> S:
@@ -304,19 +314,6 @@ class StatePlan(Generic[S]):
         _set(new, "__pydantic_fields_set__", names)
         _set(new, "__pydantic_extra__", None)
         _set(new, "__pydantic_private__", None)
-        return new
-
-    def _validated(self, state: S, values: dict[str, Any], node: str) -> S:
-        try:
-            new: S = self.of.__pydantic_validator__.validate_python(values, by_name=True)
-        except ValidationError as error:
-            raise invalid(f"the state after node {node!r}", error, state, node=node) from error
-        except Exception as error:
-            where = f"the state after node {node!r}"
-            raise StateValidationError(
-                where, (), error_text(error), node=node, recoverable_state=state
-            ) from error
-        _set(new, "__pydantic_fields_set__", set(state.__pydantic_fields_set__))
         return new
 
     def _mapping(self, update: Any, node: str, state: S) -> dict[str, Any]:

@@ -144,7 +144,21 @@ def linked(key: Key, fold: Fold, drafts: Sequence[Prepared]) -> tuple[Fold, list
     look at; the fields come with `folded`. Raises InvalidEvent if a fact does not fit those before
     it."""
     try:
-        return _linked(fold, drafts)
+        after, texts, made = fold.head, fold.texts, []
+        for draft in drafts:
+            origin = draft.origin
+            assert origin is not None, "adopted"
+            seq, at_us = after.version + 1, origin.at_us
+            salt, raw = origin.salt, draft.raw
+            digest, link = chain.chained(after.link, seq, at_us, draft.header, salt, raw)
+            event = event_of(draft, seq, at_us, link)
+            made.append(Recorded(event, draft, salt, digest))
+            data, before = draft.data or EMPTY, after.facts
+            if data:
+                check_shape(draft.type, data)
+            after = head.advance(after, draft.type, data, at_us, link, at_us, input=draft.input)
+            texts = texts_after(texts, before, after.facts, draft.type, data, seq)
+        return Fold(after, fold.fields, fold.versions, fold.damaged, texts), made
     except LimpetError:
         raise
     except UNFIT as error:
@@ -158,24 +172,6 @@ def check_followed(before: FrozenDict, after: FrozenDict) -> None:
         from limpet.model.facts import adopted_shapes  # most processes adopt nothing
 
         adopted_shapes.check_document(after)
-
-
-def _linked(fold: Fold, drafts: Sequence[Prepared]) -> tuple[Fold, list[Recorded]]:
-    after, texts, made = fold.head, fold.texts, []
-    for draft in drafts:
-        origin = draft.origin
-        assert origin is not None, "adopted"
-        seq, at_us = after.version + 1, origin.at_us
-        salt, raw = origin.salt, draft.raw
-        digest, link = chain.chained(after.link, seq, at_us, draft.header, salt, raw)
-        event = event_of(draft, seq, at_us, link)
-        made.append(Recorded(event, draft, salt, digest))
-        data, before = draft.data or EMPTY, after.facts
-        if data:
-            check_shape(draft.type, data)
-        after = head.advance(after, draft.type, data, at_us, link, at_us, input=draft.input)
-        texts = texts_after(texts, before, after.facts, draft.type, data, seq)
-    return Fold(after, fold.fields, fold.versions, fold.damaged, texts), made
 
 
 def check_origin(key: Key, version: int, updated_us: int, rec: Recorded) -> None:

@@ -61,13 +61,10 @@ class Ids:
         try:
             tail = self._digits.pop()
         except IndexError:
-            self._refill()
+            drawn = int.from_bytes(self._draw(_BLOCK_BYTES)) & _FREE | _VARIANT
+            self._digits += drawn.to_bytes(_BLOCK_BYTES).hex("-", _NOISE_BYTES).split("-")
             tail = self._digits.pop()
         return f"{self._prefix}{counted}{tail[:4]}-{tail[4:]}"
-
-    def _refill(self) -> None:
-        drawn = int.from_bytes(self._draw(_BLOCK_BYTES)) & _FREE | _VARIANT
-        self._digits += drawn.to_bytes(_BLOCK_BYTES).hex("-", _NOISE_BYTES).split("-")
 
     def _begin(self, at_ms: int) -> int:
         """Go on to this millisecond, whose counter begins with 0."""

@@ -212,16 +212,12 @@ def _check_arguments(op: Op) -> Op:
         if type(op.start) is not int or type(op.stop) is not int or not 0 <= op.start <= op.stop:
             raise InvalidOp(f"cut at {show(op.path)} takes 0 <= start <= stop")
     elif isinstance(op, (SetRef, AddRef, MergeRef)):
-        return _check_reference(op)
-    return op
-
-
-def _check_reference(op: SetRef | AddRef | MergeRef) -> Op:
-    ref: object = op.ref
-    if not isinstance(ref, tuple):
-        ref = tuple(ref) if isinstance(ref, list) else (ref,)
-        op = msgspec.structs.replace(op, ref=ref)
-    _check_steps(ref, ref)
+        ref: object = op.ref
+        if not isinstance(ref, tuple):
+            ref = tuple(ref) if isinstance(ref, list) else (ref,)
+            op = msgspec.structs.replace(op, ref=ref)
+        _check_steps(ref, ref)
+        return op
     return op
 
 

@@ -261,19 +261,15 @@ class Compensations:
 
     async def run(self) -> None:
         """Undo what is not undone, one after the other, each in its own time."""
-        self._all = await self._undos()
+        events = await _read(self._session)
+        check_readable(self._session.key, events)
+        self._all = sorted(compensations_in(events), key=lambda undo: undo.seq, reverse=True)
         for undo in self._all:
             if undo.state == "begun" and undo.on_unknown == "ask":
                 why = "the worker stopped before the end of the compensation"
                 await self._record(undo, endings.maybe_compensated, "unknown", why)
             elif undo.state in ("not_yet", "begun", "failed"):
                 await self._perform(undo)
-
-    async def _undos(self) -> list[Compensation]:
-        """Read what is to be undone, the newest first."""
-        events = await _read(self._session)
-        check_readable(self._session.key, events)
-        return sorted(compensations_in(events), key=lambda undo: undo.seq, reverse=True)
 
     async def _perform(self, undo: Compensation) -> None:
         effect = undo.effect
@@ -298,7 +294,9 @@ class Compensations:
         except asyncio.CancelledError:
             if self._driver.stopped is not None:
                 raise
-            _go_on()
+            task = asyncio.current_task()
+            while task is not None and task.cancelling():
+                task.uncancel()
             why = "it cancelled itself. Let it return or raise."
             await self._record(undo, endings.not_compensated, "failed", why)
         else:
@@ -394,13 +392,6 @@ def _compensation(event: Event) -> Compensation:
     key = identity(data["key"], "compensation")
     effect = PastEffect(data["name"], undo["args"], data["key"], idempotency_key=key)
     return Compensation(effect, undo["name"], undo["on_unknown"], event.seq)
-
-
-def _go_on() -> None:
-    """The task that runs this was cancelled by what it called, not by who stops it."""
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()
 
 
 async def _read(session: Session[Any]) -> list[Event]:

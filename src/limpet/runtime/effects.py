@@ -143,7 +143,14 @@ class EffectCall:
     async def run(self) -> Any:
         """Its result: recorded, or performed now. Raises EffectFailed, EffectUnknown."""
         effect, turn = self._effect, self._turn
-        self._check_compensation()
+        name, session = self._effect.compensate, self._turn.session
+        policy = writer_of(session).services.lifecycles.of(session.app)
+        if name is not None and name not in policy.compensations:
+            raise TurnMisused(
+                f"there is no compensation named {name!r}. Declare it with "
+                f"lp.policies.lifecycle({session.app!r}, compensations={{name: function}}) in "
+                "every worker."
+            )
         if effect.call is None:
             effect.occurrence = turn.records.occurrence("effect", effect.name)
         else:
@@ -167,28 +174,6 @@ class EffectCall:
         values = (record.args, dict(effect.args)) if effect.record_args else (None, None)
         turn.check_same("the effect", effect.name, effect.occurrence, hashes, values)
         self._key, self._tries = record.key, record.tries
-        return await self._from(record)
-
-    def _check_compensation(self) -> None:
-        """Refuse a name that this process cannot call: later would be too late."""
-        name, session = self._effect.compensate, self._turn.session
-        policy = writer_of(session).services.lifecycles.of(session.app)
-        if name is not None and name not in policy.compensations:
-            raise TurnMisused(
-                f"there is no compensation named {name!r}. Declare it with "
-                f"lp.policies.lifecycle({session.app!r}, compensations={{name: function}}) in "
-                "every worker."
-            )
-
-    def _compensation(self) -> dict[str, Any] | None:
-        """What is recorded so that any process can undo it."""
-        effect = self._effect
-        if effect.compensate is None:
-            return None
-        args = settle(dict(effect.args), "an argument of an effect that can be undone")
-        return {"name": effect.compensate, "args": args, "on_unknown": effect.on_unknown}
-
-    async def _from(self, record: EffectRecord) -> Any:
         effect = self._effect
         if record.state == "succeeded":
             return record.result
@@ -200,6 +185,14 @@ class EffectCall:
         if effect.on_unknown == "retry" and same:
             return await self._perform()
         return await self._asked(record)
+
+    def _compensation(self) -> dict[str, Any] | None:
+        """What is recorded so that any process can undo it."""
+        effect = self._effect
+        if effect.compensate is None:
+            return None
+        args = settle(dict(effect.args), "an argument of an effect that can be undone")
+        return {"name": effect.compensate, "args": args, "on_unknown": effect.on_unknown}
 
     async def _elsewhere(self) -> EffectRecord | None:
         """Return the record of another call in this session under the caller's key."""

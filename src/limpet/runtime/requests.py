@@ -46,7 +46,9 @@ async def approve(
     if otherwise not in (None, "allow", "deny"):
         raise InvalidInput(f"otherwise is 'allow' or 'deny', not {otherwise!r}.")
     if deadline is not None:
-        check_deadline(deadline)
+        if not isinstance(deadline, timedelta) or not timedelta(0) < deadline <= DEADLINE_MAX:
+            days = DEADLINE_MAX.days
+            raise InvalidInput(f"a deadline is a timedelta above 0 and up to {days:,} days.")
     elif otherwise is not None:
         raise InvalidInput("otherwise is what counts after a deadline: pass a deadline too.")
     input = settle(input, f"the input of {name!r}")
@@ -70,13 +72,6 @@ def _usable(turn: TurnRun, id: str, data: Mapping[str, Any]) -> tuple[bool, str 
     if allowed and is_late and not asked.get("otherwise"):
         return False, DEADLINE_PASSED
     return allowed, data.get("note")
-
-
-def check_deadline(deadline: timedelta) -> None:
-    """Raise InvalidInput if nobody could wait as long."""
-    if not isinstance(deadline, timedelta) or not timedelta(0) < deadline <= DEADLINE_MAX:
-        days = DEADLINE_MAX.days
-        raise InvalidInput(f"a deadline is a timedelta above 0 and up to {days:,} days.")
 
 
 async def ask(turn: TurnRun, name: str, input: Any) -> Any:

@@ -218,18 +218,14 @@ class Worker:
             async with asyncio.timeout(self._poll):
                 await (self._freed if self._backlog else self._bell).wait()
         if self._backlog:
-            await self._wait_for_capacity()
+            least = int(self._concurrency * _CAPACITY)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CAPACITY_SECONDS):
+                    while self._free < least and not self._stopping:
+                        self._freed.clear()
+                        await self._freed.wait()
         else:
             await asyncio.sleep(_GATHER_SECONDS)
-
-    async def _wait_for_capacity(self) -> None:
-        """Wait until much of it is free, but not for long: turns may take minutes."""
-        least = int(self._concurrency * _CAPACITY)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CAPACITY_SECONDS):
-                while self._free < least and not self._stopping:
-                    self._freed.clear()
-                    await self._freed.wait()
 
     def _harness_ended(self, wake: Wake) -> None:
         """Its harness has ended: another may run while the end is recorded."""

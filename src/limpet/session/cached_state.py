@@ -177,7 +177,16 @@ class CachedState:
         if before is not None and self._absorb_next(committed, before.version + 1):
             pass  # the common case on the hot path
         elif before is None or committed.head.version > before.version:
-            self._absorb_any(committed)
+            known = self.version
+            self.maybe_head, self._values = committed.head, None
+            self.fields, self.versions = committed.fields, committed.versions
+            self.texts = committed.texts
+            self._extend(committed.events, known)
+            self.damaged = committed.damaged
+            if self._unread:
+                unread = [event.seq for event in self.tail if event.damage]
+                self._unread = bool(unread)
+                self.damaged = tuple(sorted({*committed.damaged, *unread}))
         if committed.scopes and self.scopes is not None:
             self._learn(committed.scopes)
         for draft in drafts:
@@ -202,19 +211,6 @@ class CachedState:
         if len(tail) > kept + kept // 4:  # as in `_extend`
             del tail[:-kept]
         return True
-
-    def _absorb_any(self, committed: Committed) -> None:
-        """What a commit left that is newer than what is known."""
-        known = self.version
-        self.maybe_head, self._values = committed.head, None
-        self.fields, self.versions = committed.fields, committed.versions
-        self.texts = committed.texts
-        self._extend(committed.events, known)
-        self.damaged = committed.damaged
-        if self._unread:
-            unread = [event.seq for event in self.tail if event.damage]
-            self._unread = bool(unread)
-            self.damaged = tuple(sorted({*committed.damaged, *unread}))
 
     def _absorb_temp(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
         """temp: operations of the drafts that were recorded now, not of repeats."""

@@ -12,7 +12,7 @@ import msgspec
 
 from limpet.errors import LimpetError
 from limpet.model import Event, Head, Key, deadline_us, runnable_us, to_time
-from limpet.store.protocol import Finding, Page, Report
+from limpet.store.protocol import Page, Report
 
 
 def key_form(key: Key) -> dict[str, str]:
@@ -90,16 +90,15 @@ def report_form(report: Report) -> dict[str, Any]:
         "ok": report.ok,
         "sessions": report.sessions,
         "events": report.events,
-        "findings": [finding_form(finding) for finding in report.findings],
-    }
-
-
-def finding_form(finding: Finding) -> dict[str, Any]:
-    return {
-        "where": finding.where,
-        "problem": finding.problem,
-        "session": None if finding.key is None else key_form(finding.key),
-        "seq": finding.seq,
+        "findings": [
+            {
+                "where": finding.where,
+                "problem": finding.problem,
+                "session": None if finding.key is None else key_form(finding.key),
+                "seq": finding.seq,
+            }
+            for finding in report.findings
+        ],
     }
 
 

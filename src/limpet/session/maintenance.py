@@ -205,7 +205,9 @@ def _timeout_check(name: str, count: int) -> Check:
 async def earlier_documents(store: Store) -> tuple[Check, ...]:
     """A warning if there are documents where Limpet does not read its own any more."""
     found = [name for name in _POLICIES if await _has_documents(store, name)]
-    if await _has_memory(store):
+    query = Query(app="$memory", order="key", reverse=False)
+    page = await store.heads(query, cursor=None, limit=100)
+    if any([head.key.id.startswith(_MEMORY) for head in page.items]):
         found.append("memory")
     if not found:
         return ()
@@ -216,10 +218,3 @@ async def earlier_documents(store: Store) -> tuple[Check, ...]:
 async def _has_documents(store: Store, collection: str) -> bool:
     query = Query(app=f"${collection}", order="key", reverse=False)
     return bool((await store.heads(query, cursor=None, limit=1)).items)
-
-
-async def _has_memory(store: Store) -> bool:
-    """Whether the first of them have the names that Limpet gave to what sessions remember."""
-    query = Query(app="$memory", order="key", reverse=False)
-    page = await store.heads(query, cursor=None, limit=100)
-    return any([head.key.id.startswith(_MEMORY) for head in page.items])

@@ -172,13 +172,10 @@ class Provenance:
         if head.version > version:
             if head.deleted_us is not None or "archive" in head.facts:
                 return None  # of its log, only the end is here
-            there = await self._link_at(head.key, version)
+            assert isinstance(self._store, Records)
+            found = await self._store.records(head.key, after=version - 1, limit=1)
+            there = found[0].event.link if found else b""
         return None if there == link else f"has another link than its {source}"
-
-    async def _link_at(self, key: Key, seq: int) -> bytes:
-        assert isinstance(self._store, Records)
-        found = await self._store.records(key, after=seq - 1, limit=1)
-        return found[0].event.link if found else b""
 
     def checks(self, data: str) -> tuple[Check, ...]:
         """A warning for the doctor if ring and data are in one directory."""

@@ -305,7 +305,10 @@ class Writer:
         async for left in Tries():
             if not typed.way(known.head.schema_version):
                 try:
-                    return await self._commit_typed(typed, drafts, expect)
+                    known = self.known
+                    known.check_whole()
+                    guards = known.guards(typed.fit_after(known.fields, drafts))
+                    return await self.commit(drafts, expect, guards, known.head.schema_version)
                 except _MISFITS:
                     if may_repeat and (repeats := await self._repeats([d.id for d in drafts])):
                         return repeats
@@ -319,14 +322,6 @@ class Writer:
                         raise
             await self.load(tail=_TAIL)
         raise AssertionError("a load brings state forward, or raises")
-
-    async def _commit_typed(
-        self, typed: Typed[Any], drafts: tuple[Prepared, ...], expect: int | None
-    ) -> tuple[Event, ...]:
-        known = self.known
-        known.check_whole()
-        guards = known.guards(typed.fit_after(known.fields, drafts))
-        return await self.commit(drafts, expect, guards, known.head.schema_version)
 
     async def update(self, change: Change, draft: Draft) -> Event | None:
         """Read, compute, commit, until no other writer was faster on a name that was looked at."""

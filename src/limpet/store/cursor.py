@@ -139,12 +139,6 @@ def check(query: Query) -> None:
             "no index serves order='updated' for everything, nor with labels: name an app, or an "
             "app and a user, and no label; or leave the order to 'created', which serves all four"
         )
-    _check_by_key(query)
-    if query.deleted:
-        _check_deleted(query)
-
-
-def _check_by_key(query: Query) -> None:
     if query.order == "key" and (query.app is None or query.labels):
         raise InvalidQuery(
             "order='key' is for an app, or an app and a user, without labels: name the app"
@@ -153,6 +147,8 @@ def _check_by_key(query: Query) -> None:
         raise InvalidQuery(f"prefix is the beginning of an id, not {query.prefix!r}")
     if query.prefix and (query.order != "key" or query.user is None):
         raise InvalidQuery("a prefix of the id goes with order='key', an app and a user")
+    if query.deleted:
+        _check_deleted(query)
 
 
 def _check_deleted(query: Query) -> None:

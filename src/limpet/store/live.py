@@ -114,12 +114,6 @@ def unpack(codec: Codec, packed: Packed) -> Partial | None:
     return Partial(packed.key, packed.uid, packed.mark, event)
 
 
-def unpack_all(codec: Codec, found: Sequence[Packed]) -> tuple[Partial, ...]:
-    """All that can be read here."""
-    read = [unpack(codec, packed) for packed in found]
-    return tuple([partial for partial in read if partial is not None])
-
-
 class Inbox:
     """Received partials, opened. Those sealed with keys that are not at hand wait for them."""
 
@@ -179,7 +173,9 @@ class MemoryChannel:
 
     async def publish(self, partials: Sequence[Partial]) -> None:
         codec = Codec()
-        fitting = unpack_all(codec, pack_all(codec, partials))  # as the others receive them
+        found = pack_all(codec, partials)
+        read = [unpack(codec, packed) for packed in found]
+        fitting = tuple([partial for partial in read if partial is not None])
         for end in self._ends:
             if end is not self:
                 end.hand_over(fitting)

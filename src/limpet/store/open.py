@@ -257,7 +257,7 @@ async def _open_sqlite(
     url: str, seal: Seal | None, connections: int | None, check: Checked | None
 ) -> Store:
     path = sqlite_path(url)
-    pace = Pace(enabled=_inline(url))
+    pace = Pace(enabled=_options(url)["inline"] == "on")
     with _of_system(path, "change"):
         return await SQLiteStore.open(path, sync=_sync(url), seal=seal, pace=pace, check=check)
 
@@ -307,11 +307,6 @@ def sqlite_path(url: str) -> Path:
 
 def _sync(url: str) -> str:
     return _options(url)["sync"]
-
-
-def _inline(url: str) -> bool:
-    """True if small commits may run on the event loop that asks for them."""
-    return _options(url)["inline"] == "on"
 
 
 def _options(url: str) -> dict[str, str]:

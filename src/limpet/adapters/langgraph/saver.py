@@ -496,10 +496,7 @@ class OpenThread:
             self.forget()
             # The key may belong to a new thread by now.
             return await self.load(lp) if was_open else False
-        await self._catch_up(self.session)
-        return True
-
-    async def _catch_up(self, session: Session[Any]) -> None:
+        session = self.session
         while self.tree.version < session.version:
             events: Sequence[Event] = session.events
             if not events or events[0].seq > self.tree.version + 1:
@@ -509,6 +506,7 @@ class OpenThread:
                     self.tree.fold(event)
             if not events:
                 raise SessionCorrupt(self.key, f"event {self.tree.version + 1} is missing")
+        return True
 
     def learn(self, event: Event, described: ThreadEvent | None = None) -> None:
         """Take in an event of ours. If others came before it, the next load reads them all."""

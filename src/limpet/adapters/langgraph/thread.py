@@ -72,8 +72,16 @@ class CheckpointNode:
 
     def read(self, on: CheckpointNode, data: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
         """Take what its event says, on top of another node; lists are not part of it."""
-        self.meta = metadata_after(on.meta, data, shape)
-        self.versions, self.seen = versions_after(on, data, shape)
+        new = {**changed(on.meta, shape, "metadata"), **data.get("metadata", {})}
+        if "step" in shape:
+            new["step"] = on.meta["step"] + shape["step"]
+        self.meta = new
+        versions = changed(on.versions, shape, "versions") | data.get("versions", {})
+        versions |= dict.fromkeys(shape.get("raised", ()), _top(on.versions) + 1)
+        seen = changed(on.seen, shape, "seen") | data.get("seen", {})
+        for node, names in shape.get("saw", {}).items():
+            seen[node] = {name: on.versions[name] for name in names}
+        self.versions, self.seen = versions, seen
         self.values = {**changed(on.values, shape, "values"), **data.get("values", {})}
         self.values |= dict.fromkeys(shape.get("nulls", ()))
         self.rest = changed(on.rest, shape, "rest")
@@ -403,14 +411,11 @@ class Thread:
         if event.type == CHECKPOINT:
             self._fold_checkpoint(event, shape, described)
         elif event.type == REMOVED:
-            self._fold_removed(data)
+            for ns, id in data["checkpoints"]:
+                if (node := self._nodes.get(ns, {}).get(id)) is not None:
+                    node.hidden = True
         elif shape is not None:
             self._fold_writes(event, shape)
-
-    def _fold_removed(self, data: Mapping[str, Any]) -> None:
-        for ns, id in data["checkpoints"]:
-            if (node := self._nodes.get(ns, {}).get(id)) is not None:
-                node.hidden = True
 
     def _fold_checkpoint(
         self, event: Event, shape: Mapping[str, Any] | None, described: ThreadEvent | None
@@ -536,15 +541,6 @@ def _is_short(part: Any) -> bool:
     return len(raw(part)) <= _SHAPE_BYTES_MAX
 
 
-def metadata_after(
-    old: Mapping[str, Any], data: Mapping[str, Any], shape: Mapping[str, Any]
-) -> dict[str, Any]:
-    new = {**changed(old, shape, "metadata"), **data.get("metadata", {})}
-    if "step" in shape:
-        new["step"] = old["step"] + shape["step"]
-    return new
-
-
 def set_versions(
     data: dict[str, Any], shape: dict[str, Any], on: CheckpointNode, checkpoint: Mapping[str, Any]
 ) -> None:
@@ -565,17 +561,6 @@ def set_versions(
         del changes["seen"]
     for name, part in changes.items():
         (shape if name.endswith("_gone") else data)[name] = part
-
-
-def versions_after(
-    on: CheckpointNode, data: Mapping[str, Any], shape: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    versions = changed(on.versions, shape, "versions") | data.get("versions", {})
-    versions |= dict.fromkeys(shape.get("raised", ()), _top(on.versions) + 1)
-    seen = changed(on.seen, shape, "seen") | data.get("seen", {})
-    for node, names in shape.get("saw", {}).items():
-        seen[node] = {name: on.versions[name] for name in names}
-    return versions, seen
 
 
 def _top(versions: Mapping[str, Any]) -> int:

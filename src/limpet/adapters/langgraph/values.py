@@ -241,18 +241,6 @@ class Values:
             return [self.encode(item) for item in value]
         if kind is dict:
             return self._encode_dict(value)
-        return self._encode_object(kind, value)
-
-    def _encode_dict(self, value: Mapping[Any, Any]) -> dict[str, Any]:
-        if FORM not in value and all([type(name) is str for name in value]):
-            return {
-                name: item if type(item) in _PLAIN else self.encode(item)
-                for name, item in value.items()
-            }
-        pairs = [[self.encode(name), self.encode(item)] for name, item in value.items()]
-        return {FORM: "dict", "v": pairs}
-
-    def _encode_object(self, kind: type[Any], value: Any) -> dict[str, Any] | Any:
         codec = self._by_class.get(kind)
         if codec is not None:
             return {FORM: codec.name, "v": self.encode(codec.encode(value))}
@@ -268,17 +256,6 @@ class Values:
             return str(value)
         if isinstance(value, PurePath):
             return {FORM: "path", "v": str(value)}
-        return self._encode_unknown(kind, value)
-
-    def encode_message(self, message: BaseMessage) -> dict[str, Any]:
-        fields = _set_fields(message)
-        fields.pop("type", None)
-        kept = {FORM: "message", "type": _MESSAGE_NAMES[type(message)]}
-        for name, item in fields.items():
-            kept[name] = item if type(item) in _PLAIN else self.encode(item)
-        return kept
-
-    def _encode_unknown(self, kind: type[Any], value: Any) -> dict[str, Any]:
         if self._serde is not None:
             form, raw = self._serde.dumps_typed(value)
             if form != "pickle":
@@ -287,6 +264,23 @@ class Values:
             f"{kind.__module__}.{kind.__qualname__} is not a type that LimpetSaver stores, and it "
             "never pickles. Pass codecs=[…] with the class, or with a ValueCodec."
         )
+
+    def _encode_dict(self, value: Mapping[Any, Any]) -> dict[str, Any]:
+        if FORM not in value and all([type(name) is str for name in value]):
+            return {
+                name: item if type(item) in _PLAIN else self.encode(item)
+                for name, item in value.items()
+            }
+        pairs = [[self.encode(name), self.encode(item)] for name, item in value.items()]
+        return {FORM: "dict", "v": pairs}
+
+    def encode_message(self, message: BaseMessage) -> dict[str, Any]:
+        fields = _set_fields(message)
+        fields.pop("type", None)
+        kept = {FORM: "message", "type": _MESSAGE_NAMES[type(message)]}
+        for name, item in fields.items():
+            kept[name] = item if type(item) in _PLAIN else self.encode(item)
+        return kept
 
     def decode(self, data: Any) -> Any:
         """The value again, which shares nothing with the data. Raises InvalidInput."""
@@ -299,10 +293,8 @@ class Values:
         if form is None:
             return {name: self.decode(item) for name, item in data.items()}
         if form == "message":
-            return self._decode_message(data)
-        return self._decode_form(form, data)
-
-    def _decode_form(self, form: str, data: Mapping[str, Any]) -> Any:
+            fields = {name: self.decode(item) for name, item in data.items() if name != FORM}
+            return _MESSAGES[fields.pop("type")](**fields)
         if form == "dict":
             return {self.decode(name): self.decode(item) for name, item in data["v"]}
         if form == "int":
@@ -318,10 +310,6 @@ class Values:
             f"a stored value has the form {form!r}, which no codec of this saver reads. Pass the "
             "codecs= (or the serde=) that it was written with."
         )
-
-    def _decode_message(self, data: Mapping[str, Any]) -> Any:
-        fields = {name: self.decode(item) for name, item in data.items() if name != FORM}
-        return _MESSAGES[fields.pop("type")](**fields)
 
 
 def is_message(value: Any) -> bool:

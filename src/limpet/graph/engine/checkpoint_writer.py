@@ -367,7 +367,15 @@ class CheckpointWriter:
         self.revision += 1
         try:
             if self._leasing is None or self._whole:
-                await self._save_whole()
+                self._saving += 1
+                try:
+                    async with self._lock:
+                        if self._failed is not None:  # while this one waited
+                            raise self._failed
+                        record, self._whole, self._ops = self.whole(), False, []
+                        await self.checkpointer.save(record)
+                finally:
+                    self._saving -= 1
             else:
                 ops, self._ops = tuple(self._ops), []
                 await self._leasing.save_changes(self._run.invocation_id, ops, self.whole)
@@ -377,18 +385,6 @@ class CheckpointWriter:
         except BaseException:
             self._whole = True  # cancelled: nobody knows whether it was saved
             raise
-
-    async def _save_whole(self) -> None:
-        """Save the record, one save at a time."""
-        self._saving += 1
-        try:
-            async with self._lock:
-                if self._failed is not None:  # while this one waited
-                    raise self._failed
-                record, self._whole, self._ops = self.whole(), False, []
-                await self.checkpointer.save(record)
-        finally:
-            self._saving -= 1
 
     def whole(self) -> CheckpointRecord:
         """The record as it stands."""

@@ -294,8 +294,9 @@ async def _run(
         report.found_session = await run.binding.load()
         if report.found_session and record is not None:
             check_no_session(record, signal=arguments.is_signal)
-    elif run.session_id is not None:
-        _warn_once(graph)
+    elif run.session_id is not None and not graph.warned:
+        graph.warned = True
+        _LOG.warning("session without a store: graph=%s", graph.name)
     start = _start(scope, arguments, record)
     report.entry_state = start.state
     if graph.checkpointer is not None:
@@ -311,13 +312,6 @@ async def _run(
         raise
     await finish(run, final)
     return final
-
-
-def _warn_once(graph: GraphPlan[Any]) -> None:
-    """A session id alone stands on spans and logs: that may be meant, or a store was forgotten."""
-    if not graph.warned:
-        graph.warned = True
-        _LOG.warning("session without a store: graph=%s", graph.name)
 
 
 def _start(scope: Scope, arguments: InvokeArguments, record: CheckpointRecord | None) -> Start:
@@ -448,7 +442,21 @@ async def save_suspension(scope: Scope, signal: SuspendSignal) -> Suspended:
     await writer.wait_saved()
     record = writer.suspended_record(signal.document(), signal.frame)
     try:
-        await _save_suspended(run, writer.checkpointer, record, state)
+        # Save a suspended record and its session: in one commit where both live together.
+        # Otherwise the record is saved first: a crash in between leaves a session that is older
+        # than the suspended run, and the run saves it when it ends.
+        checkpointer = writer.checkpointer
+        binding = run.binding
+        if binding is None or not binding.auto_save:
+            await checkpointer.save(record)
+        elif isinstance(checkpointer, JointCheckpointer) and checkpointer.joins(binding.store):
+            version = await checkpointer.save_with_session(
+                record, binding.store, binding.record(state), expected_version=binding.expected
+            )
+            binding.note_version(version)
+        else:
+            await checkpointer.save(record)
+            await binding.save(state)
     except Exception as error:
         with suppress(Exception):  # what stays is an invocation that can be resumed
             await writer.save_unsuspended()
@@ -465,24 +473,3 @@ async def save_suspension(scope: Scope, signal: SuspendSignal) -> Suspended:
         node_name=signal.namespace[0],
         namespace=signal.namespace,
     )
-
-
-async def _save_suspended(
-    run: Invocation, checkpointer: Checkpointer, record: CheckpointRecord, state: Any
-) -> None:
-    """Save a suspended record and its session: in one commit where both live together.
-
-    Otherwise the record is saved first: a crash in between leaves a session that is older than the
-    suspended run, and the run saves it when it ends.
-    """
-    binding = run.binding
-    if binding is None or not binding.auto_save:
-        await checkpointer.save(record)
-    elif isinstance(checkpointer, JointCheckpointer) and checkpointer.joins(binding.store):
-        version = await checkpointer.save_with_session(
-            record, binding.store, binding.record(state), expected_version=binding.expected
-        )
-        binding.note_version(version)
-    else:
-        await checkpointer.save(record)
-        await binding.save(state)

@@ -370,7 +370,13 @@ class BranchesStep:
         with scope.run.span("branch", name, inner):
             if projection is None:
                 return await self._called(inner, branch, state, name)
-            return await self._run_subgraph(scope, inner, branch, projection, state, slot)
+            frames = () if slot is None else slot.frames
+            start, node = start_inside(inner, frames, self.name, lambda: projection.enter(state))
+            attempt = _attempts(scope, inner, inner.branch_name or "", node, branch.middleware)
+            result = await with_middleware(branch.middleware, attempt)(start)
+            if not isinstance(result, Mapping):
+                raise TypeError(f"middleware of a branch returned {described(result)}, not a dict")
+            return projection.project(result)
 
     async def _called(self, inner: Scope, branch: Branch, state: Any, name: str) -> Any:
         assert branch.call is not None
@@ -399,23 +405,6 @@ class BranchesStep:
         if turn is not None and inner.node_run is not None:
             turn.leave_slot(inner.node_run, inner.outer_span)
         return update
-
-    async def _run_subgraph(
-        self,
-        scope: Scope,
-        inner: Scope,
-        branch: Branch,
-        projection: CheckedProjection,
-        state: Any,
-        slot: ProgressSlot | None,
-    ) -> Any:
-        frames = () if slot is None else slot.frames
-        start, node = start_inside(inner, frames, self.name, lambda: projection.enter(state))
-        attempt = _attempts(scope, inner, inner.branch_name or "", node, branch.middleware)
-        result = await with_middleware(branch.middleware, attempt)(start)
-        if not isinstance(result, Mapping):
-            raise TypeError(f"middleware of a branch returned {described(result)}, not a dict")
-        return projection.project(result)
 
     def _stored(self, update: Mapping[str, Any]) -> ProgressSlot:
         fields = self.plan.fields

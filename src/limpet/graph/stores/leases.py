@@ -60,7 +60,11 @@ class HeldLeases:
         """
         if key not in self._held:
             return
-        held = self._take_out(key)
+        every, task = self._held[key], asyncio.current_task()
+        held = next((one for one in every if one.task is task), every[0])
+        every.remove(held)
+        if not every:
+            del self._held[key]
         held.renewing.cancel()
         await asyncio.wait([held.renewing])  # which hides no cancellation of the caller's
         await held.lp.work.release(held.lease)
@@ -69,15 +73,6 @@ class HeldLeases:
         """Release everything that this object holds, when it is closed."""
         while self._held:
             await self.release(next(iter(self._held)))
-
-    def _take_out(self, key: Key) -> _HeldLease:
-        """The lease that the caller's task took on this session; if it took none, the oldest."""
-        every, task = self._held[key], asyncio.current_task()
-        held = next((one for one in every if one.task is task), every[0])
-        every.remove(held)
-        if not every:
-            del self._held[key]
-        return held
 
     async def _take(self, lp: Limpet, key: Key, worker: str) -> Lease:
         """The lease. Raises SessionLocked.

@@ -201,7 +201,18 @@ def form_of(annotation: Any, where: str) -> Form:
     if origin in (Union, types.UnionType):
         return _union(tuple(form_of(arg, where) for arg in args), where)
     if origin in _COLLECTIONS or annotation in _COLLECTIONS:
-        return _collection(origin or annotation, args, where)
+        of = origin or annotation
+        if of is dict:
+            key, value = args or (str, Any)
+            return DictForm(_key(form_of(key, where), where), form_of(value, where))
+        if of is tuple and args and args[-1:] != (Ellipsis,):
+            return RowForm(tuple(form_of(arg, where) for arg in args))
+        item = form_of(args[0] if args else Any, where)
+        if of in (set, frozenset):
+            if not item.hashable:
+                raise InvalidSchema(f"{where} is a set of {item.words}, which cannot be in a set")
+            return SetForm(of, item)
+        return ItemsForm(of, item)
     return _single(origin or annotation, where)
 
 
@@ -287,20 +298,6 @@ def _check_literal(value: Any, where: str) -> None:
 
 
 # --- collections ----------------------------------------------------------------------------------
-
-
-def _collection(of: type[Any], args: tuple[Any, ...], where: str) -> Form:
-    if of is dict:
-        key, value = args or (str, Any)
-        return DictForm(_key(form_of(key, where), where), form_of(value, where))
-    if of is tuple and args and args[-1:] != (Ellipsis,):
-        return RowForm(tuple(form_of(arg, where) for arg in args))
-    item = form_of(args[0] if args else Any, where)
-    if of in (set, frozenset):
-        if not item.hashable:
-            raise InvalidSchema(f"{where} is a set of {item.words}, which cannot be in a set")
-        return SetForm(of, item)
-    return ItemsForm(of, item)
 
 
 _COLLECTIONS: Final = (list, tuple, dict, set, frozenset)
@@ -541,24 +538,15 @@ def decode_fields(
     or MigrationError is raised.
     """
     if schema_version is not None:
-        fields = _migrated(state_type, fields, schema_version, migrations)
+        from limpet.model.state.migrations import MigrationRegistry, check_registry
+
+        registry = MigrationRegistry() if migrations is None else check_registry(migrations)
+        plain = fields if isinstance(fields, dict) else dict(fields)
+        wanted, newer = state_type.schema_version, state_type.newer_minor
+        fields = registry.migrate(plain, schema_version, wanted, newer_minor=newer).fields
     own = {name: fields[name] for name in state_type.__pydantic_fields__ if name in fields}
     read: S = decoded(state_type, own)
     return read
-
-
-def _migrated(
-    state_type: type[State],
-    fields: Mapping[str, Any],
-    stored: str,
-    migrations: MigrationRegistry | None,
-) -> Mapping[str, Any]:
-    from limpet.model.state.migrations import MigrationRegistry, check_registry
-
-    registry = MigrationRegistry() if migrations is None else check_registry(migrations)
-    plain = fields if isinstance(fields, dict) else dict(fields)
-    wanted, newer = state_type.schema_version, state_type.newer_minor
-    return registry.migrate(plain, stored, wanted, newer_minor=newer).fields
 
 
 def encoded(form: Form, value: Any, name: str = "") -> Any:

@@ -153,31 +153,20 @@ def plan_update(
     ops = [op for part in parts for op in part.ops]
     guards = [slot.name for slot, part in zip(slots, parts, strict=True) if part.guarded]
     if any(_is_whole(state_type, slot.name) for slot in slots):
-        return _checked_whole(state_type, fields, slots, plain, ops)
+        after = dict(fields)
+        for slot, value in zip(slots, plain, strict=True):
+            after[slot.name] = slot.reducer.fold(slot.held(fields)[0], value, slot.name)
+        state = decode_fields(state_type, after)
+        replaced = {slot.name for slot in slots if isinstance(slot.reducer, LastWriteWins)}
+        # A validator may have changed a value that is replaced as a whole: that one is stored.
+        settled: list[PlainOp] = [
+            Set(op.path, encoded(fields_of(state_type)[op.path[0]], getattr(state, op.path[0])))
+            if type(op) is Set and op.path[0] in replaced and isinstance(op.path[0], str)
+            else op
+            for op in ops
+        ]
+        return Planned(tuple(settled), tuple(state_type.__pydantic_fields__))
     return Planned(tuple(ops), tuple(guards))
-
-
-def _checked_whole(
-    state_type: type[State],
-    fields: Mapping[str, Any],
-    slots: list[FieldUpdate],
-    plain: list[Any],
-    ops: list[PlainOp],
-) -> Planned:
-    """The plan, if the resulting state passes the validators of its class."""
-    after = dict(fields)
-    for slot, value in zip(slots, plain, strict=True):
-        after[slot.name] = slot.reducer.fold(slot.held(fields)[0], value, slot.name)
-    state = decode_fields(state_type, after)
-    replaced = {slot.name for slot in slots if isinstance(slot.reducer, LastWriteWins)}
-    # A validator may have changed a value that is replaced as a whole: that one is stored.
-    settled: list[PlainOp] = [
-        Set(op.path, encoded(fields_of(state_type)[op.path[0]], getattr(state, op.path[0])))
-        if type(op) is Set and op.path[0] in replaced and isinstance(op.path[0], str)
-        else op
-        for op in ops
-    ]
-    return Planned(tuple(settled), tuple(state_type.__pydantic_fields__))
 
 
 def rests_on(state_type: type[State], ops: Iterable[PlainOp]) -> tuple[str, ...]:

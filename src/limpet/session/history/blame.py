@@ -110,7 +110,9 @@ async def _of_event(writer: Writer, event: Event | None, path: Path) -> list[Bla
     plain = [op.resolve(each, event.data) for each in event.ops]
     hits: list[PlainOp] = []
     for place, each in enumerate(plain):
-        if _adds_above(each, path):
+        depth = len(each.path)
+        above = depth < len(path) and _same_steps(each.path, path[:depth])
+        if isinstance(each, op.Add) and above:
             before = await _fields_before(writer, event, plain[:place])
             hits += [each] if _adds(each, before, path) else []
         elif _touches(each, path):
@@ -131,13 +133,6 @@ def _touches(each: PlainOp, path: Path) -> bool:
         first = each.at if isinstance(each, op.Insert) else each.start
         return _index(path[depth]) >= first  # items from there on moved
     return True
-
-
-def _adds_above(each: PlainOp, path: Path) -> bool:
-    """True if an operation adds items to the list that the path goes into."""
-    depth = len(each.path)
-    above = depth < len(path) and _same_steps(each.path, path[:depth])
-    return isinstance(each, op.Add) and above
 
 
 def _adds(each: PlainOp, before: Any, path: Path) -> bool:

@@ -104,13 +104,21 @@ async def archive_session(
 
     Raises InvalidTransition if there is nothing to go on with.
     """
-    services = writer_of(session).services
+    writer = writer_of(session)
+    services = writer.services
     journal, archive = services.journal, services.archive
     done = Transition(ARCHIVED, ("move_to_archive",), None, ARCHIVED, "archive")
-    if await _is_left(session):
+    try:
+        await writer.load(tail=1)
+    except SessionArchived:
+        rule(ARCHIVED, "archive")  # raises: the table has no such transition
+    head = writer.known.head
+    if head.phase == ARCHIVED and archive is None:
+        rule(ARCHIVED, "archive")
+    if head.phase != ARCHIVED:
         puts: tuple[Put, ...] = ()
         if archive is not None:  # with the transition: whoever comes next knows what is left to do
-            puts = (_wanted(writer_of(session).known.head, journal, "archive", actor),)
+            puts = (_wanted(head, journal, "archive", actor),)
         (done,) = await PhaseChange(
             session, ("archive",), reason=reason, actor=actor, release=release, puts=puts
         ).run()
@@ -119,18 +127,6 @@ async def archive_session(
         await _move_rows(services, archive, session.key)
         await _settle(journal, session.key, intent, "archive")
     return done
-
-
-async def _is_left(session: Handle) -> bool:
-    """True if the transition is still to be made; if not, rows may still have to be moved."""
-    try:
-        await writer_of(session).load(tail=1)
-    except SessionArchived:
-        rule(ARCHIVED, "archive")  # raises: the table has no such transition
-    head = writer_of(session).known.head
-    if head.phase == ARCHIVED and writer_of(session).services.archive is None:
-        rule(ARCHIVED, "archive")
-    return head.phase != ARCHIVED
 
 
 async def _move_rows(services: Services, archive: Archive, key: Key) -> None:
@@ -187,13 +183,16 @@ async def unarchive_session(session: Handle, actor: str) -> Transition:
 
     Raises InvalidTransition if it is not archived.
     """
-    services, key = writer_of(session).services, session.key
+    writer, key = writer_of(session), session.key
+    services = writer.services
     journal = services.journal
     async for left in Tries():
         head = (await journal.store.load(key, tail=0, scopes=False)).head
         try:
             if facts.archive_place(head.facts) is None:
-                done = await _reopen(session, actor)
+                await writer.load(tail=1)
+                before = writer.known.head.facts.get("archived_from")
+                (done,) = await PhaseChange(session, ("unarchive",), actor=actor, to=before).run()
                 break
             await _bring_back(services, head, actor)
         except (InvalidTransition, SessionArchived):  # or it was archived once more meanwhile
@@ -216,7 +215,10 @@ async def _bring_back(services: Services, head: Head, actor: str) -> None:
     """Put the log in the place of its stub. A file that does not prove itself changes nothing."""
     journal = services.journal
     async with archived_file(services, facts.archive_place(head.facts)) as file:
-        await _put_wanted(journal, head, "store", actor)
+        from limpet.session.documents import commit_puts
+
+        at = Commit(head.key, (), uid=head.uid)  # or it was exchanged meanwhile: SessionDeleted
+        await commit_puts(journal, (at,), (_wanted(head, journal, "store", actor),))
         log = _log_key(journal, head)
         try:
             await adopt_bundle(journal, file.path, file.pins, log)
@@ -265,14 +267,6 @@ async def _keep_said(journal: Journal, log: Key, stub: Head) -> None:
 
 def _said(head: Head, what: str) -> dict[str, Any]:
     return dict(head.facts.get(what, EMPTY))
-
-
-async def _reopen(session: Handle, actor: str) -> Transition:
-    """The transition back to the phase that it was archived from. Raises InvalidTransition."""
-    await writer_of(session).load(tail=1)
-    before = writer_of(session).known.head.facts.get("archived_from")
-    (done,) = await PhaseChange(session, ("unarchive",), actor=actor, to=before).run()
-    return done
 
 
 async def _is_archived_here(journal: Journal, key: Key) -> bool:
@@ -581,13 +575,6 @@ def _wanted(head: Head, journal: Journal, to: str, actor: str) -> Put:
     uid = head.uid if place is None else place["uid"]
     move = {"to": to, "owner": [key.app, key.user], "uid": uid}
     return Put(_intents(journal, key), key.id, move, actor=actor)
-
-
-async def _put_wanted(journal: Journal, head: Head, to: str, actor: str) -> None:
-    from limpet.session.documents import commit_puts
-
-    at = Commit(head.key, (), uid=head.uid)  # or it was exchanged meanwhile: SessionDeleted
-    await commit_puts(journal, (at,), (_wanted(head, journal, to, actor),))
 
 
 async def _intent(journal: Journal, key: Key) -> tuple[_Move, Standing] | None:

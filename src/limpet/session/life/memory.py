@@ -255,7 +255,11 @@ class SessionLayer(Layer):
         before: int | None = None
         while page := await self._documents.recorded(name, before=before):
             for event in page:
-                if _precedes(event, checkpoint):
+                # True if a version of an entry was there when a checkpoint was recorded. It is
+                # judged by its date if it has no number: it was not put by way of its layer, or is
+                # damaged.
+                number = None if event.data is None else event.data.get(CHECKPOINT)
+                if event.at <= checkpoint.at if number is None else number < checkpoint.number:
                     return event
             before = page[-1].seq
         return None
@@ -384,15 +388,6 @@ async def promotions(session: Handle, actor: str) -> tuple[Put, ...]:
             for each in await layer._all(layer._prefix)
         ]
     )
-
-
-def _precedes(event: Event, checkpoint: Checkpoint) -> bool:
-    """True if a version of an entry was there when a checkpoint was recorded.
-
-    It is judged by its date if it has no number: it was not put by way of its layer, or is damaged.
-    """
-    number = None if event.data is None else event.data.get(CHECKPOINT)
-    return event.at <= checkpoint.at if number is None else number < checkpoint.number
 
 
 async def forget_memory(journal: Journal, key: Key, *, promoted: bool = False) -> None:

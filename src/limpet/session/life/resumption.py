@@ -497,7 +497,7 @@ class Retrieval:
     async def _one(self, query: Any) -> Evidence | None:
         name = sha256(canonical(query)).hexdigest()
         cached = await self._cached(name)
-        if cached is not None and self._is_fresh(cached):
+        if cached is not None and self._journal.now_us() - cached.at_us < self._fresh_us:
             return Evidence(query, cached.value, "cached")
         if self._retrieve is not None:
             try:
@@ -524,9 +524,6 @@ class Retrieval:
             await self._cache.purge(name)
             return None
         return read
-
-    def _is_fresh(self, cached: _Cached) -> bool:
-        return self._journal.now_us() - cached.at_us < self._fresh_us
 
     def _kept(self, query: Any, value: Any) -> dict[str, Any]:
         now_us = self._journal.now_us()

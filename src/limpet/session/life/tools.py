@@ -206,7 +206,22 @@ async def bind(
         if tool is None:
             tool = await registry.substitute(kept.get("substitutes", ()), session)
         if tool is not None and reason is None:
-            bound.tools[name] = _rebound(name, kept, tool)
+            # A binding for the tool as it is now; what was asked for, and asked about, stays so.
+            # The version that is wanted is that of the tool by its own name, so that it is taken
+            # again once it is there. Of two permissions the stricter holds.
+            rest = {n: kept[n] for n in ("required", "substitutes") if n in kept}
+            made = {**tool.binding, **rest}
+            said = kept.get("permission", tool.permission)
+            made["permission"] = strictest({name: said}, {name: tool.permission})[name]
+            if kept.get("exclusive"):
+                made["exclusive"] = True
+            if tool.name != name:
+                made |= {
+                    "version": kept.get("version", tool.version),
+                    "as": tool.name,
+                    "as_version": tool.version,
+                }
+            bound.tools[name] = made
             if tool.name != name:
                 bound.substituted[name] = tool.name
         elif not kept.get("required", True):
@@ -216,27 +231,6 @@ async def bind(
         else:
             raise RequiredToolUnavailable(session.key, name)
     return bound
-
-
-def _rebound(name: str, kept: Mapping[str, Any], tool: Tool) -> dict[str, Any]:
-    """A binding for the tool as it is now; what was asked for, and asked about, stays so.
-
-    The version that is wanted is that of the tool by its own name, so that it is taken again once
-    it is there. Of two permissions the stricter holds.
-    """
-    rest = {n: kept[n] for n in ("required", "substitutes") if n in kept}
-    made = {**tool.binding, **rest}
-    said = kept.get("permission", tool.permission)
-    made["permission"] = strictest({name: said}, {name: tool.permission})[name]
-    if kept.get("exclusive"):
-        made["exclusive"] = True
-    if tool.name != name:
-        made |= {
-            "version": kept.get("version", tool.version),
-            "as": tool.name,
-            "as_version": tool.version,
-        }
-    return made
 
 
 async def binding(registry: ToolRegistry | None, session: Handle) -> Fact | None:

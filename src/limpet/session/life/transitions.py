@@ -327,7 +327,12 @@ class PhaseChange:
             SESSION.warning(
                 "hook failed: session=%s hook=%s", self._session.key, function_name(hook)
             )
-            await self._record_failure(function_name(hook), error)
+            fact = hook_failed(function_name(hook), f"{type(error).__name__}: {error}")
+            try:
+                await self._session.record(fact, actor=self._actor)
+            except LimpetError as failure:  # the transition stands all the same
+                text = "hook failure not recorded: session=%s code=%s"
+                SESSION.warning(text, self._session.key, failure.code)
 
     def _signal(self) -> None:
         """Say so if it is suspended more often than is healthy: its timeouts deserve a look."""
@@ -345,14 +350,6 @@ class PhaseChange:
             suspensions_per_day=a_day,
             active_ratio=spent.active_ratio,
         )
-
-    async def _record_failure(self, name: str, error: Exception) -> None:
-        fact = hook_failed(name, f"{type(error).__name__}: {error}")
-        try:
-            await self._session.record(fact, actor=self._actor)
-        except LimpetError as failure:  # the transition stands all the same
-            text = "hook failure not recorded: session=%s code=%s"
-            SESSION.warning(text, self._session.key, failure.code)
 
 
 async def load_to_move(writer: Writer, event: PhaseEvent) -> None:

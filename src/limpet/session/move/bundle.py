@@ -222,7 +222,11 @@ class BundleWriter:
         self._file.close()
         refuse_place(self._target)
         self._part.rename(self._target)
-        _sync_directory(self._target.parent)
+        handle = os.open(self._target.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
     def discard(self) -> None:
         """Remove what is not whole. Harmless after `finish`."""
@@ -247,7 +251,7 @@ class BundleReader:
         self._path = str(source)
         try:
             self._packed = source.open("rb")
-            packed = _size_of(source)
+            packed = source.stat().st_size if isinstance(source, Path) else None
         except OSError as error:
             raise BundleRefused(self._path, _unread(error)) from error
         times = HEADER_BYTES_MAX if packed is None else _PACKED_TIMES * packed
@@ -390,11 +394,6 @@ class BundleReader:
             raise BundleRefused(self._path, _unread(error)) from error
 
 
-def _size_of(source: BundleSource) -> int | None:
-    """The bytes of a file; None of one that is read through a seal, which only we can have made."""
-    return source.stat().st_size if isinstance(source, Path) else None
-
-
 def _short(error: BaseException) -> str:
     """Return why something cannot be read, shortened: an error may quote all of the input."""
     return str(error)[:200] or type(error).__name__
@@ -436,14 +435,6 @@ def _unread(error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return "is not there; name the file of an export"
     return f"cannot be read ({error.strerror or error})"
-
-
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _zstd() -> Any:

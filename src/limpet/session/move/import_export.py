@@ -474,7 +474,13 @@ class BundleProof:
         said = self.marks.sums.get(event.seq)
         if said is not None and said != checksum(after.fields).hex():
             raise self._wrong(event.seq, "leaves another state than its checkpoint says")
-        self._weigh(after, each)
+        if each.event.ops:
+            self._grown += len(each.raw or b"")
+        if self._grown > self._grown_max:
+            state = encode(after.fields)
+            self._reader.check_memory(state)
+            # As much again may follow first: weighing costs no more than reading does.
+            self._grown, self._grown_max = 0, max(_GROWN_BYTES, len(state))
         self._fold = after
 
     def _followed(self, fold: Fold, each: ChainedEvent) -> Fold:
@@ -505,16 +511,6 @@ class BundleProof:
         self._pending.difference_update(done)
         if after.head.pending > len(self._pending):
             self._pending.add(event.seq)
-
-    def _weigh(self, after: Fold, each: ChainedEvent) -> None:
-        """A small file must not build a state that fills the memory."""
-        if each.event.ops:
-            self._grown += len(each.raw or b"")
-        if self._grown > self._grown_max:
-            state = encode(after.fields)
-            self._reader.check_memory(state)
-            # As much again may follow first: weighing costs no more than reading does.
-            self._grown, self._grown_max = 0, max(_GROWN_BYTES, len(state))
 
     # --- beside the log ------------------------------------------------------------------------
 
@@ -608,7 +604,12 @@ class BundleProof:
         if self._fold is None:
             raise self._reader.damaged("a blob stands before the first event")
         if self._blob is None:
-            self._begin_blob(blob)
+            if unfit(blob.media_type, MEDIA_TYPE_CHARS_MAX):
+                raise self._reader.damaged(f"blob {blob.hash} has no media type")
+            if blob.chunks != max(1, -(-blob.size // BLOB_CHUNK_BYTES)):
+                raise self._reader.damaged(f"blob {blob.hash} has another number of parts")
+            self._put = max(self._put, blob.version)
+            self._blob, self._content, self._size, self._parts = blob, sha256(), 0, 0
         full = len(chunk.data) == BLOB_CHUNK_BYTES or (chunk.is_last and chunk.data)
         full = full or (blob.chunks == 1 and not blob.size and not chunk.data)  # an empty one
         if blob != self._blob or chunk.number != self._parts or not full:
@@ -620,14 +621,6 @@ class BundleProof:
             if (self._content.hexdigest(), self._size) != (blob.hash, blob.size):
                 raise self._reader.damaged(f"blob {blob.hash} has another content")
             self._blob = None
-
-    def _begin_blob(self, blob: Blob) -> None:
-        if unfit(blob.media_type, MEDIA_TYPE_CHARS_MAX):
-            raise self._reader.damaged(f"blob {blob.hash} has no media type")
-        if blob.chunks != max(1, -(-blob.size // BLOB_CHUNK_BYTES)):
-            raise self._reader.damaged(f"blob {blob.hash} has another number of parts")
-        self._put = max(self._put, blob.version)
-        self._blob, self._content, self._size, self._parts = blob, sha256(), 0, 0
 
 
 # --- private -------------------------------------------------------------------------------------

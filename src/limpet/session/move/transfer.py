@@ -165,7 +165,11 @@ class Transfer:
         if is_stub(head.facts):
             raise SessionArchived(key)
         self._total = head.version - head.floor
-        left = await self._left_out(key)
+        names = names_in(self._journal)
+        left: list[str] = []
+        for owner in ((key.app, ""), (key.app, key.user)):
+            lacking = await missing(names, self._target, owner)
+            left += [*lacking.values, *lacking.unread]
         self._outbox.raises = True
         try:
             await self._session(head)
@@ -238,7 +242,24 @@ class Transfer:
     async def _guarded(self, head: Head) -> None:
         """Copy a session, after those that it begins on. What is in the way is noted."""
         try:
-            *parents, own = await self._lineage(head)
+            # The session, and before it the parents that the target lacks. In order of creation
+            # they are mostly there already; a clock that was set back does not change what a fork
+            # needs.
+            line = [head]
+            while line[0].floor:
+                base = await self._source.base(line[0].key)
+                if base is None or self._app not in (None, base.parent.app):
+                    break
+                try:
+                    if await self._reaches(base):
+                        break
+                    found = await self._journal.store.load(base.parent, tail=0, scopes=False)
+                except _GONE:
+                    break
+                if found.head.uid != base.uid:
+                    break
+                line.insert(0, found.head)
+            *parents, own = line
             for each in (*parents, own):
                 await self._session(each)
                 if self._app is not None:
@@ -246,25 +267,6 @@ class Transfer:
             self._early.update([each.key for each in parents])
         except _REFUSALS as error:
             self._refuse(str(head.key), error.code, str(error), head.key)
-
-    async def _lineage(self, head: Head) -> list[Head]:
-        """The session, and before it the parents that the target lacks. In order of creation they
-        are mostly there already; a clock that was set back does not change what a fork needs."""
-        line = [head]
-        while line[0].floor:
-            base = await self._source.base(line[0].key)
-            if base is None or self._app not in (None, base.parent.app):
-                break
-            try:
-                if await self._reaches(base):
-                    break
-                found = await self._journal.store.load(base.parent, tail=0, scopes=False)
-            except _GONE:
-                break
-            if found.head.uid != base.uid:
-                break
-            line.insert(0, found.head)
-        return line
 
     async def _reaches(self, base: Base) -> bool:
         """True if the target has the event that a fork goes on from."""
@@ -327,7 +329,12 @@ class Transfer:
         key, after, begins = head.key, max(here, head.floor), not here
         base = await self._source.base(key) if head.floor and begins else None
         if base is not None:
-            await self._note_cut(key, base)
+            try:
+                whole = await self._reaches(base)
+            except _GONE:
+                whole = False
+            if not whole:
+                self._cut.append(key)
         while after < head.version and not self._outbox.stopped(key):
             alone = begins and await self._has_contents(key)
             limit = 1 if alone else self._outbox.room
@@ -373,24 +380,7 @@ class Transfer:
         if self._blobs is not None:
             self._contained += await copy_blobs(self._blobs, self._target, key)
 
-    async def _note_cut(self, key: Key, base: Base) -> None:
-        """Note a fork whose parent is not in the target: a parent that comes later is not found."""
-        try:
-            whole = await self._reaches(base)
-        except _GONE:
-            whole = False
-        if not whole:
-            self._cut.append(key)
-
     # --- names ---------------------------------------------------------------------------------
-
-    async def _left_out(self, key: Key) -> list[str]:
-        names = names_in(self._journal)
-        found: list[str] = []
-        for owner in ((key.app, ""), (key.app, key.user)):
-            lacking = await missing(names, self._target, owner)
-            found += [*lacking.values, *lacking.unread]
-        return found
 
     # --- the account ---------------------------------------------------------------------------
 

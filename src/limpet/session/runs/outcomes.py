@@ -114,7 +114,18 @@ class SessionOutcome:
         answer = evaluator(outcome, tuple([event for event in evidence if not is_managed(event)]))
         if inspect.isawaitable(answer):
             answer = await answer
-        return _evaluation(answer, len(outcome.criteria))
+        criteria = len(outcome.criteria)
+        if isinstance(answer, Evaluation):
+            return answer
+        met = [answer] * max(1, criteria) if isinstance(answer, bool) or answer is None else answer
+        if not isinstance(met, (list, tuple)) or len(met) not in (criteria, 1):
+            raise InvalidInput(
+                f"an evaluator returns a bool for each of the {criteria} criteria, not "
+                f"{described(answer)}."
+            )
+        if any([each is False for each in met]):
+            return Evaluation("fail", tuple(met))
+        return Evaluation("pass" if all(met) else "uncertain", tuple(met))
 
     async def _read(
         self, types: tuple[str, ...], *, after: int, limit: int, reverse: bool = False
@@ -126,18 +137,3 @@ class SessionOutcome:
 def is_managed(event: Event) -> bool:
     """True for the step of a managed tool: it read the session and is not what the agent did."""
     return event.type == STEP and event.data is not None and event.data["name"].startswith(MANAGED)
-
-
-def _evaluation(answer: Any, criteria: int) -> Evaluation:
-    """The verdict that an evaluator's answer stands for. Raises InvalidInput."""
-    if isinstance(answer, Evaluation):
-        return answer
-    met = [answer] * max(1, criteria) if isinstance(answer, bool) or answer is None else answer
-    if not isinstance(met, (list, tuple)) or len(met) not in (criteria, 1):
-        raise InvalidInput(
-            f"an evaluator returns a bool for each of the {criteria} criteria, not "
-            f"{described(answer)}."
-        )
-    if any([each is False for each in met]):
-        return Evaluation("fail", tuple(met))
-    return Evaluation("pass" if all(met) else "uncertain", tuple(met))

@@ -23,7 +23,7 @@ from limpet.model.diff.diff import diff
 from limpet.model.facts import schema
 from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.model.ops import Delete, Set
-from limpet.model.state.migrations import Migrated, MigrationRegistry, Way, check_registry
+from limpet.model.state.migrations import MigrationRegistry, Way, check_registry
 from limpet.model.state.semver import NewerMinor, SchemaVersion
 
 
@@ -79,7 +79,12 @@ class Upgrade:
         if stored is None or not self.way(stored):
             return None
         migrated = self.migrations.migrate(fields, stored, self.code)
-        self._refuse_shared(stored, fields, migrated)
+        for name in migrated.fields:
+            unknown = ":" in name and name not in fields  # a scope that there is not
+            if not name or scope_of(name) != "session" or unknown:
+                reason = f"made {name!r}, which is not one of the session's own fields"
+                step = migrated.path[-1].step
+                raise MigrationFailed("session", stored, str(self.code), step, reason)
         try:
             self.fit(migrated.fields)
         except SchemaViolation as error:
@@ -103,15 +108,6 @@ class Upgrade:
     def undeclared(self, fields: Mapping[str, Any]) -> Iterable[str]:
         """Names that migrated fields hold and the code does not declare."""
         return ()
-
-    def _refuse_shared(self, stored: str, before: FrozenDict, migrated: Migrated) -> None:
-        """A migration is of the session's own fields: what others see is not its to write."""
-        for name in migrated.fields:
-            unknown = ":" in name and name not in before  # a scope that there is not
-            if not name or scope_of(name) != "session" or unknown:
-                reason = f"made {name!r}, which is not one of the session's own fields"
-                step = migrated.path[-1].step
-                raise MigrationFailed("session", stored, str(self.code), step, reason)
 
 
 def misfit(head: Head, error: SchemaViolation) -> SessionSchemaViolation:

@@ -150,11 +150,7 @@ class FileSeal:
 
 def file_seal(store: Store, kind: FileKind, owner: KeyOwner, name: str) -> FileSeal:
     """Seals and opens the files of a store's sessions with the store's seal, if it has one."""
-    return FileSeal(_sealer_of(store), kind, owner, name)
-
-
-def _sealer_of(store: Store) -> Sealer:
-    return store.sealer if isinstance(store, Sealing) else Sealer(None)
+    return FileSeal(store.sealer if isinstance(store, Sealing) else Sealer(None), kind, owner, name)
 
 
 class SealedPath(NamedTuple):
@@ -229,7 +225,10 @@ class _BlockReader(io.RawIOBase):
         super().close()
 
     def _next(self) -> bytes:
-        last, size = self._frame()
+        frame = self._file.read(_FRAME.size)
+        if len(frame) < _FRAME.size:
+            raise self._seal.damaged("it ends too early")
+        last, size = _FRAME.unpack(frame)
         self._number += 1
         if last > 1 or size > SEALED_BYTES_MAX:
             raise self._seal.damaged(f"block {self._number} does not begin as a block does")
@@ -242,13 +241,6 @@ class _BlockReader(io.RawIOBase):
             raise self._seal.damaged("it goes on after its last block")
         self._ended = bool(last)
         return plain
-
-    def _frame(self) -> tuple[int, int]:
-        frame = self._file.read(_FRAME.size)
-        if len(frame) < _FRAME.size:
-            raise self._seal.damaged("it ends too early")
-        last, size = _FRAME.unpack(frame)
-        return last, size
 
 
 def is_sealed(path: Path) -> bool:

@@ -233,7 +233,13 @@ class MemoryLog:
     def event(self, seq: int) -> Event:
         """An event of this history. What the parent had pending, the fork itself has ended."""
         if seq <= self.floor:
-            return self._inherited(seq)
+            if self.parent is None:
+                return removed_event(seq)
+            event = self.parent.event(seq)
+            if event.processed is None or 0 < event.processed <= self.floor:
+                return event
+            began = self.first.event
+            return msgspec.structs.replace(event, processed=began.seq, processed_us=began.at_us)
         event, by = self.own(seq).event, self.processed.get(seq)
         if by is None:
             return event
@@ -269,12 +275,3 @@ class MemoryLog:
 
     def history(self, first: int, last: int) -> Iterator[Event]:
         return (self.event(seq) for seq in range(first, last + 1))
-
-    def _inherited(self, seq: int) -> Event:
-        if self.parent is None:
-            return removed_event(seq)
-        event = self.parent.event(seq)
-        if event.processed is None or 0 < event.processed <= self.floor:
-            return event
-        began = self.first.event
-        return msgspec.structs.replace(event, processed=began.seq, processed_us=began.at_us)

@@ -195,7 +195,10 @@ class _LiveFile:
                     return None
                 self._renew(conn)
                 self._failed = False
-                return self._read_on()
+                conn = _connect(self._path, looking=self._looking)
+                end = int(conn.execute(SQL["live_end"]).get)
+                conn.set_busy_timeout(0)
+                return conn, end
             except _FAILURES as error:
                 if not self._failed:
                     text = "live channel not opened: store=%s error=%s"
@@ -240,12 +243,6 @@ class _LiveFile:
             conn.execute(SQL["live_enter"], (self.me, now_us + int(FRESH_SECONDS * 1e6)))
             conn.execute(SQL["live_stale"], (now_us - int(FRESH_SECONDS * 1e6),))
             conn.execute(SQL["live_lapsed"], (now_us,))
-
-    def _read_on(self) -> tuple[apsw.Connection, int]:
-        conn = _connect(self._path, looking=self._looking)
-        end = int(conn.execute(SQL["live_end"]).get)
-        conn.set_busy_timeout(0)
-        return conn, end
 
     def _opened(self) -> apsw.Connection | None:
         """A connection to the file that is there now; None if there is none."""

@@ -360,16 +360,14 @@ def scope_row(
 def head_from(row: tuple[Any, ...]) -> Head:
     """The head in a row of HEAD_COLUMNS. Raises Damaged."""
     try:
-        return _head_from(row)
+        _, app, user, id, uid, version, link, created, updated, active, facts, floor, *lease = row
+        times = (created, updated, active)
+        folded = facts_from(facts)
+        return Head(
+            Key(app, user, id), unpack_id(uid), version, link, *times, folded, floor, *lease
+        )
     except (msgspec.MsgspecError, LimpetError, AttributeError, TypeError, ValueError) as error:
         raise Damaged(f"the head of {'/'.join(map(str, row[1:4]))} cannot be read") from error
-
-
-def _head_from(row: tuple[Any, ...]) -> Head:
-    _, app, user, id, uid, version, link, created, updated, active, facts, floor, *lease = row
-    times = (created, updated, active)
-    folded = facts_from(facts)
-    return Head(Key(app, user, id), unpack_id(uid), version, link, *times, folded, floor, *lease)
 
 
 def facts_from(text: str | None) -> Facts:

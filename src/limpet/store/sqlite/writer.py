@@ -198,7 +198,16 @@ class JobQueue:
         if not self._is_alone(job):
             self._join(job)
         else:
-            self._do_alone(job)
+            # Do it now: at the end of the turn it would wake the loop twice. An interrupt is the
+            # loop's, as it is there, and not the caller's.
+            try:
+                self._here([job])
+                if not job.answered:
+                    self._put([job])
+            except BaseException as error:
+                # Out of the loop first; what is left is done when it goes on.
+                job.loop.call_soon(_raise, error)
+                job.loop.call_soon(self._put, [job])
         self._waiting += 1
         try:
             return await job.future
@@ -236,18 +245,6 @@ class JobQueue:
         # What waits to run on an event loop of asyncio's. Others do not say: they end their turns.
         ready = getattr(job.loop, "_ready", True)
         return not ready and self._pace.is_turn_young() and self._forks == PROCESS.forks
-
-    def _do_alone(self, job: SQLiteJob) -> None:
-        """Do it now: at the end of the turn it would wake the loop twice. An interrupt is the
-        loop's, as it is there, and not the caller's."""
-        try:
-            self._here([job])
-            if not job.answered:
-                self._put([job])
-        except BaseException as error:
-            # Out of the loop first; what is left is done when it goes on.
-            job.loop.call_soon(_raise, error)
-            job.loop.call_soon(self._put, [job])
 
     def _join(self, job: SQLiteJob) -> None:
         """Add a job to this turn of its loop."""

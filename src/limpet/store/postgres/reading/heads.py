@@ -238,18 +238,13 @@ async def _fields(
     events = [rows.event_from(each, head.uid, reader.codec) for each in since]
     begun = reader.start(head, start, events[0] if events else None)
     if begun is None:
-        return await _reread(reader, conn, head.key)  # what the snapshot stood for
+        try:
+            found = await reader.load(conn, head.key)
+        except (SessionNotFound, SessionDeleted, SessionErased):  # it ended since the page was read
+            return None
+        return None if found.live.fold.damaged else found.live.fold.fields
     fold = replay_events(begun[0], events, head.version)
     return None if fold.damaged else fold.fields
-
-
-async def _reread(reader: PostgresReader, conn: Connection, key: Key) -> FrozenDict | None:
-    """The whole log of one session, because its newest snapshot cannot be read."""
-    try:
-        found = await reader.load(conn, key)
-    except (SessionNotFound, SessionDeleted, SessionErased):  # it ended since the page was read
-        return None
-    return None if found.live.fold.damaged else found.live.fold.fields
 
 
 def _names(reader: PostgresReader, found: list[Any]) -> NamesByOwner:

@@ -91,7 +91,10 @@ def arguments(url: str, wanted: Mapping[str, str]) -> dict[str, Any]:
 async def ready(conn: Connection, url: str, wanted: Mapping[str, str]) -> None:
     """Bring a new connection to where calls may use it: durable, with the settings it needs."""
     if is_pooled(url):
-        conn.local = local_settings(url, wanted)
+        named = [name for name in wanted if name not in (*_AT_START, *_OF_BEGIN)]
+        found = ["SET LOCAL jit = off;"]  # as the driver has it for its own queries
+        found += [f"SET LOCAL {name} = '{wanted[name]}';" for name in named]
+        conn.local = "".join([*found, settings.adjusting(url, locally=True)])
         conn.leave_jit_alone()
     else:
         await conn.execute(settings.adjusting(url))
@@ -107,11 +110,3 @@ async def connect_alone(url: str, wanted: Mapping[str, str], **more: Any) -> Con
         conn.terminate()
         raise
     return conn
-
-
-def local_settings(url: str, wanted: Mapping[str, str]) -> str:
-    """The settings of a connection as SQL that holds for one transaction."""
-    named = [name for name in wanted if name not in (*_AT_START, *_OF_BEGIN)]
-    found = ["SET LOCAL jit = off;"]  # as the driver has it for its own queries
-    found += [f"SET LOCAL {name} = '{wanted[name]}';" for name in named]
-    return "".join([*found, settings.adjusting(url, locally=True)])

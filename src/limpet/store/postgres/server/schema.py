@@ -95,7 +95,13 @@ async def migrate(conn: Connection, place: str) -> None:
         for number in range(found + 1, SCHEMA + 1):
             await conn.execute(SCRIPTS[f"{number:04}"])
         moved = await _raise_epoch(conn)
-        await _put_marks(conn)
+        marks = _marks(await conn.fetchval(SQL["server_identity"]))
+        if _newer(await conn.fetchval(SQL["meta"], "functions")):
+            del marks["functions"]
+        else:
+            await conn.execute(SCRIPTS["functions"])
+        for name, value in marks.items():
+            await conn.execute(SQL["put_meta"], name, value)
         await conn.execute(SQL["keep_meta"], "secret", os.urandom(32))
         secret = await conn.fetchval(SQL["meta"], "secret")
         await conn.execute(SQL["keep_meta"], "secret_crc", secret_crc(secret))
@@ -128,17 +134,6 @@ async def _raise_epoch(conn: Connection) -> bool:
     await conn.execute(SQL["lock_events"])
     await conn.execute(SQL["raise_epoch"])
     return True
-
-
-async def _put_marks(conn: Connection) -> None:
-    """Bring our functions in, unless newer ones are there, and say what is there now."""
-    marks = _marks(await conn.fetchval(SQL["server_identity"]))
-    if _newer(await conn.fetchval(SQL["meta"], "functions")):
-        del marks["functions"]
-    else:
-        await conn.execute(SCRIPTS["functions"])
-    for name, value in marks.items():
-        await conn.execute(SQL["put_meta"], name, value)
 
 
 def _log_migration(place: str, found: int, *, moved: bool) -> None:

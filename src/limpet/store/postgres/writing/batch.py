@@ -107,7 +107,13 @@ class PostgresBatch:
         touched = last.keys()
         for commit in commits:
             if not commit.drafts:
-                self._add_look(commit)
+                live = self._view.lives.get(commit.key)
+                if commit.pin is not None or commit.expect is not None:
+                    self._head_of(commit.key)
+                if live is not None:
+                    self._need(commit.key, live)
+                else:  # this very batch makes it
+                    self._rely_on(self._heads[commit.key])
             elif commit.key in touched:
                 self._add_visit(commit)
             elif commit.key in self._heads:  # a repeat, maybe of what a job before it records
@@ -247,7 +253,11 @@ class PostgresBatch:
             if live is None:
                 self._names.find(self._jobs, key)
                 if key in self._plan.bases:
-                    self._add_base(key, self._plan.bases[key])
+                    base = self._plan.bases[key]
+                    uid = self._plan.folds[key].head.uid
+                    raw = base_body(base)
+                    packed = self._codec.pack(raw, base_place(uid, base.floor), bound=True)
+                    self._tables["b"].add(self._heads[key].place, *packed)
         elif entry.needed:
             assert entry.live is not None
             entry.needed = False
@@ -284,23 +294,6 @@ class PostgresBatch:
     def _rely_on(self, entry: BatchSession) -> None:
         """The job holds only with the session, and with what jobs before it write there."""
         self._tables["l"].add(self._jobs, entry.place)
-
-    def _add_look(self, commit: Commit) -> None:
-        """A session that has to be there; for a snapshot, and if one is expected, at the version
-        that was planned on."""
-        live = self._view.lives.get(commit.key)
-        if commit.pin is not None or commit.expect is not None:
-            self._head_of(commit.key)
-        if live is not None:
-            self._need(commit.key, live)
-        else:  # this very batch makes it
-            self._rely_on(self._heads[commit.key])
-
-    def _add_base(self, key: Key, base: Base) -> None:
-        uid = self._plan.folds[key].head.uid
-        raw = base_body(base)
-        packed = self._codec.pack(raw, base_place(uid, base.floor), bound=True)
-        self._tables["b"].add(self._heads[key].place, *packed)
 
     def _add_event(self, key: Key, rec: Recorded, *, ends: bool) -> None:
         """`ends`: the job leaves the session at this event."""

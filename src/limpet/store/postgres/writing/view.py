@@ -11,12 +11,10 @@ from typing import Final
 
 from limpet.errors import LimpetError, SessionCorrupt, SessionDeleted, SessionNotFound
 from limpet.model import (
-    Base,
     Commit,
     Event,
     Fold,
     Key,
-    Prepared,
     ScopeKey,
     ScopeValue,
     processed_by,
@@ -122,9 +120,18 @@ class PostgresView:
         for commit in commits:
             key = commit.key
             if commit.base is not None:
-                await self._fetch_link(conn, commit.base)
+                base = commit.base
+                if base.parent in self.lives:
+                    sid = self.lives[base.parent].sid
+                    link = await link_at(self._reader, conn, sid, base.floor)
+                    if link is not None:
+                        self._links[base.parent, base.floor] = link
             if commit.reuse and self._gone.get(key) is not None:
-                await self._fetch_ended(conn, key, commit.drafts[0])
+                first = commit.drafts[0]
+                if first.caller_chose_id:
+                    of = (key.app, key.user, key.id, first.id)
+                    if await conn.fetchrow(SQL["ended_as"], *of) is not None:
+                        self._ended.add((key, first.id))
             if key not in self.lives and (key.app, key.user) not in self._seen:
                 self._seen[key.app, key.user] = await self._reader.scopes(conn, key.app, key.user)
         await self._fetch_pending(conn, commits)
@@ -143,21 +150,6 @@ class PostgresView:
                 else:
                     self._cache.keep(key, found.live)
                     self.lives[key] = found.live
-
-    async def _fetch_link(self, conn: Connection, base: Base) -> None:
-        """The link of the event that a new log goes on from."""
-        if base.parent in self.lives:
-            sid = self.lives[base.parent].sid
-            link = await link_at(self._reader, conn, sid, base.floor)
-            if link is not None:
-                self._links[base.parent, base.floor] = link
-
-    async def _fetch_ended(self, conn: Connection, key: Key, first: Prepared) -> None:
-        """Find out whether this creation was recorded before, and its session deleted."""
-        if first.caller_chose_id:
-            of = (key.app, key.user, key.id, first.id)
-            if await conn.fetchrow(SQL["ended_as"], *of) is not None:
-                self._ended.add((key, first.id))
 
     async def _fetch_pending(self, conn: Connection, commits: Sequence[Commit]) -> None:
         """Fetch which of the inputs that these commits process are still pending."""

@@ -168,7 +168,13 @@ def records_page(
     reader: SQLiteReader, sid: int, uid: str, after: int, limit: int
 ) -> tuple[ChainedEvent, ...]:
     """At most `limit` own events beyond a seq, as many as fit a page."""
-    found, used = _cold_records(reader, sid, uid, after, limit)
+    found: list[ChainedEvent] = []
+    used = 0
+    for cold in reader.cold.records(sid, uid, after) if after < reader.cold.top(sid) else ():
+        found.append(cold.record.undecoded)
+        used += len(cold.record.raw or b"")
+        if len(found) >= limit or used >= READ_PAGE_BYTES_MAX:
+            break
     if len(found) >= limit or used >= READ_PAGE_BYTES_MAX:
         return tuple(found)
     after = found[-1].event.seq if found else after
@@ -181,20 +187,6 @@ def records_page(
             if used >= READ_PAGE_BYTES_MAX:
                 break
     return tuple(found)
-
-
-def _cold_records(
-    reader: SQLiteReader, sid: int, uid: str, after: int, limit: int
-) -> tuple[list[ChainedEvent], int]:
-    """The part of a page that is in segments, and the bytes of its bodies."""
-    found: list[ChainedEvent] = []
-    used = 0
-    for cold in reader.cold.records(sid, uid, after) if after < reader.cold.top(sid) else ():
-        found.append(cold.record.undecoded)
-        used += len(cold.record.raw or b"")
-        if len(found) >= limit or used >= READ_PAGE_BYTES_MAX:
-            break
-    return found, used
 
 
 def _undecoded_record(
