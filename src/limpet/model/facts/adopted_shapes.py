@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from limpet.errors import InvalidEvent
 from limpet.model.facts import (
@@ -29,7 +30,7 @@ from limpet.model.facts import (
     timers,
 )
 from limpet.model.facts.running import endings, memory, runs, setup
-from limpet.model.facts.shapes import Id, Time, check_shape
+from limpet.model.facts.shapes import Id, Time, check_shape, shape, table
 from limpet.model.facts.view import Facts
 from limpet.model.keys import Key, unfit
 from limpet.model.limits import (
@@ -53,130 +54,44 @@ _LABELS_MAX: Final = LABELS_MAX + 2 + REQUESTS_MAX  # and our own: $dead, $task,
 Hex: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
-class _Form(msgspec.Struct, frozen=True):
-    """A record that is only looked at."""
-
-
 # --- the data of events that no fold looks into -------------------------------------------------
 
 
-class _Original(_Form, frozen=True):
-    app: Id
-    user: Id
-    id: Id
-    uid: Id
-
-    def __post_init__(self) -> None:
+class _KeyCheck(Struct):
+    def __post_init__(self: Any) -> None:
         Key(self.app, self.user, self.id)
 
 
-class _SpanForm(_Form, frozen=True):
-    span_id: Id
-    kind: str
-    name: str
-
-
-class _Wake(_SpanForm, frozen=True):
-    worker: str
-    fence: Count
-    claimed_us: Time
-
-
-class _SpanEnd(_SpanForm, frozen=True):
-    result: str
-    error: str | None = None
-
-
-class _StepForm(_Form, frozen=True):
-    name: str
-    occurrence: Count
-    args_hash: str
-    result: Any
-
-
-class _Effect(_Form, frozen=True):
-    name: str
-    occurrence: Count
-    args_hash: str
-    key: str
-
-
-class _Intended(_Effect, frozen=True):
-    tries: Count
-    span_id: str
-    compensate: dict[str, Any] | None = None
-
-
-class _Performed(_Effect, frozen=True):
-    result: Any
-
-
-class _NotPerformed(_Effect, frozen=True):
-    error: str
-
-
-class _Undoing(_Form, frozen=True):
-    of: str
-    name: str
-    key: str
-
-
-class _Cascaded(_Form, frozen=True):
-    children: list[str]
-
-
-class _BufferForm(_Form, frozen=True):
-    value: Any
-
-
-class _CheckpointData(_Form, frozen=True):
-    seq: Seq
-    checksum: Hex
-    full: bool
-    trigger: str
-    size: Count
-
-
-class _Merged(_Form, frozen=True):
-    other: _Original
-    at: Count
-    base: dict[str, Any]
-    checksum: str
-
-
-class _ForkForm(_Form, frozen=True):
-    base: Hex
-
-
-class _Put(_Form, frozen=True):
-    value: Any
-    checkpoint: Count | None = None
-
-
-class _Removed(_Form, frozen=True):
-    checkpoint: Count | None = None
-
-
-_DATA: Final[Mapping[str, type[_Form]]] = {
-    creation.FORKED: _ForkForm,
-    runs.SPAN_STARTED: _SpanForm,
-    runs.SPAN_COMPLETED: _SpanEnd,
-    runs.STEP: _StepForm,
-    runs.INTENDED: _Intended,
-    runs.SUCCEEDED: _Performed,
-    runs.FAILED: _NotPerformed,
-    runs.UNKNOWN: _NotPerformed,
-    endings.COMPENSATING: _Undoing,
-    endings.COMPENSATED: _Undoing,
-    endings.NOT_COMPENSATED: _Undoing,
-    endings.MAYBE_COMPENSATED: _Undoing,
-    endings.CASCADED: _Cascaded,
-    memory.WRITTEN: _BufferForm,
-    checkpoints.RECORDED: _CheckpointData,
-    history.MERGED: _Merged,
-    documents.PUT: _Put,
-    documents.DELETED: _Removed,
+_ORIGINAL: Final = {"app": Id, "user": Id, "id": Id, "uid": Id}
+_SPAN: Final = {"span_id": Id, "kind": str, "name": str}
+_EFFECT: Final = {"name": str, "occurrence": Count, "args_hash": str}
+_FAILED: Final = shape(**_EFFECT, key=str, error=str)
+_UNDOING: Final = shape(of=str, name=str, key=str)
+_DATA: Final[Mapping[str, type[Struct]]] = {
+    creation.FORKED: shape(base=Hex),
+    runs.SPAN_STARTED: shape(**_SPAN),
+    runs.SPAN_COMPLETED: shape({"error": str | None}, **_SPAN, result=str),
+    runs.STEP: shape(**_EFFECT, result=Any),
+    runs.INTENDED: shape(
+        {"compensate": dict[str, Any] | None}, **_EFFECT, key=str, tries=Count, span_id=str
+    ),
+    runs.SUCCEEDED: shape(**_EFFECT, key=str, result=Any),
+    runs.FAILED: _FAILED,
+    runs.UNKNOWN: _FAILED,
+    endings.COMPENSATING: _UNDOING,
+    endings.COMPENSATED: _UNDOING,
+    endings.NOT_COMPENSATED: _UNDOING,
+    endings.MAYBE_COMPENSATED: _UNDOING,
+    endings.CASCADED: shape(children=list[str]),
+    memory.WRITTEN: shape(value=Any),
+    checkpoints.RECORDED: shape(seq=Seq, checksum=Hex, full=bool, trigger=str, size=Count),
+    history.MERGED: shape(
+        other=shape(None, _KeyCheck, **_ORIGINAL), at=Count, base=dict[str, Any], checksum=str
+    ),
+    documents.PUT: shape({"checkpoint": Count | None}, value=Any),
+    documents.DELETED: shape({"checkpoint": Count | None}),
 }
+_WAKE: Final = shape(**_SPAN, worker=str, fence=Count, claimed_us=Time)
 _STARTS: Final = frozenset((creation.CREATED, creation.FORKED))
 
 
@@ -193,7 +108,7 @@ def check_data(type: str, data: Mapping[str, Any], *, first: bool) -> None:
     check_shape(type, data)
     form = _DATA.get(type)
     if type == runs.SPAN_STARTED and data.get("kind") == data.get("name") == "wake":
-        form = _Wake
+        form = _WAKE
     if form is not None:
         _convert(data, form, f"the data of its {type}")
     if type in (labels.LABELED, *_STARTS):
@@ -207,194 +122,136 @@ def check_data(type: str, data: Mapping[str, Any], *, first: bool) -> None:
 # --- the document of facts ------------------------------------------------------------------------
 
 
-class _TimeoutsForm(_Form, frozen=True):
-    idle_us: Span | None = None
-    absolute_us: Span | None = None
-    grace_us: Span | None = None
-    archive_us: Span | None = None
-    expiry_us: Span | None = None
-    idle_max_us: Span | None = None
-    background: bool = False
+_SPANS: Final = ("idle", "absolute", "grace", "archive", "expiry", "idle_max")
+_ATTACHED: Final = Annotated[list[str], msgspec.Meta(max_length=setup.ATTACHED_MAX)]
+_TURN: Final = shape(
+    **{"from": Count},
+    id=Id,
+    inputs=list[Seq],
+    timers=list[str],
+    attempt=Count,
+    span=str | None,
+    since_us=Time,
+)
+_TIMER: Final = shape(
+    {"reason": str, "priority": timers.RevisitPriority},
+    at_us=Time,
+    kind=timers.TimerKind,
+    seq=Count,
+)
+_RUN: Final = shape(
+    {
+        "turn": _TURN | None,
+        "stop": str | None,
+        "paused": bool | None,
+        "deadline_us": Time | None,
+        "retry_us": Time | None,
+        "fails": Count,
+        "fence": Count,
+        "interrupt": Seq | None,
+        "redirect": Seq | None,
+        "needs": shape({"cost": Sum | None, "tokens": Sum | None}, since_us=Time) | None,
+        "error": dict[str, Any],
+        "dead": dict[str, Any],
+        "requeued": bool | None,
+    }
+)
+_REQUEST: Final = shape(
+    {"deadline_us": Time | None, "otherwise": bool, "answer": Seq | None}, kind=str, seq=Count
+)
+_CHILD: Final = shape({"uid": str | None, "cascade": bool}, app=str, user=str, seq=Count)
+_DELEGATION: Final = shape(
+    {"uid": Id | None, "ended": bool, "quiet": bool},
+    app=Id,
+    user=Id,
+    id=Id,
+    turn=Id,
+    depth=Annotated[int, msgspec.Meta(ge=0, le=DELEGATION_DEPTH_MAX)],
+)
 
 
-class _RetentionForm(_Form, frozen=True):
-    events: Seq | None = None
-    age_us: Count | None = None
-
-
-class _SetupForm(_Form, frozen=True):
-    resources: Annotated[list[str], msgspec.Meta(max_length=setup.ATTACHED_MAX)] = []
-    vaults: Annotated[list[str], msgspec.Meta(max_length=setup.ATTACHED_MAX)] = []
-    permissions: str | None = None
-    limits: dict[str, str] = {}
-
-
-class _Inputs(_Form, frozen=True):
-    pending: Seq
-    since_us: Time
-
-
-class _TimerForm(_Form, frozen=True):
-    at_us: Time
-    kind: timers.TimerKind
-    seq: Count
-    reason: str = ""
-    priority: timers.RevisitPriority = "normal"
-
-
-class _TurnForm(_Form, frozen=True, rename={"from_": "from"}):
-    id: Id
-    from_: Count
-    inputs: list[Seq]
-    timers: list[str]
-    attempt: Count
-    span: str | None
-    since_us: Time
-
-
-class _NeedsForm(_Form, frozen=True, kw_only=True):
-    since_us: Time
-    cost: Sum | None = None
-    tokens: Sum | None = None
-
-
-class _RunForm(_Form, frozen=True):
-    turn: _TurnForm | None = None
-    stop: str | None = None
-    paused: bool | None = None
-    deadline_us: Time | None = None
-    retry_us: Time | None = None
-    fails: Count = 0
-    fence: Count = 0
-    interrupt: Seq | None = None
-    redirect: Seq | None = None
-    needs: _NeedsForm | None = None
-    error: dict[str, Any] = {}
-    dead: dict[str, Any] = {}
-    requeued: bool | None = None
-
-
-class _RequestForm(_Form, frozen=True):
-    kind: str
-    seq: Count
-    deadline_us: Time | None = None
-    otherwise: bool = False
-    answer: Seq | None = None
-
-
-class _ChildForm(_Form, frozen=True):
-    app: str
-    user: str
-    seq: Count
-    uid: str | None = None
-    cascade: bool = True
-
-
-class _DelegationForm(_Form, frozen=True, kw_only=True):
-    app: Id
-    user: Id
-    id: Id
-    uid: Id | None = None
-    turn: Id
-    depth: Annotated[int, msgspec.Meta(ge=0, le=DELEGATION_DEPTH_MAX)]
-    ended: bool = False
-    quiet: bool = False
-
-
-class _ParentForm(_Original, frozen=True):
-    at: Count
-
-
-class _UsageForm(_Form, frozen=True):
-    turns: Sum = 0
-    input: Sum = 0
-    output: Sum = 0
-    cache_read: Sum = 0
-    cost: Sum = 0
-    other: Sum = 0
-
-
-class _LoanForm(_Form, frozen=True, array_like=True):
+class _Loan(Struct, array_like=True):
     cost: Sum
     tokens: Sum
     child: dict[str, str | None] = {}
 
 
-class _BudgetForm(_Form, frozen=True):
-    cost: Sum | None = None
-    tokens: Sum | None = None
-    reserved: dict[str, tuple[Sum, Sum]] = {}
-    lent: dict[str, _LoanForm] = {}
-    gone: tuple[Sum, Sum] | None = None
-
-
-class _OutcomeForm(_Form, frozen=True):
-    seq: Seq
-    verdict: outcomes.Verdict | None = None
-    met: list[bool | None] = []
-
-
-class _Buffer(_Form, frozen=True):
-    version: Seq
-    seq: Seq
-
-
-class _EndingForm(_Form, frozen=True):
-    undo: bool | None = None
-    cascaded: bool | None = None
-    span: str | None = None
-    fails: Count = 0
-    retry_us: Time | None = None
-    held: list[str] = []
-
-
-class _CheckpointForm(_Form, frozen=True):
-    number: Seq
-    at_us: Time
-
-
-class _FactsForm(_Form, frozen=True):
-    labels: Annotated[dict[str, str], msgspec.Meta(max_length=_LABELS_MAX)] = {}
-    schema_version: str | None = None
-    phase: phases.Phase = "active"
-    standing: str | None = None
-    durations: dict[str, Sum] = {}
-    resumes: bool | None = None
-    roused_us: Time | None = None
-    archived_from: phases.Phase | None = None
-    timeouts: _TimeoutsForm | None = None
-    retention: _RetentionForm | None = None
-    priority: Annotated[int, msgspec.Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 0
-    inputs: _Inputs | None = None
-    timers: Annotated[dict[str, _TimerForm], msgspec.Meta(max_length=TIMERS_MAX)] = {}
-    run: _RunForm | None = None
-    requests: dict[str, _RequestForm] = {}
-    children: Annotated[dict[str, _ChildForm], msgspec.Meta(max_length=CHILDREN_MAX)] = {}
-    delegation: _DelegationForm | None = None
-    parent: _ParentForm | None = None
-    agent: str | None = None
-    environment: str | None = None
-    setup: _SetupForm | None = None
-    tools: dict[str, dict[str, Any]] = {}
-    degraded: dict[str, dict[str, Any]] = {}
-    given: list[str] = []
-    usage: _UsageForm | None = None
-    budget: _BudgetForm | None = None
-    outcome: _OutcomeForm | None = None
-    memory: dict[memory.BufferName, _Buffer] = {}
-    ending: _EndingForm | None = None
-    checkpoint: _CheckpointForm | None = None
-    isolation: dict[str, Any] = {}
-    field_policies: dict[str, dict[str, Any]] = {}
+_BUDGET: Final = shape(
+    {
+        "cost": Sum | None,
+        "tokens": Sum | None,
+        "reserved": dict[str, tuple[Sum, Sum]],
+        "lent": dict[str, _Loan],
+        "gone": tuple[Sum, Sum] | None,
+    }
+)
+_ENDING: Final = shape(
+    {
+        "undo": bool | None,
+        "cascaded": bool | None,
+        "span": str | None,
+        "fails": Count,
+        "retry_us": Time | None,
+        "held": list[str],
+    }
+)
+_FACTS: Final = shape(
+    {
+        "labels": Annotated[dict[str, str], msgspec.Meta(max_length=_LABELS_MAX)],
+        "schema_version": str | None,
+        "phase": phases.Phase,
+        "standing": str | None,
+        "durations": dict[str, Sum],
+        "resumes": bool | None,
+        "roused_us": Time | None,
+        "archived_from": phases.Phase | None,
+        "timeouts": shape({f"{n}_us": Span | None for n in _SPANS} | {"background": bool}) | None,
+        "retention": shape({"events": Seq | None, "age_us": Count | None}) | None,
+        "priority": Annotated[int, msgspec.Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)],
+        "inputs": shape(pending=Seq, since_us=Time) | None,
+        "timers": table(_TIMER, TIMERS_MAX),
+        "run": _RUN | None,
+        "requests": table(_REQUEST),
+        "children": table(_CHILD, CHILDREN_MAX),
+        "delegation": _DELEGATION | None,
+        "parent": shape(None, _KeyCheck, **_ORIGINAL, at=Count) | None,
+        "agent": str | None,
+        "environment": str | None,
+        "setup": shape(
+            {
+                "resources": _ATTACHED,
+                "vaults": _ATTACHED,
+                "permissions": str | None,
+                "limits": dict[str, str],
+            }
+        )
+        | None,
+        "tools": dict[str, dict[str, Any]],
+        "degraded": dict[str, dict[str, Any]],
+        "given": list[str],
+        "usage": shape(
+            dict.fromkeys(("turns", "input", "output", "cache_read", "cost", "other"), Sum)
+        )
+        | None,
+        "budget": _BUDGET | None,
+        "outcome": shape({"verdict": outcomes.Verdict | None, "met": list[bool | None]}, seq=Seq)
+        | None,
+        "memory": table(shape(version=Seq, seq=Seq), names=memory.BufferName),
+        "ending": _ENDING | None,
+        "checkpoint": shape(number=Seq, at_us=Time) | None,
+        "isolation": dict[str, Any],
+        "field_policies": dict[str, dict[str, Any]],
+    }
+)
 
 
 def check_document(facts: Facts) -> None:
     """Raise InvalidEvent unless every member of a head's document of facts has its form."""
     if facts:
-        _convert(facts, _FactsForm, "what follows from it")
+        _convert(facts, _FACTS, "what follows from it")
 
 
-def _convert(value: Any, form: type[_Form], what: str) -> None:
+def _convert(value: Any, form: type[Struct], what: str) -> None:
     try:
         msgspec.convert(value, form)
     except (msgspec.ValidationError, RecursionError) as error:

@@ -62,399 +62,219 @@ Time: TypeAlias = Annotated[int, Meta(ge=TIME_US_MIN, le=TIME_US_MAX)]  # a date
 Labels: TypeAlias = Annotated[dict[Name, LabelValue | None], Meta(max_length=LABELS_MAX)]
 
 
-class _Budget(Struct):
-    cost: Amount | UnsetType = UNSET
-    tokens: Amount | UnsetType = UNSET
+def shape(
+    optional: Mapping[str, Any] | None = None, base: type[Struct] = Struct, /, **required: Any
+) -> Any:
+    """Return a Struct class of these members. An optional one that is missing reads as UNSET."""
+    fields: list[Any] = list(required.items())
+    fields += [(name, of | UnsetType, UNSET) for name, of in (optional or {}).items()]
+    return msgspec.defstruct("Shape", fields, bases=(base,))
 
-    def __post_init__(self) -> None:
+
+def table(of: Any, most: int | None = None, *, names: Any = str) -> Any:
+    """Return the type of a mapping from names to one shape."""
+    return Annotated[dict[names, of], Meta(max_length=most)]
+
+
+class _BudgetCheck(Struct):
+    def __post_init__(self: Any) -> None:
         if self.cost is self.tokens is UNSET:
             raise ValueError("a budget has a cost, tokens, or both")
 
 
-class _Limits(Struct):
-    """Of budget.granted and session.created: what is there is a number."""
-
-    cost: Amount = 0
-    tokens: Amount = 0
-
-
-class _Setup(Struct):
-    agent: str = ""
-    environment: str = ""
-    budget: _Limits | UnsetType = UNSET
-
-
-class _Retention(Struct):
-    events: Annotated[int, Meta(ge=1, le=2**53)] = 1
-    age_us: Annotated[int, Meta(ge=0, le=INT_MAX)] = 0
-
-
-FieldNames: TypeAlias = Annotated[list[Name], Meta(max_length=isolation.ISOLATED_FIELDS_MAX)]
-
-
-class _FieldAccess(Struct):
-    owns: FieldNames = msgspec.field(default_factory=list)
-    reads: FieldNames = msgspec.field(default_factory=list)
-
-
-class _Isolation(Struct):
-    model: isolation.IsolationModel = "per_user"
-    users: Annotated[list[KeyPart], Meta(max_length=isolation.ISOLATED_USERS_MAX)] = msgspec.field(
-        default_factory=list
-    )
-    task: LabelValue | UnsetType = UNSET
-    agents: Annotated[dict[Actor, _FieldAccess], Meta(max_length=isolation.ISOLATED_AGENTS_MAX)] = (
-        msgspec.field(default_factory=dict)
-    )
-
-
-class _FieldPolicy(Struct):
-    """The roles that may; None, or missing: everybody."""
-
-    read: list[KeyPart] | None = None
-    write: list[KeyPart] | None = None
-
-
-FieldPolicies: TypeAlias = Annotated[
-    dict[Name, _FieldPolicy], Meta(max_length=isolation.ISOLATED_FIELDS_MAX)
-]
-
-
-class _Stub(Struct):
-    """What the head of an archived session keeps."""
-
-    labels: Annotated[dict[Name, LabelValue], Meta(max_length=LABELS_MAX + 2)] = msgspec.field(
-        default_factory=dict
-    )  # with those of a dead letter and of its task
-    timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
-    retention: _Retention | UnsetType = UNSET
-    durations: dict[str, Time] = msgspec.field(default_factory=dict)
-    archived_from: str = ""
-    schema_version: str = ""
-    isolation: _Isolation | UnsetType = UNSET
-    field_policies: FieldPolicies = msgspec.field(default_factory=dict)
-
-
-class _Archived(Struct):
-    created_us: Time
-    facts: _Stub | UnsetType = UNSET
-
-
-class _Created(Struct):
-    labels: Labels = msgspec.field(default_factory=dict)
-    schema_version: str = ""
-    phase: str = ""
-    archived: _Archived | UnsetType = UNSET
-    setup: _Setup | UnsetType = UNSET
-    timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
-    isolation: _Isolation | UnsetType = UNSET
-    field_policies: FieldPolicies = msgspec.field(default_factory=dict)
-
-
-class _Parent(Struct):
-    app: KeyPart
-    user: KeyPart
-    id: KeyPart
-    uid: str
-
-
-class _Attached(Struct):
-    resources: list[str] = msgspec.field(default_factory=list)
-    vaults: list[str] = msgspec.field(default_factory=list)
-    permissions: str = ""
-    limits: dict[str, str] = msgspec.field(default_factory=dict)
-
-
-class _Binding(Struct, rename={"as_": "as"}):
-    """What a session keeps of a tool."""
-
-    version: str = ""
-    required: bool = True
-    permission: str = ""
-    cost: Annotated[float, Meta(ge=0)] = 0.0
-    exclusive: bool = False
-    substitutes: list[str] = msgspec.field(default_factory=list)
-    as_: Name = "as"
-    as_version: str = ""
-
-
-Tools: TypeAlias = Annotated[dict[str, _Binding], Meta(max_length=TOOLS_MAX)]
-
-
-class _Inherited(Struct):
-    """What a fork has of its original, besides the state."""
-
-    setup: _Attached | UnsetType = UNSET
-    tools: Tools = msgspec.field(default_factory=dict)
-    wanted: Tools = msgspec.field(default_factory=dict)
-    given: list[str] = msgspec.field(default_factory=list)
-    timeouts: dict[str, Any] = msgspec.field(default_factory=dict)
-    budget: _Limits | UnsetType = UNSET
-    isolation: _Isolation | UnsetType = UNSET
-    field_policies: FieldPolicies = msgspec.field(default_factory=dict)
-
-
-class _Forked(Struct):
-    parent: _Parent
-    at: Count
-    labels: Labels = msgspec.field(default_factory=dict)
-    schema_version: str = ""
-    inherits: _Inherited | UnsetType = UNSET
-
-
-class _Labeled(Struct):
-    labels: Labels
-
-
-class _Named(Struct):
-    name: TimerName
-
-
-class _TimerSet(Struct):
-    name: TimerName
-    at_us: Time
-    kind: timers.TimerKind
-
-
-class _Processed(Struct):
-    seqs: Annotated[list[Count], Meta(min_length=1)]
-
-
-class _Idle(Struct):
-    stop_reason: str
-    blocked_on: list[Id]
-    processed: list[Count] = msgspec.field(default_factory=list)
-    needs: dict[str, Amount] | None = None
-    redirect: Count | UnsetType = UNSET
-
-
-class _WakeStarted(Struct):
-    span_id: Id
-    turn: Id
-    attempt: Count
-    inputs: list[Count]
-    timers: list[TimerName]
-    redirect: Count | UnsetType = UNSET
-    version: Name | UnsetType = UNSET
-
-
-class _FinishStarted(Struct):
-    span_id: Id
-
-
-class _WakeCompleted(Struct):
-    span_id: Id
-    fence: Count
-
-
-class _Error(Struct):
-    code: str
-    message: str
-    attempt: Count
-    counts: bool = True
-    retry_us: Time | None = None
-    effects: list[tuple[str, Count]] = msgspec.field(default_factory=list)
-
-
-class _Finished(Struct):
-    left: list[str]
-    retry_us: Time | None = None
-
-
-class _Asked(Struct):
-    request_id: Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX - len("/asked"))]
-    awaits: requests.StoredKind
-    name: Name
-    input: Any
-    input_hash: str = ""
-    deadline_us: Time | UnsetType = UNSET
-    otherwise: bool = False
-    replaces: Id | None = None
-
-
-class _RevisitSet(Struct):
-    name: TimerName
-    at_us: Time
-    reason: Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
-    priority: timers.RevisitPriority
-    replace: bool
-
-
-class _Names(Struct):
-    names: list[str]
-
-
-class _Child(Struct):
-    """A child in the log of its parent. One that the parent lets go of is named by its id."""
-
-    child: KeyPart
-    app: KeyPart | UnsetType = UNSET
-    user: KeyPart | UnsetType = UNSET
-    uid: Id | UnsetType = UNSET
-
-
-class _ChildCreated(Struct):
-    child: KeyPart
-    app: KeyPart
-    user: KeyPart
-    uid: Id | UnsetType = UNSET
-    title: str = ""
-    cascade: bool = True
-
-
-class _Delegated(Struct):
-    app: KeyPart
-    user: KeyPart
-    id: KeyPart
-    depth: Annotated[int, Meta(ge=1, le=DELEGATION_DEPTH_MAX)]
-    uid: Id | UnsetType = UNSET
-    tools: list[str] = msgspec.field(default_factory=list)
-
-
-class _Related(Struct):
-    """Read from the log, by `session.relations`."""
-
-    kind: relations.RelationKind
-    direction: relations.Direction
-    app: KeyPart
-    user: KeyPart
-    id: KeyPart
-    uid: Id
-
-
-class _Shared(Struct):
-    share: Id
-    fields: Annotated[list[Name], Meta(min_length=1, max_length=shares.SHARED_FIELDS_MAX)]
-    access: shares.ShareAccess
-    sync: shares.ShareSync
-    version: Count
-    expires_us: Time | UnsetType = UNSET
-
-
-class _ShareReceived(_Shared, kw_only=True):
-    source: _Parent
-    hash: str = ""
-
-
-class _ShareNamed(Struct):
-    share: Id
-
-
-class _Reserved(Struct):
-    reservation: Id
-    cost: Amount
-    tokens: Amount
-
-
-class _Lent(_Child, kw_only=True):
-    cost: Amount
-    tokens: Amount
-
-
-class _Returned(Struct):
+class _AccountCheck(Struct):
     """The account of a child; in the child's own log it names nobody."""
 
-    cost: Amount
-    tokens: Amount
-    child: KeyPart | UnsetType = UNSET
-    own: bool = False
-    app: KeyPart | UnsetType = UNSET
-    user: KeyPart | UnsetType = UNSET
-    uid: Id | UnsetType = UNSET
-    limit: _Limits | UnsetType = UNSET
-
-    def __post_init__(self) -> None:
-        if self.own is (self.child is not UNSET):
+    def __post_init__(self: Any) -> None:
+        if (self.own is True) is (self.child is not UNSET):
             raise ValueError("it is of a child, or of the session itself")
 
 
-class _Evaluated(Struct):
-    verdict: outcomes.Verdict
-    met: list[bool | None]
-
-
-class _MemoryWritten(Struct):
-    name: memory.BufferName
-    expect: Count | None = None
-
-
-class _Checkpoint(Struct):
-    number: Count
-    at_us: Time
-
-
-class _Prioritized(Struct):
-    priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
-
-
-class _RetentionSet(Struct):
-    retention: _Retention
-
-
-class _Migrated(Struct):
-    to: str
-    field_policies: FieldPolicies = msgspec.field(default_factory=dict)
-
-
-class _TimeoutsSet(Struct):
-    timeouts: dict[str, Any]
-
-
-class _Renewed(Struct):
-    idle_us: Annotated[int, Meta(ge=1, le=timeouts.SPAN_US_MAX)]
-
-
-class _ToolsBound(Struct):
-    tools: Tools
-    degraded: list[str] = msgspec.field(default_factory=list)
-    wanted: Tools = msgspec.field(default_factory=dict)
-
-
-class _Transition(Struct):
-    from_: str = msgspec.field(name="from")
-    to: phases.Phase
-    event: str
-
-
-_SHAPES: Final[Mapping[str, type[Struct]]] = {
-    creation.CREATED: _Created,
-    creation.FORKED: _Forked,
-    labels.LABELED: _Labeled,
-    timers.TIMER_SET: _TimerSet,
-    timers.TIMER_CLEARED: _Named,
-    inputs.PROCESSED: _Processed,
-    runs.STATUS_IDLE: _Idle,
-    runs.ERROR: _Error,
-    endings.FINISHED: _Finished,
-    timers.REVISIT_SET: _RevisitSet,
-    timers.TIMERS_TAKEN: _Names,
-    children.CHILD_CREATED: _ChildCreated,
-    children.CHILD_RELEASED: _Child,
-    children.DELEGATED: _Delegated,
-    CHILD_ENDED: _Child,
-    budgets.GRANTED: _Budget,
-    budgets.RESERVED: _Reserved,
-    budgets.SETTLED: _Reserved,
-    budgets.LENT: _Lent,
-    budgets.RETURNED: _Returned,
-    outcomes.EVALUATED: _Evaluated,
-    memory.WRITTEN: _MemoryWritten,
-    setup.ATTACHED: _Attached,
-    checkpoints.RECORDED: _Checkpoint,
-    priority.PRIORITIZED: _Prioritized,
-    relations.RELATED: _Related,
-    retention.RETENTION_SET: _RetentionSet,
-    schema.MIGRATED: _Migrated,
-    timeouts.TIMEOUTS_SET: _TimeoutsSet,
-    timeouts.RENEWED: _Renewed,
-    setup.TOOLS_BOUND: _ToolsBound,
-    shares.SHARED: _Shared,
-    shares.SHARE_RECEIVED: _ShareReceived,
-    shares.UNSHARED: _ShareNamed,
-    shares.SHARE_USED: _ShareNamed,
-    **dict.fromkeys(phases.TRANSITIONS, _Transition),
+_AMOUNTS: Final = {"cost": Amount, "tokens": Amount}
+_LIMITS: Final = shape(_AMOUNTS)  # of budget.granted and session.created: what is there is a number
+_RETENTION: Final = shape(
+    {
+        "events": Annotated[int, Meta(ge=1, le=2**53)],
+        "age_us": Annotated[int, Meta(ge=0, le=INT_MAX)],
+    }
+)
+_NAMES: Final = Annotated[list[Name], Meta(max_length=isolation.ISOLATED_FIELDS_MAX)]
+_ISOLATION: Final = shape(
+    {
+        "model": isolation.IsolationModel,
+        "users": Annotated[list[KeyPart], Meta(max_length=isolation.ISOLATED_USERS_MAX)],
+        "task": LabelValue,
+        "agents": table(
+            shape({"owns": _NAMES, "reads": _NAMES}), isolation.ISOLATED_AGENTS_MAX, names=Actor
+        ),
+    }
+)
+# The roles that may; None, or missing: everybody.
+_FIELD_POLICY: Final = shape({"read": list[KeyPart] | None, "write": list[KeyPart] | None})
+_ACCESS: Final = {
+    "isolation": _ISOLATION,
+    "field_policies": table(_FIELD_POLICY, isolation.ISOLATED_FIELDS_MAX, names=Name),
 }
-_WAKES: Final[Mapping[str, type[Struct]]] = {"wake": _WakeStarted, "finish": _FinishStarted}
+# What the head of an archived session keeps; its labels, with those of a dead letter and its task.
+_STUB: Final = shape(
+    {
+        "labels": Annotated[dict[Name, LabelValue], Meta(max_length=LABELS_MAX + 2)],
+        "timeouts": dict[str, Any],
+        "retention": _RETENTION,
+        "durations": dict[str, Time],
+        "archived_from": str,
+        "schema_version": str,
+        **_ACCESS,
+    }
+)
+_ATTACHED: Final = shape(
+    {"resources": list[str], "vaults": list[str], "permissions": str, "limits": dict[str, str]}
+)
+# What a session keeps of a tool.
+_BINDING: Final = shape(
+    {
+        "version": str,
+        "required": bool,
+        "permission": str,
+        "cost": Annotated[float, Meta(ge=0)],
+        "exclusive": bool,
+        "substitutes": list[str],
+        "as": Name,
+        "as_version": str,
+    }
+)
+_TOOLS: Final = table(_BINDING, TOOLS_MAX)
+# What a fork has of its original, besides the state.
+_INHERITED: Final = shape(
+    {
+        "setup": _ATTACHED,
+        "tools": _TOOLS,
+        "wanted": _TOOLS,
+        "given": list[str],
+        "timeouts": dict[str, Any],
+        "budget": _LIMITS,
+        **_ACCESS,
+    }
+)
+_SETUP: Final = shape({"agent": str, "environment": str, "budget": _LIMITS})
+_CREATED: Final = shape(
+    {
+        "labels": Labels,
+        "schema_version": str,
+        "phase": str,
+        "archived": shape({"facts": _STUB}, created_us=Time),
+        "setup": _SETUP,
+        "timeouts": dict[str, Any],
+        **_ACCESS,
+    }
+)
+_SESSION: Final = shape(app=KeyPart, user=KeyPart, id=KeyPart, uid=str)
+_FORKED: Final = shape(
+    {"labels": Labels, "schema_version": str, "inherits": _INHERITED},
+    parent=_SESSION,
+    at=Count,
+)
+_PLACE: Final = {"app": KeyPart, "user": KeyPart, "uid": Id}
+# A child in the log of its parent. One that the parent lets go of is named by its id.
+_CHILD: Final = shape(_PLACE, child=KeyPart)
+_RESERVED: Final = shape(reservation=Id, **_AMOUNTS)
+_SHARED: Final = {
+    "share": Id,
+    "fields": Annotated[list[Name], Meta(min_length=1, max_length=shares.SHARED_FIELDS_MAX)],
+    "access": shares.ShareAccess,
+    "sync": shares.ShareSync,
+    "version": Count,
+}
+_TRANSITION: Final = shape(**{"from": str}, to=phases.Phase, event=str)
+_SHAPES: Final[Mapping[str, type[Struct]]] = {
+    creation.CREATED: _CREATED,
+    creation.FORKED: _FORKED,
+    labels.LABELED: shape(labels=Labels),
+    timers.TIMER_SET: shape(name=TimerName, at_us=Time, kind=timers.TimerKind),
+    timers.TIMER_CLEARED: shape(name=TimerName),
+    inputs.PROCESSED: shape(seqs=Annotated[list[Count], Meta(min_length=1)]),
+    runs.STATUS_IDLE: shape(
+        {"processed": list[Count], "needs": dict[str, Amount] | None, "redirect": Count},
+        stop_reason=str,
+        blocked_on=list[Id],
+    ),
+    runs.ERROR: shape(
+        {"counts": bool, "retry_us": Time | None, "effects": list[tuple[str, Count]]},
+        code=str,
+        message=str,
+        attempt=Count,
+    ),
+    endings.FINISHED: shape({"retry_us": Time | None}, left=list[str]),
+    timers.REVISIT_SET: shape(
+        name=TimerName,
+        at_us=Time,
+        reason=Annotated[str, Meta(max_length=REASON_CHARS_MAX)],
+        priority=timers.RevisitPriority,
+        replace=bool,
+    ),
+    timers.TIMERS_TAKEN: shape(names=list[str]),
+    children.CHILD_CREATED: shape(
+        {"uid": Id, "title": str, "cascade": bool}, child=KeyPart, app=KeyPart, user=KeyPart
+    ),
+    children.CHILD_RELEASED: _CHILD,
+    children.DELEGATED: shape(
+        {"uid": Id, "tools": list[str]},
+        app=KeyPart,
+        user=KeyPart,
+        id=KeyPart,
+        depth=Annotated[int, Meta(ge=1, le=DELEGATION_DEPTH_MAX)],
+    ),
+    CHILD_ENDED: _CHILD,
+    budgets.GRANTED: shape(_AMOUNTS, _BudgetCheck),
+    budgets.RESERVED: _RESERVED,
+    budgets.SETTLED: _RESERVED,
+    budgets.LENT: shape(_PLACE, child=KeyPart, **_AMOUNTS),
+    budgets.RETURNED: shape(
+        {**_PLACE, "child": KeyPart, "own": bool, "limit": _LIMITS}, _AccountCheck, **_AMOUNTS
+    ),
+    outcomes.EVALUATED: shape(verdict=outcomes.Verdict, met=list[bool | None]),
+    memory.WRITTEN: shape({"expect": Count | None}, name=memory.BufferName),
+    setup.ATTACHED: _ATTACHED,
+    checkpoints.RECORDED: shape(number=Count, at_us=Time),
+    priority.PRIORITIZED: shape(priority=Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]),
+    relations.RELATED: shape(
+        kind=relations.RelationKind,
+        direction=relations.Direction,
+        app=KeyPart,
+        user=KeyPart,
+        id=KeyPart,
+        uid=Id,
+    ),
+    retention.RETENTION_SET: shape(retention=_RETENTION),
+    schema.MIGRATED: shape({"field_policies": _ACCESS["field_policies"]}, to=str),
+    timeouts.TIMEOUTS_SET: shape(timeouts=dict[str, Any]),
+    timeouts.RENEWED: shape(idle_us=Annotated[int, Meta(ge=1, le=timeouts.SPAN_US_MAX)]),
+    setup.TOOLS_BOUND: shape({"degraded": list[str], "wanted": _TOOLS}, tools=_TOOLS),
+    shares.SHARED: shape({"expires_us": Time}, **_SHARED),
+    shares.SHARE_RECEIVED: shape({"expires_us": Time, "hash": str}, **_SHARED, source=_SESSION),
+    shares.UNSHARED: shape(share=Id),
+    shares.SHARE_USED: shape(share=Id),
+    **dict.fromkeys(phases.TRANSITIONS, _TRANSITION),
+}
+_WAKES: Final[Mapping[str, type[Struct]]] = {
+    "wake": shape(
+        {"redirect": Count, "version": Name},
+        span_id=Id,
+        turn=Id,
+        attempt=Count,
+        inputs=list[Count],
+        timers=list[TimerName],
+    ),
+    "finish": shape(span_id=Id),
+}
+_WAKE_COMPLETED: Final = shape(span_id=Id, fence=Count)
+_ASKED: Final = shape(
+    {"input_hash": str, "deadline_us": Time, "otherwise": bool, "replaces": Id | None},
+    request_id=Annotated[str, Meta(min_length=1, max_length=ID_CHARS_MAX - len("/asked"))],
+    awaits=requests.StoredKind,
+    name=Name,
+    input=Any,
+)
 
 
 def _started(data: Mapping[str, Any]) -> type[Struct] | None:
@@ -464,12 +284,12 @@ def _started(data: Mapping[str, Any]) -> type[Struct] | None:
 
 
 def _completed(data: Mapping[str, Any]) -> type[Struct] | None:
-    return _WakeCompleted if data.get("kind") == "wake" else None
+    return _WAKE_COMPLETED if data.get("kind") == "wake" else None
 
 
 def _asked(data: Mapping[str, Any]) -> type[Struct] | None:
     """A tool that was used asks nobody."""
-    return _Asked if "awaits" in data else None
+    return _ASKED if "awaits" in data else None
 
 
 # Of some types the data decides whether the head looks at it at all.
@@ -492,7 +312,7 @@ def check_shape(type: str, data: Mapping[str, Any]) -> None:
         found = msgspec.convert(data, shape)
     except (msgspec.ValidationError, RecursionError) as error:
         raise InvalidEvent(f"the data of {type} does not fit: {error}") from error
-    more = _MORE.get(shape)
+    more = _MORE.get(type)
     if more is not None:
         more(found)
 
@@ -500,38 +320,48 @@ def check_shape(type: str, data: Mapping[str, Any]) -> None:
 # --- what a type cannot say -----------------------------------------------------------------------
 
 
-def _check_created(found: _Created) -> None:
+def _check_created(found: Any) -> None:
     _check_labels(found.labels)
     _check_timeouts(found.timeouts)
     _check_isolation(found.isolation)
-    kept = UNSET if found.archived is UNSET else found.archived.facts
-    if kept is not UNSET:
-        _check_label_sizes(kept.labels)
-        _check_timeouts(kept.timeouts)
-        _check_isolation(kept.isolation)
+    stub = UNSET if found.archived is UNSET else found.archived.facts
+    if stub is not UNSET:
+        _check_label_sizes(stub.labels)
+        _check_timeouts(stub.timeouts)
+        _check_isolation(stub.isolation)
 
 
-def _check_isolation(found: _Isolation | UnsetType) -> None:
+def _check_forked(found: Any) -> None:
+    Key(found.parent.app, found.parent.user, found.parent.id)
+    _check_labels(found.labels)
+    if found.inherits is not UNSET:
+        _check_timeouts(found.inherits.timeouts)
+        _check_isolation(found.inherits.isolation)
+
+
+def _check_isolation(found: Struct | UnsetType) -> None:
     """As it is read back. Raises InvalidInput."""
     if found is not UNSET:
         isolation.isolation_in(Facts({"isolation": msgspec.to_builtins(found)}))
 
 
-def _check_labels(found: Mapping[str, str | None]) -> None:
+def _check_labels(found: Mapping[str, str | None] | UnsetType) -> None:
     """Raise InvalidEvent if a label is too large, or one of those that Limpet sets itself."""
     _check_label_sizes(found)
-    if reserved := [name for name in found if name.startswith("$")]:
+    if found and (reserved := [name for name in found if name.startswith("$")]):
         raise InvalidEvent(f"the label {reserved[0]!r} begins with '$', which is reserved")
 
 
-def _check_label_sizes(found: Mapping[str, str | None]) -> None:
-    for name, value in found.items():
+def _check_label_sizes(found: Mapping[str, str | None] | UnsetType) -> None:
+    for name, value in found.items() if found else ():
         if len(f"{name}{value or ''}".encode()) > LABEL_BYTES_MAX:
             raise InvalidEvent(f"the label {name!r} has more than {LABEL_BYTES_MAX:,} bytes")
 
 
-def _check_timeouts(found: Mapping[str, Any]) -> None:
+def _check_timeouts(found: Mapping[str, Any] | UnsetType) -> None:
     """As they are read back. Raises InvalidEvent."""
+    if not found:
+        return
     if any([name.endswith("_us") and type(us) is not int for name, us in found.items()]):
         raise InvalidEvent("timeouts are numbers of microseconds")
     if any([name.endswith("_us") and abs(us) > timeouts.SPAN_US_MAX for name, us in found.items()]):
@@ -539,29 +369,14 @@ def _check_timeouts(found: Mapping[str, Any]) -> None:
     timeouts.timeouts_in(Facts({"timeouts": found}))
 
 
-def _check_keys(found: _ChildCreated | _Delegated | _Forked | _Related | _ShareReceived) -> None:
-    """Raise InvalidKey if a session is named that cannot be."""
-    if isinstance(found, _ChildCreated):
-        Key(found.app, found.user, found.child)
-    elif isinstance(found, _Delegated | _Related):
-        Key(found.app, found.user, found.id)
-    elif isinstance(found, _ShareReceived):
-        Key(found.source.app, found.source.user, found.source.id)
-    else:
-        Key(found.parent.app, found.parent.user, found.parent.id)
-        _check_labels(found.labels)
-        if found.inherits is not UNSET:
-            _check_timeouts(found.inherits.timeouts)
-            _check_isolation(found.inherits.isolation)
-
-
-_MORE: Final[Mapping[type[Struct], Callable[[Any], None]]] = {
-    _Created: _check_created,
-    _Labeled: lambda found: _check_labels(found.labels),
-    _Forked: _check_keys,
-    _ChildCreated: _check_keys,
-    _Delegated: _check_keys,
-    _Related: _check_keys,
-    _ShareReceived: _check_keys,
-    _TimeoutsSet: lambda found: _check_timeouts(found.timeouts),
+# Key raises InvalidKey if a session is named that cannot be.
+_MORE: Final[Mapping[str, Callable[[Any], object]]] = {
+    creation.CREATED: _check_created,
+    creation.FORKED: _check_forked,
+    labels.LABELED: lambda found: _check_labels(found.labels),
+    children.CHILD_CREATED: lambda found: Key(found.app, found.user, found.child),
+    children.DELEGATED: lambda found: Key(found.app, found.user, found.id),
+    relations.RELATED: lambda found: Key(found.app, found.user, found.id),
+    shares.SHARE_RECEIVED: lambda found: Key(found.source.app, found.source.user, found.source.id),
+    timeouts.TIMEOUTS_SET: lambda found: _check_timeouts(found.timeouts),
 }
