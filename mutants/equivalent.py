@@ -62,12 +62,12 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "raise AssertionError('the last try returns or raises') -> pass",
     ): "Never reached: the last try returns or raises.",
     (
-        "limpet.session.typing.loading",
+        "limpet.session.writer",
         "Loading.load",
         "verified = True -> verified = False",
     ): "Verified again at every try: slower, and no less safe.",
     (
-        "limpet.session.typing.loading",
+        "limpet.session.writer",
         "Loading.load",
         "raise AssertionError('the last try returns or raises') -> pass",
     ): "Never reached: both handlers raise at the last try.",

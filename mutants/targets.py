@@ -150,7 +150,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         f"{_RUNTIME}/test_endings.py",
         f"{_RUNTIME}/test_worker.py",
     ),
-    "limpet.session.typing.loading": (
+    "limpet.session.writer": (
         "tests/acceptance/test_migrating_races.py",
         "tests/acceptance/test_evolution.py",
         "tests/acceptance/test_migrating_damage.py",

@@ -51,13 +51,15 @@ if TYPE_CHECKING:
     )
     from limpet.model.diff.changes import Change as Change, Kind as Kind
     from limpet.model.diff.diff import Diff as Diff, diff as diff
-    from limpet.model.diff.merge import Merged as Merged, Resolved as Resolved, merge as merge
-    from limpet.model.diff.policy import (
+    from limpet.model.diff.merge import (
         Conflict as Conflict,
         LastWriter as LastWriter,
+        Merged as Merged,
         Policy as Policy,
         Priority as Priority,
+        Resolved as Resolved,
         escalate as escalate,
+        merge as merge,
     )
     from limpet.model.due import deadline_at as deadline_at, runnable_at as runnable_at
     from limpet.model.envelope import envelope as envelope
@@ -213,8 +215,7 @@ _HOMES = {
     "limpet.model": "Draft Event Head Key Lease Trace",
     "limpet.model.diff.changes": "Change Kind",
     "limpet.model.diff.diff": "Diff diff",
-    "limpet.model.diff.merge": "Merged Resolved merge",
-    "limpet.model.diff.policy": "Conflict LastWriter Policy Priority escalate",
+    "limpet.model.diff.merge": "Conflict LastWriter Merged Policy Priority Resolved escalate merge",
     "limpet.model.due": "deadline_at runnable_at",
     "limpet.model.envelope": "envelope",
     "limpet.model.envelope.record": "Envelope",

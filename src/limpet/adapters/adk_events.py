@@ -24,7 +24,7 @@ from limpet import Draft, Event, Key, Limpet, SessionConflict, facts
 from limpet.errors import EventTooLarge, InvalidValue
 from limpet.model import DefaultActor
 from limpet.session.retrying import Tries
-from limpet.store.pager import each_page
+from limpet.store.pages import each_page
 
 ACTOR: Final = DefaultActor("agent:adk")
 _log: Final = logging.getLogger("limpet.adapters.adk")

@@ -35,7 +35,7 @@ from limpet.cli.render import (
 from limpet.errors import InvalidInput, NoCheckpoint, SessionExists
 from limpet.model import to_us
 from limpet.model.diff.changes import brief
-from limpet.model.diff.policy import Conflict
+from limpet.model.diff.merge import Conflict
 from limpet.model.ops import show as show_path
 from limpet.session.json_forms import event_form, key_form, time_form
 

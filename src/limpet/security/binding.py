@@ -15,7 +15,7 @@ from limpet.model.limits import PAGE_MAX
 from limpet.security.keys import KeySeal
 from limpet.store.coding.seal import scope_owner
 from limpet.store.open import look_at, open_store
-from limpet.store.pager import each_head
+from limpet.store.pages import each_head
 from limpet.store.protocol import Checked, KeyOwner, Names, Query, RingBinding, Store
 
 

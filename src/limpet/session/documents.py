@@ -59,7 +59,7 @@ from limpet.session.arguments import check_actor, check_before, check_expect, ch
 from limpet.session.journal import Journal
 from limpet.session.loggers import SESSION
 from limpet.session.retrying import Tries
-from limpet.store.pager import each_page
+from limpet.store.pages import each_page
 from limpet.store.protocol import Committed, Query
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from limpet.session.arguments import key_of
 from limpet.session.journal import Journal
 from limpet.session.runs.delegation import head_of, notify_parent
 from limpet.session.services import Services
-from limpet.store.pager import each_head
+from limpet.store.pages import each_head
 from limpet.store.protocol import Erasure, Erasures, Forks, Query
 
 

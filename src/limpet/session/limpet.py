@@ -76,7 +76,7 @@ from limpet.session.writer import writer_of
 from limpet.store import cursor as cursors
 from limpet.store.cursor import check_position
 from limpet.store.open import open_store
-from limpet.store.pager import each_page
+from limpet.store.pages import each_page
 from limpet.store.protocol import (
     Checked,
     Erasure,

@@ -22,7 +22,7 @@ from limpet.session.arguments import (
 from limpet.session.keys import with_anchors
 from limpet.session.metrics import Hook
 from limpet.store.open import refuse_uncopied
-from limpet.store.pager import each_head
+from limpet.store.pages import each_head
 from limpet.store.protocol import (
     Backups,
     Check,

@@ -17,7 +17,7 @@ from limpet.errors import InvalidInput, LimpetError, SessionCorrupt
 from limpet.model import Commit, Head, Key, canonical, chain, is_input, to_time
 from limpet.model.facts.phases import COMPLETED, archive_place
 from limpet.model.limits import PAGE_MAX
-from limpet.store.pager import each_head
+from limpet.store.pages import each_head
 from limpet.store.protocol import (
     ChainedEvent,
     Check,

@@ -89,7 +89,7 @@ from limpet.session.writer import Writer, writer_of
 
 if TYPE_CHECKING:
     from limpet.model import Path
-    from limpet.model.diff.policy import Policy
+    from limpet.model.diff.merge import Policy
     from limpet.model.envelope.envelope import Format
     from limpet.security.receipts import Proof, Receipt
     from limpet.session.conversing.context import Context, Count, Summarize
@@ -899,7 +899,7 @@ class Session(Generic[S]):
         nothing is recorded then. Nothing is written to the other session, and app: and user: names
         are never merged. If the other has nothing new, nothing is recorded.
         """
-        from limpet.model.diff.policy import escalate
+        from limpet.model.diff.merge import escalate
         from limpet.session.history.branches import merge_session
 
         if isinstance(other, Session):

@@ -49,7 +49,7 @@ from limpet.errors import (
 )
 from limpet.model import DefaultActor
 from limpet.session.retrying import Tries
-from limpet.store.pager import each_page
+from limpet.store.pages import each_page
 
 _THREADS_MAX: Final = 256  # whose trees are kept in memory
 _GO_ON: Final = "Read the thread again and go on from its latest checkpoint"

@@ -59,13 +59,12 @@ from limpet.graph.stores.documents import (
     shared,
     sqlite_url,
 )
-from limpet.graph.stores.leases import LEASE_SECONDS, HeldLeases
-from limpet.graph.stores.sessions import StoredSessions, document_of
+from limpet.graph.stores.sessions import LEASE_SECONDS, HeldLeases, StoredSessions, document_of
 from limpet.model import Head, PlainOp, Set, thaw
 from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.session.limpet import Limpet
 from limpet.session.retrying import retrying
-from limpet.store.pager import each_page
+from limpet.store.pages import each_page
 from limpet.store.protocol import Page
 
 CORRELATION: Final = "graph.correlation"

@@ -4,13 +4,13 @@ Where one side changed a place, its change wins; where both made the same change
 Dicts are merged name by name, lists of the same length item by item unless a side moved items, and
 if both sides only added to a list, both additions are appended. An item that both changed is merged
 inside only if a name such as `id` shows that it is the same item. Anything else that both changed
-is a conflict, for a policy to decide.
+is a conflict, for a policy to decide. --before
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -18,10 +18,71 @@ import msgspec
 from limpet.errors import InvalidInput, MergeConflict
 from limpet.model.diff.compare import SWEEPS, items_apart, moved, names_apart
 from limpet.model.diff.diff import diff
-from limpet.model.diff.policy import Conflict, Policy, escalate
 from limpet.model.limits import VALUE_DEPTH_MAX
 from limpet.model.ops import Path, PlainOp, show
 from limpet.model.values import ABSENT, EMPTY, FrozenDict, FrozenList, admit, packed, same
+
+
+class Conflict(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """A place that both sides changed differently. ABSENT where there is no value."""
+
+    path: Path
+    base: Any
+    a: Any
+    b: Any
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(other) is Conflict
+            and self.path == other.path
+            and same(self.base, other.base)
+            and same(self.a, other.a)
+            and same(self.b, other.b)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+
+Policy: TypeAlias = Callable[[Conflict], Any]
+
+
+class _Ranked(msgspec.Struct, frozen=True, gc=False):
+    a: Any
+    b: Any
+
+    def __post_init__(self) -> None:
+        try:
+            ordered = self.a < self.b or self.b < self.a or self.a == self.b
+        except TypeError:
+            ordered = False
+        if not ordered:
+            raise InvalidInput(
+                f"{type(self).__name__} cannot put {self.a!r} and {self.b!r} in order. Give both "
+                "sides numbers, or both times with a time zone."
+            )
+
+    def __call__(self, conflict: Conflict) -> Any:
+        if self.a == self.b:
+            return conflict
+        return conflict.a if self.a > self.b else conflict.b
+
+
+class LastWriter(_Ranked, frozen=True, gc=False):
+    """The later side wins: give each side's time, or its version. A tie is left undecided."""
+
+
+class Priority(_Ranked, frozen=True, gc=False):
+    """The side with the higher number wins. A tie is left undecided."""
+
+
+def escalate(conflict: Conflict) -> Any:
+    """Decide nothing: the conflict is reported and the place stays as it was in the base."""
+    return conflict
+
+
+# --- merging --------------------------------------------------------------------------------------
+
 
 Side: TypeAlias = Literal["a", "b", "neither"]
 KNOWN_BY: Final = ("id", "uid", "uuid", "key", "name")  # what tells the items of a list apart

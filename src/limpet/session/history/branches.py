@@ -23,8 +23,7 @@ from limpet.errors import (
     SessionTyped,
 )
 from limpet.model import EMPTY, Base, Commit, Event, Fold, Head, Key, Path, Prepared, checksum, same
-from limpet.model.diff.merge import Merged, merge
-from limpet.model.diff.policy import Policy
+from limpet.model.diff.merge import Merged, Policy, merge
 from limpet.model.facts.creation import forked, inherited
 from limpet.model.facts.history import MERGED, merged
 from limpet.model.limits import PAGE_MAX

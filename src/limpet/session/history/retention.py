@@ -33,7 +33,7 @@ from limpet.session.documents import Internal
 from limpet.session.history.point_in_time import event_at
 from limpet.session.journal import Journal
 from limpet.session.loggers import SESSION
-from limpet.store.pager import head_pages
+from limpet.store.pages import head_pages
 from limpet.store.protocol import Compacts, Progress, Query, Store, plural, size
 
 COLLECTION: Final = "retention"

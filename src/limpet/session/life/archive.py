@@ -83,7 +83,7 @@ from limpet.session.services import Services
 from limpet.session.writer import Handle, writer_of
 from limpet.store.coding.files import FileSeal, SealedPath, file_seal, is_sealed
 from limpet.store.memory import MemoryStore
-from limpet.store.pager import each_head, head_pages
+from limpet.store.pages import each_head, head_pages
 from limpet.store.protocol import Committed, Ending, Exchange, Query, Standing
 from limpet.store.system import in_thread
 

@@ -41,7 +41,7 @@ from limpet.session.journal import Journal
 from limpet.session.runs.buffers import Buffers
 from limpet.session.runs.delegation import parent_of
 from limpet.session.writer import Handle, writer_of
-from limpet.store.pager import each_head
+from limpet.store.pages import each_head
 from limpet.store.protocol import Query
 
 LayerName: TypeAlias = Literal["working", "session", "episodic", "semantic", "procedural"]

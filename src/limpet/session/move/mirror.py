@@ -41,7 +41,7 @@ from limpet.session.move.bundle import NO_SPACE
 from limpet.session.services import Services
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
-from limpet.store.pager import each_head
+from limpet.store.pages import each_head
 from limpet.store.protocol import Query, plural
 from limpet.store.system import in_thread
 

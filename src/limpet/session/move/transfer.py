@@ -73,7 +73,7 @@ from limpet.session.move.attachments import (
 )
 from limpet.session.retrying import Tries
 from limpet.session.services import Services
-from limpet.store.pager import each_head, head_pages
+from limpet.store.pages import each_head, head_pages
 from limpet.store.protocol import Committed, Loaded, Names, Owner, Progress, Query, plural
 
 REFUSED_NAMED_MAX: Final = 1_000

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from limpet.model import Path
-    from limpet.model.diff.policy import Policy
+    from limpet.model.diff.merge import Policy
     from limpet.model.events import Event
     from limpet.model.facts.isolation import Isolation
     from limpet.model.facts.outcomes import Outcome

@@ -38,9 +38,9 @@ from limpet.model.facts.phases import is_stub
 from limpet.model.state.migrations import MigrationRegistry, check_registry
 from limpet.session.journal import Journal
 from limpet.session.loggers import SESSION
-from limpet.session.typing.loading import Loading
 from limpet.session.typing.upgrade import Upgrade
-from limpet.store.pager import head_pages
+from limpet.session.writer import Loading
+from limpet.store.pages import head_pages
 from limpet.store.protocol import Page, Progress, Query, plural
 
 # What becomes of a session:

@@ -7,11 +7,13 @@ driven beside it and compared. It favours the obvious over the fast.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from itertools import islice
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+import msgspec
 from msgspec import structs
 
 from limpet.errors import (
@@ -19,8 +21,11 @@ from limpet.errors import (
     LimpetError,
     PositionUnknown,
     SessionCorrupt,
+    SessionError,
+    SessionFenced,
     SessionHasForks,
     StoreFailed,
+    UploadLost,
 )
 from limpet.model import (
     NO_CHECKPOINT,
@@ -45,15 +50,15 @@ from limpet.model import (
     scope_of,
 )
 from limpet.model.facts.phases import is_stub
+from limpet.model.lease import admits
+from limpet.model.limits import BLOB_UPLOAD_SECONDS_MAX, MARKS_SWEPT
 from limpet.store import cursor as cursors
-from limpet.store.blobs import Blobs
+from limpet.store.blobs import Blob, Blobs, check_open
 from limpet.store.clock import Clock
 from limpet.store.coding.seal import Sealer, scope_owner
 from limpet.store.live import MemoryChannel
-from limpet.store.marks import Marks
-from limpet.store.memory.blobs import MemoryBlobs
+from limpet.store.marks import Mark, Marks, added
 from limpet.store.memory.leases import Leasing
-from limpet.store.memory.marks import MemoryMarks
 from limpet.store.memory.tables import MemoryLog, key_hash
 from limpet.store.pages import PageBytes, bare, newest, newest_since, page, walk, wanted
 from limpet.store.plan import Plan
@@ -571,3 +576,164 @@ def _passes(head: Head, query: Query) -> bool:
 
 def _mark(head: Head, query: Query) -> int:
     return head.updated_us if query.order == "updated" else head.created_us
+
+
+# --- marks ---------------------------------------------------------------------------------------
+
+
+class MemoryMarks:
+    """`check_open` raises StoreClosed."""
+
+    def __init__(self, check_open: Callable[[], None], clock: Callable[[], int]) -> None:
+        self._check_open, self._clock = check_open, clock
+        self._marks: dict[tuple[str, str], Mark] = {}
+
+    async def once(self, space: str, name: str, until_us: int, value: int = 0) -> bool:
+        now_us = self._begin()
+        if until_us <= now_us or self._living(space, name, now_us) is not None:
+            return False
+        self._marks[space, name] = Mark(space, name, value, until_us)
+        return True
+
+    async def put(self, space: str, name: str, until_us: int, value: int = 0) -> None:
+        self._begin()
+        self._marks[space, name] = Mark(space, name, value, until_us)
+
+    async def add(self, space: str, name: str, until_us: int, by: int = 1) -> int:
+        before = self._living(space, name, self._begin())
+        mark = Mark(space, name, added(0, by), until_us)
+        if before is not None:
+            mark = Mark(space, name, added(before.value, by), before.until_us)
+        self._marks[space, name] = mark
+        return mark.value
+
+    async def get(self, space: str, name: str) -> Mark | None:
+        self._check_open()
+        return self._living(space, name, self._clock())
+
+    async def sweep(self, limit: int) -> int:
+        self._check_open()
+        now_us = self._clock()
+        ended = [of for of, mark in self._marks.items() if mark.until_us <= now_us]
+        ended.sort(key=lambda of: self._marks[of].until_us)
+        for of in ended[:limit]:
+            del self._marks[of]
+        return len(ended[:limit])
+
+    def _begin(self) -> int:
+        self._check_open()
+        now_us = self._clock()
+        for of in [of for of, m in self._marks.items() if m.until_us <= now_us][:MARKS_SWEPT]:
+            del self._marks[of]
+        return now_us
+
+    def _living(self, space: str, name: str, now_us: int) -> Mark | None:
+        mark = self._marks.get((space, name))
+        return None if mark is None or mark.until_us <= now_us else mark
+
+
+# --- blobs ---------------------------------------------------------------------------------------
+
+
+_PAUSE_US = BLOB_UPLOAD_SECONDS_MAX * 1_000_000
+
+
+class _Upload(NamedTuple):
+    log: MemoryLog
+    chunks: list[bytes]
+    touched_us: int
+
+
+class MemoryBlobs:
+    """`living` gives the log of a session, or raises what a load would; `all` gives all of them."""
+
+    def __init__(
+        self,
+        living: Callable[[Key], MemoryLog],
+        present: Callable[[Key], MemoryLog],
+        all: Callable[[], list[MemoryLog]],
+        clock: Callable[[], int],
+    ) -> None:
+        self._living, self._present, self._all, self._clock = living, present, all, clock
+        self._uploads: dict[str, _Upload] = {}
+
+    async def put_chunk(self, key: Key, upload: str, number: int, data: bytes) -> None:
+        log = self._living(key)
+        self._sweep()
+        chunks = self._chunks(key, log, upload, number)
+        self._uploads[upload] = _Upload(log, [*chunks, bytes(data)], self._clock())
+
+    async def finish(
+        self,
+        key: Key,
+        upload: str,
+        blob: Blob,
+        last: bytes,
+        *,
+        fence: int | None = None,
+        at: int | None = None,
+    ) -> Blob:
+        log = self._living(key)
+        head = log.fold.head
+        if at is None:
+            check_open(head)
+        if fence is not None and not admits(head, fence, self._clock()):
+            raise SessionFenced(key, fence, head.fence)
+        self._sweep()
+        if blob.hash in log.blobs:
+            self._uploads.pop(upload, None)
+            return log.blobs[blob.hash][0]
+        chunks = self._chunks(key, log, upload, blob.chunks - 1)
+        self._uploads.pop(upload, None)
+        made = msgspec.structs.replace(blob, version=head.version if at is None else at)
+        log.blobs[blob.hash] = (made, [*chunks, bytes(last)])
+        return made
+
+    async def drop(self, key: Key, upload: str) -> None:
+        with suppress(SessionError):
+            self._living(key)
+        self._uploads.pop(upload, None)
+
+    async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
+        if own:
+            found = self._present(key).blobs.get(hash)
+            return None if found is None else found[0]
+        return next((blob for blob, _ in self._seen(key, hash)), None)
+
+    async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
+        chunks = next((chunks for _, chunks in self._seen(key, hash)), [])
+        return chunks[number] if 0 <= number < len(chunks) else None
+
+    async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
+        own = self._living(key).blobs
+        return tuple([own[hash][0] for hash in sorted(own) if hash > after][:limit])
+
+    async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
+        found = sorted([log.fold.head.key for log in self._all() if log.blobs])
+        wanted = [key for key in found if app in (None, key.app) and (after is None or key > after)]
+        return tuple(wanted[:limit])
+
+    def _seen(self, key: Key, hash: str) -> Iterator[tuple[Blob, list[bytes]]]:
+        """What the session, then its parents up to where it goes on from, have of it."""
+        log: MemoryLog | None = self._present(key)
+        ceiling: int | None = None
+        while log is not None:
+            found = log.blobs.get(hash)
+            if found is not None and (ceiling is None or found[0].version < ceiling):
+                yield found
+            ceiling = log.floor if ceiling is None else min(ceiling, log.floor)
+            log = log.parent
+
+    def _chunks(self, key: Key, log: MemoryLog, upload: str, number: int) -> list[bytes]:
+        """The chunks before this one."""
+        begun = self._uploads.get(upload)
+        chunks = [] if begun is None else begun.chunks
+        if len(chunks) != number or (begun is not None and begun.log is not log):
+            raise UploadLost(key)
+        return chunks
+
+    def _sweep(self) -> None:
+        before_us = self._clock() - _PAUSE_US
+        for upload, begun in list(self._uploads.items()):
+            if begun.touched_us < before_us:
+                del self._uploads[upload]

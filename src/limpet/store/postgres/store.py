@@ -14,11 +14,11 @@ from typing import Any, Final, TypeVar
 
 from limpet.errors import InvalidInput, PositionUnknown, StoreBusy
 from limpet.model import Base, Commit, Event, Fold, Head, Key, ScopeValue, checkpoints_of, described
-from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
+from limpet.model.limits import INT_MAX, MARKS_SWEPT, READ_PAGE_BYTES_MAX
 from limpet.store.blobs import Blobs
 from limpet.store.coding.codec import Codec
 from limpet.store.coding.seal import refuse_locked
-from limpet.store.marks import Marks
+from limpet.store.marks import Mark, Marks
 from limpet.store.overview import AskedBy, Tally, WaitingPlace, WaitingQuery
 from limpet.store.pages import bare, newest, newest_since, page
 from limpet.store.postgres import cold, compaction, doctor, erasure, rows, verify
@@ -26,7 +26,6 @@ from limpet.store.postgres.blobs import PostgresBlobs
 from limpet.store.postgres.failures import FAILURES, translate
 from limpet.store.postgres.leases import PostgresLeases
 from limpet.store.postgres.live import open_channel
-from limpet.store.postgres.marks import PostgresMarks
 from limpet.store.postgres.notify import Notifier
 from limpet.store.postgres.reading import feed, heads, lineage, overview
 from limpet.store.postgres.reading.reader import LoadRequest, PostgresReader, StoredSession
@@ -442,3 +441,33 @@ def read_token(token: str) -> int | None:
         said = described(token)
         raise InvalidInput(f"{said} is not a token. Pass the token of a commit as it is.")
     return int(token)
+
+
+# --- marks ---------------------------------------------------------------------------------------
+
+
+class PostgresMarks:
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+
+    async def once(self, space: str, name: str, until_us: int, value: int = 0) -> bool:
+        return bool(await self._write("mark_once", space, name, until_us, value, MARKS_SWEPT))
+
+    async def put(self, space: str, name: str, until_us: int, value: int = 0) -> None:
+        await self._write("mark_put", space, name, until_us, value, MARKS_SWEPT)
+
+    async def add(self, space: str, name: str, until_us: int, by: int = 1) -> int:
+        return int(await self._write("mark_add", space, name, until_us, by, MARKS_SWEPT))
+
+    async def get(self, space: str, name: str) -> Mark | None:
+        found = await self._pools.run(lambda conn: conn.fetchrow(SQL["mark"], space, name))
+        return None if found is None else Mark(space, name, *found)
+
+    async def sweep(self, limit: int) -> int:
+        return int(await self._write("sweep_marks", limit))
+
+    async def _write(self, statement: str, *args: Any) -> Any:
+        """Not repeated if the answer is lost: a nonce would be refused, a counter count twice."""
+        return await self._pools.run(
+            lambda conn: conn.fetchval(SQL[statement], *args), asked="change", repeatable=False
+        )
