@@ -48,7 +48,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_work.py",
         "tests/contract/test_stores.py",
     ),
-    "limpet.store.memory.leases": (
+    "limpet.store.memory.tables": (
         "tests/acceptance/test_work.py",
         "tests/contract/test_stores.py",
     ),
@@ -210,7 +210,7 @@ _ON_MEMORY: Final = frozenset(
         "limpet.runtime.run",
         "limpet.runtime.managed_tools",
         "limpet.session.life.tools",
-        "limpet.store.memory.leases",
+        "limpet.store.memory.tables",
         "limpet.store.plan",
         "limpet.model.facts.running.requests",
         "limpet.runtime.requests",

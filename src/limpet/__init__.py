@@ -78,17 +78,18 @@ if TYPE_CHECKING:
     from limpet.model.facts.timeouts import Timeouts as Timeouts
     from limpet.model.facts.timers import Revisit as Revisit, Timer as Timer
     from limpet.model.state import reducers as reducers
-    from limpet.model.state.access import Access as Access, access as access
     from limpet.model.state.migrations import (
         Migrated as Migrated,
         Migration as Migration,
         MigrationRegistry as MigrationRegistry,
+        SchemaVersion as SchemaVersion,
     )
     from limpet.model.state.reducers import Replace as Replace
-    from limpet.model.state.semver import SchemaVersion as SchemaVersion
     from limpet.model.state.state import (
+        Access as Access,
         Record as Record,
         State as State,
+        access as access,
         decode_fields as decode_fields,
         encode_fields as encode_fields,
     )
@@ -127,7 +128,7 @@ if TYPE_CHECKING:
         check_audit as check_audit,
     )
     from limpet.session.conversing.context import Context as Context
-    from limpet.session.conversing.message import Message as Message
+    from limpet.session.conversing.shapes import Message as Message
     from limpet.session.documents import (
         Document as Document,
         DocumentPage as DocumentPage,
@@ -171,8 +172,8 @@ if TYPE_CHECKING:
     )
     from limpet.session.session import Session as Session
     from limpet.session.sharing import ImportedContext as ImportedContext, Shared as Shared
-    from limpet.session.sync.shared import SharedLimpet as SharedLimpet
     from limpet.session.sync.tokens import SyncTokens as SyncTokens
+    from limpet.session.sync.loop import SharedLimpet as SharedLimpet
     from limpet.session.sync.verbs import (
         SyncApp as SyncApp,
         SyncDocuments as SyncDocuments,
@@ -228,11 +229,9 @@ _HOMES = {
     "limpet.model.facts.timeouts": "Timeouts",
     "limpet.model.facts.timers": "Revisit Timer",
     "limpet.model.state": "reducers",
-    "limpet.model.state.access": "Access access",
-    "limpet.model.state.migrations": "Migrated Migration MigrationRegistry",
+    "limpet.model.state.state": "Access Record State access decode_fields encode_fields",
+    "limpet.model.state.migrations": "Migrated Migration MigrationRegistry SchemaVersion",
     "limpet.model.state.reducers": "Replace",
-    "limpet.model.state.semver": "SchemaVersion",
-    "limpet.model.state.state": "Record State decode_fields encode_fields",
     "limpet.model.state.types": "TTL Ref UnknownVariant",
     "limpet.model.values": "ABSENT",
     "limpet.runtime.agent": "Agent",
@@ -253,7 +252,7 @@ _HOMES = {
     "limpet.session.app": "App",
     "limpet.session.audit": "AuditExport AuditLog check_audit",
     "limpet.session.conversing.context": "Context",
-    "limpet.session.conversing.message": "Message",
+    "limpet.session.conversing.shapes": "Message",
     "limpet.session.documents": "Document DocumentPage Documents",
     "limpet.session.history.blame": "Blame",
     "limpet.session.history.branches": "Lineage MergedFrom",
@@ -281,7 +280,7 @@ _HOMES = {
     "limpet.session.runs.traces": "Activation Span WakeTrace",
     "limpet.session.session": "Session",
     "limpet.session.sharing": "ImportedContext Shared",
-    "limpet.session.sync.shared": "SharedLimpet",
+    "limpet.session.sync.loop": "SharedLimpet",
     "limpet.session.sync.verbs": "SyncApp SyncDocuments SyncLimpet SyncSession",
     "limpet.session.sync.tokens": "SyncTokens",
     "limpet.session.tokens": "Tokens",

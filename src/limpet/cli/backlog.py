@@ -20,8 +20,8 @@ from limpet.model.diff.changes import brief, printable
 from limpet.model.facts.running.children import children_in
 from limpet.model.facts.running.endings import is_held
 from limpet.model.facts.running.runs import is_paused, is_short
+from limpet.model.lease import Readiness, readiness
 from limpet.model.limits import PAGE_MAX
-from limpet.model.readiness import Readiness, readiness
 
 _INPUT_CHARS_MAX: Final = 60
 _TRIED: Final = {"idempotency_key": "idempotency key", "since": "since", "worker": "by"}

@@ -36,7 +36,7 @@ from limpet.cli.render import (
 from limpet.errors import InvalidInput
 from limpet.model import Head, is_reserved, runnable_us, to_time, to_us
 from limpet.model.facts.phases import PHASES
-from limpet.model.readiness import Readiness, readiness
+from limpet.model.lease import Readiness, readiness
 from limpet.session.json_forms import event_form, head_form, key_form, page_form
 from limpet.store.protocol import Order, plural
 

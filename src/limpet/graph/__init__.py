@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         ProgressSlot as ProgressSlot,
     )
     from limpet.graph.context import (
+        CompileWarning as CompileWarning,
         IdentityFilter as IdentityFilter,
         Suspended as Suspended,
         current_correlation_id as current_correlation_id,
@@ -78,13 +79,6 @@ if TYPE_CHECKING:
         IdentitySpanProcessor as IdentitySpanProcessor,
         OpenTelemetryTracer as OpenTelemetryTracer,
     )
-    from limpet.graph.plan import CompileWarning as CompileWarning
-    from limpet.graph.projections import (
-        DeclaredSameName as DeclaredSameName,
-        ExplicitMapping as ExplicitMapping,
-        FieldNameMatching as FieldNameMatching,
-        Projection as Projection,
-    )
     from limpet.graph.sessions import (
         InMemorySessionStore as InMemorySessionStore,
         RecordListing as RecordListing,
@@ -94,7 +88,14 @@ if TYPE_CHECKING:
         SessionStore as SessionStore,
         SessionSummary as SessionSummary,
     )
-    from limpet.graph.state import Message as Message, State as State
+    from limpet.graph.state import (
+        DeclaredSameName as DeclaredSameName,
+        ExplicitMapping as ExplicitMapping,
+        FieldNameMatching as FieldNameMatching,
+        Message as Message,
+        Projection as Projection,
+        State as State,
+    )
     from limpet.graph.stores.checkpoints import (
         LimpetCheckpointer as LimpetCheckpointer,
         PostgresCheckpointer as PostgresCheckpointer,
@@ -136,8 +137,9 @@ _HOMES = {
         "ProgressSlot"
     ),
     "limpet.graph.context": (
-        "IdentityFilter Suspended current_correlation_id current_invocation_id "
-        "current_metadata current_node current_session_id save_session suspend"
+        "CompileWarning IdentityFilter Suspended current_correlation_id "
+        "current_invocation_id current_metadata current_node current_session_id "
+        "save_session suspend"
     ),
     "limpet.graph.engine.compiled": "CompiledGraph",
     "limpet.graph.engine.loop": "END",
@@ -147,13 +149,13 @@ _HOMES = {
         "FailureIsolationMiddleware RetryMiddleware Timing TimingMiddleware full_jitter"
     ),
     "limpet.graph.observers": "Drained GraphSpan NodeEvent SuspensionDescriptor Tracer",
-    "limpet.graph.plan": "CompileWarning",
-    "limpet.graph.projections": "DeclaredSameName ExplicitMapping FieldNameMatching Projection",
+    "limpet.graph.state": (
+        "DeclaredSameName ExplicitMapping FieldNameMatching Message Projection State"
+    ),
     "limpet.graph.sessions": (
         "InMemorySessionStore RecordListing SessionFilter SessionLocks SessionRecord "
         "SessionStore SessionSummary"
     ),
-    "limpet.graph.state": "Message State",
     "limpet.graph.stores.checkpoints": "LimpetCheckpointer PostgresCheckpointer SQLiteCheckpointer",
     "limpet.graph.stores.sessions": "LimpetSessionStore PostgresSessionStore SQLiteSessionStore",
     "limpet.graph.turn": "GraphHarness approve as_harness effect model step tool",

@@ -33,6 +33,7 @@ from limpet.errors import (
     UnreachableNode,
 )
 from limpet.graph.checkpoint import Checkpointer
+from limpet.graph.context import CompileWarning
 from limpet.graph.engine.compiled import CompiledGraph
 from limpet.graph.engine.loop import END, Edge, End, FunctionStep, Middleware, SubgraphStep
 from limpet.graph.engine.parallel import (
@@ -45,16 +46,17 @@ from limpet.graph.engine.parallel import (
     ResumeInstances,
 )
 from limpet.graph.observers import Tracer
-from limpet.graph.plan import CompileWarning
-from limpet.graph.projections import (
+from limpet.graph.sessions import Conflicts, OnLoad, SessionConfig, SessionStore
+from limpet.graph.state import (
     CheckedProjection,
     ExplicitMapping,
     Projection,
+    State,
+    StatePlan,
     check_names,
+    plan_of,
     projection_of,
 )
-from limpet.graph.sessions import Conflicts, OnLoad, SessionConfig, SessionStore
-from limpet.graph.state import State, StatePlan, plan_of
 from limpet.model import described
 from limpet.model.limits import GRAPH_STEPS_MAX
 from limpet.model.state.label_migrations import LabelRegistry

@@ -36,8 +36,7 @@ from limpet.errors import (
     SessionWriteConflict,
     error_text,
 )
-from limpet.graph.projections import ExplicitMapping, Projection
-from limpet.graph.state import StatePlan
+from limpet.graph.state import ExplicitMapping, Projection, StatePlan
 from limpet.model import Key, described, unfit
 from limpet.model.limits import LABEL_VALUE_CHARS_MAX, STATE_DEPTH_MAX
 from limpet.model.ops import check_name

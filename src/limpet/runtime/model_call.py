@@ -30,8 +30,7 @@ from limpet.model import EMPTY, Draft, Event, canonical, described, settle, unfi
 from limpet.model.facts.running import runs
 from limpet.model.facts.running.requests import TOOL_USE
 from limpet.model.limits import NAME_CHARS_MAX
-from limpet.runtime.budget import Reservation
-from limpet.runtime.run import TurnRun
+from limpet.runtime.run import Reservation, TurnRun
 from limpet.runtime.turn_log import identity, plain
 from limpet.session.conversing.shapes import Shape, safe_name
 from limpet.session.life.tools import TOOL_NAME_CHARS_MAX, Tool

@@ -33,7 +33,6 @@ from limpet.model.facts.running.setup import usable_tools
 from limpet.model.facts.timers import Revisit, RevisitPriority, revisit_set
 from limpet.model.limits import NAME_CHARS_MAX, REVISITS_PER_TURN_MAX
 from limpet.runtime import children, requests
-from limpet.runtime.budget import Reservation, ReservedBlock
 from limpet.runtime.children import Child
 from limpet.runtime.effects import Effect, EffectCall, call
 from limpet.runtime.model_call import (
@@ -47,7 +46,7 @@ from limpet.runtime.model_call import (
     clean_text,
 )
 from limpet.runtime.requests import Approval, Otherwise
-from limpet.runtime.run import TurnRun
+from limpet.runtime.run import Reservation, ReservedBlock, TurnRun
 from limpet.runtime.tool import tool, tools_of
 from limpet.runtime.tool_call import ToolUseCall
 from limpet.runtime.turn_log import CHANGED, args_hash, identity, result_of

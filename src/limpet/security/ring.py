@@ -283,7 +283,7 @@ class ServerRing:
     path: Path | None = None
 
     def __init__(self, url: str) -> None:
-        from limpet.store.postgres.server.address import check_url, where
+        from limpet.store.postgres.server.settings import check_url, where
 
         check_url(url)
         self._url, self.where = url, f"{where(url)} (schema limpet_keys)"

@@ -136,7 +136,7 @@ def _unpacked(envelope: Envelope) -> Beginning:
                 f"the envelope holds {name!r}, which is not one of the session's own fields. Take "
                 "such names out before it is encoded, as s.envelope() does."
             )
-    from limpet.model.state.semver import SchemaVersion
+    from limpet.model.state.migrations import SchemaVersion
 
     version = envelope.schema_version
     # As a session may have it: an envelope may also name a pre-release, which no load could read.

@@ -93,8 +93,7 @@ if TYPE_CHECKING:
     from limpet.model.envelope.envelope import Format
     from limpet.security.receipts import Proof, Receipt
     from limpet.session.conversing.context import Context, Count, Summarize
-    from limpet.session.conversing.message import Message
-    from limpet.session.conversing.shapes import Shape
+    from limpet.session.conversing.shapes import Message, Shape
     from limpet.session.history.branches import MergedSession
     from limpet.session.history.rewind import Rewound
     from limpet.session.life.memory import Memory

@@ -13,7 +13,7 @@ import msgspec
 from limpet.model import Key
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.running.waiting import OpenRequest
-from limpet.model.readiness import Readiness
+from limpet.model.lease import Readiness
 
 WaitingPlace: TypeAlias = tuple[str, int]  # where a page of open requests ended: label and row
 

@@ -8,7 +8,7 @@ import pytest
 
 import limpet
 from limpet.cli.backlog import needed_by, needs
-from limpet.model.readiness import readiness
+from limpet.model.lease import readiness
 from tests.support.agents import World, a_world
 
 

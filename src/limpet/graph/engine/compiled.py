@@ -29,7 +29,16 @@ from limpet.errors import (
     error_text,
 )
 from limpet.graph.checkpoint import Checkpointer, CheckpointRecord, JointCheckpointer
-from limpet.graph.context import CURRENT, Invocation, Scope, Suspended, SuspendSignal
+from limpet.graph.context import (
+    CURRENT,
+    GraphPlan,
+    Invocation,
+    Scope,
+    Suspended,
+    SuspendSignal,
+    check_steps_max,
+    mermaid,
+)
 from limpet.graph.engine.checkpoint_writer import CheckpointWriter, Ending, LiveFrame
 from limpet.graph.engine.loop import run_graph
 from limpet.graph.engine.resume import (
@@ -52,7 +61,6 @@ from limpet.graph.observers import (
     drain_events_for,
     watcher,
 )
-from limpet.graph.plan import GraphPlan, check_steps_max, mermaid
 from limpet.graph.sessions import Binding
 from limpet.graph.state import State
 from limpet.model import described

@@ -25,10 +25,9 @@ from limpet.errors import (
     error_text,
 )
 from limpet.graph.checkpoint import Frame
-from limpet.graph.context import CURRENT, Scope, SuspendSignal, unwrap, unwrap_suspension
+from limpet.graph.context import CURRENT, GraphPlan, Scope, SuspendSignal, unwrap, unwrap_suspension
 from limpet.graph.engine.checkpoint_writer import CheckpointWriter
-from limpet.graph.plan import GraphPlan
-from limpet.graph.projections import CheckedProjection
+from limpet.graph.state import CheckedProjection
 from limpet.model import described
 
 Next: TypeAlias = Callable[[Any], Awaitable[Mapping[str, Any]]]

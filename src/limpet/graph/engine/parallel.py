@@ -22,7 +22,7 @@ from limpet.errors import (
     error_text,
 )
 from limpet.graph.checkpoint import Progress, ProgressSlot
-from limpet.graph.context import CURRENT, Scope, SuspendSignal, unwrap_suspension
+from limpet.graph.context import CURRENT, GraphPlan, Scope, SuspendSignal, unwrap_suspension
 from limpet.graph.engine.loop import (
     FATAL,
     Edge,
@@ -35,9 +35,7 @@ from limpet.graph.engine.loop import (
     start_inside,
     with_middleware,
 )
-from limpet.graph.plan import GraphPlan
-from limpet.graph.projections import CheckedProjection
-from limpet.graph.state import Contributions, StatePlan
+from limpet.graph.state import CheckedProjection, Contributions, StatePlan
 from limpet.model import described
 
 if TYPE_CHECKING:

@@ -42,8 +42,8 @@ from limpet.graph.checkpoint import (
     Progress,
     ProgressSlot,
 )
+from limpet.graph.context import GraphPlan
 from limpet.graph.engine.checkpoint_writer import CheckpointWriter, own_version
-from limpet.graph.plan import GraphPlan
 from limpet.graph.state import StatePlan
 from limpet.model import described
 

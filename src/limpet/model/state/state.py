@@ -24,6 +24,7 @@ from typing import (
     Final,
     ForwardRef,
     Literal,
+    TypeAlias,
     TypeVar,
     Union,
     get_args,
@@ -37,10 +38,10 @@ from pydantic_core import CoreSchema, PydanticUndefined
 
 from limpet.errors import InvalidSchema, LimpetError, SchemaViolation
 from limpet.model import described, scope_of, unfit
-from limpet.model.limits import NAME_CHARS_MAX
+from limpet.model.keys import unfit
+from limpet.model.limits import KEY_PART_CHARS_MAX, NAME_CHARS_MAX
 from limpet.model.ops import show
 from limpet.model.state import validation
-from limpet.model.state.access import Access, access_of
 from limpet.model.state.forms import (
     SCALARS,
     AnyForm,
@@ -58,8 +59,8 @@ from limpet.model.state.forms import (
     UnionForm,
     fields_of,
 )
+from limpet.model.state.migrations import NewerMinor, SchemaVersion
 from limpet.model.state.reducers import FACTORIES, Keyed, Reducer
-from limpet.model.state.semver import NewerMinor, SchemaVersion
 from limpet.model.state.types import Ref
 from limpet.model.values import ABSENT, encode
 
@@ -585,3 +586,53 @@ def decoded(record: type[Record], fields: Mapping[str, Any]) -> Any:
 
 def _unfinished(record: type[Record]) -> InvalidSchema:
     return InvalidSchema(f"{record.__name__} names a type that is not defined")
+
+
+# --- access --------------------------------------------------------------------------------------
+
+
+Operation: TypeAlias = Literal["read", "write"]
+
+
+class Access(msgspec.Struct, frozen=True):
+    """The roles that may read and write. None means everybody."""
+
+    read: frozenset[str] | None = None
+    write: frozenset[str] | None = None
+
+    def allows(self, operation: Operation, actor: str) -> bool:
+        roles = self.read if operation == "read" else self.write
+        return roles is None or actor.partition(":")[0] in roles
+
+    @property
+    def form(self) -> dict[str, list[str]]:
+        """Plain values to be kept with a session; empty if everybody may do everything."""
+        roles = {"read": self.read, "write": self.write}
+        return {name: sorted(of) for name, of in roles.items() if of is not None}
+
+
+OPEN: Final = Access()
+
+
+def access(*, read: Iterable[str] | None = None, write: Iterable[str] | None = None) -> Access:
+    """For a field: `Annotated[str, access(write=["agent"])]`. Raises InvalidSchema."""
+    return Access(_roles("read", read), _roles("write", write))
+
+
+def access_of(metadata: Iterable[Any]) -> Access:
+    """The access among a field's annotations."""
+    return next((item for item in metadata if isinstance(item, Access)), OPEN)
+
+
+def _roles(what: str, given: Iterable[str] | None) -> frozenset[str] | None:
+    if given is None:
+        return None
+    roles = [given] if isinstance(given, str) else list(given)
+    for role in roles:
+        if reason := unfit(role, KEY_PART_CHARS_MAX):
+            raise InvalidSchema(f"a role that may {what} {reason}")
+        if ":" in role:
+            raise InvalidSchema(
+                f"the role {role!r} has a colon; it is the part of an actor before that"
+            )
+    return frozenset(roles)

@@ -22,7 +22,6 @@ from limpet.errors import LimpetError, SchemaViolation
 from limpet.model import ABSENT, Add, Delete, Inc, Merge, PlainOp, Set, described
 from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.model.state import validation
-from limpet.model.state.access import Access
 from limpet.model.state.forms import DictForm, Form, ItemsForm, RecordForm, Scalar, fields_of
 from limpet.model.state.reducers import (
     Compiled,
@@ -34,7 +33,15 @@ from limpet.model.state.reducers import (
     last_write_wins,
     reducer_of,
 )
-from limpet.model.state.state import Record, State, decode_fields, decoded, encode_fields, encoded
+from limpet.model.state.state import (
+    Access,
+    Record,
+    State,
+    decode_fields,
+    decoded,
+    encode_fields,
+    encoded,
+)
 
 _EMPTY: Final[tuple[Any, ...]] = ([], {})
 

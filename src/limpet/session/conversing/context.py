@@ -13,8 +13,7 @@ import msgspec
 
 from limpet.errors import InsufficientTokenBudget, InvalidInput
 from limpet.model import Key, described
-from limpet.session.conversing.message import Message
-from limpet.session.conversing.shapes import SHAPES, Shape, render
+from limpet.session.conversing.shapes import SHAPES, Message, Shape, render
 
 Count: TypeAlias = Callable[[str], int]
 Summarize: TypeAlias = Callable[[list[Message]], "str | Awaitable[str]"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from limpet.model import EMPTY, Event
 from limpet.model.facts.running.requests import ANSWERS
 from limpet.model.limits import PAGE_MAX
-from limpet.session.conversing.message import Entry, Message, Part, Role
+from limpet.session.conversing.shapes import Entry, Message, Part, Role
 from limpet.store.pages import wanted
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ ReadEvents: TypeAlias = Callable[..., Awaitable[Sequence[Event]]]  # Session.rea
 def messages_in(events: Sequence[Event], turn: TurnInputs | None = None) -> list[Message]:
     """Return the messages of a log, or of a part of it, in an order that every model accepts; for a
     model call, what its `turn` knows of."""
-    from limpet.session.conversing.entries import entries_of
+    from limpet.session.conversing.timeline import entries_of
 
     entries = entries_of(events, turn)
     outcomes = _Outcomes(entries)
@@ -81,7 +81,7 @@ async def read_messages(read: ReadEvents, correlation_id: str | None) -> list[Me
 
 async def read_spoken(read: ReadEvents, after: int) -> list[Event]:
     """Read the events after a seq that say something in the conversation, or order it."""
-    from limpet.session.conversing.entries import TYPES
+    from limpet.session.conversing.timeline import TYPES
 
     events: list[Event] = []
     while page := await read(after=after, limit=PAGE_MAX, types=TYPES):
@@ -93,7 +93,7 @@ async def read_spoken(read: ReadEvents, after: int) -> list[Event]:
 @lru_cache(maxsize=1024)
 def is_spoken(type: str) -> bool:
     """True for the types that `read_spoken` reads."""
-    from limpet.session.conversing.entries import TYPES
+    from limpet.session.conversing.timeline import TYPES
 
     return wanted(type, TYPES)
 
@@ -135,7 +135,7 @@ class TurnConversation:
 
 def _reaches_back(events: Sequence[Event]) -> bool:
     """True if the messages of earlier events may change by these."""
-    from limpet.session.conversing.entries import changes_earlier
+    from limpet.session.conversing.timeline import changes_earlier
 
     calls = {request_id(e) for e in events if e.type in USES and isinstance(e.data, Mapping)}
     for event in events:

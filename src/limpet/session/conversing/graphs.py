@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from limpet.model import EMPTY, Event
-from limpet.session.conversing.message import Entry
+from limpet.session.conversing.shapes import Entry
 
 _CHECKPOINT: Final = "langgraph.checkpoint"
 _WRITES: Final = "langgraph.writes"

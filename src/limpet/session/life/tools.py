@@ -30,7 +30,7 @@ from limpet.errors import (
 )
 from limpet.model import EMPTY, DefaultActor, Fact, Facts, Key, Lease, described, name_part
 from limpet.model.facts.running.setup import degraded_in, tools_bound, tools_in, usable_tools
-from limpet.model.state.semver import SchemaVersion
+from limpet.model.state.migrations import SchemaVersion
 from limpet.session.documents import Internal
 from limpet.session.life.lifecycle_policy import call_function
 from limpet.session.runs.setup import PERMISSIONS, Permission, strictest

@@ -14,8 +14,7 @@ from limpet.errors import FieldAccessDenied, InvalidInput, SchemaViolation
 from limpet.model import Fact, FrozenDict, FrozenList, Head, PlainOp, Prepared, apply, described
 from limpet.model.facts.isolation import field_policies_in
 from limpet.model.facts.schema import migrated
-from limpet.model.state.migrations import MigrationRegistry
-from limpet.model.state.semver import SchemaVersion, relation
+from limpet.model.state.migrations import MigrationRegistry, SchemaVersion, relation
 from limpet.model.state.state import (
     Record,
     State,

@@ -23,8 +23,13 @@ from limpet.model.diff.diff import diff
 from limpet.model.facts import schema
 from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.model.ops import Delete, Set
-from limpet.model.state.migrations import MigrationRegistry, Way, check_registry
-from limpet.model.state.semver import NewerMinor, SchemaVersion
+from limpet.model.state.migrations import (
+    MigrationRegistry,
+    NewerMinor,
+    SchemaVersion,
+    Way,
+    check_registry,
+)
 
 
 class Upgrade:

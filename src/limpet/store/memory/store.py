@@ -58,8 +58,7 @@ from limpet.store.clock import Clock
 from limpet.store.coding.seal import Sealer, scope_owner
 from limpet.store.live import MemoryChannel
 from limpet.store.marks import Mark, Marks, added
-from limpet.store.memory.leases import Leasing
-from limpet.store.memory.tables import MemoryLog, key_hash
+from limpet.store.memory.tables import Leasing, MemoryLog, key_hash
 from limpet.store.pages import PageBytes, bare, newest, newest_since, page, walk, wanted
 from limpet.store.plan import Plan
 from limpet.store.protocol import (

@@ -15,7 +15,6 @@ from typing import Final
 
 from limpet.store.doctor import listed
 from limpet.store.postgres.failures import UNOPENED, unopened
-from limpet.store.postgres.server.address import is_pooled, listening_url, where
 from limpet.store.postgres.server.pooler import connect_alone
 from limpet.store.postgres.server.schema import SCHEMA, TIMELINE, outdated
 from limpet.store.postgres.server.settings import (
@@ -23,6 +22,9 @@ from limpet.store.postgres.server.settings import (
     TABLES_SECONDS_MAX,
     UTF8_DATABASE,
     Connection,
+    is_pooled,
+    listening_url,
+    where,
 )
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Check, plural, size

@@ -27,10 +27,14 @@ from limpet.store.coding.codec import Codec
 from limpet.store.live import Inbox, Packed, can_pack, pack_all
 from limpet.store.logs import POSTGRES
 from limpet.store.postgres.failures import UNOPENED
-from limpet.store.postgres.server.address import listening_url, where
 from limpet.store.postgres.server.pool import Outage
 from limpet.store.postgres.server.pooler import connect_alone
-from limpet.store.postgres.server.settings import Connection, unlimited_settings
+from limpet.store.postgres.server.settings import (
+    Connection,
+    listening_url,
+    unlimited_settings,
+    where,
+)
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Partial
 

@@ -14,10 +14,15 @@ from functools import partial
 from typing import Final
 
 from limpet.store.postgres.failures import FAILURES, UNOPENED
-from limpet.store.postgres.server.address import listening_url, where
 from limpet.store.postgres.server.pool import Outage
 from limpet.store.postgres.server.pooler import connect_alone
-from limpet.store.postgres.server.settings import Connection, Pool, unlimited_settings
+from limpet.store.postgres.server.settings import (
+    Connection,
+    Pool,
+    listening_url,
+    unlimited_settings,
+    where,
+)
 from limpet.store.postgres.sql import SQL
 
 CHANNEL: Final = "limpet"

@@ -29,7 +29,6 @@ from limpet.store.postgres.live import open_channel
 from limpet.store.postgres.notify import Notifier
 from limpet.store.postgres.reading import feed, heads, lineage, overview
 from limpet.store.postgres.reading.reader import LoadRequest, PostgresReader, StoredSession
-from limpet.store.postgres.server.address import where
 from limpet.store.postgres.server.pool import (
     CONNECTIONS,
     Pools,
@@ -39,7 +38,7 @@ from limpet.store.postgres.server.pool import (
     shares,
 )
 from limpet.store.postgres.server.schema import follow_timeline
-from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.server.settings import Connection, where
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.writing.clock import ServerClock
 from limpet.store.postgres.writing.committer import LANES, Committer

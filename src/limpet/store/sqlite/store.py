@@ -78,12 +78,11 @@ from limpet.store.protocol import (
 )
 from limpet.store.scopes import Scopes
 from limpet.store.sqlite import erasure
-from limpet.store.sqlite.blobs import SQLiteBlobs
+from limpet.store.sqlite.blobs import SQLiteBlobs, SQLiteMarks
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
 from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.leases import SQLiteLeases, expired
-from limpet.store.sqlite.marks import SQLiteMarks
 from limpet.store.sqlite.reading.reader import SQLiteReader
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.write_connection import SQLiteWriteConnection

@@ -10,7 +10,7 @@ from limpet.model import Key, Prepared
 from limpet.model.facts.phases import transition
 from limpet.model.facts.running.requests import RequestKind, asked
 from limpet.model.facts.running.runs import failed, status_idle
-from limpet.model.readiness import readiness
+from limpet.model.lease import readiness
 from limpet.store.leases import LeaseStore
 from limpet.store.overview import AskedBy, Overview, Tally, WaitingPlace, WaitingQuery
 from limpet.store.protocol import Query

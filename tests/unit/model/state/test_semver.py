@@ -7,7 +7,7 @@ import pytest
 
 from limpet import InvalidInput, SchemaVersion
 from limpet.errors import InvalidSchema
-from limpet.model.state.semver import compatible, relation
+from limpet.model.state.migrations import compatible, relation
 
 V = SchemaVersion.parse
 

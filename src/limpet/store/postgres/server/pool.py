@@ -32,10 +32,16 @@ from limpet.store.coding.seal import Awaited, refuse_locked
 from limpet.store.logs import POSTGRES, error_name
 from limpet.store.postgres.failures import BROKEN, FAILURES, UNOPENED, translate, unopened
 from limpet.store.postgres.server import schema, settings
-from limpet.store.postgres.server.address import check_url, is_pooled, where
 from limpet.store.postgres.server.pooler import Through, arguments, connect_alone, ready
 from limpet.store.postgres.server.schema import follow_timeline
-from limpet.store.postgres.server.settings import Connection, Pool, check_version
+from limpet.store.postgres.server.settings import (
+    Connection,
+    Pool,
+    check_url,
+    check_version,
+    is_pooled,
+    where,
+)
 from limpet.store.system import PROCESS
 
 T = TypeVar("T")

@@ -15,8 +15,7 @@ from typing import Any, Final
 import asyncpg
 
 from limpet.store.postgres.server import settings
-from limpet.store.postgres.server.address import driver_url, is_pooled
-from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.server.settings import Connection, driver_url, is_pooled
 
 # What a pooler takes when a connection is made, and keeps for the client.
 _AT_START: Final = ("application_name", "client_encoding")

@@ -18,9 +18,8 @@ import asyncpg
 from limpet.errors import StoreError, StoreForeign, StoreNewer
 from limpet.store.logs import POSTGRES
 from limpet.store.postgres.server import settings
-from limpet.store.postgres.server.address import where
 from limpet.store.postgres.server.pooler import connect_alone
-from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.server.settings import Connection, where
 from limpet.store.postgres.sql import SCRIPTS, SQL
 
 SCHEMA: Final = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limpet.errors import InvalidURL
-from limpet.store.postgres.server.address import (
+from limpet.store.postgres.server.settings import (
     check_url,
     driver_url,
     is_pooled,
