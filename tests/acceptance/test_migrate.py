@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from limpet.session.typing.loading import Loading
 
 import limpet
 from limpet import MigrationRegistry, errors
 from limpet.model.limits import EVENT_BYTES_MAX
+from limpet.session.writer import Loading
 from tests.support import chats
 
 

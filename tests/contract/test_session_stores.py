@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from limpet.graph.stores.leases import LeaseLocks
 
 import limpet
 from limpet.errors import InvalidCursor, InvalidInput, InvalidQuery, SessionWriteConflict
 from limpet.graph.sessions import SessionFilter, SessionLocks, SessionRecord, SessionStore
 from limpet.graph.stores.documents import OpenLimpet
 from limpet.graph.stores.sessions import (
+    LeaseLocks,
     LimpetSessionStore,
     PostgresSessionStore,
     SQLiteSessionStore,
