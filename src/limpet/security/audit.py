@@ -31,7 +31,7 @@ from limpet.model.limits import WALK_MAX
 from limpet.security.access import Principal, Resource
 from limpet.security.audit_check import RECORDS, REPEATED, hashes_in, record_of, shown_name
 from limpet.security.pseudonyms import SYSTEM, CommitAll, Opening, Pseudonyms
-from limpet.store.pager import each_head
+from limpet.store.pages import each_head
 from limpet.store.protocol import Page, Query, Store
 
 ALLOWED, DENIED = RECORDS

@@ -52,8 +52,8 @@ from limpet.model.facts.running.budgets import GRANTED
 from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
 from limpet.model.facts.running.setup import ATTACHED
 from limpet.model.keys import owned_by
+from limpet.model.lease import readiness
 from limpet.model.limits import PAGE_MAX
-from limpet.model.readiness import readiness
 from limpet.security.access import Action, Resource, SessionView
 from limpet.security.guard import Guard
 from limpet.security.roles import EVERY_APP
