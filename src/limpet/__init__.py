@@ -172,8 +172,8 @@ if TYPE_CHECKING:
     )
     from limpet.session.session import Session as Session
     from limpet.session.sharing import ImportedContext as ImportedContext, Shared as Shared
-    from limpet.session.sync.tokens import SyncTokens as SyncTokens
     from limpet.session.sync.loop import SharedLimpet as SharedLimpet
+    from limpet.session.sync.tokens import SyncTokens as SyncTokens
     from limpet.session.sync.verbs import (
         SyncApp as SyncApp,
         SyncDocuments as SyncDocuments,
