@@ -38,7 +38,6 @@ from pydantic_core import CoreSchema, PydanticUndefined
 
 from limpet.errors import InvalidSchema, LimpetError, SchemaViolation
 from limpet.model import described, scope_of, unfit
-from limpet.model.keys import unfit
 from limpet.model.limits import KEY_PART_CHARS_MAX, NAME_CHARS_MAX
 from limpet.model.ops import show
 from limpet.model.state import validation
