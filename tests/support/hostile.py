@@ -48,7 +48,7 @@ _WORDS: Final = sorted(
         for form in (
             *_FORMS.values(),
             *adopted_shapes._DATA.values(),
-            adopted_shapes._Wake,
+            adopted_shapes._WAKE,
             *shapes._WAKES.values(),
         )
         for name in form.__struct_fields__
