@@ -44,6 +44,10 @@ _LEASED_MAX: Final = 2
 # this time: a claim is a transaction, and one for many sessions costs hardly more than for one.
 _CAPACITY: Final = 0.5
 _CAPACITY_SECONDS: Final = 0.05
+# More turns at once than this are turns that wait, mostly for a model. They are claimed in groups:
+# all at once they would wait together and then ask for their commits together.
+_TOGETHER: Final = 64
+_GROUP: Final = 32
 _FAILED: Final = frozenset(("rescheduling", "failed", "budget_reached", "retries_exhausted"))
 
 
@@ -95,6 +99,7 @@ class Worker:
             raise InvalidInput(f"concurrency is a number from 1 to {_CONCURRENCY_MAX:,}.")
         self._lp, self._app = lp, check_sessions(app)
         self._concurrency, self._seconds = concurrency, check_lease_seconds(lease_seconds)
+        self._group = concurrency if concurrency <= _TOGETHER else _GROUP  # in one claim
         self._idle_exit, self._max_turns = idle_exit, max_turns
         self._poll, self._grace = poll_seconds, grace_seconds
         self._progress, self._failure, self._takes_signals = progress, failure, signals
@@ -163,7 +168,7 @@ class Worker:
         return self._max_turns is not None and self.rates.claimed >= self._max_turns
 
     async def _claim(self) -> int:
-        free = self._free
+        free = min(self._free, self._group)
         if self._max_turns is not None:
             free = min(free, self._max_turns - self.rates.claimed)
         if free <= 0:
@@ -218,7 +223,7 @@ class Worker:
             async with asyncio.timeout(self._poll):
                 await (self._freed if self._backlog else self._bell).wait()
         if self._backlog:
-            least = int(self._concurrency * _CAPACITY)
+            least = min(int(self._concurrency * _CAPACITY), self._group)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CAPACITY_SECONDS):
                     while self._free < least and not self._stopping:

@@ -71,6 +71,32 @@ async def test_a_worker_runs_as_many_at_once_as_it_may(world: World) -> None:
     assert most == 4
 
 
+@pytest.mark.parametrize(("concurrency", "most"), [(64, 64), (80, 32)])
+async def test_turns_that_wait_are_claimed_in_groups(
+    world: World, monkeypatch: pytest.MonkeyPatch, concurrency: int, most: int
+) -> None:
+    """Above 64 at once; all of them run at once, however many claims that takes."""
+    load, claims, began, all_began = world.store.load_many, list[int](), [0], asyncio.Event()
+
+    async def loaded(keys: Any, **how: Any) -> Any:
+        claims.append(len(keys))
+        return await load(keys, **how)
+
+    async def harness(turn: limpet.Turn) -> None:
+        began[0] += 1
+        if began[0] == concurrency:
+            all_began.set()
+        await all_began.wait()
+
+    await many(world, concurrency)
+    monkeypatch.setattr(world.store, "load_many", loaded)
+    worker = limpet.Worker(
+        world.lp, harness, app="support", concurrency=concurrency, idle_exit=True
+    )
+    rates = await asyncio.wait_for(worker.run(), 20)
+    assert (rates.turns, max(claims)) == (concurrency, most)
+
+
 async def test_a_worker_goes_on_while_ends_are_recorded(world: World) -> None:
     """What counts for `concurrency` is a harness that runs, not a last commit on its way."""
     began: list[str] = []
