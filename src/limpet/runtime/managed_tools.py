@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, TypeAlias, get_type_hints
 
 import msgspec
 from msgspec import structs
@@ -33,6 +33,34 @@ from limpet.model.facts.running.requests import open_requests
 from limpet.model.facts.running.runs import readable, run_in, span_completed, span_started
 from limpet.model.limits import EVENT_BYTES_MAX
 from limpet.runtime.children import open_child
+from limpet.runtime.managed_results import (
+    BuffersShown,
+    ChangesShown,
+    ChildrenShown,
+    ChildRunShown,
+    DefinedShown,
+    DelegatedShown,
+    DocumentShown,
+    EndedShown,
+    EnvironmentShown,
+    EventShown,
+    EventsShown,
+    GradeShown,
+    LearningsShown,
+    NoteShown,
+    NotesShown,
+    PermissionShown,
+    PermissionsShown,
+    PromotedShown,
+    ResourcesShown,
+    SessionShown,
+    SessionsShown,
+    SetupShown,
+    SnapshotShown,
+    SpanShown,
+    TraceShown,
+    VaultsShown,
+)
 from limpet.runtime.turn import Turn
 from limpet.runtime.turn_log import identity
 from limpet.session.documents import Document
@@ -41,6 +69,7 @@ from limpet.session.limpet import Limpet
 from limpet.session.loggers import SESSION
 from limpet.session.runs.buffers import Buffer, Note
 from limpet.session.runs.delegation import Kin, kin_of
+from limpet.session.runs.learnings import agent_of
 from limpet.session.runs.outcomes import MANAGED
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
@@ -103,25 +132,36 @@ class ManagedTools:
         except InvalidInput as error:
             return _refused(error)
         number = turn.run.records.occurrence("managed", name)
-        caller = ToolCaller(
-            turn, self._lp, self._harnesses, identity(turn.id, "managed", name, number)
-        )
+        id = identity(turn.id, "managed", name, number)
+        caller = ToolCaller(turn.session, self._lp, id, turn, self._harnesses)
         if BY_NAME[name].records:
             return await _traced(name, asked, caller)
         return await turn.step(MANAGED + name, lambda given: _traced(name, given, caller), asked)
 
 
 class ToolCaller(msgspec.Struct, frozen=True):
-    """For whom a tool runs. `id` is the same whenever the same call of the turn is made."""
+    """For whom a tool runs: a session, in a turn of its own or, from a door, outside of any.
 
-    turn: Turn
+    `id` is the same whenever the same call of the turn is made.
+    """
+
+    session: Session[Any]
     lp: Limpet | None
-    harnesses: Mapping[str, Any]
     id: str
+    turn: Turn | None = None
+    harnesses: Mapping[str, Any] = _NONE
 
     @property
-    def session(self) -> Session[Any]:
-        return self.turn.session
+    def in_turn(self) -> Turn:
+        """Return the turn. Raises InvalidInput if there is none."""
+        if self.turn is None:
+            raise InvalidInput("this tool is for a session's own turn. A harness offers it.")
+        return self.turn
+
+    @property
+    def agent(self) -> str:
+        """Return the name under which the session learns."""
+        return agent_of(self.session.head)
 
     async def other(self, id: str | None) -> Session[Any]:
         """The session of the turn, one of any app that was delegated from it, or another one of its
@@ -140,6 +180,7 @@ class ManagedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: ClassVar[str] = ""
     records: ClassVar[bool] = False  # it records its own call in the turn
+    needs_turn: ClassVar[bool] = False
 
     async def run(self, caller: ToolCaller) -> Any:
         raise NotImplementedError  # every tool has its own
@@ -159,9 +200,9 @@ class SessionList(ManagedTool, frozen=True):
     cursor: str | None = None
     lineage: Literal["all", "children"] = "all"
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> SessionsShown:
         if self.lineage == "children":
-            return await SessionListChildren().run(caller)
+            return {"children": (await SessionListChildren().run(caller))["children"]}
         own = caller.session
         query = Query(app=own.app, user=own.user)
         store = writer_of(own).journal.store
@@ -179,7 +220,7 @@ class SessionGetSnapshot(ManagedTool, frozen=True):
     name: ClassVar[str] = "session_get_snapshot"
     id: str | None = None
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> SnapshotShown:
         asked = await caller.other(self.id)
         session: Session[Any] = Session(writer_of(asked).services, asked.key)
         await session.refresh(tail=0)
@@ -209,7 +250,7 @@ class SessionGetEvents(ManagedTool, frozen=True):
     types: list[str] | None = None
     limit: int = LIMIT
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> EventsShown:
         if sum(each is not None for each in (self.after, self.before, self.around)) > 1:
             raise InvalidInput("pass one of after, before and around.")
         session, limit = await caller.other(self.id), check_limit(self.limit)
@@ -238,17 +279,19 @@ class SessionGetTrace(ManagedTool, frozen=True):
     id: str | None = None
     limit: int | None = None
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> TraceShown:
         session = await caller.other(self.id)
         if self.limit is not None and self.limit < 1:
             raise InvalidInput(f"limit is a number from 1, not {self.limit}.")
         wakes = () if self.wake_id is not None else await session.runs.wakes(limit=2)
-        ended = [str(w.wake_id) for w in wakes if w.wake_id != caller.turn.wake_id]
+        ended = [
+            str(w.wake_id) for w in wakes if caller.turn is None or w.wake_id != caller.turn.wake_id
+        ]
         if self.wake_id is None and not ended:
             raise InvalidInput(f"session {session.key} has no wakes that have ended.")
         trace = await session.runs.trace(ended[0] if self.wake_id is None else self.wake_id)
         events = trace.events if self.limit is None else trace.events[: self.limit]
-        spans = [
+        spans: list[SpanShown] = [
             {"id": s.id, "parent": s.parent, "kind": s.kind, "name": s.name, "result": s.result}
             for s in trace.spans
         ]
@@ -263,13 +306,13 @@ class SessionListChildren(ManagedTool, frozen=True):
     name: ClassVar[str] = "session_list_children"
     ended: bool = False
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> ChildrenShown:
         own = caller.session
         journal = writer_of(own).journal
         sessions = await journal.store.load_many(list(await own.runs.children()), tail=0)
         of = (own.key, own.head.uid)
         at_work = [each for each in sessions if each and works_for(each.head.facts, *of)]
-        shown = {"children": [head_shown(each.head, each.texts) for each in at_work]}
+        shown: ChildrenShown = {"children": [head_shown(s.head, s.texts) for s in at_work]}
         if not self.ended:
             return shown
         kin = await kin_of(journal, own.key, 1)
@@ -281,6 +324,7 @@ class SessionDelegate(ManagedTool, frozen=True):
     """Create a child session of an app that works on a message. Its end wakes this session."""
 
     name: ClassVar[str] = "session_delegate"
+    needs_turn: ClassVar[bool] = True
     records: ClassVar[bool] = True
     app: str
     message: str
@@ -288,8 +332,8 @@ class SessionDelegate(ManagedTool, frozen=True):
     budget: float | None = None
     tools: list[str] | None = None
 
-    async def run(self, caller: ToolCaller) -> Any:
-        child = await caller.turn.delegate(
+    async def run(self, caller: ToolCaller) -> DelegatedShown:
+        child = await caller.in_turn.delegate(
             self.app, self.message, title=self.title, budget=self.budget, tools=self.tools
         )
         return {"id": child.key.id, "app": child.key.app}
@@ -299,16 +343,17 @@ class SessionRunChild(ManagedTool, frozen=True):
     """Run one direct child of this session for a few turns, until nothing is left to do."""
 
     name: ClassVar[str] = "session_run_child"
+    needs_turn: ClassVar[bool] = True
     id: str
     cycles: int = CYCLES
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> ChildRunShown:
         if not 1 <= self.cycles <= CYCLES_MAX:
             raise InvalidInput(f"cycles is a number from 1 to {CYCLES_MAX}, not {self.cycles}.")
         key = await _direct_child(caller, self.id)
         if caller.lp is None or key.app not in caller.harnesses:
             raise InvalidInput(f"no harness for {key.app!r} was given here. A worker runs it.")
-        permissions = caller.turn.run.permissions  # of the worker, too: a child may not do more
+        permissions = caller.in_turn.run.permissions  # of the worker, too: a child may not do more
         reasons: list[str] = []
         while len(reasons) < self.cycles:
             harness = caller.harnesses[key.app]
@@ -331,7 +376,7 @@ class EnvironmentDescribe(ManagedTool, frozen=True):
 
     name: ClassVar[str] = "environment_describe"
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> EnvironmentShown:
         document = await caller.session.setup.environment()
         return {"environment": None if document is None else _show_document(document)}
 
@@ -341,7 +386,7 @@ class VaultList(ManagedTool, frozen=True):
 
     name: ClassVar[str] = "vault_list"
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> VaultsShown:
         vaults = await caller.session.setup.vaults()
         return {"vaults": {name: list(names) for name, names in vaults.items()}}
 
@@ -350,19 +395,21 @@ class PermissionsDescribe(ManagedTool, frozen=True):
     """Show which tools may be used: always_allow, always_ask or deny; * is every other tool."""
 
     name: ClassVar[str] = "permissions_describe"
+    needs_turn: ClassVar[bool] = True
 
-    async def run(self, caller: ToolCaller) -> Any:
-        return {"tools": dict(caller.turn.permissions)}
+    async def run(self, caller: ToolCaller) -> PermissionsShown:
+        return {"tools": dict(caller.in_turn.permissions)}
 
 
 class PermissionsCheck(ManagedTool, frozen=True):
     """Say whether one tool may be used: always_allow, always_ask or deny."""
 
     name: ClassVar[str] = "permissions_check"
+    needs_turn: ClassVar[bool] = True
     tool: str
 
-    async def run(self, caller: ToolCaller) -> Any:
-        return {"tool": self.tool, "permission": caller.turn.permission(self.tool)}
+    async def run(self, caller: ToolCaller) -> PermissionShown:
+        return {"tool": self.tool, "permission": caller.in_turn.permission(self.tool)}
 
 
 class ResourcesList(ManagedTool, frozen=True):
@@ -370,7 +417,7 @@ class ResourcesList(ManagedTool, frozen=True):
 
     name: ClassVar[str] = "resources_list"
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> ResourcesShown:
         return {
             "resources": [_show_document(each) for each in await caller.session.setup.resources()]
         }
@@ -381,9 +428,18 @@ class AgentDescribeSetup(ManagedTool, frozen=True):
 
     name: ClassVar[str] = "agent_describe_setup"
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> SetupShown:
         setup = caller.session.setup.current
-        return {**msgspec.to_builtins(setup), "fingerprint": setup.fingerprint}
+        return {
+            "agent": setup.agent,
+            "environment": setup.environment,
+            "permissions": setup.permissions,
+            "tools": msgspec.to_builtins(setup.tools),
+            "resources": list(setup.resources),
+            "vaults": list(setup.vaults),
+            "limits": dict(setup.limits),
+            "fingerprint": setup.fingerprint,
+        }
 
 
 class AgentCompareSetup(ManagedTool, frozen=True):
@@ -392,7 +448,7 @@ class AgentCompareSetup(ManagedTool, frozen=True):
     name: ClassVar[str] = "agent_compare_setup"
     id: str | None = None
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> ChangesShown:
         other = None
         if self.id is not None:
             other = (await (await caller.other(self.id)).refresh(tail=0)).setup.current
@@ -408,7 +464,7 @@ class MemoryList(ManagedTool, frozen=True):
 
     name: ClassVar[str] = "memory_list"
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> BuffersShown:
         infos = await caller.session.memory.buffers()
         return {"stores": [msgspec.to_builtins(each) for each in infos]}
 
@@ -420,7 +476,7 @@ class MemoryRead(ManagedTool, frozen=True):
     target: ReadableTarget
     version: int | None = None
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> NoteShown:
         if self.target == "checkpoint":
             return await _checkpoint(caller, self.version)
         note = await getattr(caller.session.memory, self.target).read(self.version)
@@ -437,11 +493,12 @@ class MemoryWrite(ManagedTool, frozen=True):
     mode: Literal["replace", "append"] = "replace"
     expect_version: int | None = None
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> NoteShown:
         buffer: Buffer = getattr(caller.session.memory, self.target)
-        if not caller.turn.run.log.is_begun:  # what a run writes comes after its beginning
-            await caller.turn.run.log.flush()
-        id, trace = caller.id, Trace(wake_id=caller.turn.wake_id)
+        turn = caller.turn
+        if turn is not None and not turn.run.log.is_begun:  # what a run writes comes after it began
+            await turn.run.log.flush()
+        id, trace = caller.id, None if turn is None else Trace(wake_id=turn.wake_id)
         if self.mode == "replace":
             expect = self.expect_version
             return _show_note(await buffer.write(self.value, expect=expect, id=id, trace=trace))
@@ -457,7 +514,7 @@ class MemoryListVersions(ManagedTool, frozen=True):
     target: Literal["shell_state", "session_state", "working_buffer"]
     limit: int = LIMIT
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> NotesShown:
         buffer: Buffer = getattr(caller.session.memory, self.target)
         notes = await buffer.history(limit=check_limit(self.limit))
         return {"versions": [_show_note(note) for note in notes]}
@@ -468,10 +525,10 @@ class LearningList(ManagedTool, frozen=True):
 
     name: ClassVar[str] = "learning_list"
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> LearningsShown:
         if caller.lp is None:
             raise InvalidInput("this harness gave its tools no Limpet: ManagedTools(turn, lp).")
-        agent = caller.turn.agent_name
+        agent = caller.agent
         learnings = [msgspec.to_builtins(each) for each in await caller.lp.learnings(agent)]
         return {"learnings": learnings, "memory": await caller.lp.memory_of(agent)}
 
@@ -482,10 +539,10 @@ class MemoryPromoteNote(ManagedTool, frozen=True):
     name: ClassVar[str] = "memory_promote_note"
     learning: str  # its id, as learning_list has it
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> PromotedShown:
         if caller.lp is None:
             raise InvalidInput("this harness gave its tools no Limpet: ManagedTools(turn, lp).")
-        agent, own = caller.turn.agent_name, caller.session
+        agent, own = caller.agent, caller.session
         same = [each for each in await caller.lp.learnings(agent) if each.id == self.learning]
         if not same:
             raise InvalidInput(f"there is no learning {self.learning!r}. See learning_list.")
@@ -498,7 +555,7 @@ class OutcomeRead(ManagedTool, frozen=True):
 
     name: ClassVar[str] = "outcome_read"
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> GradeShown:
         grade, outcome = await caller.session.outcome.grade(), caller.session.outcome.current
         return {
             "grade": grade,
@@ -515,8 +572,11 @@ class OutcomeDefine(ManagedTool, frozen=True):
     detail: str | None = None
     criteria: tuple[str, ...] = ()
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> DefinedShown:
         data = outcome_defined(self.title, self.detail, self.criteria).data
+        if caller.turn is None:
+            event = await caller.session.outcome.define(self.title, self.detail, self.criteria)
+            return {"title": self.title, "seq": event.seq}
         event = await caller.turn.append("user.define_outcome", data)
         with suppress(NotPending):  # the turn that defines it has seen it
             await caller.session.mark_processed([event.seq], actor=caller.session.actor)
@@ -529,7 +589,7 @@ class OutcomeHistory(ManagedTool, frozen=True):
     name: ClassVar[str] = "outcome_history"
     limit: int = LIMIT
 
-    async def run(self, caller: ToolCaller) -> Any:
+    async def run(self, caller: ToolCaller) -> EventsShown:
         events = await caller.session.outcome.history(limit=check_limit(self.limit))
         return {"events": [event_shown(event) for event in events]}
 
@@ -568,7 +628,7 @@ BY_NAME: Final[Mapping[str, type[ManagedTool]]] = {tool.name: tool for tool in _
 async def _traced(name: str, input: Mapping[str, Any], caller: ToolCaller) -> Any:
     """Run a tool. Its span is recorded with whatever is recorded next: with its result, if that is
     a step; no call takes another commit for it."""
-    turn, began = caller.turn, time.perf_counter_ns()
+    turn, began = caller.in_turn, time.perf_counter_ns()
     result, refusal = await _run(name, input, caller)
     span = identity(caller.id, "span")
     if f"{span}/completed" not in turn.run.records.events:  # an earlier run has made this very call
@@ -619,11 +679,20 @@ def _spec(tool: type[ManagedTool]) -> dict[str, Any]:
     body = dict(schema["$defs"][tool.__name__])
     for name in ("title", "description"):
         body.pop(name, None)
-    words = " ".join((tool.__doc__ or "").split())
-    return {"name": tool.name, "description": words, "input_schema": body}
+    return {"name": tool.name, "description": tool_words(tool), "input_schema": body}
 
 
-# --- what a model reads --------------------------------------------------------------------------
+def tool_words(tool: type[ManagedTool]) -> str:
+    """Return what a model reads about a tool."""
+    return " ".join((tool.__doc__ or "").split())
+
+
+def result_type(tool: type[ManagedTool]) -> Any:
+    """Return the type of what a tool returns."""
+    return get_type_hints(tool.run)["return"]
+
+
+# --- forms ---------------------------------------------------------------------------------------
 
 
 def check_limit(limit: int) -> int:
@@ -632,10 +701,16 @@ def check_limit(limit: int) -> int:
     return limit
 
 
-def event_shown(event: Event) -> dict[str, Any]:
-    """An event as a model reads it."""
-    shown: dict[str, Any] = {"seq": event.seq, "id": event.id, "type": event.type}
-    shown |= {"actor": event.actor, "at": time_form(event.at_us), "data": event.data}
+def event_shown(event: Event) -> EventShown:
+    """Return an event as a model reads it."""
+    shown: EventShown = {
+        "seq": event.seq,
+        "id": event.id,
+        "type": event.type,
+        "actor": event.actor,
+        "at": time_form(event.at_us),
+        "data": event.data,
+    }
     if event.wake_id is not None:
         shown["wake_id"] = event.wake_id
     if event.processed is not None:
@@ -643,20 +718,26 @@ def event_shown(event: Event) -> dict[str, Any]:
     return shown
 
 
-def head_shown(head: Head, texts: Texts = NO_TEXTS) -> dict[str, Any]:
-    """Where a session stands, in a line."""
+def head_shown(head: Head, texts: Texts = NO_TEXTS) -> SessionShown:
+    """Return where a session stands, in a line."""
     facts = head.facts
-    shown: dict[str, Any] = {"id": head.key.id, "app": head.key.app, "phase": head.phase}
-    shown |= {"version": head.version, "pending": head.pending}
-    shown |= {"stop_reason": run_in(facts).get("stop"), "labels": dict(head.labels)}
-    shown["blocked_on"] = [request.id for request in open_requests(facts)]
-    shown["updated_at"] = time_form(head.updated_us)
+    shown: SessionShown = {
+        "id": head.key.id,
+        "app": head.key.app,
+        "phase": head.phase,
+        "version": head.version,
+        "pending": head.pending,
+        "stop_reason": run_in(facts).get("stop"),
+        "labels": dict(head.labels),
+        "blocked_on": [request.id for request in open_requests(facts)],
+        "updated_at": time_form(head.updated_us),
+    }
     if (outcome := outcome_in(facts, texts)) is not None:
         shown["outcome"] = {"title": outcome.title, "verdict": outcome.verdict}
     return shown
 
 
-def _ended(kin: Kin) -> dict[str, Any]:
+def _ended(kin: Kin) -> EndedShown:
     return {
         "id": kin.key.id,
         "app": kin.key.app,
@@ -674,11 +755,11 @@ async def _direct_child(caller: ToolCaller, id: str) -> Key:
     return (await open_child(caller.session, keys[0])).key
 
 
-def _show_document(document: Document) -> dict[str, Any]:
+def _show_document(document: Document) -> DocumentShown:
     return {"name": document.name, "version": document.version, "value": document.value}
 
 
-async def _checkpoint(caller: ToolCaller, number: int | None) -> Any:
+async def _checkpoint(caller: ToolCaller, number: int | None) -> NoteShown:
     page = await caller.session.history.checkpoints(limit=1_000)
     checkpoints = [c for c in page.items if number is None or c.number == number]
     if not checkpoints:
@@ -688,6 +769,6 @@ async def _checkpoint(caller: ToolCaller, number: int | None) -> Any:
     return {"target": "checkpoint", "version": newest.number, "value": value}
 
 
-def _show_note(note: Note) -> dict[str, Any]:
+def _show_note(note: Note) -> NoteShown:
     at = time_form(round(note.at.timestamp() * 1_000_000))
     return {"target": note.name, "version": note.version, "value": note.value, "at": at}

@@ -55,7 +55,13 @@ from limpet.session.conversing.conversation import TurnConversation
 from limpet.session.conversing.shapes import Shape, safe_name
 from limpet.session.conversing.timeline import TurnInputs
 from limpet.session.life.tools import OnUnknown, Tool, ToolUse
-from limpet.session.runs.learnings import Learning, LearningKind, learn, learning_of
+from limpet.session.runs.learnings import (
+    Learning,
+    LearningKind,
+    agent_of,
+    learn,
+    learning_of,
+)
 from limpet.session.runs.setup import (
     Permission,
     permission_for,
@@ -117,8 +123,7 @@ class Turn:
     @property
     def agent_name(self) -> str:
         """The agent whose learnings this session shares: that of its setup, or its app."""
-        agent = self.session.head.facts.get("agent")  # with its version; an app may have an @ too
-        return self.session.app if agent is None else str(agent).partition("@")[0]
+        return agent_of(self.session.head)
 
     @property
     def permissions(self) -> Mapping[str, Permission]:

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import DocumentConflict, InvalidInput, PromotionRefused
-from limpet.model import Fact, Key, name_part
+from limpet.model import Fact, Head, Key, name_part
 from limpet.model.facts.outcomes import Grade, Verdict
 from limpet.session.documents import Document, Internal, Put
 from limpet.session.journal import Journal
@@ -133,6 +133,12 @@ def unmet_learning(gates: Gates, learning: Learning) -> list[str]:
     if learning.sessions < gates.sessions:
         reasons.append(f"{learning.sessions} of {gates.sessions} sessions have learned it")
     return reasons
+
+
+def agent_of(head: Head) -> str:
+    """Return the agent whose learnings a session shares: that of its setup, or its app."""
+    agent = head.facts.get("agent")  # with its version; an app may have an @ too
+    return head.key.app if agent is None else str(agent).partition("@")[0]
 
 
 async def learn(journal: Journal, agent: str, learning: Learning, of: Key, actor: str) -> Learning:
