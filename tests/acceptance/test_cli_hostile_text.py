@@ -184,6 +184,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     ],
     "log": [(*NAMED, "--limit", "100"), (*NAMED, "--type", TEXT)],
     "memory": [NAMED, ("session_state", *NAMED), (TEXT, *NAMED)],
+    "mcp": [("--app", NAME, "--user", TEXT)],  # without its package here
     "merge": [("fork", *NAMED), (NAME, *BLOCKED), (NAME, *NAMED)],
     "migrate": [
         ("--migrations", "planted:registry", "--app", NAME, "--plan"),
@@ -225,7 +226,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
 }
 SILENT = {"doctor", "verify", "compact", "sweep", "restore", "mirror", "import-adk", "work"}
 # What these are asked for here is refused without the text.
-SILENT |= {"resolve", "keys", "tokens", "receipt"}
+SILENT |= {"mcp", "resolve", "keys", "tokens", "receipt"}
 SHOW_WHOLE_TEXTS = {
     "memory",
     "learnings",

@@ -88,7 +88,7 @@ def test_the_extra_all_has_every_other_extra() -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     # And of hardware: python-pkcs11 is of use to those who have a module for it.
-    frameworks = {"adk", "langgraph", "openai-agents", "pkcs11"}
+    frameworks = {"adk", "langgraph", "mcp", "openai-agents", "pkcs11"}
     others = ",".join(sorted(extras.keys() - {"all", *frameworks}))
     assert extras["all"] == [f"limpet[{others}]"]
 

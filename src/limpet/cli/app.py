@@ -16,7 +16,17 @@ from limpet.cli.command import app
 __all__ = ["app"]
 
 _CARE: Final = ("care", "keys")
-_MODULES: Final = ("look", "conversation", "agents", "act", "history", "life", "move", *_CARE)
+_MODULES: Final = (
+    "look",
+    "conversation",
+    "agents",
+    "act",
+    "mcp",
+    "history",
+    "life",
+    "move",
+    *_CARE,
+)
 # \b keeps the line breaks. docs/cli.md describes the same codes.
 _HELP: Final = """Look at the sessions of a store, act on them, and take care of the store.
 

@@ -109,7 +109,7 @@ class ManagedTools:
     @property
     def specs(self) -> list[dict[str, Any]]:
         """The name, the description and the JSON schema of the input of each tool, for a model."""
-        return [_spec(BY_NAME[name]) for name in self.names]
+        return [tool_spec(BY_NAME[name]) for name in self.names]
 
     async def call(self, name: str, input: Mapping[str, Any] = _NONE) -> Any:
         """Run a tool as a recorded call of the turn, and return plain JSON.
@@ -118,11 +118,11 @@ class ManagedTools:
         pauses the turn. Raises ToolDenied, and whatever ends the turn.
         """
         if name not in self.names:
-            return _refused(InvalidInput(f"there is no tool {described(name)} here."))
+            return refused(InvalidInput(f"there is no tool {described(name)} here."))
         if not isinstance(input, Mapping):
             wrong = type(input).__name__
             wanted = f"the input of {name} is an object with its arguments, not {wrong}."
-            return _refused(InvalidInput(wanted))
+            return refused(InvalidInput(wanted))
         turn = self._turn
         try:  # it is hashed, may be shown to a person, and is recorded: it has to be plain JSON
             given = settle(dict(input), f"the input of {name}")
@@ -130,7 +130,7 @@ class ManagedTools:
         except TurnError:
             raise
         except InvalidInput as error:
-            return _refused(error)
+            return refused(error)
         number = turn.run.records.occurrence("managed", name)
         id = identity(turn.id, "managed", name, number)
         caller = ToolCaller(turn.session, self._lp, id, turn, self._harnesses)
@@ -629,7 +629,7 @@ async def _traced(name: str, input: Mapping[str, Any], caller: ToolCaller) -> An
     """Run a tool. Its span is recorded with whatever is recorded next: with its result, if that is
     a step; no call takes another commit for it."""
     turn, began = caller.in_turn, time.perf_counter_ns()
-    result, refusal = await _run(name, input, caller)
+    result, refusal = await run_tool(name, input, caller)
     span = identity(caller.id, "span")
     if f"{span}/completed" not in turn.run.records.events:  # an earlier run has made this very call
         took_us = (time.perf_counter_ns() - began) // 1_000
@@ -643,8 +643,13 @@ async def _traced(name: str, input: Mapping[str, Any], caller: ToolCaller) -> An
     return result
 
 
-async def _run(name: str, input: Mapping[str, Any], caller: ToolCaller) -> tuple[Any, str | None]:
-    """Run a tool; return its result, and why it refused, if it did."""
+async def run_tool(
+    name: str, input: Mapping[str, Any], caller: ToolCaller
+) -> tuple[Any, str | None]:
+    """Run a tool. Return its result, and why it refused, if it did.
+
+    Raises what is not the model's to know: TurnError, StoreError, SessionFenced.
+    """
     try:
         tool = msgspec.convert(dict(input), BY_NAME[name])
         result = msgspec.to_builtins(await tool.run(caller))
@@ -666,15 +671,16 @@ async def _run(name: str, input: Mapping[str, Any], caller: ToolCaller) -> tuple
         refusal = InvalidInput(f"{name} cannot be run with this input ({type(error).__name__}).")
     else:
         return result, None
-    refused = _refused(refusal)
-    return refused, refused["error"]["message"]
+    shown = refused(refusal)
+    return shown, shown["error"]["message"]
 
 
-def _refused(error: LimpetError) -> dict[str, Any]:
+def refused(error: LimpetError) -> dict[str, Any]:
+    """Return a refusal as a result that a model reads."""
     return {"error": {"code": error.code, "message": readable(str(error))}}
 
 
-def _spec(tool: type[ManagedTool]) -> dict[str, Any]:
+def tool_spec(tool: type[ManagedTool]) -> dict[str, Any]:
     schema = msgspec.json.schema(tool)
     body = dict(schema["$defs"][tool.__name__])
     for name in ("title", "description"):
