@@ -335,8 +335,15 @@ class FieldAccessDenied(InvalidInput, code="state.access_denied", status=403):
     field: str
     actor: str
     allowed: tuple[str, ...]
+    _: KW_ONLY
+    operation: str = "write"
 
     def _describe(self) -> str:
+        if self.operation == "read":
+            return (
+                f"{self.actor} may not read {self.field}, which the state's class requires. Open "
+                "the session without a state_type, or as a principal that may read the field."
+            )
         return (
             f"{self.actor} may not write {self.field}: its class allows "
             f"{', '.join(self.allowed) or 'nobody'}. Write it as one of these roles, or change the "

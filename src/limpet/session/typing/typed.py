@@ -7,7 +7,7 @@ here, so nothing that runs without typed state may import this module at its top
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from limpet.errors import FieldAccessDenied, InvalidInput, SchemaViolation
@@ -32,7 +32,7 @@ S = TypeVar("S", bound=State)
 class Typed(Upgrade, Generic[S]):
     """One State class over one session. Holds the last view, so that reading twice costs once."""
 
-    __slots__ = ("_proven", "_seen", "of")
+    __slots__ = ("_proven", "_seen", "hidden_from", "of")
 
     def __init__(self, of: type[S], migrations: MigrationRegistry | None = None) -> None:
         if not (isinstance(of, type) and issubclass(of, State)):
@@ -42,6 +42,8 @@ class Typed(Upgrade, Generic[S]):
         self.of = of
         self._seen: tuple[FrozenDict, S] | None = None
         self._proven = False
+        # Who does not see a field, if it is hidden from the principal that acts; else None.
+        self.hidden_from: Callable[[str], str | None] | None = None
 
     def view(self, head: Head, fields: FrozenDict) -> S:
         """The typed form of the fields. Raises MigrationError, SessionSchemaViolation."""
@@ -74,7 +76,7 @@ class Typed(Upgrade, Generic[S]):
 
     def fresh(self, fields: FrozenDict) -> S:
         """A view that nobody else has. Its lists and dicts are read-only, as all state is."""
-        state = decode_fields(self.of, fields)
+        state = self._decoded(fields)
         inside = state.__dict__
         for name, value in inside.items():
             if type(value) is list:
@@ -106,7 +108,7 @@ class Typed(Upgrade, Generic[S]):
         """
         stored = head.schema_version
         if stored is None or relation(SchemaVersion.parse(stored), self.code) == "older_minor":
-            decode_fields(self.of, apply(fields, update))
+            self._decoded(apply(fields, update))
             return migrated(stored, str(self.code), field_policies=self.policies_after(head))
         if "field_policies" not in head.facts and (policies := self.field_policies):
             return migrated(stored, stored, field_policies=policies)  # of an earlier release
@@ -117,7 +119,22 @@ class Typed(Upgrade, Generic[S]):
         return None if now == field_policies_in(head.facts) else now
 
     def fit(self, fields: Mapping[str, Any]) -> None:
-        decode_fields(self.of, fields)
+        self._decoded(fields)
+
+    def _decoded(self, fields: Mapping[str, Any]) -> S:
+        """The fields as an object of the class. Raises SchemaViolation; FieldAccessDenied if one
+        that the class requires is there, and hidden."""
+        try:
+            return decode_fields(self.of, fields)
+        except SchemaViolation as error:
+            name, hidden_from = error.field, self.hidden_from
+            if hidden_from is None or name in fields or name not in self.of.model_fields:
+                raise
+            principal = hidden_from(name)
+            if principal is None:
+                raise
+            roles = tuple(sorted(self.of.access_of(name).read or ()))
+            raise FieldAccessDenied(name, principal, roles, operation="read") from None
 
     def undeclared(self, fields: Mapping[str, Any]) -> Iterable[str]:
         return [name for name in fields if name not in self.of.model_fields]
@@ -135,7 +152,7 @@ class Typed(Upgrade, Generic[S]):
             after = apply(after, ops)
             guards.update(rests_on(self.of, ops))
         if after is not fields:
-            decode_fields(self.of, after)
+            self._decoded(after)
         return tuple(sorted(guards))
 
 
