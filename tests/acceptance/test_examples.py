@@ -165,6 +165,7 @@ _TOKENS = pytest.mark.skipif(find_spec("joserfc") is None, reason="needs limpet[
         ("docs/forgetting.md", "forgetting.db"),
         ("docs/life.md", None),
         pytest.param("docs/tokens.md", "tokens.pem", marks=_TOKENS),
+        ("docs/isolation.md", None),
     ],
     ids=[
         "tutorial",
@@ -182,6 +183,7 @@ _TOKENS = pytest.mark.skipif(find_spec("joserfc") is None, reason="needs limpet[
         "forgetting",
         "life",
         "tokens",
+        "isolation",
     ],
 )
 def test_a_page_prints_what_it_shows(

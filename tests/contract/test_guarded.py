@@ -11,6 +11,7 @@ import pytest
 from limpet.security.access import Principal
 from limpet.security.guard import Deciders, Guard
 from limpet.security.guarded_store import guarded
+from limpet.security.roles import RoleRules
 from limpet.store.memory import MemoryStore
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
@@ -29,10 +30,10 @@ from limpet.testing.contract import (
 )
 
 
-def behind_guard(store: Any) -> Any:
+def behind_guard(store: Any, rules: Deciders | None = None) -> Any:
     """The store for an admin of everything, who may write in anybody's name."""
     admin = Principal("system:test", role="admin")
-    behind: Any = guarded(store, Guard(admin, Deciders(), writes_as=("",)))
+    behind: Any = guarded(store, Guard(admin, rules or Deciders(), writes_as=("",)))
     behind.close = store.close  # it closes nothing itself
     return behind
 
@@ -40,7 +41,6 @@ def behind_guard(store: Any) -> Any:
 class _Laws(
     StoreContract,
     FeedLaws,
-    LiveLaws,
     WorkLaws,
     DeadlineLaws,
     OverviewLaws,
@@ -67,4 +67,14 @@ class TestGuardedSQLite(_Laws):
     async def store(self, tmp_path: Path, clock: FakeClock) -> AsyncIterator[Any]:
         store = await SQLiteStore.open(tmp_path / "store.db", clock=clock.clock())
         yield behind_guard(store)
+        await store.close()
+
+
+class TestGuardedLive(LiveLaws):
+    """By roles alone: isolation shows no partial of a session that was never read, as these are."""
+
+    @pytest.fixture
+    async def store(self) -> AsyncIterator[Any]:
+        store = MemoryStore()
+        yield behind_guard(store, Deciders((RoleRules(),)))
         await store.close()

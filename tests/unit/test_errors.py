@@ -82,7 +82,6 @@ ARGUMENTS: dict[str, Any] = {
     "advice": "give it to somebody",
     "actor": "agent:main",
     "allowed": ("agent", "system"),
-    "operation": "write",
     "url": "x://",
     "where": "data",
     "size_bytes": 9,

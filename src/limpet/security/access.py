@@ -6,7 +6,7 @@ denies gives the answer; all of them together must allow.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
 import msgspec
@@ -142,6 +142,6 @@ class SessionView(Protocol):
         """The event without operations on hidden names, and without the data they refer to."""
         ...
 
-    def texts(self, texts: Texts) -> Texts:
-        """The texts of events that the head names, without those that are hidden."""
+    def texts(self, texts: Texts, events: Iterable[Event]) -> Texts:
+        """The texts of events that the head names, without what is hidden in these `events`."""
         ...

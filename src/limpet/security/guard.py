@@ -28,6 +28,7 @@ from limpet.security.access import (
     Resource,
     SessionView,
 )
+from limpet.security.isolation import IsolationRules
 from limpet.security.roles import RoleRules
 
 _REMEMBERED: Final = 4_096  # answers of one guard and one decider
@@ -74,10 +75,13 @@ class Deciders:
     def __init__(
         self, deciders: Sequence[Decider] | None = None, audit: AuditSink | None = None
     ) -> None:
-        self.all: tuple[Decider, ...] = (RoleRules(),) if deciders is None else tuple(deciders)
+        isolation = IsolationRules()
+        self.all: tuple[Decider, ...] = (
+            (RoleRules(), isolation) if deciders is None else tuple(deciders)
+        )
         self.audit: AuditSink = NoAudit() if audit is None else audit
         # True if a session of another user lets this principal in: isolation says so.
-        self.admits: Callable[[Principal, Action, Head], bool] | None = None
+        self.admits: Callable[[Principal, Action, Head], bool] = isolation.admits
         self.changes = 0
 
     def add(self, decider: Decider) -> None:
@@ -128,9 +132,18 @@ class Guard:
             if resource.head is None and decider.needs_head and resource.kind in _OF_SESSIONS:
                 continue  # asked once the head is read: see `check`
             decision = self._decision(number, decider, action, resource)
-            if not decision.allowed:
-                return decision
+            if decision.allowed:
+                continue
+            if isinstance(decider, RoleRules) and self.is_admitted(action, resource.head):
+                continue  # the others are asked all the same
+            return decision
         return ALLOWED
+
+    def is_admitted(self, action: Action, head: Head | None) -> bool:
+        """True if a session of another user lets this principal in, and its role allows it."""
+        if head is None or not self.rules.admits(self.principal, action, head):
+            return False
+        return RoleRules().grants(self.principal, action)
 
     def _decision(
         self, number: int, decider: Decider, action: Action, resource: Resource

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -22,6 +22,7 @@ from msgspec import structs
 
 from limpet.errors import (
     AccessDenied,
+    Denial,
     LimpetError,
     SessionDeleted,
     SessionErased,
@@ -42,11 +43,13 @@ from limpet.model import (
     Lease,
     Prepared,
     ScopeValue,
+    Texts,
     is_reserved,
     owner_of,
     scope_of,
 )
 from limpet.model.facts.creation import CREATED, FORKED
+from limpet.model.facts.history import MERGED
 from limpet.model.facts.phases import TRANSITIONS
 from limpet.model.facts.running.budgets import GRANTED
 from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
@@ -57,6 +60,7 @@ from limpet.model.limits import PAGE_MAX
 from limpet.security.access import Action, Resource, SessionView
 from limpet.security.guard import Guard
 from limpet.security.roles import EVERY_APP
+from limpet.security.view import WHOLE_STATE
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
 from limpet.store.coding.seal import Sealing
 from limpet.store.leases import Deadlines, Leases, Place
@@ -94,10 +98,11 @@ from limpet.store.protocol import (
     Standing,
     Store,
     Touched,
+    scope_fields,
 )
 
 T = TypeVar("T")
-L = TypeVar("L", Loaded, Fold)
+L = TypeVar("L", Loaded, Fold, Committed)
 Send: TypeAlias = Callable[[Sequence[Commit]], Awaitable[tuple[Committed, ...]]]
 
 STORE: Final = Resource("store", EVERY_APP)
@@ -195,30 +200,33 @@ class GuardedStore:
         """Raise AccessDenied unless it may do this to a session. Decided by the key, then, if a
         decider needs it, by the head, which is returned."""
         guard, resource = self.guard, self._resource(key)
-        admitted = False
         if not guard.allows(action, resource):
             head = await self._admitted(action, key)
-            admitted = head is not None
-            if not admitted:
+            if head is None:
                 await guard.check(action, resource)
         if resource.kind == "session" and guard.needs_head:
             if head is None:
                 head = await self._head(key)
             resource = structs.replace(resource, head=head)
-        if not admitted:
-            await guard.check(action, resource)
+        await guard.check(action, resource)
         return head
 
     async def _admitted(self, action: Action, key: Key) -> Head | None:
-        """The head of another user's session whose isolation names this principal's user."""
-        admits, own = self.guard.rules.admits, self.guard.principal
-        if admits is None or is_reserved(key.app) or own.app not in (None, key.app):
+        """The head of another user's session whose isolation names this principal's user.
+
+        Read each time: one that is there must not be refused faster than one that is missing.
+        """
+        own = self.guard.principal
+        if is_reserved(key.app) or own.user is None or own.app not in (None, key.app):
             return None
         try:
-            head = await self._head(key)
+            head: Head = (await self._inner.load(key, tail=0, scopes=False)).head
         except LimpetError:
             return None
-        return head if admits(own, action, head) else None
+        if not self.guard.is_admitted(action, head):
+            return None
+        self._meet(head)
+        return head
 
     def _resource(self, key: Key) -> Resource:
         return self._access(key).resource
@@ -269,7 +277,13 @@ class GuardedStore:
         """Raise AccessDenied unless it may do this, and sees everything of the session."""
         head = await self._check(action, key)
         if head is not None and self.guard.view(head) is not None:
-            await self.guard.deny("field_access_denied", action, Resource.of(key, head))
+            own = self.guard.principal.user in (None, key.user)
+            code: Denial = "field_access_denied" if own else "access_denied"
+            await self.guard.deny(code, action, Resource.of(key, head))
+
+    async def check(self, action: Action, key: Key) -> None:
+        """For verbs that do something beside the store. Raises AccessDenied, SessionNotFound."""
+        await self._check(action, key)
 
     async def check_whole(self, action: Action, key: Key) -> None:
         """For verbs that take a session as a whole. Raises AccessDenied, SessionNotFound."""
@@ -294,10 +308,23 @@ class GuardedStore:
             raise AccessDenied("access_denied", "write", str(resource), policy="actor")
         self.guard.decide("write", resource).check("write", resource)
 
+    async def sees_blob(self, key: Key, hash: str) -> bool:
+        """False if hidden fields of a session name this blob, and no visible one does. Raises
+        AccessDenied."""
+        head = await self._check("read", key)
+        view = None if head is None else self.guard.view(head)
+        if view is None:
+            return True
+        loaded: Loaded = await self._inner.load(key, tail=0)
+        names = {**loaded.fields, **scope_fields(loaded.scopes)}
+        naming = [view.sees(name) for name, value in names.items() if _names(value, hash)]
+        return not naming or any(naming)
+
     # --- writing ---------------------------------------------------------------------------------
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
-        admitted = [await self._admit(commit) for commit in commits]
+        new = {commit.key for commit in commits if _begins(commit)}
+        admitted = [await self._admit(commit, new) for commit in commits]
         try:
             answers = await self._send(admitted)
         except SessionDeleted:
@@ -306,17 +333,20 @@ class GuardedStore:
                 raise
             for each in named:  # the key belongs to another session by now: decide about that one
                 self._heads.pop(each.key, None)
-            answers = await self._send([await self._admit(commit) for commit in commits])
-        return tuple([self._answer(answer) for answer in answers])
+            answers = await self._send([await self._admit(commit, new) for commit in commits])
+        return tuple([await self._answer(answer) for answer in answers])
 
-    async def _admit(self, commit: Commit) -> Commit:
-        """The commit, if the principal may do all of it. Raises AccessDenied."""
+    async def _admit(self, commit: Commit, new: Collection[Key]) -> Commit:
+        """The commit, if the principal may do all of it; `new` are the sessions that begin with it.
+
+        Raises AccessDenied.
+        """
         key, drafts, guard = commit.key, commit.drafts, self.guard
         asked = self._access(key)
         resource, head = asked.resource, None
         if resource.kind == "session":
             for action in self._actions(commit):
-                if action == "create":
+                if action == "create" or (key in new and not await self._exists(key)):
                     await guard.check(action, resource)
                 else:
                     head = await self._check(action, key, head)
@@ -329,17 +359,38 @@ class GuardedStore:
                 await guard.check_actor(draft.actor, resource)
             if draft.scoped or head is not None:
                 await self._check_names(draft, commit, head)
+            if draft.type in WHOLE_STATE and draft.origin is None and head is not None:
+                await self._check_taking(draft, key, head)
         if commit.guards:
             await self._check_guards(commit, head)
         if commit.base is not None:
-            await self._check_whole("read", commit.base.parent)
+            adopts = bool(drafts) and drafts[0].origin is not None
+            if adopts and not await self._exists(commit.base.parent):
+                await self._check_any("read", commit.base.parent)
+            else:
+                await self._check_whole("read", commit.base.parent)
         if commit.release is not None:
             await self._check("claim", key, head)
         if commit.names_of is not None:
             await guard.check("move", Resource("app", *commit.names_of))
-        if head is not None and commit.uid is None and commit.expect != 0:
+        if head is not None and drafts and commit.uid is None and commit.expect != 0:
             return structs.replace(commit, uid=head.uid)
         return commit
+
+    async def _check_any(self, action: Action, key: Key) -> None:
+        """As `_check`, also of a session that is gone: that is decided by its key."""
+        if await self._exists(key):
+            await self._check(action, key)
+        else:
+            await self.guard.check(action, self._resource(key))
+
+    async def _exists(self, key: Key) -> bool:
+        """True if a session is there to be looked at. What was deleted may begin again."""
+        try:
+            await self._head(key)
+        except _GONE:
+            return False
+        return True
 
     def _actions(self, commit: Commit) -> Iterable[Action]:
         """What a commit does to its session."""
@@ -365,8 +416,16 @@ class GuardedStore:
                 await guard.check("write", Resource("app", app, name=name))
             elif scope == "user":
                 await guard.check("write", Resource("app", app, user, name=name))
-            elif head is not None and not is_reserved(key.app):
+            if head is not None and not is_reserved(key.app):
                 await guard.check("write", Resource("field", app, user, key.id, name, head))
+
+    async def _check_taking(self, draft: Prepared, key: Key, head: Head) -> None:
+        """Raise AccessDenied if a state is taken over as a whole by one who sees a part of it."""
+        if self.guard.view(head) is not None:
+            await self.guard.deny("field_access_denied", "write", Resource.of(key, head))
+        if draft.type == MERGED:
+            other = draft.data["other"]
+            await self._check_whole("read", Key(other["app"], other["user"], other["id"]))
 
     async def _check_guards(self, commit: Commit, head: Head | None) -> None:
         """A condition on a name tells its version: only for those who see it."""
@@ -378,9 +437,10 @@ class GuardedStore:
                 resource = Resource(
                     "field", commit.key.app, commit.key.user, commit.key.id, name, head
                 )
+                await self.guard.check("read", resource)  # which says why
                 await self.guard.deny("field_access_denied", "read", resource)
 
-    def _answer(self, answer: Committed) -> Committed:
+    async def _answer(self, answer: Committed) -> Committed:
         """The answer to a commit, as far as the principal may read the session."""
         head = answer.head
         if self.guard.needs_head and not is_reserved(head.key.app):
@@ -399,14 +459,30 @@ class GuardedStore:
         view = self._view(head)
         if view is None:
             return answer
-        return structs.replace(
-            answer,
-            events=tuple(map(view.event, answer.events)),
-            fields=visible(answer.fields, view),
-            versions=visible(answer.versions, view),
-            scopes=visible(answer.scopes, view),
-            texts=view.texts(answer.texts),
-        )
+        return await self._seen(answer, view)
+
+    async def _seen(self, whole: L, view: SessionView) -> L:
+        """An answer with the state of a session, as a view shows it."""
+        changes: dict[str, Any] = {
+            "fields": visible(whole.fields, view),
+            "versions": visible(whole.versions, view),
+        }
+        events: tuple[Event, ...] = ()
+        if isinstance(whole, (Loaded, Committed)):
+            events = whole.events
+            changes["events"] = tuple(map(view.event, events))
+            changes["scopes"] = visible(whole.scopes, view)
+        if whole.texts:
+            named = await self._named(whole.head.key, whole.texts, events)
+            changes["texts"] = view.texts(whole.texts, named)
+        return structs.replace(whole, **changes)
+
+    async def _named(self, key: Key, texts: Texts, known: Iterable[Event]) -> list[Event]:
+        """The events that texts are of: what is hidden in one, its operations say."""
+        found = [event for event in known if event.seq in texts]
+        for seq in {*texts} - {event.seq for event in found}:
+            found += await self._inner.read(key, after=seq - 1, limit=1, reverse=False, types=None)
+        return found
 
     def _view(self, head: Head) -> SessionView | None:
         return None if is_reserved(head.key.app) else self.guard.view(head)
@@ -445,7 +521,7 @@ class GuardedStore:
                 return Loaded(head, EMPTY, EMPTY, EMPTY, ())
             await self._check(asked.read, head.key, head)
         view = self._view(head)
-        return loaded if view is None else _seen(loaded, view)
+        return loaded if view is None else await self._seen(loaded, view)
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
         for key in keys:
@@ -458,12 +534,12 @@ class GuardedStore:
     async def fold_at(self, key: Key, seq: int) -> Fold:
         fold: Fold
         fold, view = await self._reading(key, lambda: self._inner.fold_at(key, seq))
-        return fold if view is None else _seen(fold, view)
+        return fold if view is None else await self._seen(fold, view)
 
     async def rung(self, key: Key, seq: int) -> Fold:
         fold: Fold
         fold, view = await self._reading(key, lambda: self._inner.rung(key, seq))
-        return fold if view is None else _seen(fold, view)
+        return fold if view is None else await self._seen(fold, view)
 
     async def read(
         self,
@@ -554,7 +630,7 @@ class GuardedStore:
         return state if view is None else visible(state, view)
 
     async def forks(self, key: Key) -> tuple[Key, ...]:
-        await self._check("inspect", key)
+        await self._check_any("inspect", key)
         return self._listed(await self._inner.forks(key))
 
     # --- ending ----------------------------------------------------------------------------------
@@ -755,7 +831,7 @@ class _GuardedChannel:
 
     async def publish(self, partials: Sequence[Partial]) -> None:
         for partial in partials:
-            await self._store._check("write", partial.key)
+            await self._store._check_any("write", partial.key)
             guard = self._store.guard
             await guard.check_actor(partial.event.actor, self._store._resource(partial.key))
         await self._channel.publish(partials)
@@ -980,11 +1056,13 @@ class _BlobsBehindGuard:
         await self._blobs.drop(key, upload)
 
     async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
-        await self._store._check("read", key)
+        if not await self._store.sees_blob(key, hash):
+            return None
         return await self._blobs.find(key, hash, own=own)
 
     async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
-        await self._store._check("read", key)
+        if not await self._store.sees_blob(key, hash):
+            return None
         return await self._blobs.chunk(key, hash, number)
 
     async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
@@ -1075,27 +1153,28 @@ def guarded(store: Store, guard: Guard, commit: Send | None = None) -> GuardedSt
 # --- what a view leaves --------------------------------------------------------------------------
 
 
+def _begins(commit: Commit) -> bool:
+    """True if a session begins with this commit: created, or adopted from its first event on."""
+    return bool(commit.drafts) and commit.drafts[0].type in _STARTS
+
+
 def without_body(event: Event) -> Event:
     """The event without what it says."""
     return structs.replace(event, data=EMPTY, ops=())
 
 
+def _names(value: Any, text: str) -> bool:
+    """True if a text stands somewhere in a value of state."""
+    if isinstance(value, dict):
+        return any([_names(part, text) for part in value.values()])
+    if isinstance(value, list):
+        return any([_names(part, text) for part in value])
+    return bool(value == text)
+
+
 def visible(names: Mapping[str, Any], view: SessionView) -> FrozenDict:
     """The names in state that a view shows."""
     return FrozenDict({name: value for name, value in names.items() if view.sees(name)})
-
-
-def _seen(whole: L, view: SessionView) -> L:
-    """A Loaded or a Fold as a view shows it."""
-    changes: dict[str, Any] = {
-        "fields": visible(whole.fields, view),
-        "versions": visible(whole.versions, view),
-        "texts": view.texts(whole.texts),
-    }
-    if isinstance(whole, Loaded):
-        changes["events"] = tuple(map(view.event, whole.events))
-        changes["scopes"] = visible(whole.scopes, view)
-    return structs.replace(whole, **changes)
 
 
 def _events(page: Sequence[Event], view: SessionView | None) -> tuple[Event, ...]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import Denial
-from limpet.model import EMPTY, Facts, Head
+from limpet.model import EMPTY, Facts, Head, scope_of
 from limpet.model.facts.isolation import field_policies_in
 from limpet.security.access import ALLOWED, Action, Decision, Principal, Resource
 from limpet.security.view import FieldView
@@ -74,9 +74,10 @@ def view_of(principal: Principal, head: Head) -> FieldView | None:
     role = _role(principal, head)
     policies = field_policies_in(facts)
     hidden = frozenset([name for name, of in policies.items() if not _may(of.get("read"), role)])
+    is_own = principal.user in (None, head.key.user)
     if own is None:
-        return FieldView(None, hidden) if hidden else None
-    return FieldView(frozenset([*own.get("owns", ()), *own.get("reads", ())]), hidden)
+        return FieldView(None, hidden, is_own) if hidden or not is_own else None
+    return FieldView(frozenset([*own.get("owns", ()), *own.get("reads", ())]), hidden, is_own)
 
 
 def field_denial(principal: Principal, action: Action, name: str, head: Head) -> Denial | None:
@@ -84,6 +85,8 @@ def field_denial(principal: Principal, action: Action, name: str, head: Head) ->
     facts = head.facts
     own = _agent_fields(principal, facts)
     reading = action in _READING
+    if scope_of(name) == "user" and principal.user not in (None, head.key.user):
+        return "access_denied"  # a session is shared, not what its user keeps beside it
     if own is not None and name not in own.get("owns", ()):
         if not reading:
             return _foreign(principal, head, "agent_write_denied")

@@ -61,6 +61,10 @@ class RoleRules:
         allowed = action in self._granted(principal, resource)
         return ALLOWED if allowed else Decision(False, "access_denied", f"role.{principal.role}")
 
+    def grants(self, principal: Principal, action: Action) -> bool:
+        """True if its role may do this where it is let in: see `Deciders.admits`."""
+        return action in _OWN[principal.role]
+
     def depends_on(self, action: Action, resource: Resource) -> Hashable:
         return (resource.kind == "store", resource.app, resource.user)
 

@@ -35,16 +35,22 @@ _TELLING_CHARS: Final = 16  # a text within a hidden value that says something b
 
 class FieldView(msgspec.Struct, frozen=True):
     """The names in state that a principal may read: those that are `shown` (None: all of them),
-    without those that are `hidden`."""
+    without those that are `hidden`; `user:` names only of its own user."""
 
     shown: frozenset[str] | None = None
     hidden: frozenset[str] = frozenset()
+    user_names: bool = True
 
     def sees(self, name: str) -> bool:
         """True if this name in state may be read: a field, an app: or a user: name."""
         if name in self.hidden:
             return False
-        return self.shown is None or name in self.shown or scope_of(name) == "temp"
+        scope = scope_of(name)
+        if scope == "temp":
+            return True
+        if scope == "user" and not self.user_names:
+            return False
+        return self.shown is None or name in self.shown
 
     def names(self, names: Mapping[str, Any]) -> FrozenDict:
         """Names in state and what belongs to them, without hidden ones."""

@@ -1032,6 +1032,7 @@ class Limpet:
         session: Session[Any] = Session(
             self._services, key_of(key, user, id), actor=actor, typed=typed
         )
+        await self._services.approved("lifecycle", session.key)
         return session, await ResumptionRun(session, settings, actor).run()
 
     async def unarchive(

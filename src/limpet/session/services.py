@@ -58,6 +58,12 @@ class Services(msgspec.Struct, frozen=True, eq=False):
             await self._guarded.check_whole(action, key)
         return self.system
 
+    async def permitted(self, action: Action, key: Key) -> Services:
+        """The same for verbs that need not see all of the session. Raises AccessDenied."""
+        if self.guard is not None:
+            await self._guarded.check(action, key)
+        return self.system
+
     async def approved_end(self, key: Key, *, forks: bool = False) -> Services:
         """The same for ending a session that may be gone already; its `forks` too."""
         if self.guard is not None:

@@ -730,6 +730,7 @@ class Session(Generic[S]):
 
         writer, bound = self._writer, check_actor(self.actor if actor is None else actor)
         journal, typed = writer.journal, writer.typed
+        await writer.services.approved("read", self.key)
         head = await head_now(writer)
         fold = await fold_of(writer, head.version if at is None else at)
         key = own_key(self.key.app, self.key.user if user is None else user, id or journal.new_id())
@@ -876,6 +877,7 @@ class Session(Generic[S]):
         from limpet.session.history.rewind import rewind
 
         check_flag("messages", messages)
+        await self._writer.services.approved("write", self.key)
         fold = await fold_of(self._writer, when)
         return await rewind(
             self._writer, fold, actor=self._acting(actor), data={}, messages=messages
@@ -905,9 +907,12 @@ class Session(Generic[S]):
             if writer_of(other).journal is not self._writer.journal:
                 raise InvalidInput(f"{other.key} is open in another store. Copy it here first.")
             other = other.key
+        theirs = key_of(other)
+        await self._writer.services.approved("write", self.key)
+        await self._writer.services.approved("read", theirs)
         return await merge_session(
             self._writer,
-            key_of(other),
+            theirs,
             policy=policy or escalate,
             policies=policies,
             actor=self._acting(actor),
@@ -982,6 +987,7 @@ class Session(Generic[S]):
         Check it with limpet.check_receipt and lp.keys.public_key. Raises KeysMissing.
         """
         signing = provenance_of(self._writer.journal, "receipt")
+        await self._writer.services.permitted("inspect", self.key)
         return await signing.receipt(await head_now(self._writer))
 
     async def prove(self, seq: int, *, version: int | None = None) -> Proof:
@@ -989,6 +995,7 @@ class Session(Generic[S]):
         given. It holds this event and shows no other. Raises KeysMissing, InvalidInput.
         """
         signing = provenance_of(self._writer.journal, "prove")
+        await self._writer.services.approved("read", self.key)
         head = await head_now(self._writer)
         return await signing.prove(head, seq, head.version if version is None else version)
 

@@ -44,6 +44,7 @@ from limpet.session.services import Services
 from limpet.store.protocol import Committed, Loaded
 
 if TYPE_CHECKING:
+    from limpet.security.access import SessionView
     from limpet.session.typing.typed import Typed
     from limpet.session.typing.upgrade import Upgrade
 
@@ -142,6 +143,19 @@ class Writer:
         self.shared_versions: dict[str, Mapping[str, int]] | None = None  # as last read, by share
         # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
         self.classless = typed is None and not untyped
+        if typed is not None and services.guard is not None:
+            typed.hidden_from = self._hidden_from
+
+    @property
+    def view(self) -> SessionView | None:
+        """What the principal who acts sees of the session; None: everything, or nobody acts."""
+        guard, head = self.services.guard, self.known.maybe_head
+        return None if guard is None or head is None else guard.view(head)
+
+    def _hidden_from(self, name: str) -> str | None:
+        """The principal that does not see this field; None if it does."""
+        guard, view = self.services.guard, self.view
+        return None if guard is None or view is None or view.sees(name) else guard.principal.id
 
     def actor_or_none(self, actor: str | None) -> str | None:
         """Return who acts: the one named, or the one bound; None if there is neither."""

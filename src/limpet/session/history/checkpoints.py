@@ -109,13 +109,15 @@ async def checkpoint(writer: Writer, asked: CheckpointRequest) -> CheckpointRef:
     if asked.full is not None and type(asked.full) is not bool:
         raise InvalidInput("full is True, False, or None: as the policy of the app says.")
     known = writer.known
+    await writer.services.permitted("write", known.key)
     state = None
-    if known.maybe_head is not None and known.is_loaded and not known.damaged:
+    is_whole = known.is_loaded and not known.damaged and writer.view is None
+    if known.maybe_head is not None and is_whole:
         state = (known.maybe_head, known.fields)  # most often the newest: saves reading it
     keeping = store_checkpoints(writer.journal)
     made = await keeping.checkpoint(known.key, asked, uid=known.uid, state=state, newest=True)
     known.note_checkpoint(LastCheckpoint(made.number, made.at_us))
-    return made.ref
+    return made.ref if writer.view is None else _unmeasured(made).ref
 
 
 def newest_checkpoint(writer: Writer) -> LastCheckpoint:
@@ -144,6 +146,7 @@ async def list_checkpoints(writer: Writer, limit: int, cursor: str | None) -> Ch
 
 async def unpin(writer: Writer, ref: CheckpointRef, actor: str | None) -> None:
     """Unpin a checkpoint. Raises NoCheckpoint."""
+    await writer.services.approved("write", writer.known.key)
     kept = _find(writer, await _kept(writer), ref)
     uid = (await head_now(writer)).uid
     await store_checkpoints(writer.journal).kept(writer.known.key).unpin([kept.number], uid, actor)
@@ -159,6 +162,7 @@ async def restore(
     """
     from limpet.session.history.rewind import rewind  # most processes never go back
 
+    await writer.services.approved("write", writer.known.key)
     found = await find_trusted(writer, ref, fallback=fallback)
     damaged = fallback or found.by_tier
     return await rewind(
@@ -223,8 +227,8 @@ async def _in_tier(writer: Writer, kept: Checkpoint, place: CheckpointFile, reas
 async def verify_checkpoint(writer: Writer, kept: Checkpoint) -> Fold:
     """The session at a checkpoint, as the log has it, if that is what the checkpoint names."""
     key, number = writer.known.key, kept.number
-    try:
-        fold = await writer.journal.store.fold_at(key, kept.seq)
+    try:  # by the whole state, whoever asks
+        fold = await writer.services.system.journal.store.fold_at(key, kept.seq)
     except (SessionCorrupt, InvalidInput) as error:
         raise CheckpointIntegrity(key, number, error.summary) from error
     if checksum(fold.fields).hex() != kept.ref.checksum:
@@ -244,7 +248,16 @@ async def unread_states(
 
 async def _kept(writer: Writer) -> tuple[Checkpoint, ...]:
     head = await head_now(writer)
-    return await store_checkpoints(writer.journal).kept(head.key).read(head.uid)
+    kept = await store_checkpoints(writer.journal).kept(head.key).read(head.uid)
+    guard = writer.services.guard
+    if guard is None or guard.view(head) is None:
+        return kept
+    return tuple(map(_unmeasured, kept))
+
+
+def _unmeasured(kept: Checkpoint) -> Checkpoint:
+    """The checkpoint for one who sees a part of the state: a checksum would confirm a guess."""
+    return structs.replace(kept, ref=structs.replace(kept.ref, checksum=""), size=0, place=None)
 
 
 def _find(writer: Writer, kept: tuple[Checkpoint, ...], ref: CheckpointRef) -> Checkpoint:
@@ -259,7 +272,7 @@ def _find(writer: Writer, kept: tuple[Checkpoint, ...], ref: CheckpointRef) -> C
     found = next((each for each in kept if each.number == ref.number), None)
     if found is None:
         raise NoCheckpoint(key, ref.number)
-    if (found.seq, found.ref.checksum) != (ref.seq, ref.checksum):
+    if found.seq != ref.seq or found.ref.checksum not in ("", ref.checksum):
         raise CheckpointIntegrity(key, ref.number, "the reference names another state")
     return found
 

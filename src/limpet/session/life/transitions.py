@@ -212,8 +212,9 @@ class PhaseChange:
         """A full checkpoint of what is known, durable before the transition is recorded."""
         writer = writer_of(self._session)
         known = writer.known
+        await writer.services.permitted("lifecycle", known.key)
         asked = CheckpointRequest(step.name, True, self._actor)
-        state = (known.head, known.fields)
+        state = (known.head, known.fields) if writer.view is None else None
         keeping = store_checkpoints(writer.journal)
         made = await keeping.checkpoint(known.key, asked, uid=known.uid, state=state)
         return {"checkpoint": made.number, "state_version": made.seq}
