@@ -185,6 +185,7 @@ if TYPE_CHECKING:
         MigrationOutcome as MigrationOutcome,
         MigrationPlan as MigrationPlan,
     )
+    from limpet.store.open import TLS
     from limpet.store.protocol import (
         Check as Check,
         Checked,
@@ -317,16 +318,20 @@ def open(
     check: Checked | None = None,
     keys: str | None = None,
     keyring: str | None = None,
+    token: str | None = None,
+    tls: TLS | None = None,
 ) -> Limpet:
     """Open the store that `url` names: `async with limpet.open(url) as lp`.
 
     memory:// · sqlite:///relative.db · sqlite:////absolute.db, with ?sync=full (default) or
-    ?sync=normal · postgresql://user@host/database. `keys` encrypts stored bodies: env:NAME,
-    file:///path, vault://host/mount/key, pkcs11:token/key or memory: name the master keys, and
-    `keyring` is the URL of the ring of wrapped keys. `seal` is a seal of your own. No more than
-    `connections` to a server are open at a time: 5 or more, 15 if not given. `archive` is where
-    archived sessions go: file:///directory or s3://bucket/prefix. With check="chain" loads compare
-    events with the chain, as they do if there is a seal; "crc" compares their checksums alone.
+    ?sync=normal · postgresql://user@host/database · http://host:8420, a server (limpet serve):
+    `token` is the key to enter with, `tls` an ssl.SSLContext or the file of a CA. `keys` encrypts
+    stored bodies: env:NAME, file:///path, vault://host/mount/key, pkcs11:token/key or memory: name
+    the master keys, and `keyring` is the URL of the ring of wrapped keys. `seal` is a seal of your
+    own. No more than `connections` to a server are open at a time: 5 or more, 15 if not given.
+    `archive` is where archived sessions go: file:///directory or s3://bucket/prefix. With
+    check="chain" loads compare events with the chain, as they do if there is a seal; "crc" compares
+    their checksums alone.
     """
     return Limpet(
         url,
@@ -336,6 +341,8 @@ def open(
         check=check,
         keys=keys,
         keyring=keyring,
+        token=token,
+        tls=tls,
     )
 
 
@@ -348,6 +355,8 @@ def open_sync(
     check: Checked | None = None,
     keys: str | None = None,
     keyring: str | None = None,
+    token: str | None = None,
+    tls: TLS | None = None,
 ) -> SyncLimpet:
     """Open it without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
     from limpet.session.sync.verbs import SyncLimpet
@@ -360,6 +369,8 @@ def open_sync(
         check=check,
         keys=keys,
         keyring=keyring,
+        token=token,
+        tls=tls,
     )
 
 

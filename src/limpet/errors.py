@@ -53,6 +53,7 @@
     │                             (a SessionError too)
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
+        ├── ProtocolMismatch · EntryRefused
         ├── StoreRefused · SealUnavailable · KeysMissing · QueueFull · FlushFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
@@ -1176,6 +1177,24 @@ class StoreRefused(StoreError, code="store.refused", status=500):
     reason: str
     advice: str = (
         "Run lp.maintenance.doctor() (limpet doctor); if it finds no problem, report this as a bug"
+    )
+
+
+class ProtocolMismatch(StoreError, code="server.protocol", status=426):
+    template = """{where} speaks protocol {theirs} and this client speaks {ours}. Use the same
+    version of Limpet on both sides."""
+    where: str
+    theirs: str
+    ours: str
+
+
+class EntryRefused(StoreError, code="access.entry", status=401):
+    template = "{where} does not let this client in: {reason}. {advice}."
+    where: str
+    reason: str
+    advice: str = (
+        "Pass the key that limpet access create printed: limpet.open(url, token=…), or limpet "
+        "login URL for the command line"
     )
 
 

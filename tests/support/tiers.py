@@ -86,7 +86,8 @@ def repeated_arguments(items: list[pytest.Item]) -> list[pytest.Item]:
 def left_to_torture(items: list[pytest.Item]) -> list[pytest.Item]:
     """What repeats on another store what was tried on two: `make torture` runs all of it.
 
-    Of the contract on sealed stores every eighth law is tried here (what a seal itself is promised
+    Of the contract on sealed stores, and on SQLite and PostgreSQL over HTTP, every eighth law is
+    tried here (what a seal itself is promised
     has laws of its own, which all run), and every fourth story on PostgreSQL of those that run on
     memory and SQLite too. The laws of stores all run on PostgreSQL.
     """
@@ -108,12 +109,19 @@ def _is_story_on_postgres(item: pytest.Item) -> bool:
     return there and "postgresql" in called.replace("]", "-").split("-")
 
 
-_SEALED = ("TestSQLiteSealed", "TestPostgresSealed", "TestSQLiteKeys", "TestPostgresKeys")
+_SAMPLED = (
+    "TestSQLiteSealed",
+    "TestPostgresSealed",
+    "TestSQLiteKeys",
+    "TestPostgresKeys",
+    "TestSQLiteOverHTTP",  # every law runs on memory over HTTP
+    "TestPostgresOverHTTP",
+)
 
 
 def _is_sealed_contract(item: pytest.Item) -> bool:
     of = getattr(item, "cls", None)
-    return of is not None and of.__name__ in _SEALED
+    return of is not None and of.__name__ in _SAMPLED
 
 
 def _needs_store(item: pytest.Item) -> bool:

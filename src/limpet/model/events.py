@@ -65,6 +65,8 @@ RESERVED: Final = (
 )
 CHILD_ENDED: Final = "session.child_ended"
 _Ids: TypeAlias = tuple[str | None, str | None, str | None, str | None, str | None]
+# id, type, actor, cause, invocation_id, correlation_id and wake_id of an event.
+Names: TypeAlias = tuple[str, str, str, str | None, str | None, str | None, str | None]
 _INPUTS: Final = ("user.", "system.")
 _IDS: Final = ("id", "cause", "invocation_id", "correlation_id", "wake_id")
 _NO_IDS: Final[_Ids] = (None, None, None, None, None)
@@ -511,9 +513,13 @@ def check_recorded(event: Event, raw: bytes) -> None:
     for name, value in zip(_IDS, ids, strict=True):
         if value is not None and (reason := unfit(value, ID_CHARS_MAX)):
             raise InvalidEvent(f"its {name} {reason}")
+    _check_body(event.data, event.ops, raw)
+
+
+def _check_body(data: Any, ops: tuple[op.Op, ...], raw: bytes) -> None:
+    """Check a body that was encoded elsewhere. Raises InvalidInput."""
     if len(raw) > EVENT_BYTES_MAX:
         raise EventTooLarge(len(raw), EVENT_BYTES_MAX)
-    ops = event.ops
     if len(ops) > OPS_PER_EVENT_MAX:
         raise InvalidEvent(f"{len(ops):,} operations, more than {OPS_PER_EVENT_MAX:,}")
     for o in ops:
@@ -521,9 +527,67 @@ def check_recorded(event: Event, raw: bytes) -> None:
         if op.scope_of(str(o.path[0])) == "temp":
             raise InvalidEvent("it stores a temp: name, which is never stored")
     if not are_plain_bytes(raw):
-        _settled(event.data, ops)
-    if encode(Body(event.data, ops)) != raw:
+        _settled(data, ops)
+    if encode(Body(data, ops)) != raw:
         raise InvalidEvent("its body is encoded in another way than ours")
+
+
+def prepare_encoded(
+    names: Names, raw: bytes, *, caller_chose_id: bool, input: bool, reserved: bool
+) -> Prepared:
+    """Prepare again what another process has prepared: nothing of it is believed but its names and
+    its encoded body, which are checked as `prepare` checks a draft.
+
+    `reserved` admits types of the reserved families; their data is checked when it is recorded.
+    Raises InvalidInput.
+    """
+    id, type_, actor = names[:3]
+    if problem := _type_problem(type_):
+        raise InvalidEvent(problem)
+    if not reserved and type_.startswith(RESERVED):
+        raise ReservedType(type_)
+    if reason := unfit(actor, ACTOR_CHARS_MAX):
+        raise InvalidEvent(f"its actor {reason}")
+    for name, value in zip(_IDS, (id, *names[3:]), strict=True):
+        if value is not None and (reason := unfit(value, ID_CHARS_MAX)):
+            raise InvalidEvent(f"its {name} {reason}")
+    if len(raw) > EVENT_BYTES_MAX:
+        raise EventTooLarge(len(raw), EVENT_BYTES_MAX)
+    try:
+        body = decode_body(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidEvent(f"its body cannot be read ({error})") from error
+    data, ops = body.data, body.ops
+    _check_body(data, ops, raw)
+    plain, scoped = _resolved(ops, data)
+    sets: dict[str, Any] | None = None
+    if ops and not scoped and all([type(o) is _Set and len(o.path) == 1 for o in ops]):
+        sets = {str(o.path[0]): o.value for o in ops}  # type: ignore[union-attr]  # a Set
+    by_type = is_input(type_)
+    changes = input or by_type or (ops and sets is None) or type_.startswith(RESERVED)
+    return Prepared(
+        id,
+        caller_chose_id,
+        *names[1:],
+        data,
+        ops,
+        plain,
+        scoped,
+        (),
+        raw,
+        header_digest(names, marked=input and not by_type),
+        input or by_type,
+        sets=sets,
+        plain=not changes,
+    )
+
+
+def _resolved(ops: tuple[op.Op, ...], data: Any) -> tuple[tuple[op.PlainOp, ...], bool]:
+    """Return operations with their references resolved, and whether one is on a shared name."""
+    plain: Any = ops
+    if any([type(o) in op.REFS for o in ops]):
+        plain = tuple([op.resolve(o, data) for o in ops])
+    return plain, any([op.scope_of(str(o.path[0])) != "session" for o in ops])
 
 
 def _check_names(draft: Draft, actor: str | None) -> None:

@@ -75,7 +75,7 @@ from limpet.session.work import StoreWork
 from limpet.session.writer import writer_of
 from limpet.store import cursor as cursors
 from limpet.store.cursor import check_position
-from limpet.store.open import open_store
+from limpet.store.open import TLS, open_store
 from limpet.store.pages import each_page
 from limpet.store.protocol import (
     Checked,
@@ -142,7 +142,13 @@ class Limpet:
         keys: str | None = None,
         keyring: str | None = None,
         provenance: Provenance | None = None,  # of a store that was opened with its keys
+        token: str | None = None,
+        tls: TLS | None = None,
     ) -> None:
+        if isinstance(url, str) and url.startswith(("http://", "https://")) and store is None:
+            for name, given in (("seal", seal), ("keys", keys), ("archive", archive)):
+                if given is not None:
+                    raise InvalidInput(f"{name}= belongs to the store. Pass it to limpet serve.")
         if store is not None and (seal is not None or keys is not None):
             raise InvalidInput("a store that is open has its own seal. Pass the seal to it.")
         if seal is not None and keys is not None:
@@ -152,6 +158,7 @@ class Limpet:
         self.url = url
         self._keys, self._keyring, self._provenance = keys, keyring, provenance
         self._seal, self._connections, self._check = seal, connections, check
+        self._token, self._tls = token, tls
         self._ready = store  # opened by the caller, and ours to close
         self._archive = _open_archive(archive)
         self._opened: Services | None = None
@@ -189,7 +196,12 @@ class Limpet:
             provenance = Provenance(store, opened)
         elif store is None:
             store = await open_store(
-                self.url, seal=self._seal, connections=self._connections, check=self._check
+                self.url,
+                seal=self._seal,
+                connections=self._connections,
+                check=self._check,
+                token=self._token,
+                tls=self._tls,
             )
         ids = Ids(time.time_ns, os.urandom)
         metrics = Metrics()

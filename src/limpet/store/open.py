@@ -5,6 +5,7 @@ sqlite:///support.db           a file, relative to the working directory
 sqlite:////var/lib/support.db  a file, absolute
 sqlite:///support.db?sync=normal   faster; a power cut may take the last commits (a crash does not)
 postgresql://user@host/db      a database on a server
+http://host:8420               a store that `limpet serve` serves; https:// with TLS
 
 Each function here picks the `Backend` of the URL's scheme and calls it. PostgreSQL's driver is an
 extra, so it is imported when it is needed; so are backups and the memory store, which most
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -36,6 +37,11 @@ from limpet.store.sqlite.store import SQLiteStore
 from limpet.store.sqlite.writer import Pace
 from limpet.store.system import in_thread, of_system
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+TLS: TypeAlias = "SSLContext | str | Path"  # how a server is checked, or the file of its CA
+
 
 async def open_store(
     url: str,
@@ -43,10 +49,22 @@ async def open_store(
     seal: Seal | None = None,
     connections: int | None = None,
     check: Checked | None = None,
+    token: str | None = None,
+    tls: TLS | None = None,
 ) -> Store:
-    """Open the store a URL names, creating it if it is not there. Raises InvalidURL, StoreError."""
+    """Open the store a URL names, creating it if it is not there. Raises InvalidURL, StoreError.
+
+    `token` and `tls` are for http:// and https:// URLs: the key to enter with, and how the server's
+    certificate is checked.
+    """
     scheme = scheme_of(url)
     backend = BACKENDS.get(scheme)
+    if scheme in SERVED:
+        if seal is not None or check is not None:
+            raise InvalidInput("a server has its own seal and checks. Pass them to limpet serve.")
+        return await _open_served(url, token, tls)
+    if token is not None or tls is not None:
+        raise InvalidInput("token and tls are for http:// and https:// URLs. Leave them out.")
     if connections is not None and (backend is None or not backend.has_connections):
         raise InvalidInput("connections are those to a server. Leave them out for this store.")
     if backend is None:
@@ -56,12 +74,14 @@ async def open_store(
     return await backend.open(url, seal, connections, check)
 
 
-async def look_at(url: str, *, seal: Seal | None = None) -> Store:
+async def look_at(url: str, *, seal: Seal | None = None, token: str | None = None) -> Store:
     """Open the store that is there to read it: for commands that promise to change nothing.
 
     Raises StoreError where there is none, and where opening it would migrate it.
     """
     backend = BACKENDS.get(scheme_of(url))
+    if backend is SERVER:
+        return await _open_served(url, token, None)
     if backend is None:
         raise _unknown(url)
     await backend.refuse_missing(url)
@@ -368,6 +388,29 @@ def _refuse_server_restore(_: str) -> None:
     raise BackupRefused("PostgreSQL", _NOT_TO_POSTGRES)
 
 
+# --- a server of ours, whose client is an extra --------------------------------------------------
+
+
+async def _open_served(url: str, token: str | None, tls: TLS | None) -> Store:
+    from limpet.store.remote.store import open_remote  # it says which extra is missing
+
+    return await open_remote(url, token=token, tls=tls)
+
+
+async def _open_plain(
+    url: str, seal: Seal | None, connections: int | None = None, check: Checked | None = None
+) -> Store:
+    return await _open_served(url, None, None)
+
+
+def _refuse_served_restore(url: str) -> None:
+    raise BackupRefused(url, "is served; restore the store itself, where limpet serve runs")
+
+
+def _refuse_served_backup(url: str) -> None:
+    raise BackupRefused(url, "is served; back the store itself up, where limpet serve runs")
+
+
 # --- the table -----------------------------------------------------------------------------------
 
 MEMORY: Final = Backend(
@@ -392,7 +435,17 @@ POSTGRESQL: Final = Backend(
     refuse_restore=_refuse_server_restore,
     has_connections=True,
 )
+SERVER: Final = Backend(
+    open=_open_plain,
+    look=_open_plain,
+    refuse_missing=_always_there,
+    refuse_backup=_refuse_served_backup,
+    refuse_restore=_refuse_served_restore,
+)
+SERVED: Final = ("http", "https")
 BACKENDS: Final = {
+    "http": SERVER,
+    "https": SERVER,
     "memory": MEMORY,
     "sqlite": SQLITE,
     "postgresql": POSTGRESQL,

@@ -43,6 +43,7 @@ from limpet.session.sync.facade import (
 from limpet.session.sync.loop import Loop
 from limpet.session.work import StoreWork
 from limpet.store.blobs import Blob
+from limpet.store.open import TLS
 from limpet.store.protocol import Checked, Committed, Owner, Seal
 
 if TYPE_CHECKING:
@@ -482,6 +483,8 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
         check: Checked | None = None,
         keys: str | None = None,
         keyring: str | None = None,
+        token: str | None = None,
+        tls: TLS | None = None,
     ) -> None:
         limpet = Limpet(
             url,
@@ -491,6 +494,8 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
             check=check,
             keys=keys,
             keyring=keyring,
+            token=token,
+            tls=tls,
         )
         super().__init__(limpet, Loop())
         try:

@@ -1,0 +1,20 @@
+"""Answers that are the same on every route of ours: an error as JSON, with its stable code."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from limpet.errors import LimpetError
+from limpet.store.remote.forms import pack_error
+
+
+def error_response(error: LimpetError, *, status: int | None = None) -> Response:
+    """An error of ours: `{"error": {"code", "message", "retryable", "fields"}}`."""
+    code, message, fields = pack_error(error)
+    told = {"code": code, "message": message, "retryable": error.retryable, "fields": fields}
+    return Response(
+        msgspec.json.encode({"error": told}),
+        status_code=error.status if status is None else status,
+        media_type="application/json",
+    )

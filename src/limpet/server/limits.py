@@ -1,0 +1,23 @@
+"""The bounds of a server, in one place: nobody who connects can use more than these.
+
+What a store bounds itself is in `model.limits`; the messages of the store protocol are bounded in
+`store.remote.messages`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+BODY_BYTES_MAX: Final = 30 * 10**6  # of a request; the store's own route takes more
+HEADER_BYTES_MAX: Final = 32 * 1024  # of a request: its line and all of its headers
+QUERY_BYTES_MAX: Final = 8 * 1024
+HEADER_SECONDS: Final = 10.0  # until the headers of a request are whole
+BODY_SECONDS: Final = 30.0  # without a further piece of a request's body
+SLOW_READER_SECONDS: Final = 5.0  # without progress of what is sent to a client
+CONNECTIONS_MAX: Final = 10_000
+KEEP_ALIVE_SECONDS: Final = 75
+CALLS_PER_CONNECTION_MAX: Final = 4_096  # of the store protocol, at work; more are not read
+ANSWERS_KEPT_SECONDS: Final = 60.0  # for a client whose connection was lost
+ANSWERS_KEPT_BYTES_MAX: Final = 64 * 2**20  # of one client
+CLIENTS_KEPT_MAX: Final = 20_000  # that are remembered
+DRAIN_SECONDS: Final = 10.0  # after SIGTERM, for what is at work

@@ -1,0 +1,13 @@
+"""The routes of a server, one module for each kind; `routes` lists them all."""
+
+from __future__ import annotations
+
+from starlette.routing import BaseRoute
+
+from limpet.server.routes import store
+from limpet.server.service import Service
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    """Every route."""
+    return [*store.routes(service)]

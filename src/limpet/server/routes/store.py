@@ -1,0 +1,49 @@
+"""The route of the store protocol: one websocket for each client, or POST for those without."""
+
+from __future__ import annotations
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from limpet.errors import LimpetError, ProtocolMismatch
+from limpet.server.access import HERE, Entry
+from limpet.server.answers import error_response
+from limpet.server.service import Service
+from limpet.store.remote.messages import MEDIA_TYPE, PATH, PROTOCOL_HEADER
+from limpet.store.remote.methods import version
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    async def websocket(socket: WebSocket) -> None:
+        try:
+            entry = await _enter(service, socket)
+        except LimpetError as error:
+            await socket.send_denial_response(_with_version(error_response(error)))
+            return
+        await service.door.serve(socket, entry)
+
+    async def post(request: Request) -> Response:
+        try:
+            entry = await _enter(service, request)
+            answers = await service.door.answer(request, entry)
+        except LimpetError as error:
+            return _with_version(error_response(error))
+        return _with_version(Response(answers, media_type=MEDIA_TYPE))
+
+    return [WebSocketRoute(PATH, websocket), Route(PATH, post, methods=["POST"])]
+
+
+async def _enter(service: Service, connection: HTTPConnection) -> Entry:
+    """Who is there, if they speak our protocol. Raises EntryRefused, ProtocolMismatch."""
+    entry = await service.entry_of(connection)
+    spoken = connection.headers.get(PROTOCOL_HEADER, "none")
+    if spoken != version():
+        raise ProtocolMismatch(HERE, version(), spoken[:40])
+    return entry
+
+
+def _with_version(response: Response) -> Response:
+    response.headers[PROTOCOL_HEADER] = version()
+    return response

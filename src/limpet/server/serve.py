@@ -1,0 +1,217 @@
+"""Running a server: uvicorn's protocols under our bounds, and an orderly end.
+
+uvicorn parses HTTP and websockets. When it listens, what it refuses and how it ends is decided
+here: a request whose headers or body do not come is cut off; on SIGTERM the server listens no more,
+what is at work is finished, clients are told, and the process exits with 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from limpet.errors import InvalidInput, StoreUnopened
+from limpet.server.access import EntryOf, is_loopback
+from limpet.server.app import build
+from limpet.server.limits import (
+    BODY_SECONDS,
+    CONNECTIONS_MAX,
+    DRAIN_SECONDS,
+    HEADER_BYTES_MAX,
+    HEADER_SECONDS,
+    KEEP_ALIVE_SECONDS,
+)
+from limpet.server.loggers import SERVER
+from limpet.server.service import Service
+from limpet.session.limpet import Limpet
+from limpet.store.remote.messages import FRAME_BYTES_MAX
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_TOO_LONG: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"connection: close\r\n"
+    b"content-length: 0\r\n\r\n"
+)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection. Whoever sends headers or a body too slowly, or too long ones, is cut off."""
+
+    _timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    _in_head = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS_MAX:
+            transport.abort()
+            return
+        self._wait_for(HEADER_SECONDS)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._timer is None:  # a further request of this connection
+                self._wait_for(HEADER_SECONDS)
+        super().data_received(data)
+        if (
+            self._in_head
+            and self._head_bytes > HEADER_BYTES_MAX
+            and not self.transport.is_closing()
+        ):
+            self.transport.write(_TOO_LONG)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._head_bytes = False, 0
+        self._wait_for(BODY_SECONDS)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._wait_for(BODY_SECONDS)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        self._wait_for(None)
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._wait_for(None)
+        super().handle_websocket_upgrade()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait_for(None)
+        super().connection_lost(exc)
+
+    def _wait_for(self, seconds: float | None) -> None:
+        """Cut the connection off unless more comes in this time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self._late)
+
+    def _late(self) -> None:
+        self._timer = None
+        self.transport.abort()
+
+
+class Server:
+    """One listening server."""
+
+    def __init__(self, app: Starlette, *, tls: ssl.SSLContext | None = None) -> None:
+        self._app, self._tls = app, tls
+        self._config = uvicorn.Config(
+            app,
+            loop="none",
+            http=BoundedProtocol,
+            ws="websockets-sansio",
+            ws_max_size=FRAME_BYTES_MAX,
+            ws_per_message_deflate=False,
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        )
+        self._config.load()
+        self._state = ServerState()
+        self._listening: asyncio.Server | None = None
+
+    async def start(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_server(self._protocol, sock=listening, ssl=self._tls)
+
+    def _protocol(self) -> asyncio.Protocol:
+        return BoundedProtocol(self._config, self._state, {}, asyncio.get_running_loop())
+
+    async def stop(self) -> None:
+        """Listen no more, finish what is at work, tell the clients, and end."""
+        assert self._listening is not None
+        self._listening.close()
+        service: Service = self._app.state.service
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await service.close()
+        except TimeoutError:
+            SERVER.warning("drain cut short: seconds=%.0f", DRAIN_SECONDS)
+        for connection in tuple(self._state.connections):
+            connection.shutdown()
+        tasks: list[asyncio.Task[Any]] = list(self._state.tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in tuple(self._state.connections):
+            connection.transport.abort()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raises StoreUnopened if the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise StoreUnopened(f"{host}:{port}", f"{error.strerror}; choose another port") from error
+    return listening
+
+
+@asynccontextmanager
+async def serving(
+    lp: Limpet,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    dev: bool = False,
+    entry_of: EntryOf | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[str]:
+    """Serve an open Limpet from this event loop; the URL. Port 0: any that is free.
+
+    On leaving, what is at work is finished; the Limpet stays open.
+    """
+    if dev and not is_loopback(host):
+        raise InvalidInput("--dev lets everybody in: it listens on 127.0.0.1 or ::1 only.")
+    server = Server(build(lp, dev=dev, entry_of=entry_of), tls=tls)
+    listening = listen(host, port)
+    await server.start(listening)
+    shown = f"[{host}]" if ":" in host else host
+    scheme = "http" if tls is None else "https"
+    try:
+        yield f"{scheme}://{shown}:{listening.getsockname()[1]}"
+    finally:
+        await server.stop()
+
+
+async def serve_until_stopped() -> None:
+    """Wait for SIGTERM or SIGINT. A second one ends the process at once, as it would without us."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop(number: signal.Signals) -> None:
+        SERVER.info("stopping: signal=%s", number.name)
+        stopped.set()
+        for each in _SIGNALS:
+            loop.remove_signal_handler(each)
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    await stopped.wait()

@@ -1,0 +1,24 @@
+"""What every route of a server shares."""
+
+from __future__ import annotations
+
+import asyncio
+
+from limpet.server.access import EntryOf
+from limpet.server.store_door import StoreDoor
+from limpet.session.limpet import Limpet
+
+
+class Service:
+    """One server: its store, the door of the store protocol, and who may enter."""
+
+    def __init__(self, lp: Limpet, entry_of: EntryOf) -> None:
+        self.lp = lp
+        self.door = StoreDoor(lp)
+        self.entry_of = entry_of  # raises EntryRefused
+        self.stopping = asyncio.Event()  # streams end when it is set
+
+    async def close(self) -> None:
+        """Finish what is at work. Closing twice is fine."""
+        self.stopping.set()
+        await self.door.close()

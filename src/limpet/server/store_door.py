@@ -1,0 +1,441 @@
+"""The door of the store protocol: calls come in by websocket or POST and go to the store.
+
+Each call is a task of its own, so those that came together reach the store together, and share its
+commit. Commits are prepared again from what travelled. What a client is answered is remembered
+until it says that the answer came, and for a minute at most: a call that is sent again is not made
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from limpet.errors import (
+    InvalidEvent,
+    InvalidInput,
+    InvalidQuery,
+    LimpetError,
+    SessionCorrupt,
+    StoreBusy,
+    StoreRefused,
+)
+from limpet.model import Commit, Key
+from limpet.server.access import Entry
+from limpet.server.limits import (
+    ANSWERS_KEPT_SECONDS,
+    CALLS_PER_CONNECTION_MAX,
+    CLIENTS_KEPT_MAX,
+    SLOW_READER_SECONDS,
+)
+from limpet.server.loggers import SERVER
+from limpet.server.partials import Relay
+from limpet.session.journal import Journal
+from limpet.session.limpet import Limpet, journal_of
+from limpet.store.live import Packed
+from limpet.store.logs import error_name
+from limpet.store.protocol import Live
+from limpet.store.remote.commits import SentCommit, unpack_commit
+from limpet.store.remote.forms import pack_error
+from limpet.store.remote.messages import (
+    CLIENT_HEADER,
+    MESSAGE_BYTES_MAX,
+    NOTHING,
+    PROTOCOL_HEADER,
+    Answer,
+    Answers,
+    Assembler,
+    Call,
+    Calls,
+    Hello,
+    News,
+    decode_calls,
+    encode,
+    frames,
+)
+from limpet.store.remote.methods import Method, abilities_of, methods, version
+
+_decode_packed: Final = msgspec.msgpack.Decoder(tuple[Packed, ...]).decode
+_decode_wanted: Final = msgspec.msgpack.Decoder(tuple[str, str, str, bool]).decode
+_PROGRESS_SECONDS: Final = 0.05  # the least time between two reports of one call
+
+
+class StoreDoor:
+    """The store protocol of one server process."""
+
+    def __init__(self, lp: Limpet) -> None:
+        self._lp = lp
+        self.server = secrets.token_hex(8)
+        self._clients: dict[tuple[str, str], Client] = {}
+        self._connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.pulse = Pulse(lp)
+        self.relay = Relay(journal_of(lp).store)
+
+    def hello(self, entry: Entry) -> Hello:
+        store = journal_of(entry.lp).store
+        return Hello(self.server, abilities_of(store), isinstance(store, Live), False)
+
+    async def serve(self, socket: WebSocket, entry: Entry) -> None:
+        """Answer one websocket until it ends."""
+        headers = [(PROTOCOL_HEADER.encode(), version().encode())]
+        await socket.accept(headers=headers)
+        connection = Connection(self, socket, entry, self.client(socket, entry))
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self._connections.discard(connection)
+            self.pulse.leave(connection)
+            self.relay.leave(connection)
+
+    async def answer(self, request: Request, entry: Entry) -> bytes:
+        """Answer one POST: all of its calls."""
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MESSAGE_BYTES_MAX:
+                raise InvalidInput(f"the request is larger than {MESSAGE_BYTES_MAX:,} bytes.")
+        sent = _read(bytes(body))
+        client = self.client(request, entry)
+        client.forget(sent.answered)
+        tasks = [self.start(call, entry, client, None) for call in sent.calls if call.id]
+        answers = [await asyncio.shield(task) for task in tasks if task is not None]
+        news = () if sent.calls else (News("hello", msgspec.Raw(encode(self.hello(entry)))),)
+        return encode(Answers(journal_of(entry.lp).now_us(), tuple(answers), news))
+
+    def client(self, connection: WebSocket | Request, entry: Entry) -> Client:
+        """What is remembered of a client. Its id is a secret of its own, and goes with its name."""
+        id = connection.headers.get(CLIENT_HEADER) or secrets.token_hex(16)
+        of = (entry.name, id[:64])
+        now = time.monotonic()
+        client = self._clients.pop(of, None) or Client()
+        client.seen = now
+        self._clients[of] = client  # the newest last
+        for other, each in [*self._clients.items()][:2]:
+            stale = now - each.seen > ANSWERS_KEPT_SECONDS and not each.connections
+            if (stale or len(self._clients) > CLIENTS_KEPT_MAX) and each is not client:
+                del self._clients[other]
+        return client
+
+    def start(
+        self, call: Call, entry: Entry, client: Client, report: Report | None
+    ) -> asyncio.Task[Answer] | None:
+        """Begin with a call, or find the one that it repeats; None: its answer was received."""
+        task = client.calls.get(call.id)
+        if task is not None:
+            return task
+        if call.id <= client.answered:
+            return None
+        task = asyncio.get_running_loop().create_task(self._made(call, entry, report))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if call.method in methods() and not methods()[call.method].reads:
+            client.remember(call.id, task)
+        return task
+
+    async def _made(self, call: Call, entry: Entry, report: Report | None) -> Answer:
+        """Make a call; its answer is its result, or its error."""
+        try:
+            method = methods().get(call.method)
+            if method is None:
+                raise InvalidInput(f"the store protocol has no method {call.method[:100]!r}.")
+            value = await _call(method, call, entry, report)
+            return Answer(call.id, True, msgspec.Raw(value))
+        except LimpetError as error:
+            return Answer(call.id, False, msgspec.Raw(encode(pack_error(error))))
+        except MemoryError:
+            busy = StoreBusy("the server", "it has no memory left", "send less at a time")
+            return Answer(call.id, False, msgspec.Raw(encode(pack_error(busy))))
+        except Exception as error:
+            SERVER.exception("call failed: method=%s error=%s", call.method, error_name(error))
+            reason = f"its code failed ({error_name(error)}); its log says where"
+            failed = StoreRefused("the server", reason, "Report this as a bug")
+            return Answer(call.id, False, msgspec.Raw(encode(pack_error(failed))))
+
+    async def close(self) -> None:
+        """Finish what is at work, and let go of the connections."""
+        for connection in tuple(self._connections):
+            connection.leave()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.pulse.close()
+        await self.relay.close()
+
+
+Report = Callable[[int, int, int], None]  # call id, done, total
+
+
+async def _call(method: Method, call: Call, entry: Entry, report: Report | None) -> bytes:
+    """The encoded result of a method. Raises what it raises, InvalidInput if its arguments are
+    none."""
+    journal = journal_of(entry.lp)
+    try:
+        args = method.decode(call.args)
+        if method.name == "commit":
+            given: list[Any] = [_commits(args[0], call, entry)]
+        else:
+            given = method.unpack(args)
+    except msgspec.MsgspecError as error:
+        if method.name in ("heads", "waiting"):
+            raise InvalidQuery(str(error)) from error
+        raise InvalidInput(f"the arguments of {method.name} cannot be read: {error}.") from error
+    if method.progress is not None:
+        told = given[method.progress] and report is not None
+        given[method.progress] = _reporting(call.id, report) if told else None
+    if method.name == "commit":
+        for commit in given[0]:
+            await _check_base(journal, commit)
+        return method.encode_answer(await journal.commit(given[0]))
+    of = getattr(journal.store, method.part) if method.part else journal.store
+    result = await getattr(of, method.verb)(**dict(zip(_names(method), given, strict=True)))
+    if method.verb in ("delete", "erase") and isinstance(given[0], Key):
+        journal.hub.touch(given[0])
+    elif not method.reads and method.verb in ("exchange", "erase_user"):
+        journal.hub.ring()
+    return method.encode_answer(result)
+
+
+def _names(method: Method) -> tuple[str, ...]:
+    return method.bind.__struct_fields__  # type: ignore[no-any-return]
+
+
+def _commits(sent: Sequence[SentCommit], call: Call, entry: Entry) -> tuple[Commit, ...]:
+    """Commits of a client, prepared again. Raises InvalidInput."""
+    if not entry.admin:
+        for each in sent:
+            if each.names_of is not None or any([draft.origin for draft in each.drafts]):
+                raise InvalidInput("only an admin adopts what another store has recorded.")
+    return tuple([unpack_commit(each, again=call.again, reserved=entry.admin) for each in sent])
+
+
+async def _check_base(journal: Journal, commit: Commit) -> None:
+    """Refuse a log that begins on another state than its parent had there."""
+    base = commit.base
+    if base is None or commit.drafts[0].origin is not None:
+        return
+    try:
+        fold = await journal.store.fold_at(base.parent, base.floor)
+    except SessionCorrupt:
+        raise
+    except LimpetError:
+        return  # there is no such place: the store refuses it
+    same = (fold.head.uid, fold.head.link) == (base.uid, base.link)
+    if same and (fold.fields, fold.versions) != (base.fields, base.versions):
+        raise InvalidEvent(f"it begins on another state than {base.parent} has there")
+
+
+def _reporting(id: int, report: Report | None) -> Callable[[int, int], None]:
+    """A progress callback that reports now and then, from any thread."""
+    assert report is not None
+    loop, last = asyncio.get_running_loop(), float("-inf")
+
+    def progress(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _PROGRESS_SECONDS or done == total:
+            last = now
+            loop.call_soon_threadsafe(report, id, done, total)
+
+    return progress
+
+
+def _read(message: bytes) -> Calls:
+    try:
+        return decode_calls(message)
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(f"the message cannot be read: {error}.") from error
+
+
+class Client:
+    """What is remembered of one client, over all of its connections."""
+
+    __slots__ = ("answered", "calls", "connections", "seen")
+
+    def __init__(self) -> None:
+        self.calls: dict[int, asyncio.Task[Answer]] = {}  # that write, by id
+        self.answered = 0  # it has every answer up to this one
+        self.connections = 0
+        self.seen = 0.0
+
+    def remember(self, id: int, task: asyncio.Task[Answer]) -> None:
+        self.calls[id] = task
+
+    def forget(self, answered: int) -> None:
+        """It has all answers up to this id."""
+        if answered > self.answered:
+            self.answered = answered
+            for id in [each for each in self.calls if each <= answered]:
+                del self.calls[id]
+
+
+class Connection:
+    """One websocket: calls come in, answers and news go out together."""
+
+    def __init__(self, door: StoreDoor, socket: WebSocket, entry: Entry, client: Client) -> None:
+        self._door, self._socket, self._entry, self._client = door, socket, entry, client
+        self._journal = journal_of(entry.lp)
+        self._answers: list[Answer] = []
+        self._news: list[News] = [News("hello", msgspec.Raw(encode(door.hello(entry))))]
+        self._bell = asyncio.Event()
+        self._bell.set()
+        self._reads: set[asyncio.Task[Answer]] = set()  # nobody else waits for them
+        self._working = 0
+        self._room = asyncio.Event()
+        self._leaving = False
+
+    async def run(self) -> None:
+        self._client.connections += 1
+        sending = asyncio.create_task(self._send())
+        receiving = asyncio.create_task(self._receive())
+        try:
+            await asyncio.wait([sending, receiving], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._client.connections -= 1
+            self._client.seen = time.monotonic()
+            for task in (sending, receiving, *self._reads):
+                task.cancel()
+            ended = await asyncio.gather(sending, receiving, return_exceptions=True)
+            await self._say_why(ended)
+
+    async def _say_why(self, ended: Sequence[BaseException | None]) -> None:
+        code = 1001 if self._leaving else 1000
+        for error in ended:
+            if isinstance(error, (LimpetError, TimeoutError)):
+                code = 1008
+            elif isinstance(error, Exception) and not isinstance(error, WebSocketDisconnect):
+                SERVER.error("connection failed: error=%s", error_name(error))
+                code = 1011
+        if self._socket.application_state is WebSocketState.CONNECTED:
+            with suppress(Exception):
+                async with asyncio.timeout(SLOW_READER_SECONDS):
+                    await self._socket.close(code)
+
+    def leave(self) -> None:
+        """End soon: the server stops."""
+        self._leaving = True
+        self._bell.set()
+
+    # --- receiving -----------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        assembler = Assembler()
+        while True:
+            frame = await self._socket.receive_bytes()
+            message = assembler.add(frame)
+            if message is None:
+                continue
+            sent = _read(message)
+            self._client.forget(sent.answered)
+            for call in sent.calls:
+                if call.method.startswith("$"):
+                    await self._noted(call)
+                else:
+                    self._start(call)
+            while self._working >= CALLS_PER_CONNECTION_MAX:
+                self._room.clear()
+                await self._room.wait()
+
+    def _start(self, call: Call) -> None:
+        task = self._door.start(call, self._entry, self._client, self._report)
+        if task is None:
+            return
+        self._working += 1
+        if call.id not in self._client.calls:
+            self._reads.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Answer]) -> None:
+        self._working -= 1
+        self._room.set()
+        self._reads.discard(task)
+        if not task.cancelled():
+            self._answers.append(task.result())
+            self._bell.set()
+
+    def _report(self, id: int, done: int, total: int) -> None:
+        self.tell("progress", (id, done, total))
+
+    async def _noted(self, call: Call) -> None:
+        """What a client says of its own wishes. It may be lost, so little is answered."""
+        relay = self._door.relay
+        try:
+            match call.method:
+                case "$watch":
+                    self._door.pulse.join(self)
+                case "$subscribe":
+                    await relay.subscribe(self)
+                case "$unsubscribe":
+                    relay.leave(self)
+                case "$publish":
+                    await relay.publish(self, _decode_packed(call.args))
+                case "$wanted":
+                    app, user, id, wanted = _decode_wanted(call.args)
+                    relay.wants(self, Key(app, user, id), wanted=wanted)
+        except msgspec.MsgspecError as error:
+            raise InvalidInput(f"the note {call.method} cannot be read: {error}.") from error
+        if call.id:
+            self._answers.append(Answer(call.id, True, NOTHING))
+            self._bell.set()
+
+    # --- sending -------------------------------------------------------------------------------
+
+    def tell(self, kind: str, value: object) -> None:
+        """Send news, soon."""
+        self._news.append(News(kind, msgspec.Raw(encode(value))))
+        self._bell.set()
+
+    async def _send(self) -> None:
+        """Send what there is, together. A client that reads nothing for a while is cut off."""
+        while not (self._leaving and not self._working):
+            await self._bell.wait()
+            self._bell.clear()
+            if not self._answers and not self._news:
+                continue
+            answers, self._answers = self._answers, []
+            news, self._news = self._news, []
+            message = encode(Answers(self._journal.now_us(), tuple(answers), tuple(news)))
+            for frame in frames(message):
+                async with asyncio.timeout(SLOW_READER_SECONDS):
+                    await self._socket.send_bytes(frame)
+
+
+class Pulse:
+    """Tells connections that something was recorded, whoever did: one watcher for all of them."""
+
+    def __init__(self, lp: Limpet) -> None:
+        self._lp = lp
+        self._joined: set[Connection] = set()
+        self._watching: asyncio.Task[None] | None = None
+
+    def join(self, connection: Connection) -> None:
+        self._joined.add(connection)
+        if self._watching is None:
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    def leave(self, connection: Connection) -> None:
+        self._joined.discard(connection)
+        if not self._joined and self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+    async def _watch(self) -> None:
+        with journal_of(self._lp).hub.waiting() as bell:
+            while True:
+                await bell.wait()
+                bell.clear()
+                for connection in self._joined:
+                    connection.tell("pulse", None)
+
+    async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
