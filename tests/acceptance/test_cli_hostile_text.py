@@ -183,6 +183,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         ("--app", NAME, "--cursor", TEXT),
     ],
     "log": [(*NAMED, "--limit", "100"), (*NAMED, "--type", TEXT)],
+    "login": [()],
     "memory": [NAMED, ("session_state", *NAMED), (TEXT, *NAMED)],
     "mcp": [("--app", NAME, "--user", TEXT)],  # without its package here
     "merge": [("fork", *NAMED), (NAME, *BLOCKED), (NAME, *NAMED)],
@@ -204,6 +205,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "resume": [("--app", NAME, "--user", NAME, "--id", "compared"), NAMED],
     "rewind": [("1", *NAMED), ("#1", *NAMED), (TEXT, *NAMED)],
     "send": [(TEXT, *NAMED), (TEXT, *NAMED[:-1], TEXT)],
+    "serve": [("--host", f"no.{TEXT}.invalid"), ("--tls-cert", TEXT), ("--client-ca", TEXT)],
     "setup": [NAMED, (*NAMED, "--compare", "compared")],
     "show": [("1", *NAMED), ("2", *NAMED), ("3", *NAMED)],
     "state": [NAMED, (*NAMED, "--at", "2")],
@@ -226,7 +228,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
 }
 SILENT = {"doctor", "verify", "compact", "sweep", "restore", "mirror", "import-adk", "work"}
 # What these are asked for here is refused without the text.
-SILENT |= {"mcp", "resolve", "keys", "tokens", "receipt"}
+SILENT |= {"login", "mcp", "serve", "resolve", "keys", "tokens", "receipt"}
 SHOW_WHOLE_TEXTS = {
     "memory",
     "learnings",

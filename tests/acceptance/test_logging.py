@@ -61,7 +61,9 @@ def test_the_page_describes_every_message_and_no_other() -> None:
     """The words that messages in the source begin with are those of the page's tables."""
     source = "\n".join(path.read_text() for path in (ROOT / "src/limpet").rglob("*.py"))
     found = re.findall(
-        r'"([A-Za-z][a-z A-Z]+): (?:store|sessions?|error|to|node|event|graph|invocation)=%', source
+        r'"([A-Za-z][a-z A-Z]+): (?:store|sessions?|error|to|node|event|graph|invocation'
+        r"|method|signal|seconds)=%",
+        source,
     )
     plain = re.findall(r'\.(?:debug|info|warning|error)\("([a-z ]+)"', source)
     assert set(found) | set(plain) == set(described())

@@ -84,6 +84,8 @@ ARGUMENTS: dict[str, Any] = {
     "allowed": ("agent", "system"),
     "url": "x://",
     "where": "data",
+    "theirs": "1.aa",
+    "ours": "1.bb",
     "size_bytes": 9,
     "bytes_max": 8,
     "what": "events",

@@ -15,7 +15,7 @@ from limpet.cli.command import app
 
 __all__ = ["app"]
 
-_CARE: Final = ("care", "keys")
+_CARE: Final = ("care", "keys", "serve")
 _MODULES: Final = (
     "look",
     "conversation",

@@ -25,6 +25,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import limpet
+from limpet.cli.logins import is_server, saved_token
 from limpet.cli.options import session_key, store_url, user_name
 from limpet.cli.output import safe_output
 from limpet.cli.render import FOUND, CommandResult, Screen
@@ -55,6 +56,11 @@ class StoreArgument(msgspec.Struct, frozen=True):
     ) -> AsyncIterator[limpet.Limpet]:
         """The open store: read-only without `writes`; a missing one is made with `creates`."""
         keys, keyring = _KEYS.get()
+        if is_server(self.url):
+            token = _TOKEN.get() or saved_token(self.url)
+            async with limpet.Limpet(self.url, token=token, archive=archive) as served:
+                yield served
+            return
         if writes and not creates:
             await refuse_missing(self.url)
         if writes:
@@ -126,7 +132,7 @@ _NO_DEFAULT: Final = inspect.Parameter.empty
 _STORE: Final = Annotated[
     str,
     typer.Argument(
-        metavar="STORE", help="A file (support.db) or a URL (postgresql://user@host/database)."
+        metavar="STORE", help="A file (support.db), postgresql://user@host/db or http://host."
     ),
 ]
 # The masters and the ring that this command opens stores with.
@@ -149,6 +155,19 @@ _KEYRING_OPTION: Final = Annotated[
         envvar="LIMPET_KEYRING",
         show_envvar=False,
         help="Ring of wrapped keys. Default: beside the store.",
+    ),
+]
+# The key that this command enters a server with.
+_TOKEN: ContextVar[str | None] = ContextVar("token", default=None)
+_TOKEN_OPTION: Final = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="KEY",
+        envvar="LIMPET_TOKEN",
+        show_envvar=False,
+        hidden=True,  # one more line of every help page; limpet login says it
+        help="The key to a server. Or LIMPET_TOKEN.",
     ),
 ]
 _ACTOR: Final = Annotated[
@@ -344,7 +363,7 @@ def _parameters(
     if any(mark.is_actor for mark in marks):
         made["actor"] = (_ACTOR, None)
     made |= {"keys_": (_KEYS_OPTION, None), "keyring_": (_KEYRING_OPTION, None)}
-    return made | {"as_json": (_JSON, False)}
+    return made | {"token_": (_TOKEN_OPTION, None), "as_json": (_JSON, False)}
 
 
 class _CommandRequest(msgspec.Struct, frozen=True):
@@ -361,6 +380,7 @@ def _run(
 ) -> None:
     screen = Screen(as_json=given.pop("as_json"))
     _KEYS.set((given.pop("keys_"), given.pop("keyring_")))
+    _TOKEN.set(given.pop("token_"))
     result: CommandResult | None = None
     with screen.errors(), _advice():
         request = _request(supplied.values(), given, screen)

@@ -234,6 +234,10 @@ class Screen:
         message = at_the_shell(error.code, str(error))
         self._fail(form["code"], message, retryable=form["retryable"], findings=findings)
 
+    def warn(self, text: str) -> None:
+        """Print a warning beside the result."""
+        self._err.print(cell(f"limpet: {text}", "yellow"), soft_wrap=True)
+
     @contextmanager
     def errors(self) -> Iterator[None]:
         """Print a LimpetError with its code and message, and exit with its exit code."""

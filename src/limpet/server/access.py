@@ -1,4 +1,4 @@
-"""Who enters: a request becomes an `Entry`, the Limpet that its sender may use.
+"""Who enters: a request becomes an `Caller`, the Limpet that its sender may use.
 
 With `dev` everybody on this machine is an admin; a request that names another host is refused,
 because a page of the web may have made a browser send it. Otherwise a request needs a key.
@@ -21,7 +21,7 @@ _NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 HERE: Final = "this server"
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Caller(msgspec.Struct, frozen=True):
     """Somebody who may come in, and what they may use."""
 
     lp: Limpet
@@ -29,16 +29,16 @@ class Entry(msgspec.Struct, frozen=True):
     admin: bool = False  # may write reserved types and adopt events that other stores recorded
 
 
-EntryOf = Callable[[HTTPConnection], Awaitable[Entry]]
+CallerOf = Callable[[HTTPConnection], Awaitable[Caller]]
 
 
 class DevGate:
     """Lets everybody in who is on this machine, as an admin."""
 
     def __init__(self, lp: Limpet) -> None:
-        self._entry = Entry(lp, "admin:dev", admin=True)
+        self._caller = Caller(lp, "admin:dev", admin=True)
 
-    async def __call__(self, connection: HTTPConnection) -> Entry:
+    async def __call__(self, connection: HTTPConnection) -> Caller:
         """Raises EntryRefused if the request comes from elsewhere, or names another host."""
         client = connection.client
         if client is not None and not is_loopback(client.host):
@@ -49,13 +49,13 @@ class DevGate:
             if named is not None and not _names_loopback(named):
                 reason = f"the request names the {header} {named[:100]!r}"
                 raise EntryRefused(HERE, reason, "With --dev only localhost is served")
-        return self._entry
+        return self._caller
 
 
 class ClosedGate:
     """Lets nobody in: for a server without keys."""
 
-    async def __call__(self, connection: HTTPConnection) -> Entry:
+    async def __call__(self, connection: HTTPConnection) -> Caller:
         raise EntryRefused(HERE, "the request has no key")
 
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from limpet.errors import InvalidInput, LimpetError
-from limpet.server.access import ClosedGate, DevGate, EntryOf
+from limpet.server.access import CallerOf, ClosedGate, DevGate
 from limpet.server.answers import error_response
 from limpet.server.limits import QUERY_BYTES_MAX
 from limpet.server.routes import routes
@@ -23,15 +23,15 @@ from limpet.server.service import Service
 from limpet.session.limpet import Limpet
 
 
-def build(lp: Limpet, *, dev: bool = False, entry_of: EntryOf | None = None) -> Starlette:
+def build(lp: Limpet, *, dev: bool = False, caller_of: CallerOf | None = None) -> Starlette:
     """Return the ASGI app that serves an open Limpet, which the caller closes afterwards.
 
     With `dev` everybody on this machine enters as an admin, without a key: never for a port that
-    others reach. `entry_of` says who enters, in the place of keys.
+    others reach. `caller_of` says who enters, in the place of keys.
     """
     if not isinstance(lp, Limpet):
         raise InvalidInput("build takes an open Limpet: limpet.server.build(lp).")
-    gate = entry_of or (DevGate(lp) if dev else ClosedGate())
+    gate = caller_of or (DevGate(lp) if dev else ClosedGate())
     service = Service(lp, gate)
 
     @asynccontextmanager

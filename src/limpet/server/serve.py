@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from limpet.errors import InvalidInput, StoreUnopened
-from limpet.server.access import EntryOf, is_loopback
+from limpet.server.access import CallerOf, is_loopback
 from limpet.server.app import build
 from limpet.server.limits import (
     BODY_SECONDS,
@@ -168,9 +168,12 @@ def listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-    except OSError as error:
+    except (OSError, TypeError, UnicodeError) as error:
         listening.close()
-        raise StoreUnopened(f"{host}:{port}", f"{error.strerror}; choose another port") from error
+        reason = getattr(error, "strerror", None) or "it is not the name of a host"
+        raise StoreUnopened(
+            f"{host!r}, port {port},", f"{reason}; choose another host or port"
+        ) from error
     return listening
 
 
@@ -181,7 +184,7 @@ async def serving(
     host: str = "127.0.0.1",
     port: int = 0,
     dev: bool = False,
-    entry_of: EntryOf | None = None,
+    caller_of: CallerOf | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[str]:
     """Serve an open Limpet from this event loop; the URL. Port 0: any that is free.
@@ -190,7 +193,7 @@ async def serving(
     """
     if dev and not is_loopback(host):
         raise InvalidInput("--dev lets everybody in: it listens on 127.0.0.1 or ::1 only.")
-    server = Server(build(lp, dev=dev, entry_of=entry_of), tls=tls)
+    server = Server(build(lp, dev=dev, caller_of=caller_of), tls=tls)
     listening = listen(host, port)
     await server.start(listening)
     shown = f"[{host}]" if ":" in host else host

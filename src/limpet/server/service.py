@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from limpet.server.access import EntryOf
+from limpet.server.access import CallerOf
 from limpet.server.store_door import StoreDoor
 from limpet.session.limpet import Limpet
 
@@ -12,10 +12,10 @@ from limpet.session.limpet import Limpet
 class Service:
     """One server: its store, the door of the store protocol, and who may enter."""
 
-    def __init__(self, lp: Limpet, entry_of: EntryOf) -> None:
+    def __init__(self, lp: Limpet, caller_of: CallerOf) -> None:
         self.lp = lp
         self.door = StoreDoor(lp)
-        self.entry_of = entry_of  # raises EntryRefused
+        self.caller_of = caller_of  # raises EntryRefused
         self.stopping = asyncio.Event()  # streams end when it is set
 
     async def close(self) -> None:

@@ -29,7 +29,7 @@ from limpet.errors import (
     StoreRefused,
 )
 from limpet.model import Commit, Key
-from limpet.server.access import Entry
+from limpet.server.access import Caller
 from limpet.server.limits import (
     ANSWERS_KEPT_SECONDS,
     CALLS_PER_CONNECTION_MAX,
@@ -80,15 +80,15 @@ class StoreDoor:
         self.pulse = Pulse(lp)
         self.relay = Relay(journal_of(lp).store)
 
-    def hello(self, entry: Entry) -> Hello:
-        store = journal_of(entry.lp).store
+    def hello(self, caller: Caller) -> Hello:
+        store = journal_of(caller.lp).store
         return Hello(self.server, abilities_of(store), isinstance(store, Live), False)
 
-    async def serve(self, socket: WebSocket, entry: Entry) -> None:
+    async def serve(self, socket: WebSocket, caller: Caller) -> None:
         """Answer one websocket until it ends."""
         headers = [(PROTOCOL_HEADER.encode(), version().encode())]
         await socket.accept(headers=headers)
-        connection = Connection(self, socket, entry, self.client(socket, entry))
+        connection = Connection(self, socket, caller, self.client(socket, caller))
         self._connections.add(connection)
         try:
             await connection.run()
@@ -97,7 +97,7 @@ class StoreDoor:
             self.pulse.leave(connection)
             self.relay.leave(connection)
 
-    async def answer(self, request: Request, entry: Entry) -> bytes:
+    async def answer(self, request: Request, caller: Caller) -> bytes:
         """Answer one POST: all of its calls."""
         body = bytearray()
         async for piece in request.stream():
@@ -105,17 +105,17 @@ class StoreDoor:
             if len(body) > MESSAGE_BYTES_MAX:
                 raise InvalidInput(f"the request is larger than {MESSAGE_BYTES_MAX:,} bytes.")
         sent = _read(bytes(body))
-        client = self.client(request, entry)
+        client = self.client(request, caller)
         client.forget(sent.answered)
-        tasks = [self.start(call, entry, client, None) for call in sent.calls if call.id]
+        tasks = [self.start(call, caller, client, None) for call in sent.calls if call.id]
         answers = [await asyncio.shield(task) for task in tasks if task is not None]
-        news = () if sent.calls else (News("hello", msgspec.Raw(encode(self.hello(entry)))),)
-        return encode(Answers(journal_of(entry.lp).now_us(), tuple(answers), news))
+        news = () if sent.calls else (News("hello", msgspec.Raw(encode(self.hello(caller)))),)
+        return encode(Answers(journal_of(caller.lp).now_us(), tuple(answers), news))
 
-    def client(self, connection: WebSocket | Request, entry: Entry) -> Client:
+    def client(self, connection: WebSocket | Request, caller: Caller) -> Client:
         """What is remembered of a client. Its id is a secret of its own, and goes with its name."""
         id = connection.headers.get(CLIENT_HEADER) or secrets.token_hex(16)
-        of = (entry.name, id[:64])
+        of = (caller.name, id[:64])
         now = time.monotonic()
         client = self._clients.pop(of, None) or Client()
         client.seen = now
@@ -127,7 +127,7 @@ class StoreDoor:
         return client
 
     def start(
-        self, call: Call, entry: Entry, client: Client, report: Report | None
+        self, call: Call, caller: Caller, client: Client, report: Report | None
     ) -> asyncio.Task[Answer] | None:
         """Begin with a call, or find the one that it repeats; None: its answer was received."""
         task = client.calls.get(call.id)
@@ -135,20 +135,20 @@ class StoreDoor:
             return task
         if call.id <= client.answered:
             return None
-        task = asyncio.get_running_loop().create_task(self._made(call, entry, report))
+        task = asyncio.get_running_loop().create_task(self._made(call, caller, report))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if call.method in methods() and not methods()[call.method].reads:
             client.remember(call.id, task)
         return task
 
-    async def _made(self, call: Call, entry: Entry, report: Report | None) -> Answer:
+    async def _made(self, call: Call, caller: Caller, report: Report | None) -> Answer:
         """Make a call; its answer is its result, or its error."""
         try:
             method = methods().get(call.method)
             if method is None:
                 raise InvalidInput(f"the store protocol has no method {call.method[:100]!r}.")
-            value = await _call(method, call, entry, report)
+            value = await _call(method, call, caller, report)
             return Answer(call.id, True, msgspec.Raw(value))
         except LimpetError as error:
             return Answer(call.id, False, msgspec.Raw(encode(pack_error(error))))
@@ -174,14 +174,14 @@ class StoreDoor:
 Report = Callable[[int, int, int], None]  # call id, done, total
 
 
-async def _call(method: Method, call: Call, entry: Entry, report: Report | None) -> bytes:
+async def _call(method: Method, call: Call, caller: Caller, report: Report | None) -> bytes:
     """The encoded result of a method. Raises what it raises, InvalidInput if its arguments are
     none."""
-    journal = journal_of(entry.lp)
+    journal = journal_of(caller.lp)
     try:
         args = method.decode(call.args)
         if method.name == "commit":
-            given: list[Any] = [_commits(args[0], call, entry)]
+            given: list[Any] = [_commits(args[0], call, caller)]
         else:
             given = method.unpack(args)
     except msgspec.MsgspecError as error:
@@ -208,13 +208,13 @@ def _names(method: Method) -> tuple[str, ...]:
     return method.bind.__struct_fields__  # type: ignore[no-any-return]
 
 
-def _commits(sent: Sequence[SentCommit], call: Call, entry: Entry) -> tuple[Commit, ...]:
+def _commits(sent: Sequence[SentCommit], call: Call, caller: Caller) -> tuple[Commit, ...]:
     """Commits of a client, prepared again. Raises InvalidInput."""
-    if not entry.admin:
+    if not caller.admin:
         for each in sent:
             if each.names_of is not None or any([draft.origin for draft in each.drafts]):
                 raise InvalidInput("only an admin adopts what another store has recorded.")
-    return tuple([unpack_commit(each, again=call.again, reserved=entry.admin) for each in sent])
+    return tuple([unpack_commit(each, again=call.again, reserved=caller.admin) for each in sent])
 
 
 async def _check_base(journal: Journal, commit: Commit) -> None:
@@ -280,11 +280,11 @@ class Client:
 class Connection:
     """One websocket: calls come in, answers and news go out together."""
 
-    def __init__(self, door: StoreDoor, socket: WebSocket, entry: Entry, client: Client) -> None:
-        self._door, self._socket, self._entry, self._client = door, socket, entry, client
-        self._journal = journal_of(entry.lp)
+    def __init__(self, door: StoreDoor, socket: WebSocket, caller: Caller, client: Client) -> None:
+        self._door, self._socket, self._caller, self._client = door, socket, caller, client
+        self._journal = journal_of(caller.lp)
         self._answers: list[Answer] = []
-        self._news: list[News] = [News("hello", msgspec.Raw(encode(door.hello(entry))))]
+        self._news: list[News] = [News("hello", msgspec.Raw(encode(door.hello(caller))))]
         self._bell = asyncio.Event()
         self._bell.set()
         self._reads: set[asyncio.Task[Answer]] = set()  # nobody else waits for them
@@ -345,7 +345,7 @@ class Connection:
                 await self._room.wait()
 
     def _start(self, call: Call) -> None:
-        task = self._door.start(call, self._entry, self._client, self._report)
+        task = self._door.start(call, self._caller, self._client, self._report)
         if task is None:
             return
         self._working += 1

@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from limpet.errors import LimpetError, ProtocolMismatch
-from limpet.server.access import HERE, Entry
+from limpet.server.access import HERE, Caller
 from limpet.server.answers import error_response
 from limpet.server.service import Service
 from limpet.store.remote.messages import MEDIA_TYPE, PATH, PROTOCOL_HEADER
@@ -18,16 +18,16 @@ from limpet.store.remote.methods import version
 def routes(service: Service) -> list[BaseRoute]:
     async def websocket(socket: WebSocket) -> None:
         try:
-            entry = await _enter(service, socket)
+            caller = await _enter(service, socket)
         except LimpetError as error:
             await socket.send_denial_response(_with_version(error_response(error)))
             return
-        await service.door.serve(socket, entry)
+        await service.door.serve(socket, caller)
 
     async def post(request: Request) -> Response:
         try:
-            entry = await _enter(service, request)
-            answers = await service.door.answer(request, entry)
+            caller = await _enter(service, request)
+            answers = await service.door.answer(request, caller)
         except LimpetError as error:
             return _with_version(error_response(error))
         return _with_version(Response(answers, media_type=MEDIA_TYPE))
@@ -35,13 +35,13 @@ def routes(service: Service) -> list[BaseRoute]:
     return [WebSocketRoute(PATH, websocket), Route(PATH, post, methods=["POST"])]
 
 
-async def _enter(service: Service, connection: HTTPConnection) -> Entry:
+async def _enter(service: Service, connection: HTTPConnection) -> Caller:
     """Who is there, if they speak our protocol. Raises EntryRefused, ProtocolMismatch."""
-    entry = await service.entry_of(connection)
+    caller = await service.caller_of(connection)
     spoken = connection.headers.get(PROTOCOL_HEADER, "none")
     if spoken != version():
         raise ProtocolMismatch(HERE, version(), spoken[:40])
-    return entry
+    return caller
 
 
 def _with_version(response: Response) -> Response:

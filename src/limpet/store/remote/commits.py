@@ -22,7 +22,7 @@ from limpet.model.events import Origin, check_recorded, decode_body, prepare_enc
 from limpet.model.keys import Key
 from limpet.model.limits import INT_MAX
 from limpet.store.protocol import Committed
-from limpet.store.remote.forms import Form, form_of
+from limpet.store.remote.forms import WireForm, form_of
 
 _KEY: Final = form_of(Key)
 _BASE: Final = form_of(Base)
@@ -87,7 +87,7 @@ def _sent(commit: Commit) -> SentCommit:
     )
 
 
-def _packed(form: Form, value: object) -> Any:
+def _packed(form: WireForm, value: object) -> Any:
     assert form.pack is not None
     return form.pack(value)
 
@@ -142,7 +142,7 @@ def unpack_commit(sent: SentCommit, *, again: bool, reserved: bool) -> Commit:
     )
 
 
-def _read(form: Form, value: Any) -> Any:
+def _read(form: WireForm, value: Any) -> Any:
     assert form.unpack is not None
     return form.unpack(msgspec.convert(value, form.wire))
 
@@ -189,5 +189,5 @@ def _adopted(sent: SentDraft) -> Prepared:
     return adopted(event, sent.raw, origin.salt)
 
 
-COMMITS: Final = Form(tuple[SentCommit, ...], pack_commits, None)
+COMMITS: Final = WireForm(tuple[SentCommit, ...], pack_commits, None)
 RESULTS: Final = form_of(tuple[Committed, ...])

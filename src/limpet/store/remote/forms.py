@@ -31,7 +31,7 @@ _ROWS: Final = frozenset((tuple, list, Sequence, Collection, Iterable))
 _DICTS: Final = frozenset((dict, Mapping))
 
 
-class Form(NamedTuple):
+class WireForm(NamedTuple):
     """How values of one type travel. None: msgspec carries them as they are."""
 
     wire: Any  # the type that is decoded
@@ -39,15 +39,15 @@ class Form(NamedTuple):
     unpack: Convert | None = None
 
 
-def form_of(hint: Any) -> Form:
+def form_of(hint: Any) -> WireForm:
     """Return the form of an annotation. Raises TypeError if values of it cannot travel."""
     own = _OWN.get(hint) if _is_hashable(hint) else None
     if own is not None:
         return own
     if hint in _NATIVE or get_origin(hint) is Literal:
-        return Form(hint)
+        return WireForm(hint)
     if hint is Any or hint is object:
-        return Form(Any, None, freeze)
+        return WireForm(Any, None, freeze)
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _union(hint, args)
@@ -65,7 +65,7 @@ def form_of(hint: Any) -> Form:
             hints = {name: _with_arguments(each, named) for name, each in hints.items()}
         return _fields_form(kind, kind.__struct_fields__, hints, astuple)
     if isinstance(kind, type) and issubclass(kind, LimpetError):
-        return Form(tuple[str, str, dict[str, Any]], pack_error, unpack_error)
+        return WireForm(tuple[str, str, dict[str, Any]], pack_error, unpack_error)
     raise TypeError(f"{hint!r} has no form to travel in")
 
 
@@ -94,16 +94,16 @@ def _with_arguments(hint: Any, named: Mapping[Any, Any]) -> Any:
 # --- composed forms ------------------------------------------------------------------------------
 
 
-def _union(hint: Any, args: Sequence[Any]) -> Form:
+def _union(hint: Any, args: Sequence[Any]) -> WireForm:
     some = [each for each in args if each is not type(None)]
     forms = [form_of(each) for each in some]
     if all([form.pack is None and form.unpack is None for form in forms]):
-        return Form(hint)
+        return WireForm(hint)
     if Any in some:
         return form_of(Any)
     if len(some) == 1:
         wire, pack, unpack = forms[0]
-        return Form(wire | None if wire is not Any else Any, _or_none(pack), _or_none(unpack))
+        return WireForm(wire | None if wire is not Any else Any, _or_none(pack), _or_none(unpack))
     return _tagged(some, forms)
 
 
@@ -113,7 +113,7 @@ def _or_none(convert: Convert | None) -> Convert | None:
     return lambda value: None if value is None else convert(value)
 
 
-def _tagged(kinds: Sequence[Any], forms: Sequence[Form]) -> Form:
+def _tagged(kinds: Sequence[Any], forms: Sequence[WireForm]) -> WireForm:
     """One of several types, with its number; -1 is None."""
     classes = [get_origin(kind) or kind for kind in kinds]
 
@@ -136,28 +136,28 @@ def _tagged(kinds: Sequence[Any], forms: Sequence[Form]) -> Form:
         found = msgspec.convert(inner, form.wire)
         return found if form.unpack is None else form.unpack(found)
 
-    return Form(tuple[int, Any], pack, unpack)
+    return WireForm(tuple[int, Any], pack, unpack)
 
 
-def _row(origin: Any, args: Sequence[Any]) -> Form:
+def _row(origin: Any, args: Sequence[Any]) -> WireForm:
     if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
         forms = [form_of(each) for each in args]
         wire: Any = tuple[tuple([form.wire for form in forms])]  # type: ignore[misc]
-        return Form(wire, *_placed(forms, tuple))
+        return WireForm(wire, *_placed(forms, tuple))
     item = form_of(args[0])
     pack, unpack = item.pack, item.unpack
-    return Form(
+    return WireForm(
         tuple[item.wire, ...],  # type: ignore[name-defined]  # made while it runs
         tuple if pack is None else lambda value: [pack(each) for each in value],
         None if unpack is None else lambda value: tuple([unpack(each) for each in value]),
     )
 
 
-def _mapping(args: Sequence[Any]) -> Form:
+def _mapping(args: Sequence[Any]) -> WireForm:
     name, value = form_of(args[0]), form_of(args[1])
     inside, outside = value.pack, value.unpack
     if name.pack is None and name.unpack is None:
-        return Form(
+        return WireForm(
             dict[name.wire, value.wire],  # type: ignore[name-defined]  # made while it runs
             dict if inside is None else lambda of: {n: inside(v) for n, v in of.items()},
             None if outside is None else lambda of: {n: outside(v) for n, v in of.items()},
@@ -165,7 +165,7 @@ def _mapping(args: Sequence[Any]) -> Form:
     pair = [name, value]
     pack, unpack = _placed(pair, tuple)
     wire: Any = tuple[tuple[name.wire, value.wire], ...]  # type: ignore[name-defined]  # likewise
-    return Form(
+    return WireForm(
         wire,
         lambda of: [each if pack is None else pack(each) for each in of.items()],
         lambda of: dict([each if unpack is None else unpack(each) for each in of]),
@@ -173,7 +173,7 @@ def _mapping(args: Sequence[Any]) -> Form:
 
 
 def _placed(
-    forms: Sequence[Form], taken: Callable[[Any], tuple[Any, ...]]
+    forms: Sequence[WireForm], taken: Callable[[Any], tuple[Any, ...]]
 ) -> tuple[Convert | None, Convert | None]:
     """How the places of an array are packed and unpacked; None: as they are."""
     packs = [(place, form.pack) for place, form in enumerate(forms) if form.pack is not None]
@@ -196,7 +196,7 @@ def _placed(
 
 def _fields_form(
     kind: type, names: Sequence[str], hints: Mapping[str, Any], taken: Callable[[Any], Any]
-) -> Form:
+) -> WireForm:
     """The form of a class whose constructor takes its fields in their order."""
     forms = [form_of(hints[name]) for name in names]
     pack, unpack = _placed(forms, taken)
@@ -207,7 +207,7 @@ def _fields_form(
         row = value if unpack is None else unpack(value)
         return kind(**dict(zip(names, row, strict=True))) if by_name else kind(*row)
 
-    return Form(wire, taken if pack is None else pack, made)
+    return WireForm(wire, taken if pack is None else pack, made)
 
 
 # --- forms of their own --------------------------------------------------------------------------
@@ -344,9 +344,9 @@ def unpack_error(value: tuple[str, str, dict[str, Any]]) -> LimpetError:
     return error
 
 
-_OWN: Final[dict[Any, Form]] = {
-    Event: Form(_EVENT, astuple, unpack_event),
-    FrozenDict: Form(dict[str, Any], None, freeze),
-    Mapping[str, ScopeValue]: Form(dict[str, tuple[int, bytes]], pack_scopes, unpack_scopes),
-    op.Op: Form(op.Op, None, _frozen_op),
+_OWN: Final[dict[Any, WireForm]] = {
+    Event: WireForm(_EVENT, astuple, unpack_event),
+    FrozenDict: WireForm(dict[str, Any], None, freeze),
+    Mapping[str, ScopeValue]: WireForm(dict[str, tuple[int, bytes]], pack_scopes, unpack_scopes),
+    op.Op: WireForm(op.Op, None, _frozen_op),
 }

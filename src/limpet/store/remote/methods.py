@@ -34,7 +34,7 @@ from limpet.store.protocol import (
     Store,
 )
 from limpet.store.remote.commits import COMMITS, RESULTS
-from limpet.store.remote.forms import Form, encode, form_of
+from limpet.store.remote.forms import WireForm, encode, form_of
 
 PROTOCOL: Final = 1  # raised by hand when the meaning of a message changes; see `version`
 
@@ -81,7 +81,7 @@ class Method(msgspec.Struct, frozen=True):
     sent: Any  # the type of the encoded arguments
     decode: Callable[[bytes], Any]  # the arguments, on the server
     unpack: Callable[[Any], Any]
-    answer: Form
+    answer: WireForm
     decode_answer: Callable[[bytes], Any]
     progress: int | None = None  # the place of its progress callback among the arguments
 
@@ -227,9 +227,9 @@ def _method(name: str, function: Callable[..., Any]) -> Method:
     )
 
 
-def _argument(hint: Any) -> Form:
+def _argument(hint: Any) -> WireForm:
     if hint == Progress | None:  # the server is told that there is one, and reports to it
-        return Form(bool, lambda progress: progress is not None)
+        return WireForm(bool, lambda progress: progress is not None)
     if hint == Sequence[Commit]:
         return COMMITS
     return form_of(hint)
@@ -253,7 +253,7 @@ def _converted(
 def _own(name: str) -> Method:
     """A call of ours beside those of the protocols: it takes one value and answers nothing."""
     bind = msgspec.defstruct(name.lstrip("$"), [("value", Any)])
-    nothing = Form(None)
+    nothing = WireForm(None)
     decode = msgspec.msgpack.Decoder(None).decode
     return Method(name, bind, lambda of: of.value, Any, decode, list, nothing, decode)
 

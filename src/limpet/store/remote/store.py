@@ -70,7 +70,7 @@ class RemoteStore:
         await self._link.close()
 
 
-class _Part:
+class _RemotePart:
     """The methods of one part of a store: its blobs, its marks."""
 
     def __init__(self, link: Link) -> None:
@@ -86,7 +86,7 @@ def _store_class(abilities: tuple[str, ...], *, live: bool, backups: bool) -> Ca
     names = parts.pop("")
     for part, verbs in parts.items():
         if verbs:
-            names[part] = property(_part_of(type(part.title(), (_Part,), verbs)))
+            names[part] = property(_part_of(type(part.title(), (_RemotePart,), verbs)))
     bases = (_LiveStore,) if live else (RemoteStore,)
     return type("RemoteStore", bases, names)
 
@@ -100,8 +100,8 @@ def _calling(method: Method) -> Callable[..., Awaitable[Any]]:
     return call
 
 
-def _part_of(kind: type[_Part]) -> Callable[[Any], _Part]:
-    def part(store: RemoteStore) -> _Part:
+def _part_of(kind: type[_RemotePart]) -> Callable[[Any], _RemotePart]:
+    def part(store: RemoteStore) -> _RemotePart:
         return kind(store._link)
 
     return part

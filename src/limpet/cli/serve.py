@@ -1,0 +1,126 @@
+"""The commands about servers: serve, login."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import limpet
+from limpet.cli.command import CARE, Display, StoreArgument, Unopened, command
+from limpet.cli.logins import is_server, save_token
+from limpet.cli.render import CommandResult, Screen, TextLine
+from limpet.errors import ExtraMissing, InvalidInput
+from limpet.store.remote.address import PORT
+
+_DEV = (
+    "--dev: everybody on this machine enters as an admin, without a key. Never use it where other "
+    "people log in."
+)
+CertFile = Annotated[
+    Path | None, typer.Option("--tls-cert", metavar="FILE", help="The certificate, PEM.")
+]
+KeyFile = Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key, PEM.")]
+ClientCA = Annotated[
+    Path | None,
+    typer.Option("--client-ca", metavar="FILE", help="The CA that clients' certificates are of."),
+]
+
+
+@command(CARE)
+def serve(
+    store: Unopened,
+    screen: Display,
+    *,
+    host: Annotated[str, typer.Option("--host", metavar="NAME", help="Where to listen.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=0, max=65_535, help="0: any that is free.")
+    ] = PORT,
+    dev: Annotated[
+        bool, typer.Option("--dev", help="No keys: this machine only, everybody an admin.")
+    ] = False,
+    tls_cert: CertFile = None,
+    tls_key: KeyFile = None,
+    client_ca: ClientCA = None,
+) -> None:
+    """Serve a store over HTTP, until SIGTERM or Ctrl-C.
+
+    Clients open it with limpet.open("http://host:8420", token=KEY), and every command takes that
+    URL in the place of STORE. limpet access create STORE makes a key.
+    """
+    try:
+        from limpet.server.tls import server_context
+    except ImportError as error:
+        raise ExtraMissing("starlette", "server") from error
+    if is_server(store.url):
+        raise InvalidInput("STORE is served by another server already. Serve the store itself.")
+    tls = server_context(tls_cert, tls_key, client_ca)
+    _loop_runner()(_serve(store, screen, host=host, port=port, dev=dev, tls=tls))
+
+
+async def _serve(
+    store: StoreArgument, screen: Screen, *, host: str, port: int, dev: bool, tls: Any
+) -> None:
+    from limpet.server.serve import serve_until_stopped, serving
+
+    async with (
+        store.opened(creates=True) as lp,
+        serving(lp, host=host, port=port, dev=dev, tls=tls) as url,
+    ):
+        if dev:
+            screen.warn(_DEV)
+        screen.show(CommandResult({"url": url}, [TextLine(f"serving at {url}", "ok")]))
+        sys.stdout.flush()
+        await serve_until_stopped()
+
+
+def _loop_runner() -> Any:
+    """The faster event loop, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run
+    return uvloop.run
+
+
+@command(CARE)
+async def login(
+    screen: Display,
+    url: Annotated[str, typer.Argument(metavar="URL", help="http://host:8420", show_default=False)],
+    *,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Remove the key of this server.")
+    ] = False,
+) -> CommandResult:
+    """Keep the key to a server, for every later command with its URL.
+
+    The key is read from the input, tried, and kept in ~/.config/limpet/logins.json, which nobody
+    else may read. --token and LIMPET_TOKEN come before it.
+    """
+    if not is_server(url):
+        raise InvalidInput(f"{url!r} is not the URL of a server. Write http://host:8420.")
+    if forget:
+        path = save_token(url, None)
+        return CommandResult(
+            {"url": url}, [TextLine(f"the key of {url} is not in {path} any more")]
+        )
+    token = _read_token()
+    async with limpet.open(url, token=token):
+        pass
+    path = save_token(url, token)
+    form = {"url": url, "file": str(path)}
+    return CommandResult(form, [TextLine(f"logged in to {url}; the key is in {path}", "ok")])
+
+
+def _read_token() -> str:
+    prompts = sys.stdin.isatty()
+    token = (getpass.getpass("key: ") if prompts else sys.stdin.readline()).strip()
+    if not token:
+        raise InvalidInput("the input has no key. Pipe it in: limpet login URL < key.txt.")
+    return token
