@@ -114,6 +114,12 @@ def unpack(codec: Codec, packed: Packed) -> Partial | None:
     return Partial(packed.key, packed.uid, packed.mark, event)
 
 
+def unpack_all(codec: Codec, found: Sequence[Packed]) -> tuple[Partial, ...]:
+    """All that can be read here."""
+    read = [unpack(codec, packed) for packed in found]
+    return tuple([partial for partial in read if partial is not None])
+
+
 class Inbox:
     """Received partials, opened. Those sealed with keys that are not at hand wait for them."""
 
@@ -173,9 +179,7 @@ class MemoryChannel:
 
     async def publish(self, partials: Sequence[Partial]) -> None:
         codec = Codec()
-        found = pack_all(codec, partials)
-        read = [unpack(codec, packed) for packed in found]
-        fitting = tuple([partial for partial in read if partial is not None])
+        fitting = unpack_all(codec, pack_all(codec, partials))  # as the others receive them
         for end in self._ends:
             if end is not self:
                 end.hand_over(fitting)
