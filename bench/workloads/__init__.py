@@ -29,6 +29,7 @@ from bench.workloads import (
     pages,
     starts,
     tails,
+    tokens,
     turns,
     typed,
 )
@@ -52,6 +53,7 @@ WORKLOADS: Final = {
     "W8": Workload("W8 · import", imports.rows, peer=False),
     "W9": Workload("W9 · others on the loop, while 64 sessions write", lag.rows, peer=False),
     "W10": Workload("W10 · many open handles", handles.rows, peer=False),
+    "K1": Workload("K1 · a request with a token", tokens.rows, peer=False),
     "M1": Workload("M1 · copying to another file", copies.rows, peer=False),
     "F1": Workload("F1 · many followers, commits of another process", follows.idle, peer=False),
     "F2": Workload("F2 · partial events of another process", follows.partials, peer=False),
