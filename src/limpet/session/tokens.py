@@ -11,7 +11,6 @@ and a restart keeps them until the tokens that they concern have expired.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Coroutine, Generator
 from datetime import timedelta
@@ -56,7 +55,8 @@ from limpet.security.tokens import (
 )
 from limpet.session.arguments import AnyKey, key_of
 from limpet.session.limpet import Limpet, journal_of
-from limpet.store.marks import KeepsMarks, Marks
+from limpet.store.marks import KeepsMarks
+from limpet.store.protocol import SingleHeads
 
 REVOKED: Final = "token.revoked"  # value: from when on, in microseconds; 0: revoked by hand
 NONCES: Final = "token.nonce"
@@ -114,8 +114,12 @@ class Tokens:
         from limpet.security.signing_keys import SigningKeys  # needs the packages of an extra
 
         self._lp, self._keys = lp, SigningKeys(signing)
-        marks = self._marks
-        self._rates, self._history = RateLimits(marks), RequestHistory(marks)
+        store = journal_of(lp).store
+        if not isinstance(store, KeepsMarks):
+            raise InvalidInput("this store keeps no marks, which tokens need. Use another store.")
+        self._marks = store.marks
+        self._heads = store if isinstance(store, SingleHeads) else None
+        self._rates, self._history = RateLimits(self._marks), RequestHistory(self._marks)
         self._bound = Recent[int]()
 
     def __repr__(self) -> str:
@@ -252,19 +256,13 @@ class Tokens:
         return now_us
 
     async def _live(self, payload: TokenPayload, now_us: int) -> Head:
-        """The session of a token that is not revoked. Both are read at once, and judged in order:
-        on a server each is a round trip."""
-        revoked, head = await asyncio.gather(
-            self._is_revoked(payload, now_us), self._head(payload.key), return_exceptions=True
-        )
-        if isinstance(revoked, BaseException):
-            raise revoked
-        if revoked:
+        """The session of a token that is not revoked."""
+        if await self._is_revoked(payload, now_us):
             raise TokenRevoked
-        if isinstance(head, SessionNotFound | SessionDeleted | SessionErased):
-            raise TokenSessionInvalid("is not there any more")
-        if isinstance(head, BaseException):
-            raise head
+        try:
+            head = await self._head(payload.key)
+        except (SessionNotFound, SessionDeleted, SessionErased):
+            raise TokenSessionInvalid("is not there any more") from None
         if not await self._is_bound(payload, head):
             raise TokenSessionInvalid("was replaced by another one")
         if phase(head.facts) in TERMINAL and payload.role not in _READERS:
@@ -354,14 +352,9 @@ class Tokens:
 
     # --- the store -------------------------------------------------------------------------------
 
-    @property
-    def _marks(self) -> Marks:
-        store = journal_of(self._lp).store
-        if not isinstance(store, KeepsMarks):
-            raise InvalidInput("this store keeps no marks, which tokens need. Use another store.")
-        return store.marks
-
     async def _head(self, key: Key) -> Head:
+        if self._heads is not None:  # no state has to be read, nor opened with a key
+            return await self._heads.head(key)
         return (await journal_of(self._lp).store.load(key, tail=0, scopes=False)).head
 
     async def _record(

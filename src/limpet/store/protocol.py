@@ -375,6 +375,15 @@ class ChainedEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 @runtime_checkable
+class SingleHeads(Protocol):
+    """The ability to read the head of one session without its state."""
+
+    async def head(self, key: Key) -> Head:
+        """The head of a living session. Needs no keys. Raises as `Store.load` does."""
+        ...
+
+
+@runtime_checkable
 class Records(Protocol):
     """The ability to read a log just as it was recorded."""
 

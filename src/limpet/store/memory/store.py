@@ -154,6 +154,9 @@ class MemoryStore(Leasing):
         state = (fold.head, fold.fields, fold.versions, names)
         return Loaded(*state, events, checkpoint=checkpoint, texts=fold.texts)
 
+    async def head(self, key: Key) -> Head:
+        return self._living(key).fold.head
+
     def _checkpoint(self, key: Key) -> LastCheckpoint:
         log = self._kept.get(checkpoints_of(key))
         return NO_CHECKPOINT if log is None else last_checkpoint(log.fold.head.facts)

@@ -246,6 +246,13 @@ class PostgresStore:
 
         return await self._pools.run(run)
 
+    async def head(self, key: Key) -> Head:
+        first = Query(app=key.app, user=key.user, order="key", reverse=False, prefix=key.id)
+        page = await self.heads(first, cursor=None, limit=1)
+        if page.items and page.items[0].key == key:  # no id with this prefix sorts before it
+            return page.items[0]
+        return (await self.load(key, tail=0, scopes=False)).head  # says how it ended
+
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
         asked = LoadRequest(tail, True)
 

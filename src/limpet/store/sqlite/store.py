@@ -340,6 +340,9 @@ class SQLiteStore:
             checkpoint = reader.checkpoint(key) if scopes else None
             return self._loaded(*found, tail, since_us, names, checkpoint)
 
+    async def head(self, key: Key) -> Head:
+        return self._read(lambda: self._living(key)[1])
+
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
         found: list[Loaded | None] = []
         for start in range(0, len(keys), _BREATH):

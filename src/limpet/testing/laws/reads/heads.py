@@ -6,9 +6,15 @@ import asyncio
 
 import pytest
 
-from limpet.errors import InvalidCursor, InvalidQuery
+from limpet.errors import (
+    InvalidCursor,
+    InvalidQuery,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
+)
 from limpet.model import FrozenDict, Head, Key
-from limpet.store.protocol import Query, Store
+from limpet.store.protocol import Query, SingleHeads, Store
 from limpet.testing.commits import add, addition, create, creation, draft, key, load
 
 GOLD = FrozenDict({"plan": "gold"})
@@ -46,6 +52,24 @@ def _ids(heads: list[Head]) -> list[str]:
 
 
 class HeadLaws:
+    async def test_the_head_of_one_session_is_that_of_load(self, store: Store) -> None:
+        """Also beside ids that begin with it; what is not there raises as load does."""
+        if not isinstance(store, SingleHeads):
+            pytest.skip("this store does not read single heads")
+        for id in ("s1", "s", "s10", "s1-", "t"):
+            await store.commit([creation(key(id))])
+        await add(store, key("s1"))
+        for id in ("s1", "s", "s10"):
+            assert await store.head(key(id)) == (await load(store, key(id))).head
+        with pytest.raises(SessionNotFound):
+            await store.head(key("s2"))
+        await store.delete(key("s1"))
+        with pytest.raises(SessionDeleted):
+            await store.head(key("s1"))
+        await store.erase(key("s1"))
+        with pytest.raises(SessionErased):
+            await store.head(key("s1"))
+
     @pytest.mark.parametrize("size", [1, 2, 3, 11, 12, 13])
     @pytest.mark.parametrize("reverse", [True, False])
     async def test_pages_meet_every_session_once_in_order_of_creation(
