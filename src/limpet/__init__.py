@@ -320,6 +320,7 @@ def open(
     keyring: str | None = None,
     token: str | None = None,
     tls: TLS | None = None,
+    policies: str | Path | None = None,
 ) -> Limpet:
     """Open the store that `url` names: `async with limpet.open(url) as lp`.
 
@@ -332,6 +333,8 @@ def open(
     `archive` is where archived sessions go: file:///directory or s3://bucket/prefix. With
     check="chain" loads compare events with the chain, as they do if there is a seal; "crc" compares
     their checksums alone.
+    `policies` is a .cedar file, or a directory of them, which lp.acting_as asks besides roles and
+    isolation.
     """
     return Limpet(
         url,
@@ -343,6 +346,7 @@ def open(
         keyring=keyring,
         token=token,
         tls=tls,
+        policies=policies,
     )
 
 
@@ -357,6 +361,7 @@ def open_sync(
     keyring: str | None = None,
     token: str | None = None,
     tls: TLS | None = None,
+    policies: str | Path | None = None,
 ) -> SyncLimpet:
     """Open it without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
     from limpet.session.sync.verbs import SyncLimpet
@@ -371,6 +376,7 @@ def open_sync(
         keyring=keyring,
         token=token,
         tls=tls,
+        policies=policies,
     )
 
 

@@ -6,7 +6,7 @@
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
     │   ├── InvalidEvent · ReservedType · ReservedApp · ActorMissing · BlobTooLarge
     │   ├── InvalidOp · ScopeUnknown · OpPathUnknown · OpTypeMismatch · NotPending
-    │   ├── KeysInvalid · ReceiptInvalid · AuditInvalid
+    │   ├── KeysInvalid · ReceiptInvalid · AuditInvalid · PolicyInvalid
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── AccessError         the caller may not do this; nothing was changed
     │   ├── AccessDenied · CrossSessionAccessDenied
@@ -1233,6 +1233,13 @@ class ReceiptInvalid(InvalidInput, code="receipt.invalid"):
 class AuditInvalid(InvalidInput, code="audit.invalid"):
     template = """{where} is not a whole audit: {reason}. Do not rely on it; export the audit again
     and compare the two."""
+    where: str
+    reason: str
+
+
+class PolicyInvalid(InvalidInput, code="policy.invalid"):
+    template = """the policies cannot be used: {where}: {reason}. Correct them; limpet policy check
+    tells whether they can be used."""
     where: str
     reason: str
 

@@ -17,6 +17,7 @@ import typer
 import limpet
 from limpet.cli.app import app
 from limpet.cli.output import one_line
+from limpet.errors import AccessDenied
 from tests.support.command import invoke
 
 NAME = "n\x9b2J\x85\u202e\u2066\u200f\u2028\ufeff\U000e0041e"  # names refuse only C0 and DEL
@@ -122,6 +123,9 @@ async def plant(url: str) -> None:
         await lp.create(NAME, NAME, "gone", actor=NAME)
         await lp.delete(NAME, NAME, "gone")
         await lp.promote(NAME, (await lp.learnings(NAME))[0], actor=NAME)
+        who = limpet.Principal(f"user:{NAME}", role="owner", app=NAME, user=NAME)
+        with contextlib.suppress(AccessDenied):
+            await lp.acting_as(who).get(NAME, f"{NAME}2", NAME)
 
 
 # Each command, in all the ways in which it shows what is stored.
@@ -129,6 +133,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "agents": [(), (NAME,), (NAME, "--history")],
     "answer": [(TEXT, *BLOCKED), (TEXT, *NAMED)],
     "archive": [ENDED, NAMED],
+    "audit": [(), ("--principal", TEXT), ("--session", TEXT), ("--since", TEXT)],
     "backup": [(f"{NAME}.copy",), (f"{NAME}/{NAME}",)],
     "bisect": [
         ("--command", "exit 1", *NAMED),
@@ -195,6 +200,11 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "mirror": [("files",), ("files", *NAMED)],
     "outcomes": [NAMED, (*NAMED, "--history"), (*NAMED, "--define", TEXT)],
     "phases": [()],
+    "policy": [
+        ("check", "rules.cedar"),
+        ("check", f"{NAME}.cedar"),
+        ("test", "rules.cedar", "cases.jsonl"),
+    ],
     "requeue": [DEAD, NAMED],
     "restore": [("copied.db",)],
     "resolve": [
@@ -247,6 +257,10 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asyncio.run(plant(f"sqlite:///{made}/x.db"))
     (made / "planted.py").write_text(MODULE, encoding="ascii")
     shutil.copy(made / "x.db", made / "copied.db")
+    policy = f'@id("{NAME}") permit(principal, action, resource);'
+    (made / "rules.cedar").write_text(policy, encoding="utf-8")
+    case = {"principal": NAME, "role": "admin", "action": "read", "resource": NAME}
+    (made / "cases.jsonl").write_text(json.dumps({**case, "expect": "deny"}))
     return made
 
 
@@ -323,6 +337,8 @@ def test_no_stored_text_commands_a_terminal(
 def arguments(command: str, store: str, rest: tuple[str, ...]) -> tuple[str, ...]:
     if command == "restore":
         return (*rest, f"{NAME}.{store}")
+    if command == "policy":
+        return rest
     return (store, *rest)
 
 

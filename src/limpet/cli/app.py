@@ -15,7 +15,7 @@ from limpet.cli.command import app
 
 __all__ = ["app"]
 
-_CARE: Final = ("care", "keys", "serve")
+_CARE: Final = ("care", "keys", "access", "serve")
 _MODULES: Final = (
     "look",
     "conversation",

@@ -114,10 +114,15 @@ ALLOWED: Final = Decision(True)
 class Decider(Protocol):
     """One of the rules that a guard asks. It answers from memory: no I/O, nothing awaited."""
 
-    # Another number once its answers may have changed: what a guard remembers of them is dropped.
-    revision: int
-    # True if its answers depend on the head: a guard reads it before it asks about a session.
-    needs_head: bool
+    @property
+    def revision(self) -> int:
+        """Another number once its answers may have changed: what a guard remembers is dropped."""
+        ...
+
+    @property
+    def needs_head(self) -> bool:
+        """True if its answers depend on the head: a guard reads it before it asks."""
+        ...
 
     def decide(self, principal: Principal, action: Action, resource: Resource) -> Decision: ...
 

@@ -129,7 +129,8 @@ class Guard:
             self._remembered.clear()
             self._revision = revision
         for number, decider in enumerate(self.rules.all):
-            if resource.head is None and decider.needs_head and resource.kind in _OF_SESSIONS:
+            headless = resource.head is None and action != "create"  # which has none
+            if headless and decider.needs_head and resource.kind in _OF_SESSIONS:
                 continue  # asked once the head is read: see `check`
             decision = self._decision(number, decider, action, resource)
             if decision.allowed:

@@ -32,6 +32,7 @@ from limpet.store.protocol import Committed, Store
 from limpet.store.system import PROCESS
 
 if TYPE_CHECKING:
+    from limpet.security.audit import Audit
     from limpet.session.runs.tracing import Tracing
 
 
@@ -76,6 +77,10 @@ class ActingJournal(Journal):
     def store(self) -> Store:
         self._whole.check_open()
         return self._guarded
+
+    @property
+    def audit(self) -> Audit:
+        return self._whole.audit
 
     def check_open(self) -> None:
         self._whole.check_open()

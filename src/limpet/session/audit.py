@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from limpet.errors import AuditInvalid, InvalidQuery, ReceiptInvalid
+from limpet.errors import AuditInvalid, InvalidQuery, ReceiptInvalid, SessionNotFound
 from limpet.model import Head, canonical, described, to_time
 from limpet.model.limits import PAGE_MAX
 from limpet.security import audit_check
-from limpet.security.audit import Audit, AuditQuery
+from limpet.security.audit import Audit, AuditQuery, log_of
 from limpet.session.arguments import AnyKey, check_app, check_flag, key_of, moment_us
 from limpet.session.move.adopter import check_whole, records_in
 from limpet.session.move.bundle import refuse_place
@@ -29,6 +29,7 @@ from limpet.store.system import in_thread
 
 if TYPE_CHECKING:
     from limpet.session.journal import Journal
+    from limpet.session.services import Services
 
 
 class AuditLog(msgspec.Struct, frozen=True):
@@ -72,6 +73,15 @@ def audit_query(
         raise InvalidQuery(f"the session {of} is not in the app {described(app)}")
     asked = check_app(app) if of is None else of.app
     return AuditQuery(asked, moment_us("since", since), principal, of, denied)
+
+
+async def approved_audit(services: Services, query: AuditQuery) -> tuple[Services, AuditQuery]:
+    """Return the services of the system and the query, once the principal may read this audit: that
+    of its own app, if it has one. Raises AccessDenied."""
+    guard = services.guard
+    if guard is not None and query.app is None:
+        query = msgspec.structs.replace(query, app=guard.principal.app)
+    return await services.approved_app("audit", query.app), query
 
 
 async def export_audit(journal: Journal, path: str | Path, query: AuditQuery) -> AuditExport:
@@ -174,6 +184,22 @@ def check_audit(
         raise AuditInvalid(str(file), f"it cannot be read ({error.strerror or error})") from error
     except (ValueError, KeyError, TypeError, AttributeError, ReceiptInvalid) as error:
         raise AuditInvalid(str(file), str(error).rstrip(".")) from error
+
+
+async def compare_audit(journal: Journal, export: AuditExport) -> list[str]:
+    """Compare a file that was checked with the store: what was removed or changed there since."""
+    source = records_in(journal)
+    found: list[str] = []
+    for log in export.logs:
+        try:
+            records = await source.records(log_of(log.app), after=log.version - 1, limit=1)
+        except SessionNotFound:
+            records = ()
+        if not records or records[0].event.seq != log.version:
+            found.append(f"the audit of {log.app} ends before event {log.version:,} in the store")
+        elif records[0].event.link.hex() != log.link:
+            found.append(f"the audit of {log.app} has another event {log.version:,} in the store")
+    return found
 
 
 def _check_receipts(logs: tuple[AuditLog, ...], said: Any, public_key: str | bytes) -> None:

@@ -25,6 +25,7 @@ from limpet.store.system import PROCESS
 if TYPE_CHECKING:
     from limpet.security.audit import Audit
     from limpet.security.guard import Deciders
+    from limpet.security.policies import CedarPolicies
 
 
 class CommitHooks:
@@ -63,6 +64,7 @@ class Journal:
         self.hooks = CommitHooks()
         self.provenance: Provenance | None = None  # if the store was opened with keys
         self._audit: Audit | None = None
+        self.policies: CedarPolicies | None = None  # the user's own, if it was opened with them
         self.access: Deciders | None = None  # what guards ask: see Services.access
         self.tracing: Tracing | None = None  # what watches turns while they run
 

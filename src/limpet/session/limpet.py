@@ -141,12 +141,14 @@ class Limpet:
         check: Checked | None = None,
         keys: str | None = None,
         keyring: str | None = None,
+        policies: str | Path | None = None,
         provenance: Provenance | None = None,  # of a store that was opened with its keys
         token: str | None = None,
         tls: TLS | None = None,
     ) -> None:
         if isinstance(url, str) and url.startswith(("http://", "https://")) and store is None:
-            for name, given in (("seal", seal), ("keys", keys), ("archive", archive)):
+            local = {"seal": seal, "keys": keys, "archive": archive, "policies": policies}
+            for name, given in local.items():
                 if given is not None:
                     raise InvalidInput(f"{name}= belongs to the store. Pass it to limpet serve.")
         if store is not None and (seal is not None or keys is not None):
@@ -159,6 +161,7 @@ class Limpet:
         self._keys, self._keyring, self._provenance = keys, keyring, provenance
         self._seal, self._connections, self._check = seal, connections, check
         self._token, self._tls = token, tls
+        self._policies = policies
         self._ready = store  # opened by the caller, and ours to close
         self._archive = _open_archive(archive)
         self._opened: Services | None = None
@@ -181,6 +184,11 @@ class Limpet:
             return self  # it acts as somebody: what it was made from is open
         if self._opened is not None:
             raise StoreClosed
+        policies = None
+        if self._policies is not None:
+            from limpet.security.policies import CedarPolicies
+
+            policies = CedarPolicies(self._policies)  # before the store: they may be refused
         store, self._ready = self._ready, None
         provenance = self._provenance
         if self._keys is not None:
@@ -206,7 +214,7 @@ class Limpet:
         ids = Ids(time.time_ns, os.urandom)
         metrics = Metrics()
         journal = journal_with_checkpoints(store, ids, store.now_us, metrics)
-        journal.provenance = provenance
+        journal.provenance, journal.policies = provenance, policies
         self._opened = Services(journal, journal, metrics, Lifecycles(), self._archive)
         return self
 
@@ -1219,11 +1227,14 @@ class Limpet:
 
         Of one principal ("user:ada"), about one session, only denials (denied=True) or none of
         them, of one app. `page.cursor` leads on; a page that passed over many records is short.
+        Only auditors and admins may read it, of their own app if they have one. Raises
+        AccessDenied.
         """
-        from limpet.session.audit import audit_query
+        from limpet.session.audit import approved_audit, audit_query
 
         query = audit_query(app, since, principal, session, denied=denied)
-        return await self._journal.audit.page(query, limit=check_limit(limit), cursor=cursor)
+        services, query = await approved_audit(self._services, query)
+        return await services.journal.audit.page(query, limit=check_limit(limit), cursor=cursor)
 
     async def export_audit(
         self,
@@ -1241,10 +1252,11 @@ class Limpet:
         for only the digest. Note the links in the answer: with them the file cannot be replaced by
         another. A store with keys signs it, too.
         """
-        from limpet.session.audit import audit_query, export_audit
+        from limpet.session.audit import approved_audit, audit_query, export_audit
 
         query = audit_query(app, since, principal, session, denied=denied)
-        return await export_audit(self._journal, path, query)
+        services, query = await approved_audit(self._services, query)
+        return await export_audit(services.journal, path, query)
 
     # --- what agents have learned ----------------------------------------------------------------
 

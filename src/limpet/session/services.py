@@ -46,7 +46,9 @@ class Services(msgspec.Struct, frozen=True, eq=False):
         if journal.access is None:
             from limpet.security.guard import Deciders
 
-            journal.access = Deciders()
+            journal.access = Deciders(audit=journal.audit)
+            if journal.policies is not None:
+                journal.access.add(journal.policies)
         return journal.access
 
     async def approved(self, action: Action, key: Key) -> Services:

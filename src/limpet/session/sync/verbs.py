@@ -49,6 +49,7 @@ from limpet.store.protocol import Checked, Committed, Owner, Seal
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
+    from pathlib import Path as FilePath
 
     from limpet.model import Path
     from limpet.model.diff.merge import Policy
@@ -485,6 +486,7 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
         keyring: str | None = None,
         token: str | None = None,
         tls: TLS | None = None,
+        policies: str | FilePath | None = None,
     ) -> None:
         limpet = Limpet(
             url,
@@ -496,6 +498,7 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
             keyring=keyring,
             token=token,
             tls=tls,
+            policies=policies,
         )
         super().__init__(limpet, Loop())
         try:
