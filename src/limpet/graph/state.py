@@ -102,7 +102,17 @@ class FieldPlan:
 
     def __init__(self, of: type[BaseModel], name: str) -> None:
         info = of.model_fields[name]
-        self.name, self.reducer = name, _reducer(of, name)
+        metadata = of.model_fields[name].metadata
+        reducers = [item for item in metadata if isinstance(item, Reducer)]
+        if len(reducers) > 1:
+            names = " and ".join(reducer.name for reducer in reducers)
+            raise ConflictingReducers(name, f"the reducers {names}")
+        for item in metadata:
+            if any(item is factory for factory in FACTORIES):
+                raise ReducerConfigurationInvalid(
+                    f"{of.__name__}.{name} has {item.__name__} without its argument", "Call it"
+                )
+        self.name, self.reducer = name, (reducers[0] if reducers else last_write_wins)
         rules = [item for item in info.metadata if not isinstance(item, Reducer)]
         if isinstance(info.discriminator, str):
             rules.append(Field(discriminator=info.discriminator))
@@ -389,20 +399,6 @@ def invalid(
         reasons.append(item["msg"])
     reason = "; ".join(reasons)
     return StateValidationError(where, tuple(places), reason, node=node, recoverable_state=state)
-
-
-def _reducer(of: type[BaseModel], name: str) -> Reducer:
-    metadata = of.model_fields[name].metadata
-    reducers = [item for item in metadata if isinstance(item, Reducer)]
-    if len(reducers) > 1:
-        names = " and ".join(reducer.name for reducer in reducers)
-        raise ConflictingReducers(name, f"the reducers {names}")
-    for item in metadata:
-        if any(item is factory for factory in FACTORIES):
-            raise ReducerConfigurationInvalid(
-                f"{of.__name__}.{name} has {item.__name__} without its argument", "Call it"
-            )
-    return reducers[0] if reducers else last_write_wins
 
 
 def _container(annotation: Any) -> Any:

@@ -350,7 +350,10 @@ class SessionRunChild(ManagedTool, frozen=True):
     async def run(self, caller: ToolCaller) -> ChildRunShown:
         if not 1 <= self.cycles <= CYCLES_MAX:
             raise InvalidInput(f"cycles is a number from 1 to {CYCLES_MAX}, not {self.cycles}.")
-        key = await _direct_child(caller, self.id)
+        keys = [key for key in await caller.session.runs.children() if key.id == self.id]
+        if not keys:
+            raise InvalidInput(f"{self.id!r} is not a child of this session that is at work.")
+        key = (await open_child(caller.session, keys[0])).key
         if caller.lp is None or key.app not in caller.harnesses:
             raise InvalidInput(f"no harness for {key.app!r} was given here. A worker runs it.")
         permissions = caller.in_turn.run.permissions  # of the worker, too: a child may not do more
@@ -752,13 +755,6 @@ def _ended(kin: Kin) -> EndedShown:
         "summary": kin.summary,
         "output": kin.output,
     }
-
-
-async def _direct_child(caller: ToolCaller, id: str) -> Key:
-    keys = [key for key in await caller.session.runs.children() if key.id == id]
-    if not keys:
-        raise InvalidInput(f"{id!r} is not a child of this session that is at work.")
-    return (await open_child(caller.session, keys[0])).key
 
 
 def _show_document(document: Document) -> DocumentShown:

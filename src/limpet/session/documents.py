@@ -103,7 +103,14 @@ class Documents:
         owner: tuple[str, str] | None = None,
         actor: str | None = None,
     ) -> None:
-        self.collection, self.owner = _check_collection(collection), owner
+        reason = unfit(collection, KEY_PART_CHARS_MAX - 1)
+        if reason is None and is_reserved(collection):
+            reason = "begins with '$'; leave that out"
+        if reason:
+            raise InvalidInput(
+                f"the name of the collection {reason}. Pass a text, as in lp.documents('agents')."
+            )
+        self.collection, self.owner = collection, owner
         self.actor = check_actor(actor)
         self._user = WHOLE_STORE if owner is None else _check_owner(owner)
         self._journal = journal
@@ -343,7 +350,9 @@ class Put:
 
     async def turn(self, error: SessionError) -> None:
         """Try the other form next, or raise what this refusal means for a document."""
-        expect, deleted = self.expect, await self._deleted_at()
+        newest = await self.documents._read(self.key, 0, limit=1, reverse=True)
+        expect = self.expect
+        deleted = newest[0].seq if newest and newest[0].type == DELETED else None
         if expect == 0 and deleted is not None:  # to be created, and deleted: it goes on there
             self.creates, self._over = False, deleted
         elif expect is None and not isinstance(error, SessionConflict):
@@ -353,11 +362,6 @@ class Put:
             absent = deleted is not None or isinstance(error, _GONE)
             found = 0 if absent else actual if isinstance(actual, int) else None
             raise DocumentConflict(self.collection, self.key.id, expect or 0, found) from error
-
-    async def _deleted_at(self) -> int | None:
-        """The version that deleted the document, if that is the newest."""
-        newest = await self.documents._read(self.key, 0, limit=1, reverse=True)
-        return newest[0].seq if newest and newest[0].type == DELETED else None
 
 
 class Removal(Put):
@@ -451,17 +455,6 @@ def _document(key: Key, event: Event) -> Document:
 def _listed(head: Head, state: Mapping[str, Any]) -> Document:
     """From the head and the state: its log ends with a put."""
     return Document(head.key.id, state[VALUE], head.version, to_time(head.updated_us), state[ACTOR])
-
-
-def _check_collection(collection: str) -> str:
-    reason = unfit(collection, KEY_PART_CHARS_MAX - 1)
-    if reason is None and is_reserved(collection):
-        reason = "begins with '$'; leave that out"
-    if reason:
-        raise InvalidInput(
-            f"the name of the collection {reason}. Pass a text, as in lp.documents('agents')."
-        )
-    return collection
 
 
 def _check_owner(owner: tuple[str, str]) -> str:

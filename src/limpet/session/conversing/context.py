@@ -100,18 +100,13 @@ class _Window:
                 summary = ""  # better without it than without the newest
             else:
                 break
-        self._check_room(kept, left, tokens)
+        if self._budget is not None:
+            newest = all(group.pinned for group in kept) and bool(left)
+            if newest or tokens > self._budget:
+                last = max(left, key=lambda group: group.messages[0].event.seq) if newest else None
+                needed = tokens + (0 if last is None else last.tokens)
+                raise InsufficientTokenBudget(self._key, self._budget, needed)
         return Context(system, messages, tokens, sum(len(group.messages) for group in left))
-
-    def _check_room(self, kept: list[_Group], left: list[_Group], tokens: int) -> None:
-        """Raise if what is pinned, and the newest, is more than there is room for."""
-        if self._budget is None:
-            return
-        newest = all(group.pinned for group in kept) and bool(left)
-        if newest or tokens > self._budget:
-            last = max(left, key=lambda group: group.messages[0].event.seq) if newest else None
-            needed = tokens + (0 if last is None else last.tokens)
-            raise InsufficientTokenBudget(self._key, self._budget, needed)
 
     def _rendered(self, kept: list[_Group], summary: str) -> tuple[str, list[dict[str, Any]]]:
         system = f"{self._system}\n\n{SUMMARY}{summary}".strip() if summary else self._system

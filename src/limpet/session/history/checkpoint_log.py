@@ -221,19 +221,15 @@ class CheckpointLog:
         made = Checkpoint(ref, _KINDS[full], asked.trigger, at, taken.size, manual=asked.manual)
         if asked.manual or len(kept) < policy.keep:
             return made, []
-        index = self._indexed(kept)
-        over = len(index.automatic) + 1 - policy.keep
-        gone = _oldest(index, over, full=full) if over > 0 else []
-        return made, [self._checkpoint(each, kept[str(each)]) for each in gone]
-
-    def _indexed(self, kept: FrozenDict) -> _CheckpointIndex:
-        """Made once: otherwise each new checkpoint would go through all."""
         if self._index is None:
             of = {int(number): row for number, row in kept.items()}
             manual = [number for number, row in of.items() if _is_manual(row)]
             fulls = [number for number, row in of.items() if row["full"]]
             self._index = _CheckpointIndex(fulls, manual, sorted(of.keys() - set(manual)))
-        return self._index
+        index = self._index
+        over = len(index.automatic) + 1 - policy.keep
+        gone = _oldest(index, over, full=full) if over > 0 else []
+        return made, [self._checkpoint(each, kept[str(each)]) for each in gone]
 
     async def _placed(self, made: Checkpoint, taken: StateToCheckpoint, tier: str) -> Checkpoint:
         """The checkpoint with its file in a tier."""

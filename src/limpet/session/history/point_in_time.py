@@ -74,7 +74,23 @@ async def seq_at(writer: Writer, when: int | datetime | CheckpointRef) -> int:
             )
         when = when.seq
     if isinstance(when, datetime):
-        return await _seq_by(writer, head, when)
+        at_us = moment_us("when", when)
+        assert at_us is not None
+        low, high = 0, head.version  # the event `low` is not later; those beyond `high` are
+        if head.updated_us <= at_us:
+            return high
+        while low < high:
+            middle = (low + high + 1) // 2
+            event = await event_at(writer.journal.store, head.key, middle)
+            if event is not None and event.at_us <= at_us:
+                low = middle
+            else:
+                high = middle - 1
+        if low == 0:
+            raise InvalidInput(
+                f"session {head.key} began after {when.isoformat()}. Pass a later time, or a seq."
+            )
+        return low
     if not isinstance(when, int) or isinstance(when, bool):
         raise InvalidInput(f"{described(when)} is not a place in a history. {_PLACES}")
     if not 1 <= when <= head.version:
@@ -135,28 +151,6 @@ async def first_readable(store: Store, head: Head) -> int:
             low = middle + 1
         else:
             high = middle
-    return low
-
-
-async def _seq_by(writer: Writer, head: Head, at: datetime) -> int:
-    """The last event recorded by a time. Times never decrease in a history, so halves are ruled
-    out one by one."""
-    at_us = moment_us("when", at)
-    assert at_us is not None
-    low, high = 0, head.version  # the event `low` is not later; those beyond `high` are
-    if head.updated_us <= at_us:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        event = await event_at(writer.journal.store, head.key, middle)
-        if event is not None and event.at_us <= at_us:
-            low = middle
-        else:
-            high = middle - 1
-    if low == 0:
-        raise InvalidInput(
-            f"session {head.key} began after {at.isoformat()}. Pass a later time, or a seq."
-        )
     return low
 
 

@@ -121,7 +121,8 @@ class PostgresBatch:
         for key, write in writes:
             self._add_scope(key, write)
         for key, number, fold in pins:
-            self._add_pin(key, number, fold)
+            seq, packed, _ = packed_snapshot(fold, self._codec)
+            self._tables["k"].add(self._jobs, self._heads[key].place, seq, *packed, number)
         for commit in commits:
             if commit.guards:
                 self._names.guard(self._jobs, commit)
@@ -368,10 +369,6 @@ class PostgresBatch:
         active_us = after.active_us if moved else None  # the last event says which of the two
         released = _release(commit, after)
         return (_fence(commit), active_us, *facts, deadline, released, entry.adopted)
-
-    def _add_pin(self, key: Key, number: int, fold: Fold) -> None:
-        seq, packed, _ = packed_snapshot(fold, self._codec)
-        self._tables["k"].add(self._jobs, self._heads[key].place, seq, *packed, number)
 
     def _add_scope(self, key: Key, write: ScopeWrite) -> None:
         uid, place = self._plan.folds[key].head.uid, self._head_of(key).place

@@ -107,7 +107,9 @@ class Lane:
                     again += await self._attempt([job], locked=True)
                 waiting = again
                 if again:
-                    self._log_retry(again)
+                    tries = max([job.tries for job in again])
+                    text = "commits retried: store=%s commits=%d tries=%d"
+                    POSTGRES.debug(text, self._writer.place, len(again), tries)
         except BaseException as error:
             self._fail(jobs, error)  # those that have an answer keep it
             self._writer.drop()  # cut short: it may be inside a transaction
@@ -403,11 +405,6 @@ class Lane:
             job.fail(busy)
         else:
             again.append(job)
-
-    def _log_retry(self, jobs: Sequence[PostgresJob]) -> None:
-        tries = max([job.tries for job in jobs])
-        text = "commits retried: store=%s commits=%d tries=%d"
-        POSTGRES.debug(text, self._writer.place, len(jobs), tries)
 
     def _log_failure(self, error: BaseException, commits: int) -> None:
         text = "write failed: store=%s error=%s commits=%d"
