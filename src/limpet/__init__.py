@@ -121,7 +121,6 @@ if TYPE_CHECKING:
         check_receipt as check_receipt,
     )
     from limpet.security.tokens import Claims as Claims, TokenPolicy as TokenPolicy
-    from limpet.session.app import App as App
     from limpet.session.audit import (
         AuditExport as AuditExport,
         AuditLog as AuditLog,
@@ -150,6 +149,7 @@ if TYPE_CHECKING:
     from limpet.session.life.sweep import Swept as Swept, Unswept as Unswept
     from limpet.session.life.tools import Tool as Tool, ToolRegistry as ToolRegistry
     from limpet.session.life.transitions import Durations as Durations
+    from limpet.session.limpet import App as App
     from limpet.session.metrics import Metric as Metric
     from limpet.session.move.mirror import Mirrored as Mirrored
     from limpet.session.move.transfer import Copied as Copied, Refused as Refused
@@ -250,7 +250,7 @@ _HOMES = {
     "limpet.security.keys": "KeysStatus",
     "limpet.security.receipts": "Proof Receipt check_receipt",
     "limpet.security.tokens": "Claims TokenPolicy",
-    "limpet.session.app": "App",
+    "limpet.session.limpet": "App Limpet",
     "limpet.session.audit": "AuditExport AuditLog check_audit",
     "limpet.session.conversing.context": "Context",
     "limpet.session.conversing.shapes": "Message",
@@ -267,7 +267,6 @@ _HOMES = {
     "limpet.session.life.sweep": "Swept Unswept",
     "limpet.session.life.tools": "Tool ToolRegistry",
     "limpet.session.life.transitions": "Durations",
-    "limpet.session.limpet": "Limpet",
     "limpet.session.metrics": "Metric",
     "limpet.session.move.mirror": "Mirrored",
     "limpet.session.move.transfer": "Copied Refused",

@@ -241,7 +241,7 @@ def test_guessed_verbs_are_typed(at: Path) -> None:
         f"{chat} | None",
         chat,
         chat,
-        "limpet.session.app.App[program.Chat]",
+        "limpet.session.limpet.App[program.Chat]",
         "str",
         "typing.Mapping[str, Any]",
         none,

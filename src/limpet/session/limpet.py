@@ -10,7 +10,18 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeAlias, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 from msgspec.structs import replace
 
@@ -18,7 +29,9 @@ from limpet.errors import (
     ArchiveFailed,
     FlushFailed,
     InvalidInput,
+    InvalidKey,
     InvalidQuery,
+    SchemaViolation,
     SessionArchived,
     SessionDeleted,
     SessionErased,
@@ -27,14 +40,13 @@ from limpet.errors import (
     StoreClosed,
     StoreFailed,
 )
-from limpet.model import FrozenDict, Head, Key, Lease, described, to_time
+from limpet.model import FrozenDict, Head, Key, Lease, described, to_time, unfit
 from limpet.model.facts.isolation import TASK, Isolation
 from limpet.model.facts.phases import ARCHIVED, Phase, archive_place, is_stub, rule
 from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.ids import Ids
-from limpet.model.limits import PAGE_MAX
-from limpet.session.app import App
+from limpet.model.limits import KEY_PART_CHARS_MAX, PAGE_MAX
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
@@ -93,6 +105,8 @@ from limpet.store.protocol import (
 )
 
 if TYPE_CHECKING:
+    import typing_extensions
+
     from limpet.model.envelope.record import Envelope
     from limpet.model.facts.running.requests import RequestKind
     from limpet.model.state.migrations import MigrationRegistry
@@ -110,6 +124,11 @@ if TYPE_CHECKING:
     from limpet.session.runs.learnings import Learning
 
 S = TypeVar("S", bound="State")
+A = TypeVar("A")
+if TYPE_CHECKING:  # typing.TypeVar takes a default from Python 3.13 on
+    T = typing_extensions.TypeVar("T", bound="State | Mapping[str, Any]", default=Mapping[str, Any])
+else:
+    T = TypeVar("T")
 CopyTarget: TypeAlias = "Limpet | Adopter"  # the adopter of a Limpet that has its own loop
 _NONE: Final[Mapping[str, Any]] = {}
 _EACH_PAGE: Final = 200  # heads that `each` reads at a time
@@ -420,7 +439,6 @@ class Limpet:
             await session.refresh()
         return session
 
-    @overload
     async def get(
         self,
         key: AnyKey | str,
@@ -428,39 +446,7 @@ class Limpet:
         id: str | None = None,
         /,
         *,
-        state_type: type[S],
-        migrations: MigrationRegistry | None = None,
-        tail: int | None = None,
-        since: datetime | None = None,
-        at_least: str = "",
-        actor: str | None = None,
-        archived: bool = False,
-    ) -> Session[S]: ...
-
-    @overload
-    async def get(
-        self,
-        key: AnyKey | str,
-        user: str | None = None,
-        id: str | None = None,
-        /,
-        *,
-        tail: int | None = None,
-        since: datetime | None = None,
-        at_least: str = "",
-        actor: str | None = None,
-        untyped: bool = False,
-        archived: bool = False,
-    ) -> Session[Mapping[str, Any]]: ...
-
-    async def get(
-        self,
-        key: AnyKey | str,
-        user: str | None = None,
-        id: str | None = None,
-        /,
-        *,
-        state_type: type[Any] | None = None,
+        state_type: type[T] | None = None,
         migrations: MigrationRegistry | None = None,
         tail: int | None = None,
         since: datetime | None = None,
@@ -468,7 +454,7 @@ class Limpet:
         actor: str | None = None,
         untyped: bool = False,
         archived: bool = False,
-    ) -> Session[Any]:
+    ) -> Session[T]:
         """Return the session with its state and its last events: `tail` of them, by default 20.
 
         With `since`, every event at or after that time, the newest 1,000 if there are more; with
@@ -502,7 +488,6 @@ class Limpet:
             typed.prove(session.head, writer_of(session).known.fields)
         return session
 
-    @overload
     async def find(
         self,
         key: AnyKey | str,
@@ -510,35 +495,7 @@ class Limpet:
         id: str | None = None,
         /,
         *,
-        state_type: type[S],
-        migrations: MigrationRegistry | None = None,
-        tail: int | None = None,
-        since: datetime | None = None,
-        actor: str | None = None,
-    ) -> Session[S] | None: ...
-
-    @overload
-    async def find(
-        self,
-        key: AnyKey | str,
-        user: str | None = None,
-        id: str | None = None,
-        /,
-        *,
-        tail: int | None = None,
-        since: datetime | None = None,
-        actor: str | None = None,
-        untyped: bool = False,
-    ) -> Session[Mapping[str, Any]] | None: ...
-
-    async def find(
-        self,
-        key: AnyKey | str,
-        user: str | None = None,
-        id: str | None = None,
-        /,
-        *,
-        state_type: type[Any] | None = None,
+        state_type: type[T] | None = None,
         migrations: MigrationRegistry | None = None,
         tail: int | None = None,
         since: datetime | None = None,
@@ -546,11 +503,10 @@ class Limpet:
         actor: str | None = None,
         untyped: bool = False,
         archived: bool = False,
-    ) -> Session[Any] | None:
+    ) -> Session[T] | None:
         """Return what get returns, or None if the session is missing or deleted."""
-        lp: Any = self  # the overloads of `get` take a class, or none
         try:
-            session: Session[Any] = await lp.get(
+            return await self.get(
                 key_of(key, user, id),
                 state_type=state_type,
                 migrations=migrations,
@@ -563,7 +519,6 @@ class Limpet:
             )
         except (SessionNotFound, SessionDeleted, SessionErased):
             return None
-        return session
 
     @overload
     async def get_or_create(
@@ -671,7 +626,6 @@ class Limpet:
             sessions.append(session)
         return tuple(sessions)
 
-    @overload
     def session(
         self,
         key: AnyKey | str,
@@ -679,38 +633,12 @@ class Limpet:
         id: str | None = None,
         /,
         *,
-        state_type: type[S],
-        migrations: MigrationRegistry | None = None,
-        actor: str | None = None,
-        lease: Lease | None = None,
-    ) -> Session[S]: ...
-
-    @overload
-    def session(
-        self,
-        key: AnyKey | str,
-        user: str | None = None,
-        id: str | None = None,
-        /,
-        *,
-        actor: str | None = None,
-        lease: Lease | None = None,
-        untyped: bool = False,
-    ) -> Session[Mapping[str, Any]]: ...
-
-    def session(
-        self,
-        key: AnyKey | str,
-        user: str | None = None,
-        id: str | None = None,
-        /,
-        *,
-        state_type: type[Any] | None = None,
+        state_type: type[T] | None = None,
         migrations: MigrationRegistry | None = None,
         actor: str | None = None,
         lease: Lease | None = None,
         untyped: bool = False,
-    ) -> Session[Any]:
+    ) -> Session[T]:
         """Return a handle, without I/O. Its appends need no load; refresh() reads the session.
 
         With a `lease` of this session, everything it writes is refused once the lease is not held.
@@ -725,30 +653,15 @@ class Limpet:
         typed = typed_of(state_type, migrations, untyped=untyped)
         return Session(services, key, actor=actor, lease=lease, typed=typed, untyped=untyped)
 
-    @overload
     def app(
         self,
         name: str,
         *,
-        state_type: type[S],
-        migrations: MigrationRegistry | None = None,
-        actor: str | None = None,
-    ) -> App[S]: ...
-
-    @overload
-    def app(
-        self, name: str, *, actor: str | None = None, untyped: bool = False
-    ) -> App[Mapping[str, Any]]: ...
-
-    def app(
-        self,
-        name: str,
-        *,
-        state_type: type[Any] | None = None,
+        state_type: type[T] | None = None,
         migrations: MigrationRegistry | None = None,
         actor: str | None = None,
         untyped: bool = False,
-    ) -> App[Any]:
+    ) -> App[T]:
         """Return the verbs for one app, without I/O: name its class, migrations and actor once.
 
         `support = lp.app("support", state_type=Support)`, then `await support.get("ada", "c1")`.
@@ -1369,3 +1282,246 @@ def _open_archive(archive: str | Archive | None) -> Archive | None:
     from limpet.session.life.archive_storage import open_archive  # most stores have none
 
     return open_archive(archive)
+
+
+# --- the sessions of one app ---------------------------------------------------------------------
+
+
+class App(Generic[A]):
+    """The sessions of one app. `A` is what their state is: a State class, or else a mapping.
+
+    What the code of an app would repeat at every call is bound once, in `lp.app(…)`; each verb
+    hands it to the verb of Limpet with the same name.
+    """
+
+    def __init__(
+        self,
+        lp: Limpet,
+        name: str,
+        *,
+        state_type: type[A] | None = None,
+        migrations: MigrationRegistry | None = None,
+        actor: str | None = None,
+        untyped: bool = False,
+    ) -> None:
+        if reason := unfit(name, KEY_PART_CHARS_MAX):
+            raise InvalidKey("app", reason)
+        check_sessions(name)
+        self._lp = lp
+        self.name = name
+        self.state_type = state_type
+        self.migrations = migrations
+        self.actor = check_actor(actor)
+        self._untyped = untyped
+
+    def __repr__(self) -> str:
+        of = "" if self.state_type is None else f" of {self.state_type.__name__}"
+        return f"<limpet.App {self.name}{of}>"
+
+    # --- sessions ------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        user: str,
+        id: str | None = None,
+        *,
+        state: A | None = None,
+        labels: Mapping[str, str] = _NONE,
+        actor: str | None = None,
+        reuse_deleted: bool = False,
+        phase: Phase = "active",
+        timeouts: Timeouts | None = None,
+        agent: str | None = None,
+        environment: str | None = None,
+        budget: Budget | float | None = None,
+        isolation: Isolation | None = None,
+    ) -> Session[A]:
+        """A new session. Without a state it begins with the defaults of the class, or empty.
+
+        Raises SessionExists; InvalidInput if the class needs arguments and no state is given.
+        """
+        lp: Any = self._lp  # the overloads take a class, or none
+        made: Session[A] = await lp.create(
+            self.name,
+            user,
+            id,
+            state=self._begin(state),
+            labels=labels,
+            actor=self._acting(actor),
+            migrations=self.migrations if self.state_type else None,
+            untyped=False if self.state_type else self._untyped,
+            reuse_deleted=reuse_deleted,
+            phase=phase,
+            timeouts=timeouts,
+            agent=agent,
+            environment=environment,
+            budget=budget,
+            isolation=isolation,
+        )
+        return made
+
+    async def get(
+        self,
+        user: str,
+        id: str,
+        *,
+        tail: int | None = None,
+        since: datetime | None = None,
+        actor: str | None = None,
+        at_least: str = "",
+        archived: bool = False,
+    ) -> Session[A]:
+        """The session with its state and its last events: see Limpet.get."""
+        lp: Any = self._lp
+        session: Session[A] = await lp.get(
+            self.name,
+            user,
+            id,
+            state_type=self.state_type,
+            migrations=self.migrations,
+            tail=tail,
+            since=since,
+            at_least=at_least,
+            actor=self._acting(actor),
+            untyped=self._untyped,
+            archived=archived,
+        )
+        return session
+
+    async def find(
+        self,
+        user: str,
+        id: str,
+        *,
+        tail: int | None = None,
+        since: datetime | None = None,
+        actor: str | None = None,
+        at_least: str = "",
+        archived: bool = False,
+    ) -> Session[A] | None:
+        """Like get, and None if there is no such session (any more)."""
+        try:
+            return await self.get(
+                user, id, tail=tail, since=since, actor=actor, at_least=at_least, archived=archived
+            )
+        except (SessionNotFound, SessionDeleted, SessionErased):
+            return None
+
+    async def get_or_create(
+        self,
+        user: str,
+        id: str,
+        *,
+        state: A | None = None,
+        labels: Mapping[str, str] = _NONE,
+        tail: int = 20,
+        actor: str | None = None,
+        isolation: Isolation | None = None,
+    ) -> Session[A]:
+        """The session of this key, created as `create` does if it is not there yet."""
+        if state is not None:
+            self._begin(state)  # of a wrong class in either case
+        found = await self.find(user, id, tail=tail, actor=actor)
+        if found is not None:
+            return found
+        try:
+            return await self.create(
+                user, id, state=state, labels=labels, actor=actor, isolation=isolation
+            )
+        except SessionExists:  # another was faster, which is as good
+            return await self.get(user, id, tail=tail, actor=actor)
+
+    def session(
+        self, user: str, id: str, *, actor: str | None = None, lease: Lease | None = None
+    ) -> Session[A]:
+        """A handle, without I/O: see Limpet.session."""
+        lp: Any = self._lp
+        handle: Session[A] = lp.session(
+            self.name,
+            user,
+            id,
+            state_type=self.state_type,
+            migrations=self.migrations,
+            untyped=self._untyped,
+            actor=self._acting(actor),
+            lease=lease,
+        )
+        return handle
+
+    async def list(
+        self,
+        *,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        task: str | None = None,
+        order: Order = "created",
+        reverse: bool = True,
+        prefix: str = "",
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+        state: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[Head]:
+        """A page of heads of this app: see Limpet.list."""
+        return await self._lp.list(
+            app=self.name,
+            user=user,
+            labels=labels,
+            task=task,
+            order=order,
+            reverse=reverse,
+            prefix=prefix,
+            created_after=created_after,
+            created_before=created_before,
+            updated_after=updated_after,
+            schema_version=schema_version,
+            deleted=deleted,
+            state=state,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    def watch(
+        self, *, key: AnyKey | None = None, after: str | None = None
+    ) -> AsyncGenerator[FeedEntry, None]:
+        """Every event of this app, or of one of its sessions: see Limpet.watch."""
+        return self._lp.watch(app=self.name, key=key, after=after)
+
+    async def claim(
+        self, worker: str, *, limit: int = 1, lease_seconds: float = 30
+    ) -> tuple[Lease, ...]:
+        """Leases on sessions of this app that want to run: see Limpet.work.claim."""
+        return await self._lp.work.claim(
+            worker, limit=limit, lease_seconds=lease_seconds, app=self.name
+        )
+
+    # --- private -------------------------------------------------------------------------------
+
+    def _acting(self, actor: str | None) -> str | None:
+        return self.actor if actor is None else check_actor(actor)
+
+    def _begin(self, state: A | None) -> Any:
+        """What a new session begins with; of the class of the app, if it has one."""
+        of = self.state_type
+        if of is None:
+            return _NONE if state is None else state
+        if state is None:
+            return _defaults(of)
+        if type(state) is not of:  # a get would read it as another class than wrote it
+            raise SchemaViolation("state", f"a {of.__name__}, as this app has", described(state))
+        return state
+
+
+def _defaults(of: type[A]) -> A:
+    """The state that a class makes of nothing."""
+    try:
+        return of()
+    except SchemaViolation as error:
+        raise InvalidInput(
+            f"{of.__name__}() needs {error.field}, so a session cannot begin without a state. Pass "
+            f"state={of.__name__}({error.field}=…), or give the field a default."
+        ) from error

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 
 from limpet.errors import StoreClosed
 from limpet.model import Commit, Key, ScopeValue
-from limpet.session.app import App
 from limpet.session.blobs import SessionBlobs
 from limpet.session.commit import CommitBuilder
 from limpet.session.documents import Documents
@@ -22,7 +21,7 @@ from limpet.session.history.history import SessionHistory
 from limpet.session.keys import StoreKeys
 from limpet.session.life.lifecycle import SessionLifecycle, SessionTools
 from limpet.session.life.memory import Layer, Memory, WorkingMemory
-from limpet.session.limpet import Limpet, journal_of
+from limpet.session.limpet import App, Limpet, journal_of
 from limpet.session.maintenance import StoreMaintenance
 from limpet.session.move.adopter import Adopter, Newest
 from limpet.session.policies import StorePolicies
@@ -51,6 +50,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path as FilePath
 
+    import typing_extensions
+
     from limpet.model import Path
     from limpet.model.diff.merge import Policy
     from limpet.model.events import Event
@@ -78,7 +79,10 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", covariant=True)
 A = TypeVar("A")  # what the state of an app is, which it also takes
-Q = TypeVar("Q")
+if TYPE_CHECKING:
+    Q = typing_extensions.TypeVar("Q", default=Mapping[str, Any])
+else:
+    Q = TypeVar("Q")
 R = TypeVar("R")
 P = ParamSpec("P")
 
