@@ -91,14 +91,16 @@ def test_the_transcript_is_the_conversation_as_people_read_it(tmp_path: Path) ->
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("user:ada  20")
     assert lines[1] == "  How is it?"
-    assert [line for line in lines if "weather" in line] == ['  -> weather {"city":"Kyiv"}']
-    assert '  <- "grey in Kyiv"' in lines
+    assert [line for line in lines if "weather" in line] == [
+        '  -> weather {"city":"Kyiv"}',
+        '  <- weather "grey in Kyiv"',
+    ]
     assert '  ?  refund approval {"order":7}' in lines
-    assert [line for line in lines if line.endswith("denied: too much")]
+    assert [line for line in lines if line.endswith(" refund denied: too much")]
     entries = done(tmp_path, "transcript", STORE, KEY)["entries"]
     assert [e["kind"] for e in entries][:5] == ["message", "message", "call", "result", "message"]
     (last,) = done(tmp_path, "transcript", STORE, KEY, "--last", "1")["entries"]
-    assert (last["kind"], last["text"]) == ("answer", "denied: too much")
+    assert (last["kind"], last["name"], last["text"]) == ("answer", "refund", "denied: too much")
     assert last["actor"].startswith("cli:")
     failed = run(tmp_path, "transcript", STORE, "support/ada/c2").stdout
     assert "turn.failed" in failed
@@ -252,6 +254,6 @@ async def test_a_tail_in_another_process_shows_pieces_and_ctrl_c_ends_it_with_0(
 def test_what_cannot_be_read_has_an_entry() -> None:
     """A damaged or removed event does not end a transcript."""
     gone = limpet.Event(3, "x", "user.message", "user:ada", 0, None, removed=True)
-    entry = entry_of(gone)
+    entry = entry_of(gone, {})
     assert entry is not None
     assert entry.text == "(removed)"

@@ -26,6 +26,7 @@ from limpet.cli.render import Cell, CommandResult, Grid, Part, TextLine, age, in
 from limpet.model import to_us
 from limpet.model.diff.changes import brief
 from limpet.model.limits import PAGE_MAX
+from limpet.session.conversing.conversation import request_id
 from limpet.session.json_forms import event_form, key_form
 
 _WIDTH: Final = 80
@@ -97,7 +98,9 @@ async def transcript(
     Who said what; calls of tools with their inputs and results, cut short; what was asked, and who
     decided; errors. `limpet log` shows every event, whole.
     """
-    entries = [each async for event in _conversation(s) if (each := entry_of(event)) is not None]
+    tools: dict[str, str] = {}
+    found = [entry_of(event, tools) async for event in _conversation(s)]
+    entries = [each for each in found if each is not None]
     entries = entries[-last:] if last else entries
     lines: list[Part] = [line for entry in entries for line in _lines(entry)]
     form = {"entries": [msgspec.structs.asdict(entry) for entry in entries]}
@@ -145,11 +148,12 @@ class TranscriptEntry(msgspec.Struct, frozen=True):
     actor: str
     kind: str
     text: str  # what was said; in one line unless it is a message
-    name: str | None = None  # of a tool
+    name: str | None = None  # of the tool, or of what was asked
 
 
-def entry_of(event: limpet.Event) -> TranscriptEntry | None:
-    """What a recorded event is in a conversation; None: nothing that people read."""
+def entry_of(event: limpet.Event, tools: dict[str, str]) -> TranscriptEntry | None:
+    """What a recorded event is in a conversation; None: nothing that people read. `tools` has the
+    names of the calls and requests so far, by the ids that their results and answers have."""
     head = (event.seq, instant(event.at_us), event.actor)
     if event.data is None:
         return TranscriptEntry(
@@ -162,6 +166,7 @@ def entry_of(event: limpet.Event) -> TranscriptEntry | None:
     if kind in _CALLS:
         name, awaits = str(data.get("name", "")), data.get("awaits")
         shown = brief(data.get("input"), _VALUE_CHARS_MAX)
+        tools[request_id(event)] = name
         if awaits is None:
             return TranscriptEntry(*head, "call", shown, name)
         if awaits in ("unknown_effect", "mismatch"):
@@ -169,7 +174,7 @@ def entry_of(event: limpet.Event) -> TranscriptEntry | None:
         return TranscriptEntry(*head, "request", f"{awaits} {shown}", name)
     found = _SHORT.get(kind)
     if found is not None:
-        return TranscriptEntry(*head, found[0], found[1](data), data.get("name"))
+        return TranscriptEntry(*head, found[0], found[1](data), tools.get(request_id(event)))
     if kind.startswith("user."):
         return TranscriptEntry(*head, "message", f"{kind} {brief(data, _VALUE_CHARS_MAX)}")
     return None
@@ -180,6 +185,7 @@ class Tail:
 
     def __init__(self, out: Output, *, as_json: bool) -> None:
         self._out, self._json = out, as_json
+        self._tools: dict[str, str] = {}  # see `entry_of`
         self._live: tuple[str, int] | None = None  # id and attempt of the message that streams
         self._said = ""
 
@@ -209,7 +215,7 @@ class Tail:
     def _recorded(self, event: limpet.Event) -> None:
         streamed = self._live is not None and self._live[0] == event.id
         whole = streamed and (event.data or {}).get("text") == self._said
-        entry = entry_of(event)
+        entry = entry_of(event, self._tools)
         if entry is None and not streamed:
             return
         self._break()

@@ -238,7 +238,8 @@ async def approve(
     otherwise: Otherwise | None = None,
 ) -> Approval:
     """Ask a person whether `input` may be done; the turn pauses until they say so, and the graph
-    goes on in this node. See Turn.approve. A node that is retried asks again."""
+    goes on in this node. See Turn.approve. A node that is retried has the answer of its earlier
+    attempt, if the input is the same."""
     return await _here("approve")[0].turn.approve(name, input, deadline, otherwise)
 
 

@@ -53,7 +53,9 @@ async def approve(
         raise InvalidInput("otherwise is what counts after a deadline: pass a deadline too.")
     input = settle(input, f"the input of {name!r}")
     occurrence = turn.records.occurrence("approve", name)
-    id = identity(turn.id, "approve", name, occurrence)
+    before = turn.approved_before
+    id = None if before is None else before(name, occurrence, args_hash(input))
+    id = id or approval_id(turn.id, name, occurrence)
     more = {"deadline": deadline, "otherwise": otherwise == "allow"}
     id, data = await request(turn, id, "approval", name, input, occurrence=occurrence, **more)  # type: ignore[arg-type]
     allowed, note = _usable(turn, id, data)
@@ -61,11 +63,17 @@ async def approve(
     return Approval(allowed, note, turn.records.asked[id].data["input"])
 
 
+def approval_id(turn_id: str, name: str, occurrence: int) -> str:
+    """The id of the request of an approval, before anything else stands for it."""
+    return identity(turn_id, "approve", name, occurrence)
+
+
 def _usable(turn: TurnRun, id: str, data: Mapping[str, Any]) -> tuple[bool, str | None]:
     """The answer to an approval, and its note, when it is used. A yes that is not used before the
     deadline has passed counts no more, unless the deadline itself would have said yes."""
     used = turn.records.events.get(f"{id}/result")  # by an earlier run: that stands
-    if used is not None and isinstance(output := used.data.get("output"), Mapping):
+    output = turn.records.outcomes.get(id) if used is None else used.data.get("output")
+    if isinstance(output, Mapping):
         return output.get("allow") is True, output.get("note")
     allowed, asked = data.get("allow") is True, turn.records.asked[id].data
     is_late = turn.now_us >= asked.get("deadline_us", turn.now_us + 1)
@@ -178,4 +186,4 @@ def queue_result(
     if is_error:
         result["is_error"] = True
     turn.log.queue(Draft(type=TOOL_RESULT, data=result, id=f"{id}/result"))
-    turn.records.outcomes.add(id)
+    turn.records.outcomes[id] = shown

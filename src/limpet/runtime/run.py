@@ -398,6 +398,9 @@ class TurnRun:
         self._quiet_seconds = quiet_seconds
         self._acting: set[asyncio.Task[Any] | None] = set()  # tasks that perform an effect now
         self.is_suspended = False  # the session was, while the harness ran
+        # Of (name, occurrence, hash of the input): the id of the request that an earlier attempt of
+        # a part of the harness has made for this approval. None: there are no such parts.
+        self.approved_before: Callable[[str, int, str], str | None] | None = None
 
     def traced(
         self, kind: PartKind, name: str, *, call: str | None = None
@@ -430,6 +433,12 @@ class TurnRun:
             yield
         finally:
             _part.reset(token)
+
+    @property
+    def part_name(self) -> str | None:
+        """The name of the part of the harness that runs this code."""
+        part = _part.get()
+        return None if part is None or part[0] is not self else part[1]
 
     def named(self, name: str) -> str:
         """The name under which a call is recorded: in a part of the harness, with its name."""

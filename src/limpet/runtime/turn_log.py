@@ -158,7 +158,7 @@ class TurnLog:
                 seq=0,
                 id=id,
                 type=type,
-                actor=self._agent,
+                actor=writer.journal.actor_of(self._agent),
                 at_us=writer.journal.now_us(),
                 data=freeze(data),
                 invocation_id=self.turn_id,
@@ -315,7 +315,7 @@ class TurnRecords:
         self.asking: set[str] = set()  # requests that are being recorded
         self.calls: dict[str, Event] = {}  # of tools, by a model: each has one result in the end
         self.newest: dict[str, str] = {}  # of a request, the one that stands for it by now
-        self.outcomes: set[str] = set()  # requests whose outcome is about to be recorded
+        self.outcomes: dict[str, Any] = {}  # of requests, about to be recorded or just recorded
         self.answers: dict[str, Mapping[str, Any]] = {}  # their data
         self.children: dict[tuple[str, int], Event] = {}
         self.ended: dict[str, Event] = {}

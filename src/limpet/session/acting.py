@@ -85,6 +85,9 @@ class ActingJournal(Journal):
     def check_open(self) -> None:
         self._whole.check_open()
 
+    def actor_of(self, actor: str) -> str:
+        return str(self.guard.actor(actor))
+
     def prepare(self, draft: Draft, actor: str | None) -> Prepared:
         """As Journal.prepare: the principal acts where nobody is named, or the system is."""
         self._whole.check_open()

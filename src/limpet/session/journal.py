@@ -91,6 +91,10 @@ class Journal:
         if self._store is None or self._forks != PROCESS.forks:
             _ = self.store
 
+    def actor_of(self, actor: str) -> str:
+        """The actor that events name which are written by this one."""
+        return str(actor)  # a DefaultActor, too
+
     def prepare(self, draft: Draft, actor: str | None) -> Prepared:
         """A draft checked and encoded, by `actor` if it names nobody. Raises InvalidInput."""
         if self._store is None or self._forks != PROCESS.forks:

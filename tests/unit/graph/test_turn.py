@@ -302,6 +302,51 @@ async def test_a_retried_node_survives_a_death_in_each_attempt() -> None:
     await die_everywhere(make, "['paid', 'end']", orders=2)
 
 
+@pytest.mark.parametrize("allow", [True, False])
+async def test_a_retried_node_keeps_the_answers_of_people(*, allow: bool) -> None:
+    """Of an approval and of an effect that needs one, yes or no, in this run of the turn or in
+    another one; another input, or another call, is another question."""
+    async with a_world() as world:
+        seen: list[Any] = []
+        failing = [3, 2, 1]
+
+        async def send(to: str) -> str:
+            raise ConnectionError("down")
+
+        async def work(state: Work) -> dict[str, Any]:
+            tries = len(failing)
+            seen.append(bool(await lg.approve("pay", {"order": 1})))
+            seen.append(bool(await lg.approve("pay~2", {"order": 2})))
+            try:
+                await lg.effect("send", send, to="ada")
+            except (limpet.errors.EffectFailed, ToolDenied) as error:
+                seen.append(type(error).__name__)
+            if failing:
+                failing.pop()
+                raise OSError("of code that nobody records")
+            seen.append(bool(await lg.approve("pay", {"order": tries})))
+            return {"log": ["done"]}
+
+        retry = RetryMiddleware(max_attempts=9, backoff=lambda attempt: 0)
+        builder = GraphBuilder(Work).add_node("work", work, middleware=[retry])
+        harness = harness_of(builder.add_edge("work", END).set_entry("work").compile())
+        session, asked = await world.begin("go"), list[Any]()
+        for _ in range(9):
+            await world.work(harness, permissions={"send": "always_ask"})
+            for request in session.blocked_on:
+                asked.append((request.name, dict(request.input)))
+                await session.confirm(request.id, allow=allow, actor="user:ada")
+        assert await world.said() == ["['done']"]
+        assert asked == [
+            ("work/pay", {"order": 1}),
+            ("work/pay~2", {"order": 2}),
+            ("work/send", {"to": "ada"}),
+            ("work~4/pay", {"order": 0}),
+        ]
+        assert seen.count("EffectFailed" if allow else "ToolDenied") >= 4
+        assert {each for each in seen if isinstance(each, bool)} == {allow}
+
+
 async def test_a_suspended_graph_waits_for_an_answer() -> None:
     """The signal is a question of the session; its answer is the payload, checked when it comes."""
     async with a_world() as world:

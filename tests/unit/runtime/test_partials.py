@@ -74,6 +74,31 @@ async def test_streams_and_models_publish_the_same_shape(world: World) -> None:
     assert [assemble(partials)] == await world.said() == ["".join(WORDS)]
 
 
+@pytest.mark.parametrize("guarded", [False, True])
+async def test_a_piece_is_by_whoever_the_message_is_by(world: World, *, guarded: bool) -> None:
+    """The agent, or the principal that the worker acts as; as a plain text, which can be sent."""
+    session, seen = await world.begin("hi"), list[limpet.Event]()
+    principal = limpet.Principal("service:desk", role="admin")
+    lp = world.lp.acting_as(principal) if guarded else world.lp
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.model("answer", mixed)
+
+    async def follow() -> None:
+        async for event in session.follow(after=session.version, types=["agent.message"]):
+            seen.append(event)
+            if not event.partial:
+                return
+
+    following = asyncio.ensure_future(follow())
+    await asyncio.sleep(0)
+    assert (await lp.wake(session.key, harness)).reason == "end_turn"
+    await asyncio.wait_for(following, 5)
+    assert len(seen) == 6
+    assert {(type(each.actor), each.actor) for each in seen} == {(str, seen[-1].actor)}
+    assert seen[-1].actor == ("service:desk" if guarded else "agent:support")
+
+
 def piece(text: str, index: int, *, id: str = "m1", attempt: int = 1, **more: Any) -> limpet.Event:
     data = {"text": text, "index": index}
     how = {"partial": True, "attempt": attempt, **more}

@@ -28,6 +28,7 @@ from limpet.graph.checkpoint import CheckpointRecord, InMemoryCheckpointer
 from limpet.model import Draft, PlainOp, freeze, thaw
 from limpet.model.facts.running.runs import node_recorded, span_completed, span_started
 from limpet.model.ops import apply
+from limpet.runtime.requests import approval_id
 from limpet.runtime.turn import Turn
 from limpet.runtime.turn_log import EffectRecord, identity
 from limpet.session.life.tools import Tool
@@ -82,6 +83,7 @@ class TurnCheckpoints(InMemoryCheckpointer):
         self._lock = asyncio.Lock()
         self.signals: Counter[str] = Counter()  # that the run has waited for, by id
         self._restore()
+        self.run.approved_before = self._approved_before
 
     # --- runs of nodes -------------------------------------------------------------------------
 
@@ -160,6 +162,24 @@ class TurnCheckpoints(InMemoryCheckpointer):
             same = number == occurrence and before not in (other, part)
             if same and _ATTEMPT.sub("", before) == visit:
                 yield before, record
+
+    def _approved_before(self, name: str, occurrence: int, hashed: str) -> str | None:
+        """The request that an earlier attempt has made for the same approval, answered or not."""
+        part, records = self.run.part_name or "", self.run.records
+        own = name.removeprefix(part)  # with the slash before it
+        if "~" not in part or own == name:
+            return None
+        found = None
+        for event in records.asked.values():
+            asked: str = event.data["name"]
+            before = asked.removesuffix(own)
+            if before in (asked, part) or _ATTEMPT.sub("", before) != _ATTEMPT.sub("", part):
+                continue
+            id = approval_id(self.run.id, asked, occurrence)
+            last = records.asked.get(records.newest.get(id, id))
+            if last is not None and last.data["input_hash"] == hashed:
+                found = id
+        return found
 
     def count_effect(self, part: str, name: str, occurrence: int) -> bool:
         """Count a call of an effect in a part of the graph; False if this run has made it."""
