@@ -51,8 +51,9 @@ async def send(request: Request) -> JSONResponse:
 
 
 async def confirm(request: Request) -> JSONResponse:
-    session = await request.app.state.lp.get("support", "ada", "chat")
-    await session.confirm((await request.json())["id"], allow=True, actor="user:boss")
+    session, said = await request.app.state.lp.get("support", "ada", "chat"), await request.json()
+    allow, note = said.get("allow", True), said.get("note")
+    await session.confirm(said["id"], allow=allow, note=note, actor="user:boss")
     return JSONResponse({})
 
 

@@ -155,6 +155,24 @@ def test_one_session_tells_its_status_and_why_its_last_turn_ended(here: Path) ->
     assert run(here, "status", "support.db", *NAMED[:-1], "none").returncode == 3
 
 
+def test_a_turn_that_is_tried_again_says_why(here: Path) -> None:
+    """In the status of the store and of the session, until it ends well or is a dead letter."""
+    (here / "raising_agent.py").write_text(RAISING)
+    run(here, "wake", "support.db", "--harness", "raising_agent:support", *NAMED)
+    _, told = answer(here, "status", "support.db", *NAMED)
+    assert (told["status"], told["stop_reason"]) == ("rescheduling", "rescheduling")
+    assert told["state"] in ("held", "due")  # by now
+    assert told["needs"] == ["RuntimeError: the model is down"]
+    assert "the model is down" in run(here, "status", "support.db", *NAMED).stdout
+    (row,) = [r for r in run(here, "status", "support.db").stdout.splitlines() if "/c0" in r]
+    assert row.endswith("RuntimeError: the model is down")
+    with limpet.open_sync(f"sqlite:///{here}/support.db") as lp:
+        s = lp.get("support", "ada", "c0")
+        (woken,) = s.runs.activations()
+        assert (woken.result, woken.error) == ("error", "RuntimeError: the model is down")
+        assert s.runs.failure.message == woken.error
+
+
 def test_what_cannot_be_created_sent_or_woken_is_named(here: Path) -> None:
     """A taken id, a state that is not an object, a session that is not there, a turn that fails."""
     made = ("create", "support.db", *NAMED)
@@ -187,6 +205,10 @@ def test_json_that_is_too_deep_is_refused(here: Path) -> None:
     assert (code, told["error"]["code"]) == (2, "input.invalid")
 
 
+RAISING = """
+async def support(turn):
+    raise RuntimeError("the model is down")
+"""
 FAILING = """
 import asyncio
 

@@ -155,3 +155,30 @@ def test_a_browser_sees_every_event_once_over_a_killed_server(tmp_path: Path) ->
     numbers = [number for number, _ in seen]
     assert numbers == sorted(set(numbers))
     assert [type for _, type in seen].count("agent.tool_result") == 2
+
+
+def test_the_page_lets_a_person_say_no_and_why(tmp_path: Path) -> None:
+    """The model reads the reason, and nothing is paid."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with serving(tmp_path, port):
+        assert post(port, "/messages", {"text": "Order 7 arrived broken."}) == 200
+        seen: list[dict[str, Any]] = []
+        stream = events(port)
+        for number, event in stream:
+            seen += [event] if number else []
+            if event["data"].get("awaits") == "approval":
+                no = {"id": event["data"]["request_id"], "allow": False, "note": "too late"}
+                assert post(port, "/confirm", no) == 200
+            answered = any([each["type"] == "user.tool_confirmation" for each in seen])
+            if number and answered and event["type"] == "agent.message":
+                break
+        stream.close()
+    (said,) = [each["data"] for each in seen if each["type"] == "user.tool_confirmation"]
+    assert (said["allow"], said["note"]) == (False, "too late")
+    *_, result = [each["data"] for each in seen if each["type"] == "agent.tool_result"]
+    assert result["is_error"]
+    assert "too late" in result["output"]
+    shown = (EXAMPLES / "support.html").read_text()
+    assert all([word in shown for word in ('"Allow"', '"Deny"', "allow: false, note:")])

@@ -19,7 +19,7 @@ from limpet.model import Head, Key, runnable_us, to_us
 from limpet.model.diff.changes import brief, printable
 from limpet.model.facts.running.children import children_in
 from limpet.model.facts.running.endings import is_held
-from limpet.model.facts.running.runs import is_paused, is_short
+from limpet.model.facts.running.runs import is_paused, is_short, waiting_status
 from limpet.model.lease import Readiness, readiness
 from limpet.model.limits import PAGE_MAX
 
@@ -74,14 +74,14 @@ def needed_by(session: limpet.Session[Any]) -> Needed:
 
 
 def needs(head: Head, state: Readiness, needed: Needed = _NOTHING) -> list[str]:
-    """What a blocked session waits for, or why a session is a dead letter; else nothing."""
+    """What a blocked session waits for; why one is a dead letter, or tried again; else nothing."""
     failure = needed.failure
     if state == "blocked":
         asked = [f"waits for {request_line(each)}" for each in needed.requests]
         if is_short(head.facts) and failure is not None:
             asked.append(_one_line(failure.message or failure.code))
         return asked or [f"waits for child {child}" for child in _awaited(head)]
-    if state == "dead" and not is_held(head.facts):
+    if (state == "dead" and not is_held(head.facts)) or _is_retried(head, state):
         return [] if failure is None else [_one_line(failure.message or failure.code)]
     return ["a compensation failed"] if state == "dead" else []
 
@@ -97,7 +97,8 @@ async def backlog_of(lp: limpet.Limpet, app: str | None, *, limit: int) -> Backl
         if cursor is None:
             break
     for head in backlog.shown:
-        if readiness(head, backlog.now_us) in ("blocked", "dead"):
+        state = readiness(head, backlog.now_us)
+        if state in ("blocked", "dead") or _is_retried(head, state):
             with suppress(SessionError):  # it ended meanwhile
                 session = await lp.get(head.key, tail=0, untyped=True)
                 backlog.needed[head.key] = needed_by(session)
@@ -125,6 +126,11 @@ def asked_for(kind: str, shown: Any, chars_max: int = _INPUT_CHARS_MAX) -> str:
 def _one_line(message: str) -> str:
     """An error of a harness may quote anything."""
     return printable(" ".join(message.split()))
+
+
+def _is_retried(head: Head, state: Readiness) -> bool:
+    """True if its turn failed, and waits to be tried again."""
+    return state in ("due", "held") and waiting_status(head.facts) == "rescheduling"
 
 
 def _awaited(head: Head) -> list[Key]:

@@ -321,11 +321,11 @@ def _waits(
         worker = f"leased to {head.worker} (fence {head.fence})"
         return Cell(f"until {at}", f"ends {span}"), worker
     if ready == "held":
-        return (Cell(f"retried at {at}", f"retry {span}"),)
+        return Cell(f"retried at {at}", f"retry {span}"), *needs(head, ready, needed)
     if head.worker is not None:
         ended = f"the lease of {head.worker} (fence {head.fence}) ended"
         return Cell(f"since {at}", span), ended
-    return (Cell(f"since {at}", span),)
+    return Cell(f"since {at}", span), *needs(head, ready, needed)
 
 
 def _waiting_form(head: Head, now_us: int, needed: Needed) -> dict[str, Any]:
