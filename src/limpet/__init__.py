@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     from limpet.runtime.worker import Worker as Worker
     from limpet.security.access import Principal as Principal
     from limpet.security.audit import AuditRecord as AuditRecord
+    from limpet.security.certificates import check_certificate as check_certificate
     from limpet.security.keys import KeysStatus as KeysStatus
     from limpet.security.receipts import (
         Proof as Proof,
@@ -191,6 +192,7 @@ if TYPE_CHECKING:
         Checked,
         Diagnosis as Diagnosis,
         Erasure as Erasure,
+        ErasureCertificate as ErasureCertificate,
         Erasures as Erasures,
         FeedEntry as FeedEntry,
         Finding as Finding,
@@ -247,6 +249,7 @@ _HOMES = {
     "limpet.runtime.worker": "Worker",
     "limpet.security.access": "Principal",
     "limpet.security.audit": "AuditRecord",
+    "limpet.security.certificates": "check_certificate",
     "limpet.security.keys": "KeysStatus",
     "limpet.security.receipts": "Proof Receipt check_receipt",
     "limpet.security.tokens": "Claims TokenPolicy",
@@ -286,7 +289,8 @@ _HOMES = {
     "limpet.session.tokens": "Tokens",
     "limpet.session.typing.migrate": "MigrationOutcome MigrationPlan",
     "limpet.store.protocol": (
-        "Check Diagnosis Erasure Erasures FeedEntry Finding Page Report Restored Seal"
+        "Check Diagnosis Erasure ErasureCertificate Erasures FeedEntry Finding Page Report "
+        "Restored Seal"
     ),
 }
 

@@ -6,7 +6,7 @@
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
     │   ├── InvalidEvent · ReservedType · ReservedApp · ActorMissing · BlobTooLarge
     │   ├── InvalidOp · ScopeUnknown · OpPathUnknown · OpTypeMismatch · NotPending
-    │   ├── KeysInvalid · ReceiptInvalid · AuditInvalid · PolicyInvalid
+    │   ├── KeysInvalid · ReceiptInvalid · CertificateInvalid · AuditInvalid · PolicyInvalid
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── AccessError         the caller may not do this; nothing was changed
     │   ├── AccessDenied · CrossSessionAccessDenied
@@ -1227,6 +1227,12 @@ class KeysMissing(StoreError, code="keys.missing", status=409):
 class ReceiptInvalid(InvalidInput, code="receipt.invalid"):
     template = """the receipt does not hold: {reason}. Do not rely on it; ask for another from the
     store that signed it."""
+    reason: str
+
+
+class CertificateInvalid(InvalidInput, code="certificate.invalid"):
+    template = """the certificate of erasure does not hold: {reason}. Do not rely on it; erase again
+    with the store's keys, which is harmless, and take the certificate that returns."""
     reason: str
 
 

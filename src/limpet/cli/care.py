@@ -40,19 +40,25 @@ from limpet.cli.options import (
     store_url,
 )
 from limpet.cli.render import Cell, CommandResult, Grid, Part, TextLine
-from limpet.errors import InvalidInput
+from limpet.errors import InvalidInput, KeysMissing
 from limpet.model import Key, to_time
 from limpet.session.json_forms import key_form, report_form
 from limpet.session.typing.migrate import Fate, MigrationOutcome, MigrationPlan
 from limpet.store.doctor import damage
 from limpet.store.open import backup_store, restore_store
-from limpet.store.protocol import Erasure, Forks, Report, plural, size
+from limpet.store.protocol import Erasure, ErasureCertificate, Forks, Report, plural, size
 
 _FINDINGS: Final = (
     "What to do: keep a copy of the store. Then restore the whole store from a backup that "
     "verifies (limpet restore FILE STORE --replace); or, to keep newer events of the other "
     "sessions, open that backup and copy the state of the damaged sessions from it."
 )
+Certificate = Annotated[
+    str | None,
+    typer.Option(
+        "--certificate", metavar="FILE", help="Save the signed certificate. Needs --keys."
+    ),
+]
 _ASIDE: Final = "The old store could not be closed and was kept as"
 _ONE_OR_ALL: Final = "--app selects one app, --all-apps selects all. Pass one of the two."
 
@@ -311,46 +317,60 @@ async def erase(
             metavar="WHAT", help="What to do about its forks: refuse, erase (them too) or keep."
         ),
     ] = "refuse",
+    certificate: Certificate = None,
     yes: Yes = False,
+    actor: Actor,
 ) -> CommandResult:
     """Forget one session for good.
 
     A SQLite file is rewritten, which takes time by its size. Asks first, unless --yes is given.
     """
-    to_forks = _forks(forks)
+    to_forks, saved = _forks(forks), _certificate_file(certificate)
     deed = f"erase the session {key}"
     ask_first(screen, deed, "nothing was erased", yes=yes)
-    erasure = await lp.erase(key, forks=to_forks)
+    erasure = await lp.erase(key, forks=to_forks, actor=actor)
     if erasure is None:
         line = TextLine(f"ok: there is no session {key}; nothing was erased.", "warning")
         return CommandResult({"session": key_form(key), "erased": None}, [line])
     whose = "its" if erasure.forks_kept == 1 else "their"
     kept = f"; {plural(erasure.forks_kept, 'fork')} kept {whose} state"
     line = TextLine(f"ok: {key} erased{kept if erasure.forks_kept else ''}.", "ok")
-    return CommandResult({"session": key_form(key), "erased": _certificate(erasure)}, [line])
+    lines = [line, *_save(saved, erasure.certificate)]
+    form = {"session": key_form(key), "erased": _certificate(erasure, erasure.certificate)}
+    return CommandResult(form, lines)
 
 
 @command(CARE, "erase-user")
-async def erase_user(lp: Writing, who: User, screen: Display, *, yes: Yes = False) -> CommandResult:
+async def erase_user(
+    lp: Writing,
+    who: User,
+    screen: Display,
+    *,
+    certificate: Certificate = None,
+    yes: Yes = False,
+    actor: Actor,
+) -> CommandResult:
     """Forget a user, with all sessions and user: names.
 
     A SQLite file is rewritten once, which takes time by its size. Asks first, unless --yes is
     given. Repeating it is harmless, and finishes what was interrupted.
     """
     Key(who.app, who.user, "any")  # refuses what could not be one
+    saved = _certificate_file(certificate)
     deed = f"erase user {who.user} of app {who.app}"
     ask_first(screen, deed, "nothing was erased", yes=yes)
-    done = await lp.erase_user(who.app, who.user)
+    done = await lp.erase_user(who.app, who.user, actor=actor)
     lines = [
         TextLine(f"kept: {key}, a fork of another user, keeps the state it began on.", "warning")
         for key in done.forks
     ]
     gone = f"{plural(len(done.sessions), 'session')}, {plural(done.names, 'user: name')}"
     lines.append(TextLine(f"ok: user {who.user} of app {who.app} erased: {gone}.", "ok"))
+    lines += _save(saved, done.certificate)
     form = {
         "app": who.app,
         "user": who.user,
-        "certificate": _certificate(done.user),
+        "certificate": _certificate(done.user, done.certificate),
         "sessions": len(done.sessions),
         "names": done.names,
         "forks": [key_form(key) for key in done.forks],
@@ -467,8 +487,29 @@ def _forks(text: str) -> Forks:
     raise InvalidInput(f"--forks is {text!r}. Pass refuse, erase or keep.")
 
 
-def _certificate(erasure: Erasure) -> dict[str, Any]:
+def _certificate_file(name: str | None) -> Path | None:
+    """The file for a certificate, looked at before anything is erased."""
+    if name is None:
+        return None
+    if chosen_keys()[0] is None:
+        raise KeysMissing("a certificate")
+    path = file_path(name)
+    if path.exists() or not path.parent.is_dir():
+        raise InvalidInput(f"{path} exists, or its directory does not. Choose a new file.")
+    return path
+
+
+def _save(path: Path | None, certificate: ErasureCertificate | None) -> list[TextLine]:
+    """Write a certificate to its file."""
+    if path is None or certificate is None:
+        return []
+    path.write_bytes(msgspec.json.encode(certificate) + b"\n")
+    return [TextLine(f"The signed certificate is in {path}.", "ok")]
+
+
+def _certificate(erasure: Erasure, signed: ErasureCertificate | None) -> dict[str, Any]:
     return {
+        "certificate": None if signed is None else msgspec.to_builtins(signed),
         "key_hash": erasure.key_hash.hex(),
         "version": erasure.version,
         "link": erasure.link.hex(),

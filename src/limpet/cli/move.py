@@ -68,13 +68,23 @@ async def copy(
 
 
 @command(MOVE)
-async def export(lp: Reading, key: SessionKey, file: NewFile) -> CommandResult:
+async def export(
+    lp: Reading,
+    key: SessionKey,
+    file: NewFile,
+    *,
+    redact: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TYPE", help="Leave out the bodies of these events; may be repeated."),
+    ] = None,
+) -> CommandResult:
     """Write one session to a file, to be imported elsewhere.
 
     The file holds the whole log with its bodies in plain text. It appears complete or not at all.
+    With --redact user.message or agent.* it can be checked with a receipt, and not be imported.
     """
     target = file_path(file)
-    await lp.export(key, target)
+    await lp.export(key, target, redact=redact or ())
     held = target.stat().st_size
     words = f"{key} exported to {target} ({size(held)}). Its bodies are in plain text"
     form = {"session": key_form(key), "file": str(target), "bytes": held}

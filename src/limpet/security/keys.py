@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from limpet.errors import KeysInvalid, SealUnavailable
-from limpet.model import Key
+from limpet.model import Key, canonical
 from limpet.security.masters import (
     KEY_BYTES,
     NONCE_BYTES,
@@ -54,6 +54,7 @@ _HEAD: Final = struct.Struct("!BI")
 _number: Final = struct.Struct("!I").pack
 _version: Final = struct.Struct(">q").pack
 _ANCHOR: Final = b"limpet.anchor.1"
+_PSEUDONYM: Final = b"limpet.pseudonym.1"
 _wrapped: Final = msgspec.msgpack.Decoder(WrappedKey).decode
 
 
@@ -370,6 +371,21 @@ class KeySeal:
         """The receipt that was signed when the session was completed."""
         rows = await self.ring.get("receipt", [owner])
         return rows[0].value if rows else None
+
+    async def keep_certificate(self, subject: str, key: Key, certificate: bytes) -> None:
+        await self.ring.put(
+            [RingRow("certificate", self._pseudonym(subject, key), "", certificate)]
+        )
+
+    async def kept_certificate(self, subject: str, key: Key) -> bytes | None:
+        """What was signed when a session or a user was erased, or is to be."""
+        rows = await self.ring.get("certificate", [self._pseudonym(subject, key)])
+        return rows[0].value if rows else None
+
+    def _pseudonym(self, subject: str, key: Key) -> str:
+        """By what an erased key is found again, by whoever has the masters."""
+        secret = subkey(self._owners[SIGNER].secrets[1], _PSEUDONYM)
+        return hmac.digest(secret, canonical((subject, *key_parts(key))), "sha256").hex()
 
     def sign(self, message: bytes) -> bytes:
         assert self._signer is not None

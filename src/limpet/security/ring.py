@@ -22,8 +22,9 @@ from limpet.store.system import in_thread
 
 T = TypeVar("T")
 # meta: of the ring itself. key: a wrapped key. plain: up to where bodies may be in plain text.
-# anchor: where a session stood. receipt: what was signed when it was completed.
-RowKind: TypeAlias = Literal["meta", "key", "plain", "anchor", "receipt"]
+# anchor: where a session stood. receipt: what was signed when it was completed. certificate: what
+# was signed when it was erased, under a keyed hash of its key.
+RowKind: TypeAlias = Literal["meta", "key", "plain", "anchor", "receipt", "certificate"]
 SUFFIX: Final = "-keys"
 PAGE_ROWS: Final = 500
 _APPLICATION_ID: Final = 0x4C4D4B52  # LMKR

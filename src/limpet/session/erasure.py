@@ -13,6 +13,7 @@ from limpet.model import Head, Key
 from limpet.model.facts.running.children import parent_in
 from limpet.session.arguments import key_of
 from limpet.session.journal import Journal
+from limpet.session.provenance import ErasureCount
 from limpet.session.runs.delegation import head_of, notify_parent
 from limpet.session.services import Services
 from limpet.store.pages import each_head
@@ -34,24 +35,31 @@ async def delete_session(services: Services, key: Key) -> bool:
     return deleted
 
 
-async def erase_session(services: Services, key: Key, forks: Forks) -> Erasure | None:
+async def erase_session(services: Services, key: Key, forks: Forks, by: str) -> Erasure | None:
     """Erase the session: see `Limpet.erase`."""
     from limpet.session.life import archive as archiving
-    from limpet.session.life.memory import forget_memory
+    from limpet.session.life.memory import erase_memory
 
     journal = services.journal
     store, hub = journal.store, journal.hub
     children = () if forks == "keep" else await store.forks(key)
     gone = await _below(journal, key) if forks == "erase" else [] if children else [key]
+    count = ErasureCount("session", key, by)
     if gone:  # else it is refused
         for each in gone:
-            if (head := await head_of(journal, each)) is not None:
-                await archiving.remove_file(services, head)
+            if (head := await _last_head(journal, each)) is not None:
+                count.add(head)
+                count.files += await archiving.remove_file(services, head)
         await notify_parent(journal, key)
     await _forget_checkpoints(journal, *gone)
     for each in gone:
-        await forget_memory(journal, each, promoted=True)
+        count.documents += await erase_memory(journal, each)
+    if journal.provenance is not None:
+        await journal.provenance.begin_certificate(count)
     erasure = await store.erase(key, forks=forks)
+    if erasure is not None and journal.provenance is not None:
+        certificate = await journal.provenance.certify(count, erasure)
+        erasure = structs.replace(erasure, certificate=certificate)
     await _forget_checkpoints(journal, *gone)  # of checkpoints that were made meanwhile
     for each in gone:  # and of what was archived meanwhile, or was on its way
         await archiving.forget_moves(services, each, erased=True)
@@ -61,7 +69,7 @@ async def erase_session(services: Services, key: Key, forks: Forks) -> Erasure |
     return erasure
 
 
-async def erase_user(services: Services, app: str, user: str) -> Erasures:
+async def erase_user(services: Services, app: str, user: str, by: str) -> Erasures:
     """Erase everything of a user of an app: see `Limpet.erase_user`."""
     from limpet.session.history.checkpoints import store_checkpoints
     from limpet.session.life import archive as archiving
@@ -72,23 +80,44 @@ async def erase_user(services: Services, app: str, user: str) -> Erasures:
     ended: list[Key] = []
     children: list[Key] = []
     waited: list[Key] = []  # for by sessions of other apps, which stay
+    count = ErasureCount("user", Key(of.app, of.user, "*"), by)
+    async for head in each_head(store, Query(app=of.app, user=of.user, deleted=True)):
+        count.add(head)
     async for head in each_head(store, Query(app=of.app, user=of.user)):
         ended.append(head.key)
+        count.add(head)
         if _works_for_another_app(head):
             waited.append(head.key)
         children += await _children(journal, head)
-        await archiving.remove_file(services, head)
+        count.files += await archiving.remove_file(services, head)
     for key in waited:
         await notify_parent(journal, key)
     tiers = store_checkpoints(journal).tiers
     await tiers.forget(of.app, of.user)
+    if journal.provenance is not None:
+        await journal.provenance.begin_certificate(count)
     erasures = await store.erase_user(of.app, of.user)
+    count.names, count.documents = erasures.names, len(erasures.logs)
+    if journal.provenance is not None:
+        certificate = await journal.provenance.certify(count, erasures.user)
+        erasures = structs.replace(erasures, certificate=certificate)
     await tiers.forget(of.app, of.user)  # of checkpoints that were made meanwhile
     await archiving.forget_user(services, of.app, of.user)
     for key in ended:
         hub.touch(key)
     left = [key for key in dict.fromkeys(children) if await head_of(journal, key)]
     return structs.replace(erasures, children=tuple(left))
+
+
+async def _last_head(journal: Journal, key: Key) -> Head | None:
+    """Return the head of a session, also of one that was deleted."""
+    if (head := await head_of(journal, key)) is not None:
+        return head
+    query = Query(app=key.app, user=key.user, prefix=key.id, deleted=True, reverse=False)
+    async for dead in each_head(journal.store, query):
+        if dead.key == key:
+            return dead
+    return None
 
 
 async def _below(journal: Journal, key: Key) -> list[Key]:

@@ -60,6 +60,7 @@ from limpet.session.arguments import (
     check_sessions,
     check_tail,
     check_token,
+    check_types,
     key_and,
     key_of,
     moment_us,
@@ -996,25 +997,35 @@ class Limpet:
     # --- moving and ending -----------------------------------------------------------------------
 
     @overload
-    async def export(self, key: AnyKey, path: str | Path) -> None: ...
+    async def export(
+        self, key: AnyKey, path: str | Path, *, redact: Iterable[str] = ()
+    ) -> None: ...
 
     @overload
-    async def export(self, app: str, user: str, id: str, /, path: str | Path) -> None: ...
+    async def export(
+        self, app: str, user: str, id: str, /, path: str | Path, *, redact: Iterable[str] = ()
+    ) -> None: ...
 
-    async def export(self, key: Any, *then: Any, path: str | Path | None = None) -> None:
+    async def export(
+        self, key: Any, *then: Any, path: str | Path | None = None, redact: Iterable[str] = ()
+    ) -> None:
         """Write the session to a file that proves itself: its whole log, with bodies opened.
 
         The file must not exist yet; it appears complete or not at all, readable by this user only.
         Blobs, checkpoints, and session and episodic memory are in it; other snapshots and leases
         stay behind. Of a fork it has the state that it began on, not the log of its parent. Raises
         BundleRefused, and SessionCorrupt if an event cannot be read.
+
+        Of events whose types are in `redact` ("user.message", "agent.*") it has the digests of the
+        bodies alone. Such a file has only the log: it can be checked with a receipt, and not be
+        imported.
         """
         from limpet.session.move.import_export import check_path, export_session
 
         named, target = key_and((key, *then), path, "a path")
-        to = check_path(target)
+        to, hidden = check_path(target), check_types(redact) or ()
         services = await self._services.approved("move", named)
-        await export_session(services.journal, named, to, memory=True)
+        await export_session(services.journal, named, to, memory=True, redact=hidden)
 
     async def import_(self, path: str | Path) -> Key:
         """Adopt the session in a file: the same events, times and links, under the same key.
@@ -1088,8 +1099,12 @@ class Limpet:
         /,
         *,
         forks: Forks = "refuse",
+        actor: str | None = None,
     ) -> Erasure | None:
         """Forget the session: nothing of it can be read from the store afterwards.
+
+        If the store has keys, they are destroyed first, and `erasure.certificate` is signed: it
+        says what was erased, when and by which `actor`.
 
         A SQLite file is rewritten, so that nothing is left in its pages either, which takes
         time by its size. Raises StoreBusy if a reader of another process keeps old pages alive too
@@ -1104,10 +1119,11 @@ class Limpet:
 
         check_forks(forks)
         of = key_of(key, user, id)
+        by = self._services.eraser(check_actor(actor))
         services = await self._services.approved_end(of, forks=forks == "erase")
-        return await erase_session(services, of, forks)
+        return await erase_session(services, of, forks, by)
 
-    async def erase_user(self, app: str, user: str) -> Erasures:
+    async def erase_user(self, app: str, user: str, *, actor: str | None = None) -> Erasures:
         """Forget a user of an app: every session, deleted ones too, and every user: name.
 
         All at once as far as readers can see, and a SQLite file is rewritten once. The certificate
@@ -1115,12 +1131,15 @@ class Limpet:
         began on. Documents of the user are erased too; app: names stay. Sessions of other apps that
         wait for one of these as their child learn that it has ended. Those that these delegated to
         in other apps stay and are named in `children`: erase the user there too. Repeating it is
-        harmless and finishes what was interrupted. Raises StoreBusy as `erase` does.
+        harmless and finishes what was interrupted. Raises StoreBusy as `erase` does. If the store
+        has keys, `erasures.certificate` is signed: see `erase`.
         """
         from limpet.session.erasure import erase_user
 
         key_of(Key(app, user, "any"))  # refuses what could not be one
-        return await erase_user(await self._services.approved_app("erase", app, user), app, user)
+        by = self._services.eraser(check_actor(actor))
+        services = await self._services.approved_app("erase", app, user)
+        return await erase_user(services, app, user, by)
 
     # --- the audit ---------------------------------------------------------------------------
 

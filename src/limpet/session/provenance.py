@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -22,6 +22,9 @@ from limpet.store.protocol import (
     ChainedEvent,
     Check,
     Committed,
+    ErasedSession,
+    Erasure,
+    ErasureCertificate,
     Finding,
     Query,
     Records,
@@ -36,6 +39,21 @@ if TYPE_CHECKING:
 NOTED_MAX: Final = 10_000  # sessions whose place is noted before all of them are anchored
 _COMPLETED: Final = "session.completed"
 _LOG: Final = logging.getLogger("limpet.keys")
+
+
+class ErasureCount:
+    """What an erasure removes, counted on the way, for its certificate."""
+
+    def __init__(self, subject: Literal["session", "user"], key: Key, by: str) -> None:
+        self.subject, self.key = subject, key
+        # A certificate stays, and must not keep the name of whom it is about.
+        self.by = "the user" if by == f"user:{key.user}" else by
+        self.heads: list[Head] = []
+        self.names = self.documents = self.files = 0
+
+    def add(self, head: Head) -> None:
+        """Count a session that goes."""
+        self.heads.append(head)
 
 
 class Provenance:
@@ -218,6 +236,39 @@ class Provenance:
                 return found
         return await self.sign(head, keep=False)
 
+    # --- certificates of erasure ----------------------------------------------------------------
+
+    async def begin_certificate(self, count: ErasureCount) -> None:
+        """Remember in the ring what is about to be erased: it cannot be counted afterwards, and an
+        erasure that is cut short is certified when it is done again."""
+        if count.heads:
+            draft = msgspec.msgpack.encode(_certificate(count))
+            await self.seal.keep_certificate(count.subject, count.key, draft)
+
+    async def certify(self, count: ErasureCount, erasure: Erasure) -> ErasureCertificate:
+        """Sign that it was erased; if that was done before, return what was signed then."""
+        from limpet.security.certificates import signed
+        from limpet.security.keys import signer_id
+
+        kept = await self.seal.kept_certificate(count.subject, count.key)
+        found = _certificate(count) if kept is None else _decode_certificate(kept)
+        at = to_time(erasure.erased_us)
+        if found.signature and (found.key_hash, found.at) == (erasure.key_hash, at):
+            return found
+        draft = msgspec.structs.replace(
+            found,
+            key_hash=erasure.key_hash,
+            at=at,
+            names=max(count.names, found.names),
+            documents=max(count.documents, found.documents),
+            forks_kept=erasure.forks_kept,
+            signer=signer_id(self.seal.public_bytes),
+            signature=b"",
+        )
+        made = signed(draft, self.seal.sign)
+        await self.seal.keep_certificate(count.subject, count.key, msgspec.msgpack.encode(made))
+        return made
+
     async def prove(self, head: Head, seq: int, version: int) -> Proof:
         from limpet.security.receipts import MerkleTree, Proof
 
@@ -298,6 +349,31 @@ def _standing(head: Head) -> dict[str, Head]:
         there = {"uid": archived["uid"], "version": archived["version"], "link": link}
         found[archived["uid"]] = msgspec.structs.replace(head, **there)
     return found
+
+
+def _certificate(count: ErasureCount) -> ErasureCertificate:
+    """What an erasure removes, before it is known when it was done."""
+    from limpet.security.receipts import hashed_key
+
+    sessions = [
+        ErasedSession(hashed_key(head.key, head.uid), head.uid, head.version, head.link)
+        for head in count.heads
+    ]
+    return ErasureCertificate(
+        count.subject,
+        b"",
+        count.by,
+        to_time(0),
+        tuple(sessions),
+        sum([head.version - head.floor for head in count.heads]),
+        count.names,
+        count.documents,
+        count.files,
+        0,
+    )
+
+
+_decode_certificate: Final = msgspec.msgpack.Decoder(ErasureCertificate).decode
 
 
 def _is_marked(record: ChainedEvent) -> bool:

@@ -85,6 +85,12 @@ class Services(msgspec.Struct, frozen=True, eq=False):
             await self.guard.check(action, STORE if app is None else Resource("app", app, user))
         return self.system
 
+    def eraser(self, actor: str | None) -> str:
+        """Who erases, for the certificate: the principal, if there is one."""
+        if self.guard is not None:
+            return self.guard.principal.id
+        return actor or "system"
+
     async def actor(self, actor: str, key: Key) -> str:
         """Who acts on a session: the principal, if there is one. Raises AccessDenied if it may not
         act as the one who is named."""

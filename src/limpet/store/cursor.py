@@ -145,7 +145,8 @@ def check(query: Query) -> None:
         )
     if not isinstance(query.prefix, str) or len(query.prefix) > KEY_PART_CHARS_MAX:
         raise InvalidQuery(f"prefix is the beginning of an id, not {query.prefix!r}")
-    if query.prefix and (query.order != "key" or query.user is None):
+    by_key = query.order == "key" or query.deleted
+    if query.prefix and (not by_key or query.user is None):
         raise InvalidQuery("a prefix of the id goes with order='key', an app and a user")
     if query.deleted:
         _check_deleted(query)

@@ -8,6 +8,7 @@ each sentence below.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import (
@@ -710,7 +711,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     created_before_us: int | None = None
     updated_after_us: int | None = None
     schema_version: str | None = None
-    prefix: str = ""  # of the id, in order "key" of one user
+    prefix: str = ""  # of the id, in order "key" or of deleted ones, of one user
     deleted: bool = False
     reserved: bool = False
 
@@ -729,14 +730,49 @@ class Page(msgspec.Struct, Generic[Item], frozen=True):
     damaged: tuple[Key, ...] = ()  # sessions with an event that cannot be read: not in `states`
 
 
+class ErasedSession(msgspec.Struct, frozen=True):
+    """A session that a certificate names, as receipts of it do."""
+
+    key_hash: bytes  # of its key and uid: the same as in its receipts
+    uid: str
+    version: int  # where it stood
+    link: bytes
+
+
+class ErasureCertificate(msgspec.Struct, frozen=True):
+    """A signed statement: this was erased, then and by whom. See `limpet.check_certificate`.
+
+    It names nobody who was erased: sessions and users are there as hashes.
+    """
+
+    subject: Literal["session", "user"]
+    key_hash: bytes  # of the session or the user: `Erasure.key_hash`
+    by: str
+    at: datetime
+    sessions: tuple[ErasedSession, ...]  # with those that it was forked to, if they were erased too
+    events: int
+    names: int  # user: names
+    documents: int  # memory, promoted memory and what else was kept of the sessions
+    files: int  # in the archive
+    forks_kept: int  # that keep the state they began on
+    signer: str = ""
+    signature: bytes = b""
+
+
 class Erasure(msgspec.Struct, frozen=True):
-    """The certificate of a forgotten session: all that is left of it."""
+    """The record of a forgotten session: all that is left of it."""
 
     key_hash: bytes
     version: int
     link: bytes
     erased_us: int
     forks_kept: int = 0  # forks that keep the state they began on
+    certificate: ErasureCertificate | None = None  # if the store has keys
+
+    @property
+    def stored(self) -> tuple[bytes, int, bytes, int, int]:
+        """What a store keeps of it."""
+        return (self.key_hash, self.version, self.link, self.erased_us, self.forks_kept)
 
     def __str__(self) -> str:
         at = to_time(self.erased_us).isoformat(timespec="seconds")
@@ -745,7 +781,7 @@ class Erasure(msgspec.Struct, frozen=True):
 
 
 class Erasures(msgspec.Struct, frozen=True):
-    """The certificate of a forgotten user."""
+    """The record of a forgotten user."""
 
     # Of the user as a whole: `version` counts the sessions, `link` covers them and the logs.
     user: Erasure
@@ -754,6 +790,7 @@ class Erasures(msgspec.Struct, frozen=True):
     forks: tuple[Key, ...]  # of other users: they keep the state they began on
     children: tuple[Key, ...] = ()  # delegated by these sessions to other apps: they are left
     logs: tuple[Erasure, ...] = ()  # of the user's documents and of the sessions' checkpoints
+    certificate: ErasureCertificate | None = None  # if the store has keys
 
     @classmethod
     def of(

@@ -320,15 +320,17 @@ async def end_session(services: Services, key: Key, ending: Ending = "deleted") 
     return deleted
 
 
-async def remove_file(services: Services, head: Head) -> None:
-    """Remove the file that a stub names. Raises ArchiveFailed if the archive goes on listing it."""
+async def remove_file(services: Services, head: Head) -> bool:
+    """Remove the file that a stub names; False if it names none. Raises ArchiveFailed if the
+    archive goes on listing it."""
     place = facts.archive_place(head.facts)
     if place is None:
-        return
+        return False
     archive, name = archive_of(services), str(place["place"])
     await archive.remove(name)
     if name in await archive.names(name.rpartition("/")[0]):
         raise ArchiveFailed(archive.url, "removed", "deleted files are still listed")
+    return True
 
 
 async def forget_moves(services: Services, key: Key, *, erased: bool = False) -> None:

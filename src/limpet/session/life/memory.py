@@ -41,8 +41,9 @@ from limpet.session.journal import Journal
 from limpet.session.runs.buffers import Buffers
 from limpet.session.runs.delegation import parent_of
 from limpet.session.writer import Handle, writer_of
+from limpet.store.coding.seal import forget_keys
 from limpet.store.pages import each_head
-from limpet.store.protocol import Query
+from limpet.store.protocol import Order, Query
 
 LayerName: TypeAlias = Literal["working", "session", "episodic", "semantic", "procedural"]
 LAYERS: Final[tuple[LayerName, ...]] = (
@@ -390,17 +391,28 @@ async def promotions(session: Handle, actor: str) -> tuple[Put, ...]:
     )
 
 
-async def forget_memory(journal: Journal, key: Key, *, promoted: bool = False) -> None:
+async def forget_memory(journal: Journal, key: Key) -> None:
     """Remove what belonged to this session alone: another under its key must not begin with it.
 
-    What it promoted is the user's, and stays unless it is to go too.
+    What it promoted is the user's, and stays.
     """
     own = Internal(journal, COLLECTION, owner=(key.app, key.user))
-    places = own_places(key.id)
-    if promoted:
-        places = (*places, f"{PROMOTED}{name_part(key.id)}/")
-    async for head in memory_logs(journal, key, places):
+    async for head in memory_logs(journal, key, own_places(key.id)):
         await own.purge(head.key.id)
+
+
+async def erase_memory(journal: Journal, key: Key) -> int:
+    """Remove it for good, with what the session promoted, and destroy the keys of all of it first:
+    also of what was removed before. Returns how many documents there were."""
+    own = Internal(journal, COLLECTION, owner=(key.app, key.user))
+    places = (*own_places(key.id), f"{PROMOTED}{name_part(key.id)}/")
+    removed = [head.uid async for head in memory_logs(journal, key, places, deleted=True)]
+    await forget_keys(journal.store, removed)
+    erased = 0
+    async for head in memory_logs(journal, key, places):
+        await forget_keys(journal.store, [head.uid])
+        erased += await own.purge(head.key.id)
+    return erased
 
 
 def own_places(id: str) -> tuple[str, ...]:
@@ -419,12 +431,17 @@ def memory_key(key: Key, name: str) -> Key:
     return Key(MEMORY_APP, owner_of(key.app, key.user), name)
 
 
-async def memory_logs(journal: Journal, key: Key, places: Sequence[str]) -> AsyncIterator[Head]:
-    """The heads of a user's documents in these places, by name; deleted ones too: their histories
-    are still there."""
+async def memory_logs(
+    journal: Journal, key: Key, places: Sequence[str], *, deleted: bool = False
+) -> AsyncIterator[Head]:
+    """The heads of a user's documents in these places, by name; also of those that say that they
+    were deleted: their histories are still there. `deleted`: of those that were purged."""
     of = memory_key(key, "any")
     for place in places:
-        query = Query(app=of.app, user=of.user, order="key", reverse=False, prefix=place)
+        order: Order = "created" if deleted else "key"
+        query = Query(
+            app=of.app, user=of.user, order=order, reverse=False, prefix=place, deleted=deleted
+        )
         async for head in each_head(journal.store, query):
             yield head
 

@@ -79,6 +79,7 @@ class _HeaderLine(msgspec.Struct, frozen=True, omit_defaults=True):
     floor: _Count
     schema_version: str | None = None  # of typed state, as the export found it
     base: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    redacted: bool = False  # some bodies are left out: it can be checked, and not imported
 
 
 class _EventLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,6 +91,21 @@ class _EventLine(msgspec.Struct, frozen=True, omit_defaults=True):
     salt: _Salt
     link: _Hash
     body: msgspec.Raw
+    cause: str | None = None
+    invocation_id: str | None = None
+    correlation_id: str | None = None
+    wake_id: str | None = None
+    input: bool = False
+
+
+class _RedactedLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    seq: int
+    id: str
+    type: str
+    actor: str
+    at_us: int
+    digest: str  # of the salt and the body, which are left out
+    link: str
     cause: str | None = None
     invocation_id: str | None = None
     correlation_id: str | None = None
@@ -171,8 +187,10 @@ class BundleWriter:
             self.discard()
             raise
 
-    def begin(self, head: Head, base: Base | None) -> None:
+    def begin(self, head: Head, base: Base | None, *, redacted: bool = False) -> None:
         key, raw = head.key, None if base is None else msgspec.Raw(base_body(base))
+        if redacted and base is not None:  # what it begins on may say what is left out
+            raw = msgspec.Raw(_encode({"link": base.link.hex()}))
         header = _HeaderLine(
             FORMAT,
             VERSION,
@@ -181,13 +199,18 @@ class BundleWriter:
             head.floor,
             head.schema_version,
             msgspec.UNSET if raw is None else raw,
+            redacted,
         )
         self._write(_encode(header))
 
-    def add(self, records: Iterable[ChainedEvent]) -> None:
-        """Write events, all of which have a body."""
+    def add(
+        self, records: Iterable[ChainedEvent], hidden: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """Write events; of those whose types are `hidden` the digest stands for the body, and all
+        others have one."""
         for record in records:
-            self._write(_encode(_line_of(record)))
+            hide = hidden(record.event.type)
+            self._write(_encode(_redacted_line(record) if hide else _line_of(record)))
             self._events += 1
 
     def add_checkpoints(self, records: Iterable[ChainedEvent]) -> None:
@@ -314,6 +337,9 @@ class BundleReader:
             if header.version != VERSION:
                 reason = f"it has version {header.version}, and this release reads {VERSION}"
                 raise self.damaged(reason)
+            if header.redacted:
+                reason = "is redacted: it can be checked, and not imported. Export it whole"
+                raise BundleRefused(self._path, reason)
             raw = None if isinstance(header.base, msgspec.UnsetType) else bytes(header.base)
             base = None if raw is None else base_from(raw)
             if base is not None:
@@ -423,6 +449,24 @@ def _line_of(record: ChainedEvent) -> _EventLine:
         record.salt.hex(),
         event.link.hex(),
         msgspec.Raw(record.raw),
+        event.cause,
+        event.invocation_id,
+        event.correlation_id,
+        event.wake_id,
+        event.processed is not None,
+    )
+
+
+def _redacted_line(record: ChainedEvent) -> _RedactedLine:
+    event = record.event
+    return _RedactedLine(
+        event.seq,
+        event.id,
+        event.type,
+        event.actor,
+        event.at_us,
+        record.digest.hex(),
+        event.link.hex(),
         event.cause,
         event.invocation_id,
         event.correlation_id,

@@ -100,6 +100,7 @@ from limpet.session.move.bundle import (
     refuse_place,
 )
 from limpet.store.blobs import Blob
+from limpet.store.pages import wanted
 from limpet.store.protocol import ChainedEvent
 from limpet.store.system import in_thread
 
@@ -125,11 +126,13 @@ async def export_session(
     seal: FileSeal | None = None,
     *,
     memory: bool = False,
+    redact: tuple[str, ...] = (),
 ) -> Head:
     """Write the session as it is now to a file that must not exist yet; its head there.
 
     In plain text, unless a seal is given, whose keys are ready. With its `memory`, unless that
-    stays in the store, as that of an archived session does.
+    stays in the store, as that of an archived session does. If anything is to be left out
+    (`redact`), the file has the log alone.
     """
     _refuse_reserved(key)
     source = records_in(journal)
@@ -140,16 +143,21 @@ async def export_session(
         raise SessionArchived(key)
     base = await source.base(key)
     refuse_place(path)
+
+    def hidden(type: str) -> bool:
+        return bool(redact) and wanted(type, redact)
+
     try:
         writer = await in_thread(lambda: BundleWriter(path, seal))
     except OSError as error:
         raise unwritten(path, error) from error
     try:
-        writer.begin(head, base)
-        marks = marks_read(kept, head.uid)
-        async for some in records_beside(journal, checkpoints_of(key), marks.log.seq):
-            await in_thread(lambda some=some: writer.add_checkpoints(some))  # type: ignore[misc]  # bound now
-        if memory:
+        writer.begin(head, base, redacted=bool(redact))
+        if not redact:
+            marks = marks_read(kept, head.uid)
+            async for some in records_beside(journal, checkpoints_of(key), marks.log.seq):
+                await in_thread(lambda some=some: writer.add_checkpoints(some))  # type: ignore[misc]  # bound now
+        if memory and not redact:
             await _export_memory(journal, key, writer)
         after = head.floor
         while after < head.version:
@@ -157,10 +165,10 @@ async def export_session(
             limit = 1 if first else min(PIECE_EVENTS, head.version - after)
             found = await source.records(key, after=after, limit=limit)
             check_whole(key, found, after)
-            check_bodies(key, found)
+            check_bodies(key, tuple([each for each in found if not hidden(each.event.type)]))
             after = found[-1].event.seq
-            await in_thread(lambda some=found: writer.add(some))  # type: ignore[misc]  # bound now
-            if first:
+            await in_thread(lambda some=found: writer.add(some, hidden))  # type: ignore[misc]  # bound now
+            if first and not redact:
                 await _export_blobs(journal, key, writer)
         await in_thread(writer.finish)
     except SessionCorrupt:

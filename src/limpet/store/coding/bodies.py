@@ -185,4 +185,4 @@ def key_hash(secret: bytes, key: Key | tuple[str, str, str]) -> bytes:
 
 def erasure_crc(erasure: Erasure) -> int:
     """The checksum of what is kept of an erased session."""
-    return crc32(canonical(msgspec.structs.astuple(erasure)))
+    return crc32(canonical(erasure.stored))

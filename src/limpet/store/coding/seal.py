@@ -124,16 +124,17 @@ class Sealer:
                 found = await erase(gone)
             except Unforgotten as wanted:
                 for owner in wanted.owners:
-                    await self._forget(owner)
+                    await self.forget(owner)
                 gone |= {*wanted.owners}
                 continue
             for owner in gone:
                 # A writer that raced may have had a key made; what it wrote went with the rest.
                 with suppress(SealUnavailable):
-                    await self._forget(owner)
+                    await self.forget(owner)
             return found
 
-    async def _forget(self, owner: KeyOwner) -> None:
+    async def forget(self, owner: KeyOwner) -> None:
+        """Destroy the keys of an owner. Raises SealUnavailable."""
         assert self._seal is not None
         self._ready.discard(owner)
         try:
@@ -237,6 +238,13 @@ class Sealing(Protocol):
     """A store that may have a seal, which the files outside of it are sealed with too."""
 
     sealer: Sealer
+
+
+async def forget_keys(store: object, owners: Iterable[KeyOwner]) -> None:
+    """Destroy the keys of owners whose rows are about to be removed. Raises SealUnavailable."""
+    if isinstance(store, Sealing) and store.sealer.seals:
+        for owner in owners:
+            await store.sealer.forget(owner)
 
 
 # --- owners --------------------------------------------------------------------------------------

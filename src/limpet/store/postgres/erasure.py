@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from limpet.errors import SessionHasForks
 from limpet.model import Key, checkpoints_of, forgotten_with, is_reserved, owner_of
@@ -217,7 +217,7 @@ class _Erasing:
         hashes = [each.key_hash for each in erasures]
         for row in await self._conn.fetch(SQL["erased_crcs"], hashes):
             self.change = self.change.plus(Ledger(0, 0, -1, -row["crc"]))
-        columns = [list(column) for column in zip(*map(astuple, erasures), strict=True)]
+        columns = [list(column) for column in zip(*[e.stored for e in erasures], strict=True)]
         await self._conn.execute(SQL["put_erased"], *columns, crcs)
         for crc in crcs:
             self.change = self.change.plus(erased(crc))

@@ -431,7 +431,7 @@ def session_row(head: Head, parent: int | None, mac: bytes | None) -> tuple[Any,
 
 def erased_row(erasure: Erasure) -> tuple[Any, ...]:
     """The values of an INSERT into erased."""
-    return (*msgspec.structs.astuple(erasure), bodies.erasure_crc(erasure))
+    return (*erasure.stored, bodies.erasure_crc(erasure))
 
 
 def slot(head: Head) -> int:
