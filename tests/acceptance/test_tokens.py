@@ -15,7 +15,12 @@ from typing import Any
 import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import limpet
@@ -27,6 +32,7 @@ from limpet.errors import (
     RateLimited,
     RequestSuspicious,
     SessionNotFound,
+    StoreClosed,
     StoreFull,
     TokenAddressMismatch,
     TokenError,
@@ -38,8 +44,10 @@ from limpet.errors import (
     TokenUserMismatch,
 )
 from limpet.model import Key
+from limpet.security.request_limits import HISTORY, RATE, digest
 from limpet.security.tokens import TokenPayload
 from limpet.session.limpet import journal_of
+from limpet.session.tokens import BOUND, NONCES
 from limpet.store.memory.store import MemoryStore
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
@@ -105,8 +113,6 @@ def unb64(text: str) -> bytes:
 def signed(signing: str, header: bytes, payload: bytes) -> str:
     """Any header and payload, signed with the key of the store."""
     pem = Path(signing.removeprefix("file://")).read_bytes()
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     key = load_pem_private_key(pem, None)
     assert isinstance(key, ed25519.Ed25519PrivateKey)
     text = f"{b64(header)}.{b64(payload)}"
@@ -363,14 +369,12 @@ async def _elsewhere(lp: Limpet, tokens: Tokens, signing: str, token: str) -> st
 async def _too_many(lp: Limpet, tokens: Tokens, signing: str, token: str) -> str:
     store: Any = journal_of(lp).store
     uid = (await lp.get(KEY)).head.uid if await lp.find(KEY) else "none"
-    from limpet.security.request_limits import RATE, digest
 
     await store.marks.add(RATE, digest(uid, "read"), store.now_us() + 10**9, 10**6)
     return token
 
 
 async def _strange(lp: Limpet, tokens: Tokens, signing: str, token: str) -> str:
-    from limpet.security.request_limits import HISTORY, digest
 
     store: Any = journal_of(lp).store
     uid = (await lp.get(KEY)).head.uid if await lp.find(KEY) else "none"
@@ -379,8 +383,6 @@ async def _strange(lp: Limpet, tokens: Tokens, signing: str, token: str) -> str:
 
 
 async def _replayed(lp: Limpet, tokens: Tokens, signing: str, token: str) -> str:
-    from limpet.security.request_limits import digest
-    from limpet.session.tokens import NONCES
 
     store: Any = journal_of(lp).store
     uid = (await lp.get(KEY)).head.uid if await lp.find(KEY) else "none"
@@ -574,6 +576,7 @@ async def test_a_sensitive_operation_rotates_the_token(lp: Limpet, tokens: Token
     token = await tokens.issue(KEY, ADA, address="192.0.2.1", scope=("read", "write", "more"))
     claims = await tokens.check(token, operation="erase", address="192.0.2.1")
     assert claims.rotated is not None
+    assert claims.rotated not in repr(claims)
     new = await tokens.check(claims.rotated, operation="read", address="::ffff:192.0.2.1")
     same = ("uid", "principal", "scope", "address", "first_issued", "key")
     assert [getattr(new, name) for name in same] == [getattr(claims, name) for name in same]
@@ -583,6 +586,15 @@ async def test_a_sensitive_operation_rotates_the_token(lp: Limpet, tokens: Token
     assert (await tokens.check(token, operation="erase", address="192.0.2.1")).rotated is None
     with pytest.raises(TokenRevoked):
         await tokens.rotate(token)
+
+
+async def test_a_rotated_token_names_its_session(lp: Limpet, tokens: Tokens) -> None:
+    """Also if the first one was not awaited."""
+    session = await lp.create("support", "ada", "c1")
+    new = await tokens.rotate(tokens.issue(KEY, ADA))
+    payload = parts(new)[1]
+    assert payload["uid"] == session.head.uid
+    assert "after" not in payload
 
 
 async def test_of_many_rotations_of_one_token_one_succeeds(lp: Limpet, tokens: Tokens) -> None:
@@ -671,7 +683,6 @@ async def test_a_token_that_was_bound_by_its_first_check_stays_bound(
     await lp.create("support", "ada", "c1")
     token = tokens.issue(KEY, ADA)
     await tokens.check(token, operation="read")
-    from limpet.session.tokens import BOUND
 
     store: Any = journal_of(lp).store
     jti = parts(token)[1]["jti"]
@@ -844,6 +855,48 @@ async def test_two_objects_never_let_more_through_than_the_limit(lp: Limpet, sig
         except RateLimited:
             pass
     assert 150 <= passed <= 160
+
+
+async def test_a_window_that_another_process_began_ends_with_it(
+    still: Limpet, clock: FakeClock, signing: str
+) -> None:
+    """Whoever joins it late knows its end, and what is refused writes nothing."""
+    policy = TokenPolicy(rate=(2, timedelta(seconds=10)))
+    one, two = [Tokens(still, signing=signing, policy=policy) for _ in range(2)]
+    token = await one.issue(KEY, ADA)
+    for _ in range(2):
+        await one.check(token, operation="read")
+    clock.advance(timedelta(seconds=4))
+    store: Any = journal_of(still).store
+    name = digest((await still.get(KEY)).head.uid, "read")
+    for tokens in (two, two, one, two):
+        error = await refusal(tokens, token)
+        assert isinstance(error, RateLimited)
+        assert error.retry_after_seconds == 6
+        assert (await store.marks.get(RATE, name)).value == 3  # the first refusal asked the store
+    clock.advance(timedelta(seconds=6))
+    for tokens in (two, one):
+        await tokens.check(token, operation="read")
+    assert type(await refusal(two, token)) is RateLimited
+
+
+async def test_a_session_with_many_addresses_keeps_a_bounded_history(
+    lp: Limpet, signing: str
+) -> None:
+    """Of 64; any further one stays a stranger."""
+    await lp.create("support", "ada", "c1")
+    tokens = Tokens(lp, signing=signing)
+    token = await tokens.issue(KEY, ADA)
+    for number in range(70):
+        await tokens.check(token, operation="read", address=f"192.0.2.{number}")
+    store: Any = journal_of(lp).store
+    uid = (await lp.get(KEY)).head.uid
+    marks = [
+        await store.marks.get(HISTORY, digest(uid, f"a:192.0.2.{number}")) for number in range(70)
+    ]
+    assert [mark is not None for mark in marks] == [True] * 64 + [False] * 6
+    claims = await tokens.check(token, operation="read", address="192.0.2.69")
+    assert claims.signals == ("address",)
 
 
 async def test_a_request_from_a_new_address_is_flagged(lp: Limpet, signing: str) -> None:
@@ -1033,6 +1086,11 @@ def test_a_file_of_keys_is_checked(tmp_path: Path) -> None:
             SigningKeys(f"file://{path}")
         assert body not in str(raised.value)
     path.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(path, 12_345, -1)
+        with pytest.raises(KeysInvalid, match="belongs to another user"):
+            SigningKeys(f"file://{path}")
+        os.chown(path, 0, -1)
     broken = secret.replace(b"MC4C", b"MC4D")
     for raw, reason in [
         (b"", "no private key"),
@@ -1049,6 +1107,38 @@ def test_a_file_of_keys_is_checked(tmp_path: Path) -> None:
     for wrong in ("", "tokens.pem", "file://", "http://x/y", "file://host/x.pem", None, 7):
         with pytest.raises(KeysInvalid):
             SigningKeys(wrong)  # type: ignore[arg-type]
+
+
+async def test_a_request_goes_on_as_its_principal(lp: Limpet, tokens: Tokens) -> None:
+    """A token says who asks; the guard decides what that principal may do."""
+    await lp.create("support", "ada", "c1")
+    await lp.create("support", "bob", "c2")
+    claims = await tokens.check(await tokens.issue(KEY, VIEWER), operation="read")
+    acting = lp.acting_as(claims.principal)
+    assert (await acting.get(claims.key)).head.uid == claims.uid
+    with pytest.raises(AccessDenied):
+        await acting.get("support", "bob", "c2")
+    with pytest.raises(AccessDenied):
+        await acting.session(claims.key).append("user.message", {"text": "x"})
+
+
+async def test_closed_is_closed(url: str, signing: str) -> None:
+    """Every verb says so."""
+    async with limpet.open(url) as lp:
+        await lp.create("support", "ada", "c1")
+        tokens = Tokens(lp, signing=signing)
+        token = await tokens.issue(KEY, ADA)
+    for call in (
+        lambda: tokens.check(token, operation="read"),
+        lambda: tokens.rotate(token),
+        lambda: tokens.revoke(token),
+    ):
+        with pytest.raises(StoreClosed):
+            await call()
+    with pytest.raises(StoreClosed):
+        tokens.issue(KEY, ADA)
+    with pytest.raises(StoreClosed):
+        Tokens(lp, signing=signing)
 
 
 # --- without await --------------------------------------------------------------------------------

@@ -95,6 +95,11 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     signals: tuple[str, ...] = ()  # "rate", "address", "operations": unlike the session's others
     rotated: str | None = None  # the token to use from now on; this one is good for 30 s
 
+    def __repr__(self) -> str:
+        """Without the new token: what is logged must not let anybody in."""
+        shown = [f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__[:-1]]
+        return f"Claims({', '.join(shown)}, rotated={'None' if self.rotated is None else '…'})"
+
 
 class TokenPayload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is signed. Times are seconds since 1970, as in any JWT, down to the microsecond."""

@@ -213,6 +213,7 @@ class Tokens:
         With chain=True also every other token that was rotated from the same first one. Raises
         TokenInvalid if the token is not one of this store.
         """
+        journal_of(self._lp).check_open()
         try:
             payload = self._keys.opened(token)
         except TokenInvalid as refusal:
