@@ -25,6 +25,17 @@ class Claim(limpet.State):
     notes: Annotated[str, limpet.access(read=["agent"], write=["agent"])]
 
 
+class Case(limpet.State):
+    amount: int = 0
+    notes: Annotated[str, limpet.access(read=["agent"])] = ""
+
+
+class NewerCase(limpet.State):
+    schema_version = "1.1.0"
+    amount: int = 0
+    notes: str = ""
+
+
 @pytest.fixture
 async def lp(url: str, tmp_path: Path) -> AsyncIterator[limpet.Limpet]:
     async with limpet.open(url, archive=f"file://{tmp_path}/cold") as opened:
@@ -230,6 +241,8 @@ async def s(lp: limpet.Limpet) -> limpet.Session[Any]:
     await session.append(
         "agent.message", {"text": "five"}, ops=[limpet.ops.Set(("secret", "text"), CANARY + "!")]
     )
+    other = await lp.create("desk", "ada", "other", isolation=session.isolation)
+    await session.share(other, "secret", "draft")
     await session.checkpoint(full=True)
     return session
 
@@ -306,6 +319,8 @@ async def test_what_is_visible_is_the_rest(lp: limpet.Limpet, s: limpet.Session[
         (e.seq, e.id, e.type, e.actor, e.at_us) for e in whole.events
     ]
     by_id = {event.id: event for event in mine.events}
+    (shared,) = [event for event in mine.events if event.type == "session.shared"]
+    assert shared.data["values"] == {"draft": "two"}
     assert by_id["whole"].data == {}
     assert by_id["part"].data == {"note": "kept"}
     assert [op.path for op in by_id["part"].ops] == [("draft",)]
@@ -473,6 +488,20 @@ async def test_policies_of_fields_hold_without_the_class(lp: limpet.Limpet) -> N
     assert "notes" not in (await lp.acting_as(who()).get(fork.key)).values
 
 
+async def test_a_newer_class_is_recorded_by_those_who_see_the_whole_state(
+    lp: limpet.Limpet,
+) -> None:
+    """Nobody opens a field to itself by a class that declares no policy."""
+    await lp.create(*KEY, state=Case(amount=5, notes=CANARY))
+    ada = await lp.acting_as(who()).get(*KEY, state_type=NewerCase)
+    assert ada.state.notes == ""  # the default: there is no such field for ada
+    assert await denial(ada.apply({"amount": 6})) == "field_access_denied"
+    migrations = limpet.MigrationRegistry()
+    main = await lp.acting_as(agent("any")).get(*KEY, state_type=NewerCase, migrations=migrations)
+    await main.apply({"amount": 6})
+    assert (await lp.acting_as(who()).get(*KEY)).values["notes"] == CANARY
+
+
 async def test_a_user_whom_a_session_names_does_not_see_the_names_of_its_user(
     lp: limpet.Limpet,
 ) -> None:
@@ -496,3 +525,29 @@ async def test_an_archived_session_is_kept_apart_too(lp: limpet.Limpet) -> None:
     assert await denial(stranger.get(*KEY, archived=True)) == "cross_task_access_denied"
     assert await denial(stranger.unarchive(*KEY)) == "cross_task_access_denied"
     assert (await lp.acting_as(who(task="t1")).get(*KEY, archived=True)).isolation.task == "t1"
+
+
+async def test_what_is_hidden_is_hidden_in_the_archive(
+    lp: limpet.Limpet, s: limpet.Session[Any]
+) -> None:
+    """The file has all of it; who reads it sees what it saw before."""
+    await s.complete()
+    await s.archive()
+    mine = await lp.acting_as(agent()).get(s.key, archived=True)
+    assert {name for name in mine.values if ":" not in name} == {"draft", "review"}
+    assert CANARY not in repr((mine.values, mine.events, await mine.read(limit=100)))
+    assert CANARY not in repr([await mine.history.at(seq) for seq in range(1, mine.version + 1)])
+
+
+async def test_the_memory_of_a_session_is_kept_apart_with_it(lp: limpet.Limpet) -> None:
+    """Also from a handle that never read the session."""
+    s = await lp.create(*KEY, isolation=Isolation("per_task", task="t1"), actor="user:ada")
+    await s.memory.session.put("k", "v")
+    for layer in ("session", "episodic", "semantic"):
+        memory = getattr(lp.acting_as(who(task="t2")).session(*KEY).memory, layer)
+        if layer == "session":
+            assert await denial(memory.get("k")) == "cross_task_access_denied"
+            assert await denial(memory.list()) == "cross_task_access_denied"
+        assert await denial(memory.put("k", "mine")) == "cross_task_access_denied"
+    mine = lp.acting_as(who(task="t1")).session(*KEY)
+    assert await mine.memory.session.get("k") == "v"

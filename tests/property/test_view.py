@@ -108,3 +108,19 @@ def test_containers_are_hidden_with_their_parts(
     seen = FieldView(None, frozenset({name})).event(event)
     assert CANARY not in repr(seen)
     assert seen.data == ({} if shared else {"n": 1})
+
+
+def test_a_reference_hides_what_it_names_whatever_that_is() -> None:
+    """A number is hidden where it is referred to, and nowhere else; others keep their values."""
+    made = {
+        "type": "user.said",
+        "data": {"n": 7, "deep": [7, {"x": 8}], "text": "t"},
+        "ops": [ops.SetRef(("a",), ("n",)), ops.SetRef(("b",), ("deep", 1, "x"))],
+    }
+    _, (event,) = recorded([made])
+    seen = FieldView(None, frozenset({"a"})).event(event)
+    assert seen.data == {"deep": [7, {"x": 8}], "text": "t"}
+    assert seen.ops == (ops.Set(("b",), 8),)
+    other = FieldView(None, frozenset({"b"})).event(event)
+    assert other.data == {"n": 7, "deep": [7, {}], "text": "t"}
+    assert other.ops == (ops.Set(("a",), 7),)

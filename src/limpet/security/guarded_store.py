@@ -185,6 +185,22 @@ def access_of(key: Key) -> Asked:
     return Asked(shared, room.read, "policy" if room is _COLLECTION else room.write)
 
 
+def session_of(key: Key) -> Key | None:
+    """The session whose checkpoints or own memory a log of a reserved app has; None if it is of no
+    one session. Episodes are not: a child reads those of its parent, which works on another task.
+    """
+    if key.app not in (CHECKPOINTS, "$$memory"):
+        return None
+    owner, id = owned_by(key.user), key.id
+    if key.app != CHECKPOINTS:
+        kind, _, rest = id.partition("/")
+        length, _, rest = rest.partition("/")
+        if kind not in ("session", "own") or not length.isdecimal():  # shared, or hashed
+            return None
+        id = rest[: int(length)]
+    return None if owner is None or not id else Key(*owner, id)
+
+
 class GuardedStore:
     """The methods that every store has. Make one with `guarded`."""
 
@@ -263,6 +279,8 @@ class GuardedStore:
         Decided by the head of the session that was read, not of one that had the key before.
         """
         asked = self._access(key)
+        if is_reserved(key.app):
+            await self._check_behind("read", key)
         while True:
             self._heads.pop(key, None)
             head = await self._check(asked.read if action is None else action, key)
@@ -352,8 +370,10 @@ class GuardedStore:
                     head = await self._check(action, key, head)
         elif drafts or commit.pin is not None:
             await guard.check(asked.write, resource)
+            await self._check_behind("write", key)
         else:
             await guard.check(asked.read, resource)
+            await self._check_behind("read", key)
         for draft in drafts:
             if draft.origin is None and not guard.may_write_as(draft.actor):
                 await guard.check_actor(draft.actor, resource)
@@ -376,6 +396,12 @@ class GuardedStore:
         if head is not None and drafts and commit.uid is None and commit.expect != 0:
             return structs.replace(commit, uid=head.uid)
         return commit
+
+    async def _check_behind(self, action: Action, key: Key) -> None:
+        """Raise AccessDenied if a log of the system is of a session that it may not enter."""
+        of = session_of(key)
+        if of is not None and self.guard.needs_head:
+            await self._check_any(action, of)
 
     async def _check_any(self, action: Action, key: Key) -> None:
         """As `_check`, also of a session that is gone: that is decided by its key."""
@@ -504,6 +530,8 @@ class GuardedStore:
             await self._check("inspect", key)
         elif not reads:
             await self._check(asked.read, key)
+        if is_reserved(key.app):
+            await self._check_behind("read", key)
         loaded: Loaded = await self._inner.load(
             key, tail=tail, since_us=since_us, scopes=scopes, at_least=at_least
         )
@@ -528,6 +556,8 @@ class GuardedStore:
             asked = self._access(key)
             if not self.guard.allows(asked.read, asked.resource):
                 await self._check(asked.read, key)
+            if is_reserved(key.app):
+                await self._check_behind("read", key)
         found = await self._inner.load_many(keys, tail=tail)
         return tuple([None if each is None else await self._loaded(each) for each in found])
 
@@ -606,7 +636,9 @@ class GuardedStore:
         """The query within what the principal may list. Raises AccessDenied for what it names."""
         guard, own = self.guard, self.guard.principal
         if query.app is not None and is_reserved(query.app):
-            asked = self._access(Key(query.app, query.user or WHOLE_STORE, query.prefix or "any"))
+            named = Key(query.app, query.user or WHOLE_STORE, query.prefix or "any")
+            asked = self._access(named)
+            await self._check_behind("read", named)
             resource = asked.resource if query.user is not None else STORE
             await guard.check(asked.read if query.user is not None else action, resource)
             return query
@@ -707,7 +739,7 @@ class GuardedStore:
         else:
             asked = self._access(key)
             session = asked.resource.kind == "session"
-            await self.guard.check("inspect" if session else asked.read, asked.resource)
+            await self._check_any("inspect" if session else asked.read, key)
         report: Report = await self._inner.verify(key, progress)
         return report
 

@@ -19,6 +19,7 @@ from limpet.model.facts.checkpoints import KEPT, RECORDED
 from limpet.model.facts.creation import FORKED
 from limpet.model.facts.history import MERGED, REWOUND
 from limpet.model.facts.schema import MIGRATED
+from limpet.model.facts.shares import SHARED
 from limpet.model.ops import AddRef, MergeRef, Path, SetRef, resolve
 
 # Members of events that are hashes of the whole state, without a salt.
@@ -64,6 +65,8 @@ class FieldView(msgspec.Struct, frozen=True):
         """
         hashes = _HASHES.get(event.type)
         hidden = [op for op in event.ops if not self.sees(str(op.path[0]))]
+        if event.type == SHARED and event.data is not None:
+            event = self._shared(event)
         if not hidden and hashes is None:
             return event
         ops = tuple([op for op in event.ops if self.sees(str(op.path[0]))])
@@ -79,6 +82,14 @@ class FieldView(msgspec.Struct, frozen=True):
         except (InvalidInput, LookupError, TypeError):  # a reference that leads nowhere
             left, ops = EMPTY, ()
         return msgspec.structs.replace(event, data=EMPTY if left is ABSENT else left, ops=ops)
+
+    def _shared(self, event: Event) -> Event:
+        """The event of a share, with those of the values that are shown."""
+        values = event.data.get("values")
+        if values is None:
+            return event
+        data = FrozenDict({**event.data, "values": self.names(values)})
+        return msgspec.structs.replace(event, data=data)
 
     def events(self, events: Iterable[Event]) -> tuple[Event, ...]:
         """Some events, each as `event` gives it."""

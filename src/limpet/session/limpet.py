@@ -1273,8 +1273,9 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
             services, session.key, actor=session.actor, typed=writer.typed, untyped=untyped
         )
 
+    services = writer.services
     try:
-        apart = await read_archived(writer.services, session.head)
+        apart = await read_archived(services.system, session.head)
     except ArchiveFailed:
         now = again(writer.services)
         await writer_of(now).load(tail=tail, stub=True)
@@ -1283,6 +1284,10 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
         # It was unarchived meanwhile, and the file that its stub named is gone.
         is_back = now.head.phase != ARCHIVED
         return now if is_back else await _open_archived(now, tail, archived=archived)
+    if services.guard is not None:
+        from limpet.session.acting import acting
+
+        apart = acting(apart, services.guard)
     opened = again(apart)
     await writer_of(opened).load(tail=tail)
     return opened

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import (
+    AccessDenied,
     CrossSessionAccessDenied,
     InvalidInput,
     LimpetError,
@@ -332,6 +333,8 @@ class SharedReader:
         if not events or (data := events[0].data) is None:
             raise ShareNotFound(self._id)
         values = data["values"]
+        if hidden := [name for name in terms["fields"] if name not in values]:
+            raise AccessDenied("field_access_denied", "read", f"{key_in(source)}#{hidden[0]}")
         if checksum(values).hex() != terms["hash"]:
             raise SessionCorrupt(key_in(source), f"what it shared in {events[0].seq} has changed")
         await self._head(terms)
