@@ -151,7 +151,6 @@ if TYPE_CHECKING:
     from limpet.session.life.tools import Tool as Tool, ToolRegistry as ToolRegistry
     from limpet.session.life.transitions import Durations as Durations
     from limpet.session.limpet import App as App
-    from limpet.session.metrics import Metric as Metric
     from limpet.session.move.mirror import Mirrored as Mirrored
     from limpet.session.move.transfer import Copied as Copied, Refused as Refused
     from limpet.session.overview import StoreStatus as StoreStatus, Waiting as Waiting
@@ -171,6 +170,7 @@ if TYPE_CHECKING:
         Span as Span,
         WakeTrace as WakeTrace,
     )
+    from limpet.session.services import Metric as Metric
     from limpet.session.session import Session as Session
     from limpet.session.sharing import ImportedContext as ImportedContext, Shared as Shared
     from limpet.session.sync.loop import SharedLimpet as SharedLimpet
@@ -270,7 +270,7 @@ _HOMES = {
     "limpet.session.life.sweep": "Swept Unswept",
     "limpet.session.life.tools": "Tool ToolRegistry",
     "limpet.session.life.transitions": "Durations",
-    "limpet.session.metrics": "Metric",
+    "limpet.session.services": "Metric",
     "limpet.session.move.mirror": "Mirrored",
     "limpet.session.move.transfer": "Copied Refused",
     "limpet.session.overview": "StoreStatus Waiting",

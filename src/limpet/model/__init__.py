@@ -53,10 +53,10 @@ from limpet.model.fold import (
     scope_ops,
 )
 from limpet.model.head import Head, based, blank, buried
-from limpet.model.ids import Noise
 from limpet.model.keys import (
     CHECKPOINTS,
     Key,
+    Noise,
     checkpoints_of,
     forgotten_with,
     is_reserved,

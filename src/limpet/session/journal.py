@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from limpet.errors import CommitTooLarge, InvalidInput, StoreClosed, StoreError, StoreForked
 from limpet.model import Commit, Draft, Fact, Prepared, prepare, prepare_plain
-from limpet.model.ids import Ids
+from limpet.model.keys import Ids
 from limpet.model.limits import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, SESSIONS_PER_COMMIT_MAX
 from limpet.session.following.follow import Hub
 from limpet.session.provenance import Provenance

@@ -45,7 +45,7 @@ from limpet.model.facts.isolation import TASK, Isolation
 from limpet.model.facts.phases import ARCHIVED, Phase, archive_place, is_stub, rule
 from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.timeouts import Timeouts
-from limpet.model.ids import Ids
+from limpet.model.keys import Ids
 from limpet.model.limits import KEY_PART_CHARS_MAX, PAGE_MAX
 from limpet.session.arguments import (
     AnyKey,
@@ -77,12 +77,11 @@ from limpet.session.journal import Journal
 from limpet.session.keys import StoreKeys
 from limpet.session.life.lifecycle_policy import Function, Lifecycles, Transition
 from limpet.session.maintenance import StoreMaintenance
-from limpet.session.metrics import Metrics
 from limpet.session.policies import StorePolicies
 from limpet.session.provenance import Provenance
 from limpet.session.runs.runs import RETRIES, Harness, OnMismatch, WakeOptions, Woken
 from limpet.session.runs.setup import Permission, Permissions, Vaults
-from limpet.session.services import Services
+from limpet.session.services import Metrics, Services
 from limpet.session.session import Session
 from limpet.session.work import StoreWork
 from limpet.session.writer import writer_of

@@ -20,7 +20,7 @@ from limpet.session.arguments import (
     pydantic_needed,
 )
 from limpet.session.keys import with_anchors
-from limpet.session.metrics import Hook
+from limpet.session.services import Hook
 from limpet.store.open import refuse_uncopied
 from limpet.store.pages import each_head
 from limpet.store.protocol import (

@@ -7,14 +7,15 @@ acts as a principal has one with a guard: see `acting`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from limpet.model import Key
 from limpet.session.journal import Journal
 from limpet.session.life.lifecycle_policy import Lifecycles
-from limpet.session.metrics import Metrics
+from limpet.session.loggers import SESSION
 
 if TYPE_CHECKING:
     from limpet.security.access import Action
@@ -106,3 +107,35 @@ class Services(msgspec.Struct, frozen=True, eq=False):
     def _guarded(self) -> GuardedStore:
         store: GuardedStore = self.journal.store  # type: ignore[assignment]  # there is a guard
         return store
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One measurement: what it is of, and its values. docs/history.md lists the names."""
+
+    name: str
+    values: Mapping[str, Any]
+
+
+Hook: TypeAlias = Callable[[Metric], None]
+
+
+class Metrics:
+    """The hooks of one process."""
+
+    def __init__(self) -> None:
+        self._hooks: list[Hook] = []
+
+    def add(self, hook: Hook) -> None:
+        self._hooks.append(hook)
+
+    def record(self, name: str, **values: Any) -> None:
+        """Hand a measurement to every hook."""
+        for hook in self._hooks:
+            try:
+                hook(Metric(name, values))
+            except Exception as error:
+                kind = type(error).__name__
+                SESSION.warning("metric hook failed: error=%s metric=%s", kind, name)

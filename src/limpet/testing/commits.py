@@ -14,7 +14,7 @@ import pytest
 from limpet.errors import LimpetError
 from limpet.model import Commit, Draft, Event, Fact, Key, Prepared, prepare
 from limpet.model.facts.creation import created
-from limpet.model.ids import Ids
+from limpet.model.keys import Ids
 from limpet.store.protocol import Committed, Loaded, Query, Store
 
 ACTOR: Final = "test:contract"

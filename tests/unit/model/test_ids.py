@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from limpet.model.ids import Ids, Noise
+from limpet.model.keys import Ids, Noise
 
 ONES = b"\xff" * 8
 ZEROS = b"\x00" * 8

@@ -46,7 +46,7 @@ from limpet.model import (
     is_reserved,
 )
 from limpet.model.facts.phases import archive_place, check_present
-from limpet.model.ids import Ids
+from limpet.model.keys import Ids
 from limpet.session.following.follow import Hub
 from limpet.session.history.checkpoint_log import (
     Checkpoint,
@@ -68,8 +68,8 @@ from limpet.session.history.point_in_time import head_now
 from limpet.session.history.retention import Compactor, RetentionLimits
 from limpet.session.journal import CommitHooks, Journal
 from limpet.session.loggers import SESSION
-from limpet.session.metrics import Metrics
 from limpet.session.retrying import Tries
+from limpet.session.services import Metrics
 from limpet.session.writer import Writer
 from limpet.store.protocol import Committed, Store
 

@@ -74,12 +74,11 @@ from limpet.session.life.archive_storage import Archive, folder_of, home_of, nam
 from limpet.session.life.lifecycle_policy import Lifecycles, Transition
 from limpet.session.life.transitions import LIFECYCLE_ACTOR, PhaseChange
 from limpet.session.loggers import SESSION
-from limpet.session.metrics import Metrics
 from limpet.session.move.attachments import load_log
 from limpet.session.move.import_export import adopt_bundle, export_session, prove_bundle
 from limpet.session.retrying import Tries
 from limpet.session.runs.delegation import children_elsewhere, head_of
-from limpet.session.services import Services
+from limpet.session.services import Metrics, Services
 from limpet.session.writer import Handle, writer_of
 from limpet.store.coding.files import FileSeal, SealedPath, file_seal, is_sealed
 from limpet.store.memory import MemoryStore

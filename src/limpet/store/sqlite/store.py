@@ -436,19 +436,21 @@ class SQLiteStore:
 
     def _fold_at(self, key: Key, seq: int, *, replay: bool = True) -> Fold:
         """Without `replay`, at the snapshot before, or where the log begins."""
-        from limpet.store.sqlite.reading import lineage
-
         with self._reader.instant():
             sid, head = self._reader.present(key)
             if not 1 <= seq <= head.version:
                 raise InvalidInput(f"session {key} has no event {seq}.")
-            part = lineage.segment_with(self._reader, sid, head, seq)
-            if part.sid is None:
-                raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
+            if seq <= head.floor:  # in a log that this one forks
+                from limpet.store.sqlite.reading import lineage
+
+                part = lineage.segment_with(self._reader, sid, head, seq)
+                if part.sid is None:
+                    raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
+                sid, head = part.sid, part.head
             if replay:
-                fold = self._reader.fold_at(part.sid, part.head, seq).fold
+                fold = self._reader.fold_at(sid, head, seq).fold
             else:
-                fold = self._reader.snapshot(part.sid, part.head, seq)[0]
+                fold = self._reader.snapshot(sid, head, seq)[0]
         if fold.damaged:
             raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
         return fold
