@@ -182,8 +182,8 @@ def _links(options: list[str] | None) -> dict[str, str]:
 
 def _moment(text: str, now: datetime) -> datetime:
     """A time: a span before now, or a date. Raises InvalidInput."""
-    if found := re.fullmatch(r"(\d{1,6})([smhdw])", text):
-        return now - timedelta(**{_SPANS[found[2]]: int(found[1])})
+    if match := re.fullmatch(r"(\d{1,6})([smhdw])", text):
+        return now - timedelta(**{_SPANS[match[2]]: int(match[1])})
     try:
         at = datetime.fromisoformat(text)
         return at if at.tzinfo is not None else at.replace(tzinfo=UTC)

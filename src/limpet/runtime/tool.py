@@ -235,9 +235,9 @@ def _documented(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
         elif _END.match(line):
             within, last = False, ""
             break
-        elif (found := _NAMED.match(line)) and (within or line.lstrip().startswith(":param")):
-            last = found[1]
-            parameters[last] = found[2].strip()
+        elif (match := _NAMED.match(line)) and (within or line.lstrip().startswith(":param")):
+            last = match[1]
+            parameters[last] = match[2].strip()
         elif within and last and line.startswith(" ") and line.strip():
             parameters[last] += f" {line.strip()}"
         elif not within:

@@ -266,9 +266,9 @@ def check_types(types: object) -> tuple[str, ...] | None:
 def check_limit(limit: object) -> int:
     """A page size within bounds."""
     if type(limit) is not int or not 1 <= limit <= PAGE_MAX:
-        found = described(limit)
+        shown = described(limit)
         raise InvalidQuery(
-            f"limit must be from 1 to {PAGE_MAX:,}, not {found}; read more page by page"
+            f"limit must be from 1 to {PAGE_MAX:,}, not {shown}; read more page by page"
         )
     return limit
 
@@ -276,9 +276,9 @@ def check_limit(limit: object) -> int:
 def check_tail(tail: object) -> int:
     """How many of the last events are loaded."""
     if type(tail) is not int or not 0 <= tail <= PAGE_MAX:
-        found = described(tail)
+        shown = described(tail)
         raise InvalidQuery(
-            f"tail must be from 0 to {PAGE_MAX:,} events, not {found}; read more page by page"
+            f"tail must be from 0 to {PAGE_MAX:,} events, not {shown}; read more page by page"
         )
     return tail
 

@@ -159,10 +159,10 @@ class CachedState:
         self.damaged = loaded.damaged
         self._unread = any([event.damage for event in loaded.events])
 
-    def note_checkpoint(self, found: LastCheckpoint) -> None:
+    def note_checkpoint(self, last: LastCheckpoint) -> None:
         """There is this checkpoint; a newer one may be known of."""
-        if self.checkpoint is None or found > self.checkpoint:
-            self.checkpoint = found
+        if self.checkpoint is None or last > self.checkpoint:
+            self.checkpoint = last
 
     def preview(self, fields: FrozenDict) -> None:
         """Show the state that is about to be restored, until the next load."""

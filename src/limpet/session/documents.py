@@ -146,10 +146,10 @@ class Documents:
         key, after = self.key(name), 0
         if version is not None:
             after = (check_before(version) or 1) - 1
-        found = await self._read(key, after, limit=1, reverse=version is None)
-        if not found or found[0].type == DELETED or version not in (None, found[0].seq):
+        events = await self._read(key, after, limit=1, reverse=version is None)
+        if not events or events[0].type == DELETED or version not in (None, events[0].seq):
             raise DocumentNotFound(self.collection, name, version)
-        return self.shown(_document(key, found[0]))
+        return self.shown(_document(key, events[0]))
 
     async def find(self, name: str, version: int | None = None) -> Document | None:
         """Like get, and None if there is no such document or version."""
@@ -440,8 +440,8 @@ async def versioned(documents: Documents, name: str) -> str:
     base, _, version = name.partition("@")
     if version and not version.isdecimal():
         raise InvalidInput(f"{name!r} does not name a version: write it as in 'support@3'.")
-    found = await documents.get(base, int(version) if version else None)
-    return f"{base}@{found.version}"
+    document = await documents.get(base, int(version) if version else None)
+    return f"{base}@{document.version}"
 
 
 def _document(key: Key, event: Event) -> Document:

@@ -197,9 +197,9 @@ async def unusual_timeouts(store: Store) -> tuple[Check, ...]:
 
 def _timeout_check(name: str, count: int) -> Check:
     least, most = USUAL[name]
-    found = f"{count:,} sessions are outside of the usual {least} to {most}"
+    text = f"{count:,} sessions are outside of the usual {least} to {most}"
     advice = "Look whether that is meant; set others with s.lifecycle.set_timeouts."
-    return Check(f"timeout {name}", found, "warning", advice)
+    return Check(f"timeout {name}", text, "warning", advice)
 
 
 async def earlier_documents(store: Store) -> tuple[Check, ...]:

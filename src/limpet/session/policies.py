@@ -166,10 +166,10 @@ class StorePolicies:
     async def gates_of(self, agent: str) -> Gates:
         """Return what must hold before a learning of this agent is promoted."""
         documents = learnings.gates_kept(self._journal)
-        found = await documents.find(agent)
-        if found is None:
+        document = await documents.find(agent)
+        if document is None:
             return Gates()
-        read = documents.decoded(found, Gates)
+        read = documents.decoded(document, Gates)
         if read is None:  # what cannot be read lets nothing through
             raise SessionCorrupt(
                 documents.key(agent),

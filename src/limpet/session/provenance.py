@@ -191,8 +191,8 @@ class Provenance:
             if head.deleted_us is not None or "archive" in head.facts:
                 return None  # of its log, only the end is here
             assert isinstance(self._store, Records)
-            found = await self._store.records(head.key, after=version - 1, limit=1)
-            there = found[0].event.link if found else b""
+            records = await self._store.records(head.key, after=version - 1, limit=1)
+            there = records[0].event.link if records else b""
         return None if there == link else f"has another link than its {source}"
 
     def checks(self, data: str) -> tuple[Check, ...]:
@@ -205,8 +205,8 @@ class Provenance:
         beside = scheme_of(data) == "sqlite" and sqlite_path(data).absolute().parent == ring.parent
         if not beside:
             return (Check("keys", f"ring {self.seal.id} at {ring}"),)
-        found = f"the key ring {ring.name} is in the directory of the data"
-        return (Check("keys", found, "warning", _APART),)
+        text = f"the key ring {ring.name} is in the directory of the data"
+        return (Check("keys", text, "warning", _APART),)
 
     # --- receipts -------------------------------------------------------------------------------
 
@@ -231,9 +231,9 @@ class Provenance:
 
         kept = await self.seal.kept_receipt(head.uid)
         if kept is not None:
-            found = msgspec.msgpack.decode(kept, type=Receipt)
-            if (found.version, found.link) == (head.version, head.link):
-                return found
+            decoded = msgspec.msgpack.decode(kept, type=Receipt)
+            if (decoded.version, decoded.link) == (head.version, head.link):
+                return decoded
         return await self.sign(head, keep=False)
 
     # --- certificates of erasure ----------------------------------------------------------------

@@ -494,10 +494,10 @@ class Writer:
 
     async def _repeats(self, ids: Sequence[str]) -> tuple[Event, ...]:
         """The records of these ids, if every one of them was recorded before."""
-        found = await self.journal.store.read_ids(self.known.key, ids)
-        if len(found) < len(ids):
+        events = await self.journal.store.read_ids(self.known.key, ids)
+        if len(events) < len(ids):
             return ()
-        return tuple([structs.replace(event, repeated=True) for event in found])
+        return tuple([structs.replace(event, repeated=True) for event in events])
 
     async def _know(self) -> None:
         """Have state to decide on: read, if it was not yet, or if a part of it was missing."""

@@ -75,9 +75,9 @@ def mark(id: str) -> int:
     return int.from_bytes(sha256(id.encode()).digest()[:8], "big", signed=True)
 
 
-def encode(found: Sequence[Cold]) -> bytes:
+def encode(cold: Sequence[Cold]) -> bytes:
     """The bytes of a segment. Every body must be readable, or removed on purpose."""
-    records = [each.record for each in found]
+    records = [each.record for each in cold]
     events = [record.event for record in records]
     before = [0, *[event.at_us for event in events[:-1]]]
     done: list[tuple[int, int] | int | None] = [
@@ -94,7 +94,7 @@ def encode(found: Sequence[Cold]) -> bytes:
             [event.correlation_id for event in events],
             [event.wake_id for event in events],
             done,
-            [at for at, each in enumerate(found) if each.adopted],
+            [at for at, each in enumerate(cold) if each.adopted],
             b"".join([r.salt for r in records if r.raw is not None]),
             [record.raw for record in records],
             {at: r.digest for at, r in enumerate(records) if r.raw is None},
@@ -102,20 +102,20 @@ def encode(found: Sequence[Cold]) -> bytes:
     )
 
 
-def trimmed(found: list[Cold]) -> list[Cold]:
+def trimmed(cold: list[Cold]) -> list[Cold]:
     """The events up to the last that is not pending: a segment ends with one that it holds."""
-    while found and is_pending(found[-1]):
-        found = found[:-1]
-    return found
+    while cold and is_pending(cold[-1]):
+        cold = cold[:-1]
+    return cold
 
 
 def is_pending(each: Cold) -> bool:
     return each.record.event.processed == 0
 
 
-def hollowed(found: Sequence[Cold]) -> list[Cold]:
+def hollowed(cold: Sequence[Cold]) -> list[Cold]:
     """The same as a segment holds them: without the bodies of those that are pending."""
-    return [_hollow(each) if is_pending(each) else each for each in found]
+    return [_hollow(each) if is_pending(each) else each for each in cold]
 
 
 def _hollow(each: Cold) -> Cold:
@@ -123,16 +123,16 @@ def _hollow(each: Cold) -> Cold:
     return Cold(ChainedEvent(record.event, None, b"", record.digest), each.adopted)
 
 
-def lacks(found: Sequence[Cold]) -> bool:
+def lacks(cold: Sequence[Cold]) -> bool:
     """True if a segment has events whose rows are kept, or bodies that were removed."""
-    return any([each.record.raw is None for each in found])
+    return any([each.record.raw is None for each in cold])
 
 
-def filled(found: Sequence[Cold], kept: Mapping[int, Cold]) -> list[Cold]:
+def filled(cold: Sequence[Cold], kept: Mapping[int, Cold]) -> list[Cold]:
     """The events of a segment with the rows that are kept beside it. One that was pending and has
     no row is lost, not removed."""
     done = []
-    for each in found:
+    for each in cold:
         row, event = kept.get(each.record.event.seq), each.record.event
         if row is None and each.record.raw is None and is_pending(each):
             lost = msgspec.structs.replace(event, removed=False, damage=_NO_ROW)
@@ -151,22 +151,22 @@ def opened(
     first, last = seqs
     try:
         raw = codec.unpack(*stored, lambda: place(uid, first, last), bound=True)
-        found = decode(raw, first, *links)
+        decoded = decode(raw, first, *links)
     except SegmentDamaged:
         raise
     except Damaged as error:
         raise SegmentDamaged(f"cannot be read: it {error}") from error
     except _UNREADABLE as error:
         raise SegmentDamaged(f"cannot be read ({error!r})") from error
-    if len(found) != last - first + 1:
+    if len(decoded) != last - first + 1:
         raise SegmentDamaged("has another length")
-    return found
+    return decoded
 
 
 def decode(raw: bytes, first: int, previous: bytes, last: bytes) -> list[Cold]:
     """The events in a segment's bytes. Raises SegmentDamaged if they do not lead to `last`."""
     columns = msgspec.msgpack.decode(raw, type=_Columns)
-    found: list[Cold] = []
+    cold: list[Cold] = []
     link, at_us, salts = previous, 0, iter(_pieces(columns.salts))
     adopted = set(columns.adopted)
     for number, body in enumerate(columns.raws):
@@ -175,10 +175,10 @@ def decode(raw: bytes, first: int, previous: bytes, last: bytes) -> list[Cold]:
         digest = columns.digests[number] if body is None else chain.body_digest(salt, body)
         event = _event(columns, number, first + number, at_us, link, digest)
         link = event.link
-        found.append(Cold(ChainedEvent(event, body, salt, digest), number in adopted))
+        cold.append(Cold(ChainedEvent(event, body, salt, digest), number in adopted))
     if link != last:
         raise SegmentDamaged("does not lead to the link after it")
-    return found
+    return cold
 
 
 def _event(

@@ -39,8 +39,8 @@ def read_checks(report: Report) -> tuple[Check, ...]:
     broken = damage(report)
     checks = [_part(name, report, [f for f in broken if _name(f) == name]) for name in _HOLDS]
     if locked:
-        found = "sealed bodies could not be opened; their chain and checksums were checked"
-        checks.append(Check("seal", found, "warning", _UNSEALED))
+        text = "sealed bodies could not be opened; their chain and checksums were checked"
+        checks.append(Check("seal", text, "warning", _UNSEALED))
     return tuple(checks)
 
 

@@ -40,12 +40,12 @@ def erased(crc: int) -> Ledger:
     return Ledger(0, 0, 1, crc)
 
 
-def compare(kept: Ledger, found: Ledger) -> Iterator[Finding]:
+def compare(kept: Ledger, ledger: Ledger) -> Iterator[Finding]:
     """Yield the findings: rows that are missing, added, or not as they were written."""
-    if kept[:2] != found[:2]:
-        yield Finding("tombstone", _differ(kept.tombs, found.tombs))
-    if kept[2:] != found[2:]:
-        yield Finding("erasure", _differ(kept.erased, found.erased))
+    if kept[:2] != ledger[:2]:
+        yield Finding("tombstone", _differ(kept.tombs, ledger.tombs))
+    if kept[2:] != ledger[2:]:
+        yield Finding("erasure", _differ(kept.erased, ledger.erased))
 
 
 def _differ(kept: int, found: int) -> str:

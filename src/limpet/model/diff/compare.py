@@ -35,9 +35,9 @@ UNFIT: Final = (TypeError, ValueError, OverflowError, RecursionError)  # what an
 
 def changes_between(a: Any, b: Any) -> tuple[Change, ...]:
     """The changes that take `a` to `b`: names in order, lists from front to back."""
-    found: list[Change] = []
-    _compare((), _opened(a), _opened(b), SWEEPS, found)
-    return tuple(found)
+    changes: list[Change] = []
+    _compare((), _opened(a), _opened(b), SWEEPS, changes)
+    return tuple(changes)
 
 
 def names_apart(a: dict[str, Any], b: dict[str, Any], sweeps: int) -> list[str]:
@@ -78,25 +78,25 @@ def moved(base: list[Any], *sides: tuple[list[Any], Collection[int]]) -> bool:
     return False
 
 
-def _compare(path: Path, a: Any, b: Any, sweeps: int, found: list[Change]) -> None:
+def _compare(path: Path, a: Any, b: Any, sweeps: int, changes: list[Change]) -> None:
     if a is b:
         return
     if len(path) < VALUE_DEPTH_MAX:  # a longer path would fit no operation
         if isinstance(a, dict) and isinstance(b, dict):
-            _compare_dicts(path, a, b, sweeps, found)
+            _compare_dicts(path, a, b, sweeps, changes)
             return
         if isinstance(a, list) and isinstance(b, list):
-            _compare_lists(path, a, b, sweeps, found)
+            _compare_lists(path, a, b, sweeps, changes)
             return
     if type(a) in SCALARS and same(a, b):
         return
     old, new = _admitted(path, a), _admitted(path, b)
     if not same(old, new):
-        found.append(Change(path, Kind.MODIFY, old, new))
+        changes.append(Change(path, Kind.MODIFY, old, new))
 
 
 def _compare_dicts(
-    path: Path, a: dict[str, Any], b: dict[str, Any], sweeps: int, found: list[Change]
+    path: Path, a: dict[str, Any], b: dict[str, Any], sweeps: int, changes: list[Change]
 ) -> None:
     names = names_apart(a, b, sweeps)
     for name in names:
@@ -106,24 +106,24 @@ def _compare_dicts(
     for name in sorted(names):
         old, new, at = a.get(name, ABSENT), b.get(name, ABSENT), (*path, name)
         if old is ABSENT:
-            found.append(Change(_encodable(at), Kind.ADD, None, _admitted(at, new)))
+            changes.append(Change(_encodable(at), Kind.ADD, None, _admitted(at, new)))
         elif new is ABSENT:
-            found.append(Change(_encodable(at), Kind.DELETE, _admitted(at, old)))
+            changes.append(Change(_encodable(at), Kind.DELETE, _admitted(at, old)))
         else:
-            _compare(at, old, new, below, found)
+            _compare(at, old, new, below, changes)
 
 
 def _compare_lists(
-    path: Path, a: list[Any], b: list[Any], sweeps: int, found: list[Change]
+    path: Path, a: list[Any], b: list[Any], sweeps: int, changes: list[Change]
 ) -> None:
     below = max(sweeps - 1, 0)
     # Decided before anything inside is compared: lists in lists would be compared twice each.
     apart = items_apart(a, b, sweeps) if len(a) == len(b) else []
     if len(a) != len(b) or (sweeps and _moved(a, b, apart)):
-        _compare_runs(path, a, b, below, found)
+        _compare_runs(path, a, b, below, changes)
         return
     for index in apart:
-        _compare((*path, index), a[index], b[index], below, found)
+        _compare((*path, index), a[index], b[index], below, changes)
 
 
 def _moved(a: list[Any], b: list[Any], apart: list[int]) -> bool:
@@ -139,7 +139,7 @@ def _moved(a: list[Any], b: list[Any], apart: list[int]) -> bool:
         return False
 
 
-def _compare_runs(path: Path, a: list[Any], b: list[Any], sweeps: int, found: list[Change]) -> None:
+def _compare_runs(path: Path, a: list[Any], b: list[Any], sweeps: int, changes: list[Change]) -> None:
     """Compare lists with added or removed items: pairs are compared, the rest is a run."""
     length = len(a)
     for gap in _gaps(path, a, b):
@@ -147,13 +147,13 @@ def _compare_runs(path: Path, a: list[Any], b: list[Any], sweeps: int, found: li
         at = gap.new_start + pairs  # what stands before is as in b already
         for more in range(pairs):
             index = gap.new_start + more
-            _compare((*path, index), a[gap.start + more], b[index], sweeps, found)
+            _compare((*path, index), a[gap.start + more], b[index], sweeps, changes)
         where = (*path, at)
         if old := _run(path, a, gap.start + pairs, gap.stop):
-            found.append(Change(where, Kind.DELETE, old, None, length))
+            changes.append(Change(where, Kind.DELETE, old, None, length))
             length -= len(old)
         if new := _run(path, b, at, gap.new_stop):
-            found.append(Change(where, Kind.ADD, None, new, length))
+            changes.append(Change(where, Kind.ADD, None, new, length))
             length += len(new)
 
 

@@ -120,9 +120,9 @@ def _verified(raw: bytes) -> bytes:
 def _decoded(body: bytes) -> tuple[Change, ...]:
     """The diff in these bytes. A checksum does not prove that they are a diff we can read."""
     try:
-        found = msgspec.json.decode(body, type=_Format).format
-        if found != FORMAT:
-            raise InvalidDiff(f"it has format {found}; this release reads {FORMAT}")
+        decoded = msgspec.json.decode(body, type=_Format).format
+        if decoded != FORMAT:
+            raise InvalidDiff(f"it has format {decoded}; this release reads {FORMAT}")
         changes = tuple([_frozen(each) for each in msgspec.json.decode(body, type=_Wire).changes])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidDiff(str(error).rstrip(".")) from error

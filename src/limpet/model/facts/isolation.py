@@ -126,15 +126,15 @@ def isolation_data(isolation: Isolation | None, key: Key) -> dict[str, Any]:
 
 def isolation_in(facts: Facts) -> Isolation:
     """The isolation of a session with these facts."""
-    found = facts.get("isolation")
-    if found is None:
+    isolation = facts.get("isolation")
+    if isolation is None:
         return _USUAL
     agents = {
         agent: FieldAccess(tuple(fields.get("owns", ())), tuple(fields.get("reads", ())))
-        for agent, fields in found.get("agents", EMPTY).items()
+        for agent, fields in isolation.get("agents", EMPTY).items()
     }
-    model, users = found.get("model", "per_user"), tuple(found.get("users", ()))
-    return Isolation(model, users, found.get("task"), FrozenDict(agents))
+    model, users = isolation.get("model", "per_user"), tuple(isolation.get("users", ()))
+    return Isolation(model, users, isolation.get("task"), FrozenDict(agents))
 
 
 def child_isolation(facts: Facts, id: str) -> Isolation:
@@ -145,18 +145,18 @@ def child_isolation(facts: Facts, id: str) -> Isolation:
 
 def field_policies_in(facts: Facts) -> Mapping[str, Mapping[str, Any]]:
     """By field, the roles that may `read` and `write` it; everybody where none are named."""
-    found: Mapping[str, Mapping[str, Any]] = facts.get("field_policies", EMPTY)
-    return found
+    field_policies: Mapping[str, Mapping[str, Any]] = facts.get("field_policies", EMPTY)
+    return field_policies
 
 
 def fold(data: Mapping[str, Any], labels: Mapping[str, str]) -> Changes:
     """Return what a first event says of isolation. `labels` are those that it gives the session."""
     changes: Changes = {}
-    found = data.get("isolation")
-    if found:
-        changes["isolation"] = FrozenDict(found)
-        if "task" in found:
-            changes["labels"] = FrozenDict({**labels, TASK: found["task"]})
+    isolation = data.get("isolation")
+    if isolation:
+        changes["isolation"] = FrozenDict(isolation)
+        if "task" in isolation:
+            changes["labels"] = FrozenDict({**labels, TASK: isolation["task"]})
     if policies := data.get("field_policies"):
         changes["field_policies"] = FrozenDict(policies)
     return changes

@@ -40,8 +40,8 @@ def labels_data(changes: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def labels_in(facts: Facts) -> FrozenDict:
-    found: FrozenDict = facts.get("labels", EMPTY)
-    return found
+    fields: FrozenDict = facts.get("labels", EMPTY)
+    return fields
 
 
 def own_labels(labels: FrozenDict) -> FrozenDict:

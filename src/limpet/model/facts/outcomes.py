@@ -71,13 +71,13 @@ def outcome_evaluated(evaluation: Evaluation) -> Fact:
 
 def outcome_in(facts: Facts, texts: Texts = NO_TEXTS) -> Outcome | None:
     """Return the outcome; without its words where the event cannot be read."""
-    found = facts.get("outcome")
-    if found is None:
+    outcome = facts.get("outcome")
+    if outcome is None:
         return None
-    said = {**found, **texts.get(found["seq"], EMPTY)}
+    said = {**outcome, **texts.get(outcome["seq"], EMPTY)}
     criteria = tuple(said.get("criteria", ()))
     shown = (said.get("title", ""), said.get("detail"), criteria)
-    return Outcome(*shown, found["seq"], found.get("verdict"))
+    return Outcome(*shown, outcome["seq"], outcome.get("verdict"))
 
 
 def trend(before: Iterable[bool | None], after: Iterable[bool | None]) -> Trend:

@@ -262,8 +262,8 @@ def stub(head: Stubbed, place: str, size: int, sha256: str, children: Sequence[K
 
 def archive_place(facts: Facts) -> Mapping[str, Any] | None:
     """Where the log is, if it is not in this store."""
-    found: Mapping[str, Any] | None = facts.get("archive")
-    return found
+    archive: Mapping[str, Any] | None = facts.get("archive")
+    return archive
 
 
 def is_stub(facts: Facts) -> bool:
@@ -274,8 +274,8 @@ def is_stub(facts: Facts) -> bool:
 def check_present(head: Stubbed, uid: str | None) -> None:
     """Raise SessionArchived if the log of this session (None: whichever has the key) is in the
     archive, SessionDeleted if the key belongs to another by now."""
-    found = archive_place(head.facts)
-    if found is not None and uid in (None, head.uid, found["uid"]):
+    place = archive_place(head.facts)
+    if place is not None and uid in (None, head.uid, place["uid"]):
         raise SessionArchived(head.key)
     if uid not in (None, head.uid):
         raise SessionDeleted(head.key)

@@ -37,8 +37,8 @@ def limits_data(events: int | None, age: timedelta | None) -> dict[str, int]:
 
 def retention_in(facts: Facts) -> Mapping[str, int] | None:
     """The session's own limits; None: as its app says."""
-    found: Mapping[str, int] | None = facts.get("retention")
-    return found
+    retention: Mapping[str, int] | None = facts.get("retention")
+    return retention
 
 
 def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

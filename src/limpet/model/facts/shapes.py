@@ -309,12 +309,12 @@ def check_shape(type: str, data: Mapping[str, Any]) -> None:
         if choose is None or (shape := choose(data)) is None:
             return
     try:
-        found = msgspec.convert(data, shape)
+        decoded = msgspec.convert(data, shape)
     except (msgspec.ValidationError, RecursionError) as error:
         raise InvalidEvent(f"the data of {type} does not fit: {error}") from error
     more = _MORE.get(type)
     if more is not None:
-        more(found)
+        more(decoded)
 
 
 # --- what a type cannot say -----------------------------------------------------------------------

@@ -90,11 +90,11 @@ def timeouts_data(timeouts: Timeouts) -> dict[str, Any]:
 
 def timeouts_in(facts: Facts) -> Timeouts | None:
     """The session's timeouts; None if it has none."""
-    found = facts.get("timeouts")
-    if found is None:
+    timeouts = facts.get("timeouts")
+    if timeouts is None:
         return None
-    spans = {n: found[f"{n}_us"] * _MICROSECOND for n in _SPANS if f"{n}_us" in found}
-    return Timeouts(**spans, background=bool(found.get("background")))
+    spans = {n: timeouts[f"{n}_us"] * _MICROSECOND for n in _SPANS if f"{n}_us" in timeouts}
+    return Timeouts(**spans, background=bool(timeouts.get("background")))
 
 
 def fold_set(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
@@ -102,11 +102,11 @@ def fold_set(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 
 
 def fold_renewed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    found = facts.get("timeouts", EMPTY)
-    if "idle_us" not in found:
+    timeouts = facts.get("timeouts", EMPTY)
+    if "idle_us" not in timeouts:
         return {}
-    longer = found["idle_us"] + data["idle_us"]
-    return {"timeouts": FrozenDict({**found, "idle_us": min(longer, _most(found))})}
+    longer = timeouts["idle_us"] + data["idle_us"]
+    return {"timeouts": FrozenDict({**timeouts, "idle_us": min(longer, _most(timeouts))})}
 
 
 def check_renewed(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
@@ -126,8 +126,8 @@ def counts_background(facts: Facts) -> bool:
 
 def unusual(facts: Facts) -> tuple[str, ...]:
     """The names of timeouts outside of what is usual."""
-    found = facts.get("timeouts", EMPTY)
-    spans = {name: found.get(f"{name}_us") for name in USUAL}
+    timeouts = facts.get("timeouts", EMPTY)
+    spans = {name: timeouts.get(f"{name}_us") for name in USUAL}
     return tuple(
         name
         for name, us in spans.items()

@@ -94,9 +94,9 @@ class SchemaVersion(msgspec.Struct, frozen=True, gc=False, order=True):
             return text
         if not isinstance(text, str):
             raise InvalidSchema(f"a version is text, and this is {type(text).__name__}", _WRITE)
-        if (found := re.fullmatch(_VERSION, text)) is None:
+        if (match := re.fullmatch(_VERSION, text)) is None:
             raise InvalidSchema(f"{text[:_SHOWN_CHARS]!a} {_problem(text)}", _WRITE)
-        return cls(*map(int, found.groups()))
+        return cls(*map(int, match.groups()))
 
     @property
     def major_minor(self) -> tuple[int, int]:

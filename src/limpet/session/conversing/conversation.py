@@ -225,8 +225,8 @@ def _call(entry: Entry) -> Part:
 
 
 def _name(entry: Entry) -> str:
-    found = entry.data.get("name")
-    return found if isinstance(found, str) and found else "tool"
+    name = entry.data.get("name")
+    return name if isinstance(name, str) and name else "tool"
 
 
 def _said(entry: Entry) -> Message | None:

@@ -92,13 +92,13 @@ async def blame(writer: Writer, path: Path) -> tuple[Blame, ...]:
 
 async def _between(writer: Writer, path: Path, after: int, before: int) -> list[Blame]:
     """The changes in a part of the history: the events that name the field are looked at."""
-    found: list[Blame] = []
+    blamed: list[Blame] = []
     store, key, name = writer.journal.store, writer.known.key, str(path[0])
     while page := await store.naming(key, name, before=before, after=after, limit=PAGE_MAX):
         for event in page:
-            found += await _of_event(writer, event, path)
+            blamed += await _of_event(writer, event, path)
         before = page[-1].seq
-    return found
+    return blamed
 
 
 async def _of_event(writer: Writer, event: Event | None, path: Path) -> list[Blame]:

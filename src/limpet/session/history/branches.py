@@ -302,7 +302,7 @@ async def _head(store: Store, key: Key) -> Head | None:
 
 
 async def _merges(store: Store, key: Key) -> tuple[MergedFrom, ...]:
-    found: list[MergedFrom] = []
+    merges: list[MergedFrom] = []
     after = 0
     while page := await store.read(
         key, after=after, limit=PAGE_MAX, reverse=False, types=(MERGED,)
@@ -311,6 +311,6 @@ async def _merges(store: Store, key: Key) -> tuple[MergedFrom, ...]:
             if event.data is not None:
                 other = event.data["other"]
                 of = Key(other["app"], other["user"], other["id"])
-                found.append(MergedFrom(of, event.data["at"], event.seq))
+                merges.append(MergedFrom(of, event.data["at"], event.seq))
         after = page[-1].seq
-    return tuple(found)
+    return tuple(merges)

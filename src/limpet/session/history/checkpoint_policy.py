@@ -110,8 +110,8 @@ def policy_document(policy: CheckpointPolicy) -> dict[str, Any]:
 async def policy_of(journal: Journal, app: str) -> CheckpointPolicy | None:
     """The policy of an app; None if it has none, or none that can be read."""
     documents = Internal(journal, COLLECTION)
-    found = await documents.find(app)
-    read = None if found is None else documents.decoded(found, StoredPolicy)
+    document = await documents.find(app)
+    read = None if document is None else documents.decoded(document, StoredPolicy)
     try:
         return None if read is None else read.policy()
     except LimpetError as error:

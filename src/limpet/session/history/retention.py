@@ -82,8 +82,8 @@ def limits_document(events: int | None, age: timedelta | None, every: timedelta)
 async def limits_of(journal: Journal, app: str) -> RetentionLimits | None:
     """The limits of an app; None if it has none, or none that can be read."""
     documents = Internal(journal, COLLECTION)
-    found = await documents.find(app)
-    return None if found is None else documents.decoded(found, RetentionLimits)
+    document = await documents.find(app)
+    return None if document is None else documents.decoded(document, RetentionLimits)
 
 
 def limits_for(head: Head, app_limits: RetentionLimits | None) -> RetentionLimits:
@@ -150,15 +150,15 @@ async def compact_one(
     """Move what is beyond the limits of one session: up to which event, and what was moved."""
     store: Any = journal.store
     upto = await _upto(store, head, limits, now_us)
-    found = CompactReport()
+    report = CompactReport()
     while upto > head.floor and (step := await store.compact(head.key, upto=upto)).events:
-        found = CompactReport(
+        report = CompactReport(
             1,
-            found.events + step.events,
-            found.rows_bytes + step.rows_bytes,
-            found.segment_bytes + step.segment_bytes,
+            report.events + step.events,
+            report.rows_bytes + step.rows_bytes,
+            report.segment_bytes + step.segment_bytes,
         )
-    return max(upto, head.floor), found
+    return max(upto, head.floor), report
 
 
 async def _upto(store: Store, head: Head, limits: RetentionLimits, now_us: int) -> int:

@@ -582,8 +582,8 @@ async def _intent(journal: Journal, key: Key) -> tuple[_Move, Standing] | None:
     """Return the unfinished move of a session and where its document stands; None if none is."""
     intents = _intents(journal, key)
     log = await head_of(journal, intents.key(key.id))  # what is newer than this is not settled
-    found = None if log is None else await intents.find(key.id)
-    move = None if found is None else intents.decoded(found, _Move)
+    document = None if log is None else await intents.find(key.id)
+    move = None if document is None else intents.decoded(document, _Move)
     return None if log is None or move is None else (move, Standing(log.uid, log.version))
 
 

@@ -135,12 +135,12 @@ async def call_function(function: Function, *args: Any) -> Any:
 
 async def refusal(function: Function, *args: Any) -> str | None:
     """Return why a guard refuses; None if it does not."""
-    found = await call_function(function, *args)
-    if found is True:
+    result = await call_function(function, *args)
+    if result is True:
         return None
-    if isinstance(found, str) and found:
-        return found
-    return f"{function_name(function)} returned {found!r}"
+    if isinstance(result, str) and result:
+        return result
+    return f"{function_name(function)} returned {result!r}"
 
 
 def function_name(function: Function) -> str:

@@ -176,8 +176,8 @@ class Layer:
 
     async def get(self, name: str) -> Any:
         """The newest value, or None."""
-        found = await self._documents.find(self._prefix + _check_name(name))
-        return None if found is None else found.value
+        document = await self._documents.find(self._prefix + _check_name(name))
+        return None if document is None else document.value
 
     async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
         """Everything in this layer whose name begins so, in the order of names."""

@@ -331,8 +331,8 @@ class ResumptionRun:
     def _registry(self) -> ToolRegistry | None:
         """The tools that were given, or else those of the app."""
         policy = writer_of(self._session).services.lifecycles.of(self._session.app)
-        found: ToolRegistry | None = self._of.tools or policy.tools
-        return found
+        registry: ToolRegistry | None = self._of.tools or policy.tools
+        return registry
 
     # --- 4: the memory -------------------------------------------------------------------------
 
@@ -518,8 +518,8 @@ class Retrieval:
 
     async def _cached(self, name: str) -> _Cached | None:
         """Return the cached answer to a query. It is removed once its time is over."""
-        found = await self._cache.find(name)
-        read = None if found is None else self._cache.decoded(found, _Cached)
+        document = await self._cache.find(name)
+        read = None if document is None else self._cache.decoded(document, _Cached)
         if read is not None and self._journal.now_us() >= read.until_us:
             await self._cache.purge(name)
             return None
@@ -614,8 +614,8 @@ async def _children(session: Handle, head: Head) -> str | None:
     if not isinstance(children, Mapping):
         return None
     keys = [_child_key(head.key, id, child) for id, child in children.items()]
-    found = await writer_of(session).journal.store.load_many(keys, tail=0)
-    lost = [key.id for key, each in zip(keys, found, strict=True) if each is None]
+    loaded = await writer_of(session).journal.store.load_many(keys, tail=0)
+    lost = [key.id for key, each in zip(keys, loaded, strict=True) if each is None]
     return f"children: {', '.join(lost)} not found" if lost else None
 
 

@@ -158,8 +158,8 @@ class ToolRegistry:
             return "its permission is deny"
         if self._authorize is None:
             return None
-        found = await call_function(self._authorize, tool, session)
-        return None if found is True else str(found or "the caller is not authorized")
+        result = await call_function(self._authorize, tool, session)
+        return None if result is True else str(result or "the caller is not authorized")
 
 
 def check_bindable(registry: Any, names: Iterable[Any]) -> None:
@@ -427,5 +427,5 @@ class ToolLocks:
         return f"{name_part(self._session.app)}/{name_part(used)}"
 
 
-def _is_compatible(found: SchemaVersion, wanted: SchemaVersion) -> bool:
-    return found.major == wanted.major and found >= wanted
+def _is_compatible(version: SchemaVersion, wanted: SchemaVersion) -> bool:
+    return version.major == wanted.major and version >= wanted

@@ -301,10 +301,10 @@ class PhaseChange:
         if at in self._hooked:
             return
         if (hook := self._policy.before.get(at)) is not None:
-            found = await call_function(hook, self._session, step)
-            if found is False or (isinstance(found, str) and found):
+            result = await call_function(hook, self._session, step)
+            if result is False or (isinstance(result, str) and result):
                 reason = (
-                    found if isinstance(found, str) else f"{function_name(hook)} returned False"
+                    result if isinstance(result, str) else f"{function_name(hook)} returned False"
                 )
                 raise GuardFailed(step.before, step.name, reason)
         if _is_cleaned(step):

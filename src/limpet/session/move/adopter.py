@@ -67,9 +67,9 @@ class Adopter:
 
     async def check_prefix(self, key: Key, seq: int, link: bytes) -> None:
         """Raise SessionConflict unless this store's event `seq` of the session has this link."""
-        found = await self._read(key, after=seq - 1, reverse=False)
-        if found.link != link:
-            raise SessionConflict(key, "log", seq - 1, found.seq)
+        events = await self._read(key, after=seq - 1, reverse=False)
+        if events.link != link:
+            raise SessionConflict(key, "log", seq - 1, events.seq)
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Record all of the commits or none."""
@@ -112,8 +112,8 @@ class Adopter:
 
     async def _read(self, key: Key, *, after: int, reverse: bool) -> Newest:
         store = self.journal.store
-        found = await store.read(key, after=after, limit=1, reverse=reverse, types=None)
-        return Newest(found[0].seq, found[0].link) if found else Newest()
+        events = await store.read(key, after=after, limit=1, reverse=reverse, types=None)
+        return Newest(events[0].seq, events[0].link) if events else Newest()
 
 
 def piece(key: Key, records: Iterable[ChainedEvent], base: Base | None = None) -> Commit:

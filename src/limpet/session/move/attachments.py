@@ -127,12 +127,12 @@ async def load_log(store: Store, key: Key) -> Loaded | None:
         return None
 
 
-def marks_read(found: Loaded | None, uid: str) -> CheckpointMarks:
+def marks_read(loaded: Loaded | None, uid: str) -> CheckpointMarks:
     """Return the marks in a loaded log of checkpoints."""
-    if found is None:
+    if loaded is None:
         return CheckpointMarks()
-    head = found.head
-    return marks_in(found.fields, uid, Newest(head.version, head.link))
+    head = loaded.head
+    return marks_in(loaded.fields, uid, Newest(head.version, head.link))
 
 
 def pinning_commits(
@@ -230,10 +230,10 @@ async def records_beside(
     """Read a log beside a session's own, of its checkpoints or of a document, up to an event."""
     source = records_in(journal)
     while after < upto:
-        found = await source.records(log, after=after, limit=min(PIECE_EVENTS, upto - after))
-        check_whole(log, found, after)
-        yield found
-        after = found[-1].event.seq
+        records = await source.records(log, after=after, limit=min(PIECE_EVENTS, upto - after))
+        check_whole(log, records, after)
+        yield records
+        after = records[-1].event.seq
 
 
 async def newest_beside(adopter: Adopter, log: Key) -> Newest:

@@ -292,27 +292,27 @@ class BundleReader:
     def read(self, events_max: int, bytes_max: int) -> list[BundleEntry]:
         """The next events and parts of blobs, in the order of the file. None are left if the list
         is empty, and the trailer was right then."""
-        found: list[BundleEntry] = []
+        entries: list[BundleEntry] = []
         size = 0
-        while not self.ended and len(found) < events_max and size < bytes_max:
+        while not self.ended and len(entries) < events_max and size < bytes_max:
             line = self._next(EVENT_LINE_BYTES_MAX)
             if line.startswith(_TRAILER):
                 self._end(line)
                 break
             self._hash.update(line)
             if line.startswith(_PART):
-                found.append(self._chunk(line))
+                entries.append(self._chunk(line))
             elif line.startswith(_CHECKPOINT):
                 event = self._parsed(_checkpoint_line, line).checkpoint
-                found.append(CheckpointEvent(self._record(event)))
+                entries.append(CheckpointEvent(self._record(event)))
             elif line.startswith(_MEMORY):
                 of = self._parsed(_memory_line, line)
-                found.append(MemoryEvent(of.memory, self._record(of.event)))
+                entries.append(MemoryEvent(of.memory, self._record(of.event)))
             else:
-                found.append(self._record(self._parsed(_line, line)))
+                entries.append(self._record(self._parsed(_line, line)))
                 self._events += 1
             size += len(line)
-        return found
+        return entries
 
     def check_memory(self, raw: bytes) -> None:
         """Raise BundleDamaged if the values in this text would take far more memory than a file of

@@ -253,12 +253,12 @@ class Transfer:
                 try:
                     if await self._reaches(base):
                         break
-                    found = await self._journal.store.load(base.parent, tail=0, scopes=False)
+                    loaded = await self._journal.store.load(base.parent, tail=0, scopes=False)
                 except _GONE:
                     break
-                if found.head.uid != base.uid:
+                if loaded.head.uid != base.uid:
                     break
-                line.insert(0, found.head)
+                line.insert(0, loaded.head)
             *parents, own = line
             for each in (*parents, own):
                 await self._session(each)
@@ -338,17 +338,17 @@ class Transfer:
         while after < head.version and not self._outbox.stopped(key):
             alone = begins and await self._has_contents(key)
             limit = 1 if alone else self._outbox.room
-            found = await self._source.records(key, after=after, limit=limit)
+            records = await self._source.records(key, after=after, limit=limit)
             try:
-                check_whole(key, found, after)
+                check_whole(key, records, after)
             except SessionCorrupt:
                 await refuse_gone(self._journal, head)
                 raise
-            after = found[-1].event.seq
-            for commit in pinning_commits(key, found, pins, base):
+            after = records[-1].event.seq
+            for commit in pinning_commits(key, records, pins, base):
                 await self._outbox.add(commit)
             base, begins = None, False
-            self._report(self._done + len(found))
+            self._report(self._done + len(records))
             if alone:
                 await self._outbox.flush()
                 if not self._outbox.stopped(key):

@@ -131,11 +131,11 @@ def base_from(raw: bytes) -> Base:
     """
     body = msgspec.json.decode(raw, type=_Base)
     fields = freeze(body.fields)
-    found = checksum(fields)
-    if found.hex() != body.checksum:
+    actual = checksum(fields)
+    if actual.hex() != body.checksum:
         raise Damaged("has a state that its checksum does not match")
     versions, link = FrozenDict(body.versions), bytes.fromhex(body.link)
-    return Base(Key(*body.parent), body.uid, body.floor, link, fields, versions, found)
+    return Base(Key(*body.parent), body.uid, body.floor, link, fields, versions, actual)
 
 
 def scope_place(key: ScopeKey, version: int, base: int, form: int, uid: str, seq: int) -> Place:

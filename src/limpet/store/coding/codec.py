@@ -139,8 +139,8 @@ class Codec:
         """
         if not isinstance(stored, bytes) or not isinstance(flags, int):
             raise Damaged("has a body of the wrong kind")
-        found = crc32(stored)
-        if (crc32(place().aad(), found) if bound else found) != crc:
+        actual = crc32(stored)
+        if (crc32(place().aad(), actual) if bound else actual) != crc:
             raise Damaged("has a body that rotted: its checksum does not match")
         if flags & ~(COMPRESSED | SEALED):
             raise Damaged(f"has a body in a form this release does not know ({flags})")

@@ -287,7 +287,7 @@ class MemoryStore(Leasing):
         start = 0 if after is None else cursors.read_position(after, 1)[0]
         if after is not None and start > len(self._feed):
             raise PositionUnknown(after)
-        found: list[FeedEntry] = []
+        entries: list[FeedEntry] = []
         room = PageBytes()
         place = start
         for place, (row, of, seq) in enumerate(self._feed[start:], start + 1):
@@ -296,11 +296,11 @@ class MemoryStore(Leasing):
             kept = self._kept.get(of)
             if wanted_ and kept is not None and kept.row == row and kept.is_hot(seq):
                 event, size = kept.sized(seq)
-                found.append(FeedEntry(cursors.write_position(place), of, event))
+                entries.append(FeedEntry(cursors.write_position(place), of, event))
                 room.used += size
-                if len(found) == limit or room.full:
+                if len(entries) == limit or room.full:
                     break
-        return tuple(found), cursors.write_position(place)
+        return tuple(entries), cursors.write_position(place)
 
     async def touched(self, after: str) -> Touched:
         self._check_open()

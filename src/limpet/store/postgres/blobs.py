@@ -162,8 +162,8 @@ class PostgresBlobs:
 
     async def _gone(self, conn: Connection, key: Key) -> LimpetError:
         """There is none, or another session has the key that the chunk was not sealed for."""
-        found = await conn.fetchrow(SQL["blob_owner"], *key_names(key))
-        return SessionDeleted(key) if found is not None else await self._reader.gone(conn, key)
+        row = await conn.fetchrow(SQL["blob_owner"], *key_names(key))
+        return SessionDeleted(key) if row is not None else await self._reader.gone(conn, key)
 
 
 async def problems(

@@ -63,10 +63,10 @@ async def _settled_segment(
     if held is None:
         return []
     try:
-        found = await segments.segment(reader.codec, conn, (row["sid"], row["uid"]), held)
+        segment = await segments.segment(reader.codec, conn, (row["sid"], row["uid"]), held)
     except Damaged:
         return []  # it stays as it is
-    return [] if any([each.record.event.damage for each in found]) else found
+    return [] if any([each.record.event.damage for each in segment]) else segment
 
 
 async def _keep_snapshot(

@@ -48,8 +48,8 @@ Asked = Callable[[Connection], Awaitable[Check]]
 
 async def examine(conn: Connection, each: int, url: str) -> tuple[Check, ...]:
     """All checks of the server and of our schema on it; `each` store takes so many connections."""
-    found = {row["name"]: row["setting"] for row in await conn.fetch(SQL["server_settings"])}
-    checks = [*settings(found)]
+    rows = {row["name"]: row["setting"] for row in await conn.fetch(SQL["server_settings"])}
+    checks = [*settings(rows)]
     # The others below answer wrongly, rather than not at all, to those who may not ask them.
     asked: list[Asked] = [_schema, _tables, _dead_rows, partial(_pooler, url=url)]
     if is_pooled(url) and (server := listening_url(url)):
@@ -99,8 +99,8 @@ def _encoding(value: str) -> Check:
     if value == ENCODING:
         return Check("encoding", value)
     advice = f"Make another database ({UTF8_DATABASE}), and copy this one into it with pg_dump."
-    found = f"{value}: keys and labels with letters that it lacks are refused"
-    return Check("encoding", found, "problem", advice)
+    text = f"{value}: keys and labels with letters that it lacks are refused"
+    return Check("encoding", text, "problem", advice)
 
 
 def _writing(value: str) -> Check:
@@ -126,16 +126,16 @@ def _committing(value: str) -> Check:
     if value != "off":
         return Check(name, value)
     advice = f"Only the URL can ask for that: take it out of the URL ({name}=off)."
-    found = "off: acknowledged commits are lost if the server crashes"
-    return Check(name, found, "problem", advice)
+    text = "off: acknowledged commits are lost if the server crashes"
+    return Check(name, text, "problem", advice)
 
 
 def _wal_level(value: str) -> Check:
     if value != "minimal":
         return Check("wal_level", value)
     advice = "Run: ALTER SYSTEM SET wal_level = replica, then restart the server."
-    found = "minimal: neither replicas nor recovery to a point in time are possible"
-    return Check("wal_level", found, "warning", advice)
+    text = "minimal: neither replicas nor recovery to a point in time are possible"
+    return Check("wal_level", text, "warning", advice)
 
 
 def _autovacuum(value: str) -> Check:
@@ -217,13 +217,13 @@ async def _is_met(conn: Connection) -> bool:
 def pooler(*, met: bool, named: bool, direct: bool) -> Check:
     """Check whether a pooler is in the way, and whether the URL says so."""
     if met and named:
-        found = "in the way, and used in transaction mode: "
-        found += "notifications and partial events go past it" if direct else _UNHEARD
-        return Check("pooler", found)
+        text = "in the way, and used in transaction mode: "
+        text += "notifications and partial events go past it" if direct else _UNHEARD
+        return Check("pooler", text)
     if met:
         advice = "Add pooler=transaction to the URL, or name the server itself in it."
-        found = "in the way, and not named in the URL: settings get lost, and durability with them"
-        return Check("pooler", found, "problem", advice)
+        text = "in the way, and not named in the URL: settings get lost, and durability with them"
+        return Check("pooler", text, "problem", advice)
     if named:
         advice = "Take pooler=transaction out of the URL: calls cost fewer round trips then."
         return Check("pooler", "named in the URL, and not in the way", "warning", advice)
@@ -267,14 +267,14 @@ async def _room(conn: Connection, *, each: int) -> Check:
 
 def room(most: int, used: int, ours: int, each: int) -> Check:
     """Check that one more process of ours would find connections."""
-    found = f"{used} of {most} in use, {ours} by Limpet; a process takes up to {each}"
+    text = f"{used} of {most} in use, {ours} by Limpet; a process takes up to {each}"
     if most - used >= each:
-        return Check("connections", found)
+        return Check("connections", text)
     advice = (
         "Raise max_connections and restart the server, run fewer processes, or give each fewer: "
         "limpet.open(url, connections=…)."
     )
-    return Check("connections", found, "warning", advice)
+    return Check("connections", text, "warning", advice)
 
 
 async def _replication(conn: Connection) -> Check:
@@ -290,20 +290,20 @@ def replication(
     if standby:
         advice = "Name the primary in the URL, or add target_session_attrs=read-write to it."
         return Check(name, "this is a standby, which cannot be written", "problem", advice)
-    found = f"{plural(replicas, 'replica')}, {synchronous} synchronous, "
-    found += f"{size(lag_bytes)} behind at most"
+    text = f"{plural(replicas, 'replica')}, {synchronous} synchronous, "
+    text += f"{size(lag_bytes)} behind at most"
     if names and not synchronous:
         advice = "Bring a standby of synchronous_standby_names back, or take it from the setting."
-        return Check(name, f"{found}: commits wait for a standby", "problem", advice)
+        return Check(name, f"{text}: commits wait for a standby", "problem", advice)
     if idle_slots:
         advice = "Reconnect its replica, or drop the slot: SELECT pg_drop_replication_slot(name)."
         return Check(
-            name, f"{found}; WAL is kept for {plural(idle_slots, 'unused slot')}", "warning", advice
+            name, f"{text}; WAL is kept for {plural(idle_slots, 'unused slot')}", "warning", advice
         )
     if lag_bytes > LAG_BYTES_MAX:
         advice = "Look at the replica's disk and network; reads from it are that much older."
-        return Check(name, found, "warning", advice)
-    return Check(name, found if replicas else "no replica")
+        return Check(name, text, "warning", advice)
+    return Check(name, text if replicas else "no replica")
 
 
 async def _wal(conn: Connection) -> Check:
@@ -311,21 +311,21 @@ async def _wal(conn: Connection) -> Check:
 
 
 def wal(held: int, most: int) -> Check:
-    found = f"{size(held)} on disk, max_wal_size is {size(most)}"
+    text = f"{size(held)} on disk, max_wal_size is {size(most)}"
     if held <= 2 * most:
-        return Check("wal size", found)
+        return Check("wal size", text)
     advice = (
         "Something keeps it: a replication slot nobody reads (pg_replication_slots) or an archive "
         "command that fails (pg_stat_archiver)."
     )
-    return Check("wal size", found, "warning", advice)
+    return Check("wal size", text, "warning", advice)
 
 
 async def _old_transactions(conn: Connection) -> Check:
-    found = [
+    rows = [
         (row["who"], row["seconds"] or 0.0) for row in await conn.fetch(SQL["open_transactions"])
     ]
-    return old_transactions(found)
+    return old_transactions(rows)
 
 
 def old_transactions(open_ones: list[tuple[str, float]]) -> Check:
@@ -354,15 +354,15 @@ async def _clock(conn: Connection) -> Check:
 def clock(*, skew_seconds: float, doubt_seconds: float) -> Check:
     """A skew counts only as far as it is certain."""
     away = abs(skew_seconds)
-    found = f"the server is {away * 1_000:.1f} ms {'ahead' if skew_seconds > 0 else 'behind'} "
-    found += f"(± {doubt_seconds * 1_000:.1f} ms)"
+    text = f"the server is {away * 1_000:.1f} ms {'ahead' if skew_seconds > 0 else 'behind'} "
+    text += f"(± {doubt_seconds * 1_000:.1f} ms)"
     if away - doubt_seconds <= CLOCK_SECONDS_MAX:
-        return Check("clock", found)
+        return Check("clock", text)
     advice = (
         "Events are dated by the server, timers that programs set by their own clock: keep both "
         "machines in step with NTP (timedatectl tells; chrony, systemd-timesyncd)."
     )
-    return Check("clock", found, "warning", advice)
+    return Check("clock", text, "warning", advice)
 
 
 async def _ahead(conn: Connection) -> Check:

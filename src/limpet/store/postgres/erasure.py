@@ -40,10 +40,10 @@ async def delete(conn: Connection, key: Key, ending: Ending, at: Standing | None
 
 
 async def _stands(conn: Connection, key: Key, at: Standing) -> bool:
-    found = await conn.fetchrow(SQL["standing"], *rows.key_names(key))
+    row = await conn.fetchrow(SQL["standing"], *rows.key_names(key))
     log = await conn.fetchrow(SQL["standing"], *rows.key_names(checkpoints_of(key)))
     checkpoints = 0 if log is None else log["version"]
-    return found is not None and at.holds(found["uid"], found["version"], checkpoints)
+    return row is not None and at.holds(row["uid"], row["version"], checkpoints)
 
 
 class NotExchanged(Exception):
@@ -62,15 +62,15 @@ async def exchange(conn: Connection, reader: PostgresReader, exchanges: Sequence
 
 async def _exchange(conn: Connection, reader: PostgresReader, each: Exchange) -> None:
     key, fence = each.key, 0
-    found = await conn.fetchrow(SQL["standing"], *rows.key_names(key))
+    row = await conn.fetchrow(SQL["standing"], *rows.key_names(key))
     if each.at is not None:
-        if found is None or not await _stands(conn, key, each.at):
+        if row is None or not await _stands(conn, key, each.at):
             raise NotExchanged
-        fence = found["fence"]
+        fence = row["fence"]
         await _delete(conn, key, "moved")
         if not is_reserved(key.app):
             await _delete(conn, checkpoints_of(key), "moved")
-    elif found is not None:
+    elif row is not None:
         raise NotExchanged
     if each.by is None:
         return
@@ -115,9 +115,9 @@ async def erase(
     await ledger.begin(conn)
     await _lock_around(conn, _with_beside([key]))
     erasing = _Erasing(conn, reader, gone)
-    found = await erasing.erase(key, forks)
+    erasure = await erasing.erase(key, forks)
     await ledger.enter(conn, erasing.sid, erasing.change)
-    return found
+    return erasure
 
 
 async def erase_user(

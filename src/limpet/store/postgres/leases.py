@@ -42,11 +42,11 @@ class PostgresLeases:
         self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
     ) -> tuple[Lease, ...]:
         args = (worker, limit, span_us(lease_seconds), app)
-        found = await self._pools.run(
+        rows = await self._pools.run(
             lambda conn: conn.fetch(SQL["claim"], *args), asked="lease", repeatable=False
         )
         claimed = []
-        for of_app, user, id, uid, fence, until_us, at_us, facts in found:
+        for of_app, user, id, uid, fence, until_us, at_us, facts in rows:
             key, reasons = Key(of_app, user, id), due_for(facts_from(facts), at_us)
             lease = Lease(key, worker, fence, until_us, lease_seconds, at_us, reasons, uid=uid)
             claimed.append(lease)
@@ -85,8 +85,8 @@ class PostgresLeases:
         keys, fences, uids = [list(column) for column in zip(*held, strict=True)]
         names = [[key.app for key in keys], [key.user for key in keys], [key.id for key in keys]]
         spans = [span_us(each) for each in asked.values()]
-        found = await conn.fetch(SQL["renew"], *names, fences, spans, uids)
-        return {held[row["i"] - 1]: (row["lease_us"], row["now_us"]) for row in found}
+        rows = await conn.fetch(SQL["renew"], *names, fences, spans, uids)
+        return {held[row["i"] - 1]: (row["lease_us"], row["now_us"]) for row in rows}
 
     async def _lost(self, conn: Connection, lease: Lease) -> LimpetError:
         """The error for a lease that is not held any more."""
@@ -144,9 +144,9 @@ class PostgresLeases:
         self, *, limit: int, after: Place | None = None
     ) -> tuple[tuple[Key, ...], Place | None]:
         asked = (limit, *(after or (-INT_MAX, 0)))
-        found = await self._pools.run(lambda conn: conn.fetch(SQL["expired"], *asked))
-        keys = tuple([Key(row["app"], row["owner"], row["id"]) for row in found])
-        last = found[-1] if len(found) == limit else None
+        rows = await self._pools.run(lambda conn: conn.fetch(SQL["expired"], *asked))
+        keys = tuple([Key(row["app"], row["owner"], row["id"]) for row in rows])
+        last = rows[-1] if len(rows) == limit else None
         return keys, None if last is None else (last["deadline_us"], last["sid"])
 
     async def _head(self, conn: Connection, key: Key) -> Head:

@@ -192,8 +192,8 @@ class PostgresStore:
     # --- its keys ------------------------------------------------------------------------------
 
     async def ring(self) -> str | None:
-        found = await self._pools.run(lambda conn: conn.fetchval(SQL["meta"], "ring"))
-        return None if found is None else bytes(found).decode()
+        value = await self._pools.run(lambda conn: conn.fetchval(SQL["meta"], "ring"))
+        return None if value is None else bytes(value).decode()
 
     async def bind_ring(self, id: str) -> str:
         asked = ("ring", id.encode())
@@ -204,12 +204,12 @@ class PostgresStore:
 
     async def accept_head(self, key: Key) -> bool:
         async def accept(conn: Connection) -> bool:
-            found = await self._reader.load(conn, key)
-            if found.holds:
+            loaded = await self._reader.load(conn, key)
+            if loaded.holds:
                 return False
-            head = found.live.fold.head
+            head = loaded.live.fold.head
             mac = self._reader.codec.head_mac(head.uid, head.version, head.link)
-            await conn.execute(SQL["set_mac"], found.live.sid, head.version, head.link, mac)
+            await conn.execute(SQL["set_mac"], loaded.live.sid, head.version, head.link, mac)
             return True
 
         return await self._pools.run(accept, asked="change")
@@ -241,8 +241,8 @@ class PostgresStore:
         async def run(conn: Connection) -> Loaded:
             if token is not None and not await conn.fetchval(SQL["seen"], token):
                 raise StoreBusy(where(self._url), _BEHIND, _CATCH_UP)
-            found = await self._reader.load(conn, key, asked)
-            return await self._loaded(conn, found, asked)
+            loaded = await self._reader.load(conn, key, asked)
+            return await self._loaded(conn, loaded, asked)
 
         return await self._pools.run(run)
 
@@ -267,19 +267,19 @@ class PostgresStore:
 
         return tuple(await self._pools.run(run))
 
-    async def _loaded(self, conn: Connection, found: StoredSession, asked: LoadRequest) -> Loaded:
+    async def _loaded(self, conn: Connection, stored: StoredSession, asked: LoadRequest) -> Loaded:
         """The session, with events of the logs that it began on where more are asked for."""
-        self._committer.remember(found.live)
-        fold, tail = found.live.fold, asked.tail
-        head, sized = fold.head, newest(found.events, tail)
+        self._committer.remember(stored.live)
+        fold, tail = stored.live.fold, asked.tail
+        head, sized = fold.head, newest(stored.events, tail)
         own = min(tail, head.version - head.floor)
-        short = len(sized) < own and await cold.top(conn, found.live.sid)
+        short = len(sized) < own and await cold.top(conn, stored.live.sid)
         if short or (head.floor and len(sized) == own < tail):
             sized = await self._with_parents(conn, head, tail)
         events = newest_since(bare(sized), asked.since_us)
         damaged = {*fold.damaged, *[event.seq for event in events if event.damage]}
-        state = (head, fold.fields, fold.versions, found.scopes)
-        checkpoint = found.checkpoint if asked.scopes else None
+        state = (head, fold.fields, fold.versions, stored.scopes)
+        checkpoint = stored.checkpoint if asked.scopes else None
         return Loaded(*state, events, tuple(sorted(damaged)), checkpoint, fold.texts)
 
     async def _with_parents(
@@ -466,8 +466,8 @@ class PostgresMarks:
         return int(await self._write("mark_add", space, name, until_us, by, MARKS_SWEPT))
 
     async def get(self, space: str, name: str) -> Mark | None:
-        found = await self._pools.run(lambda conn: conn.fetchrow(SQL["mark"], space, name))
-        return None if found is None else Mark(space, name, *found)
+        row = await self._pools.run(lambda conn: conn.fetchrow(SQL["mark"], space, name))
+        return None if row is None else Mark(space, name, *row)
 
     async def sweep(self, limit: int) -> int:
         return int(await self._write("sweep_marks", limit))

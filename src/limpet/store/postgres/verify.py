@@ -90,15 +90,15 @@ class PostgresVerification:
 
     async def session(self, key: Key) -> None:
         """One session. Raises SessionNotFound, SessionDeleted, SessionErased."""
-        found = await self._sealer.opening(lambda: self._reader.load(self._conn, key))
-        head, sid = found.live.fold.head, found.live.sid
+        loaded = await self._sealer.opening(lambda: self._reader.load(self._conn, key))
+        head, sid = loaded.live.fold.head, loaded.live.sid
         row = await self._conn.fetchrow(SQL["verify_columns"], sid)
         base = await self._base(sid, head) if head.floor else None
         snapshots: dict[int, Fold | None] = {}
-        log = LogVerifier(found.live.fold, snapshots, base)
+        log = LogVerifier(loaded.live.fold, snapshots, base)
         place = await self._log(log, sid, head, snapshots, row["adopted"])
         self.findings += log.end()
-        if not found.holds:
+        if not loaded.holds:
             self.findings.append(Finding("head", UNHELD, key, head.version))
         await self._columns(sid, head, row, place[0])
         await self._blobs(sid, head.uid, key)
@@ -145,18 +145,18 @@ class PostgresVerification:
             await self._rungs(sid, head, snapshots, after, last)
             after = last
             try:
-                found = await cold.segment(self._reader.codec, self._conn, (sid, head.uid), row)
+                segment = await cold.segment(self._reader.codec, self._conn, (sid, head.uid), row)
             except SegmentDamaged as error:
                 self.findings.append(Finding("segment", error.problem, head.key, first))
                 continue
-            self.events += len(found)
-            for each in found:
+            self.events += len(segment)
+            for each in segment:
                 stored = self._scope_counter.add(head.uid, each.record, adopted=each.adopted)
                 self.findings += log.add(stored)
-            marks = [(mark(c.record.event.id), c.record.event.seq) for c in found]
+            marks = [(mark(c.record.event.id), c.record.event.seq) for c in segment]
             listed = await self._conn.fetch(SQL["segment_ids_of"], sid, first, last)
             same = [tuple(each) for each in listed] == marks
-            if not same or found[-1].record.event.at_us != row["last_us"]:
+            if not same or segment[-1].record.event.at_us != row["last_us"]:
                 what = "has other ids or times beside it than in it"
                 self.findings.append(Finding("segment", what, head.key, first))
         return after
@@ -167,8 +167,8 @@ class PostgresVerification:
         """The snapshots on the events of a page; of those before, only where they stand is kept."""
         snapshots.update(dict.fromkeys(snapshots))
         for row in await self._conn.fetch(SQL["verify_snapshots"], sid, after, last):
-            found = self._reader.snapshot(head, row)
-            snapshots[row["seq"]] = None if found is None else found[0]
+            fold = self._reader.snapshot(head, row)
+            snapshots[row["seq"]] = None if fold is None else fold[0]
 
     async def _base(self, sid: int, head: Head) -> Base | None:
         """The base of the log. Checks that the parent has the event that it goes on from."""

@@ -108,10 +108,10 @@ class SQLiteBlobs:
 
     @opening
     async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
-        found = self._read(lambda: self._chunk(key, hash, number))
-        if found is None:
+        events = self._read(lambda: self._chunk(key, hash, number))
+        if events is None:
             return None
-        uid, upload, packed = found
+        uid, upload, packed = events
         try:
             return await in_thread(lambda: unpack_chunk(self.codec, uid, upload, number, packed))
         except Damaged as error:
@@ -218,13 +218,13 @@ def _upload(
     writes: SQLiteWriteConnection, key: Key, sid: int, upload: str, number: int, now_us: int
 ) -> int:
     """The bid of an upload whose next chunk this is."""
-    found: Any = writes.conn.execute(SQL["upload"], (upload, sid, now_us - _PAUSE_US)).fetchone()
-    if found is None and number == 0:
+    row: Any = writes.conn.execute(SQL["upload"], (upload, sid, now_us - _PAUSE_US)).fetchone()
+    if row is None and number == 0:
         writes.conn.execute(SQL["add_upload"], (sid, upload, now_us))
         return writes.conn.last_insert_rowid()
-    if found is None or found[1] != number:
+    if row is None or row[1] != number:
         raise UploadLost(key)
-    bid: int = found[0]
+    bid: int = row[0]
     return bid
 
 
@@ -313,8 +313,8 @@ class SQLiteMarks:
         def run(writes: SQLiteWriteConnection) -> bool:
             with writes.transaction():
                 now_us = self._begin(writes)
-                found = writes.conn.execute(SQL["mark"], (space, name, now_us)).fetchone()
-                if until_us <= now_us or found is not None:
+                row = writes.conn.execute(SQL["mark"], (space, name, now_us)).fetchone()
+                if until_us <= now_us or row is not None:
                     return False
                 writes.conn.execute(SQL["put_mark"], (space, name, until_us, value))
                 return True
@@ -333,8 +333,8 @@ class SQLiteMarks:
         def run(writes: SQLiteWriteConnection) -> int:
             with writes.transaction():
                 asked = (space, name, self._begin(writes))
-                found: Any = writes.conn.execute(SQL["mark"], asked).fetchone()
-                value, until = (0, until_us) if found is None else found
+                row: Any = writes.conn.execute(SQL["mark"], asked).fetchone()
+                value, until = (0, until_us) if row is None else row
                 value = added(value, by)
                 writes.conn.execute(SQL["put_mark"], (space, name, until, value))
                 return int(value)
@@ -343,8 +343,8 @@ class SQLiteMarks:
 
     async def get(self, space: str, name: str) -> Mark | None:
         asked = (space, name, self._clock())
-        found: Any = self._read(lambda: self._reader.conn.execute(SQL["mark"], asked).fetchone())
-        return None if found is None else Mark(space, name, *found)
+        events: Any = self._read(lambda: self._reader.conn.execute(SQL["mark"], asked).fetchone())
+        return None if events is None else Mark(space, name, *events)
 
     async def sweep(self, limit: int) -> int:
         def run(writes: SQLiteWriteConnection) -> int:

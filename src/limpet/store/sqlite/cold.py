@@ -93,10 +93,10 @@ class ColdReader:
     def _readable(self, sid: int, uid: str, first: int, last: int) -> list[tuple[Event, int]]:
         """The events of a segment; if it cannot be read, what stands for each."""
         try:
-            found = self.segment(sid, uid, first, last)
+            segment = self.segment(sid, uid, first, last)
         except Damaged as error:
             return [(rows.lost_event(seq, str(error)), 0) for seq in range(first, last + 1)]
-        return [(c.record.event, len(c.record.raw or b"")) for c in found]
+        return [(c.record.event, len(c.record.raw or b"")) for c in segment]
 
     def segment(self, sid: int, uid: str, first: int, last: int) -> list[Cold]:
         """The events of one segment. Raises SegmentDamaged."""
@@ -124,13 +124,13 @@ class ColdReader:
         except (apsw.CorruptError, TypeError) as error:
             raise SegmentDamaged(f"cannot be read ({error!r})") from error
         stored, links = (flags, body, crc), (previous, link)
-        found = cold.opened(self._codec, uid, (first, last), stored, links)
-        if cold.lacks(found):
-            return found  # not to be kept: what is processed is put into it
+        segment = cold.opened(self._codec, uid, (first, last), stored, links)
+        if cold.lacks(segment):
+            return segment  # not to be kept: what is processed is put into it
         if len(self._decoded) >= _KEPT:
             self._decoded.pop(next(iter(self._decoded)))
-        self._decoded[sid, first, last] = found
-        return found
+        self._decoded[sid, first, last] = segment
+        return segment
 
     def forget(self) -> None:
         """Segments have changed."""

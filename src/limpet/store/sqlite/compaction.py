@@ -64,10 +64,10 @@ def _settled_segment(writes: SQLiteWriteConnection, of: _Session, top: int) -> l
         return []
     row: Any = writes.conn.execute(SQL["segment_before"], (of.sid, seq + 1)).fetchone()
     try:
-        found = writes.reader.cold.segment(of.sid, of.head.uid, *row)
+        segment = writes.reader.cold.segment(of.sid, of.head.uid, *row)
     except Damaged:
         return []  # it stays as it is
-    return [] if any([each.record.event.damage for each in found]) else found
+    return [] if any([each.record.event.damage for each in segment]) else segment
 
 
 def _last(writes: SQLiteWriteConnection, of: _Session, top: int, upto: int) -> int:

@@ -82,14 +82,14 @@ def event_loop(pace: Pace) -> Check:
         return Check("event loop", "no commit runs on it: the URL says inline=off")
     if not pace.commits:
         return Check("event loop", "no commit ran on it since the store was opened")
-    found = f"held for {pace.longest * 1e3:.1f} ms at most by {plural(pace.commits, 'commit')}"
+    text = f"held for {pace.longest * 1e3:.1f} ms at most by {plural(pace.commits, 'commit')}"
     if pace.longest <= HELD_SECONDS_WARN:
-        return Check("event loop", found)
+        return Check("event loop", text)
     advice = (
         "The disk stalls. Open the store with ?inline=off if other work on the loop must not wait "
         "for it."
     )
-    return Check("event loop", found, "warning", advice)
+    return Check("event loop", text, "warning", advice)
 
 
 # --- settings: one value in, one check out -------------------------------------------------------
@@ -110,8 +110,8 @@ def schema(application_id: int, number: int) -> Check:
     if application_id == APPLICATION_ID and number == SCHEMA:
         return Check("schema", f"{number}, the one of this release")
     advice = "Another program changed the file's header. Restore it from a backup."
-    found = f"{number}, application id {application_id:#x}"
-    return Check("schema", found, "problem", advice)
+    text = f"{number}, application id {application_id:#x}"
+    return Check("schema", text, "problem", advice)
 
 
 def journal_mode(mode: str) -> Check:
@@ -132,8 +132,8 @@ def synchronous(level: int) -> Check:
         return Check("synchronous", f"{name}: every commit is synced before it is answered")
     advice = "Leave ?sync=… out of the URL, unless losing the last commits is acceptable."
     if level == 1:
-        found = "normal: a power cut may take the last commits (a crash does not)"
-        return Check("synchronous", found, "warning", advice)
+        text = "normal: a power cut may take the last commits (a crash does not)"
+        return Check("synchronous", text, "warning", advice)
     return Check("synchronous", f"{name}: a power cut may damage the file", "problem", advice)
 
 
@@ -154,19 +154,19 @@ def filesystem(kind: str | None) -> Check:
 
 def space(left: DiskSpace) -> Check:
     """Check the free space of the disk. A full one refuses every commit."""
-    name, found = "disk space", f"{size(left.free_bytes)} of {size(left.total_bytes)} are free"
+    name, text = "disk space", f"{size(left.free_bytes)} of {size(left.total_bytes)} are free"
     advice = (
         "Free some space or move the store to a larger disk: on a full one every commit is refused "
         "(store.full). What was acknowledged is safe, and what is refused can be retried."
     )
     if left.free_files == 0:
-        found = "no more files can be made: the file system has no free inodes"
-        return Check(name, found, "problem", advice)
+        text = "no more files can be made: the file system has no free inodes"
+        return Check(name, text, "problem", advice)
     if left.free_bytes < min(SPACE_BYTES_MIN, left.total_bytes // 20):
-        return Check(name, f"{found}: the disk is full or nearly full", "problem", advice)
+        return Check(name, f"{text}: the disk is full or nearly full", "problem", advice)
     if left.free_bytes < min(SPACE_BYTES_WARN, left.total_bytes // 10):
-        return Check(name, f"{found}: the disk is nearly full", "warning", advice)
-    return Check(name, found)
+        return Check(name, f"{text}: the disk is nearly full", "warning", advice)
+    return Check(name, text)
 
 
 def page_size(count: int) -> Check:
@@ -196,9 +196,9 @@ def _wal(conn: apsw.Connection, path: Path) -> Check:
     if conn.readonly("main"):
         if not length:
             return Check("write-ahead log", "empty")
-        found = f"{size(length)}; how much of it waits is known only to those who may write"
+        text = f"{size(length)}; how much of it waits is known only to those who may write"
         advice = "To see it, run the doctor as a user who may write the file."
-        return Check("write-ahead log", found, "skipped", advice)
+        return Check("write-ahead log", text, "skipped", advice)
     try:
         pages, copied = conn.wal_checkpoint(mode=_ASK)
     except apsw.BusyError:
@@ -208,16 +208,16 @@ def _wal(conn: apsw.Connection, path: Path) -> Check:
 
 def wal(length: int, pages: int, copied: int) -> Check:
     waiting = pages - copied
-    found = f"{size(length)}, {waiting:,} of its {pages:,} pages wait to be copied into the file"
+    text = f"{size(length)}, {waiting:,} of its {pages:,} pages wait to be copied into the file"
     if not pages:
         return Check("write-ahead log", "empty")
     if waiting <= WAL_PAGES_MAX:
-        return Check("write-ahead log", found)
+        return Check("write-ahead log", text)
     advice = (
         "Some process keeps a read transaction open, so the log cannot be emptied and grows. End "
         "that transaction (lsof FILE names the processes), then write once."
     )
-    return Check("write-ahead log", found, "warning", advice)
+    return Check("write-ahead log", text, "warning", advice)
 
 
 def _live(path: Path) -> Check:
@@ -225,23 +225,23 @@ def _live(path: Path) -> Check:
     beside = live.live_path(path)
     if not beside.exists():
         return Check("live channel", "no file: nobody has followed partial events yet")
-    found = f"{size(beside.stat().st_size)} in {beside.name}"
+    text = f"{size(beside.stat().st_size)} in {beside.name}"
     problem = live.unreadable(beside)
     if problem is None:
-        return Check("live channel", found)
+        return Check("live channel", text)
     advice = f"Delete {beside.name}: it holds no recorded event, and is made again when needed."
-    return Check("live channel", f"{found}, which cannot be read ({problem})", "warning", advice)
+    return Check("live channel", f"{text}, which cannot be read ({problem})", "warning", advice)
 
 
 def free(unused: int, pages: int) -> Check:
-    found = f"{unused:,} of {pages:,} pages are free for reuse"
+    text = f"{unused:,} of {pages:,} pages are free for reuse"
     if unused < max(FREE_PAGES_MIN, pages // 2):
-        return Check("free pages", found)
+        return Check("free pages", text)
     advice = (
         "Nothing is wrong: the space is used again. To give it back, close every process and run: "
         "sqlite3 FILE VACUUM."
     )
-    return Check("free pages", found, "warning", advice)
+    return Check("free pages", text, "warning", advice)
 
 
 def _removals(conn: apsw.Connection) -> Check:

@@ -144,9 +144,9 @@ def erase(
     Raises Unforgotten unless the keys of what goes are among those that are gone.
     """
     with writes.transaction():
-        found = _erase(writes, key, now_us, forks, gone)
+        erasure = _erase(writes, key, now_us, forks, gone)
     writes.purging = True
-    return found
+    return erasure
 
 
 def erase_user(
@@ -238,11 +238,11 @@ def _ends(writes: SQLiteWriteConnection, key: Key) -> list[_Ended]:
 
 def _forks(writes: SQLiteWriteConnection, ends: Sequence[_Ended]) -> list[Key]:
     """The living sessions that begin on a state of these, also through one that was deleted."""
-    found: list[Key] = []
+    keys: list[Key] = []
     for end in ends:
         rows_: Any = writes.conn.execute(SQL["forks_of"], (end.sid,)).fetchall()
-        found += [Key(*row) for row in rows_]
-    return found
+        keys += [Key(*row) for row in rows_]
+    return keys
 
 
 def _descent(writes: SQLiteWriteConnection, key: Key) -> list[Key]:

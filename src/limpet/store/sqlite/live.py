@@ -114,14 +114,14 @@ class FileChannel:
             if version == self._version:
                 return self._opened.take((), self._heard)
             asked = (self._position, self._file.me, _READ_MAX)
-            found: list[Any] = conn.execute(SQL["live_read"], asked).fetchall()
+            rows: list[Any] = conn.execute(SQL["live_read"], asked).fetchall()
         except _FAILURES:  # somebody writes it just now, or it is damaged: later, or never
             return ()
-        self._version = version if len(found) < _READ_MAX else None
-        if found:
-            self._position = found[-1][0]
+        self._version = version if len(rows) < _READ_MAX else None
+        if rows:
+            self._position = rows[-1][0]
         return self._opened.take(
-            [p for row in found if wanted((p := Packed(*row[1:])).key)], self._heard
+            [p for row in rows if wanted((p := Packed(*row[1:])).key)], self._heard
         )
 
     async def unsubscribe(self) -> None:
@@ -290,9 +290,9 @@ def _connect(path: Path, *, looking: bool = False) -> apsw.Connection:
         conn.pragma("synchronous", "off")
         conn.pragma("secure_delete", True)
         conn.pragma("max_page_count", PAGES_MAX)
-        found = conn.pragma("user_version")
-        if found != FORMAT:
-            raise apsw.CantOpenError(f"it is of format {found}, not {FORMAT}")
+        pragma = conn.pragma("user_version")
+        if pragma != FORMAT:
+            raise apsw.CantOpenError(f"it is of format {pragma}, not {FORMAT}")
     except BaseException:
         close(conn)
         raise
@@ -318,10 +318,10 @@ def _create(main: Path, path: Path) -> None:
 
 def _inode(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return (found.st_dev, found.st_ino)
+    return (stat.st_dev, stat.st_ino)
 
 
 def _now_us() -> int:

@@ -482,10 +482,10 @@ class SQLiteStore:
         that were deleted under it."""
         conn, names = self._reader.conn, (key.app, key.user, key.id)
         with self._reader.instant():
-            found = conn.execute(SQL["sid_of"], names).fetchall()
-            name = "tombstones_moved" if found else "tombstones_of"
-            found = [*[row[:1] for row in conn.execute(SQL[name], names)], *found]
-            rows_ = [row for sid in found for row in conn.execute(SQL["forks_of"], sid[:1])]
+            rows = conn.execute(SQL["sid_of"], names).fetchall()
+            name = "tombstones_moved" if rows else "tombstones_of"
+            rows = [*[row[:1] for row in conn.execute(SQL[name], names)], *rows]
+            rows_ = [row for sid in rows for row in conn.execute(SQL["forks_of"], sid[:1])]
         return tuple([Key(*row) for row in rows_])
 
     @_opened
@@ -556,8 +556,8 @@ class SQLiteStore:
     # --- its keys ------------------------------------------------------------------------------
 
     async def ring(self) -> str | None:
-        found: str | None = self._read(lambda: self._reader.conn.execute(SQL["meta"], (RING,)).get)
-        return found
+        events: str | None = self._read(lambda: self._reader.conn.execute(SQL["meta"], (RING,)).get)
+        return events
 
     async def bind_ring(self, id: str) -> str:
         def bind(writes: SQLiteWriteConnection) -> None:

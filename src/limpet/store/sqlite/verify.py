@@ -205,8 +205,8 @@ class SQLiteVerification:
             yield Finding("blob", problem, head.key)
 
     def _columns(self, sid: int, head: Head) -> Iterator[Finding]:
-        found = self._conn.execute(SQL["derived"], (sid,)).fetchone()
-        if found != (rows.slot(head), *rows.due_columns(head)):
+        row = self._conn.execute(SQL["derived"], (sid,)).fetchone()
+        if row != (rows.slot(head), *rows.due_columns(head)):
             yield Finding("head", "has other due times than its log says", head.key)
         listed = self._conn.execute(
             SQL["labels_of"],

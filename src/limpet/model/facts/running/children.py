@@ -98,8 +98,8 @@ def delegation_ended() -> Fact:
 
 def children_in(facts: Facts) -> FrozenDict:
     """The children that have not ended, by id."""
-    found: FrozenDict = facts.get("children", EMPTY)
-    return found
+    fields: FrozenDict = facts.get("children", EMPTY)
+    return fields
 
 
 def is_open(facts: Facts, id: str) -> bool:
@@ -108,8 +108,8 @@ def is_open(facts: Facts, id: str) -> bool:
 
 def delegation(facts: Facts) -> FrozenDict | None:
     """For whom the session works: app, user and id of its parent, and how far down it is."""
-    found: FrozenDict | None = facts.get("delegation")
-    return found
+    fields: FrozenDict | None = facts.get("delegation")
+    return fields
 
 
 def works_for(facts: Facts, parent: Key, uid: str) -> bool:
@@ -167,6 +167,6 @@ def check_ended(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
 
 def check_known(facts: Facts, data: Mapping[str, Any]) -> None:
     """Raise ChildNotFound if no child at work is the one that this data names."""
-    found = children_in(facts).get(data["child"])
-    if found is None or kin(found) != kin(data):
+    child = children_in(facts).get(data["child"])
+    if child is None or kin(child) != kin(data):
         raise errors.ChildNotFound(data["child"])

@@ -75,8 +75,8 @@ def finished(done: int, left: Iterable[str], *, retry_us: int | None = None) -> 
 
 
 def ending_in(facts: Facts) -> FrozenDict:
-    found: FrozenDict = facts.get("ending", EMPTY)
-    return found
+    fields: FrozenDict = facts.get("ending", EMPTY)
+    return fields
 
 
 def is_held(facts: Facts) -> bool:

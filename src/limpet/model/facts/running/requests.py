@@ -106,8 +106,8 @@ def asked_id(id: str) -> str:
 
 def requests_in(facts: Facts) -> FrozenDict:
     """The requests of the turn under way, answered ones too, by id."""
-    found: FrozenDict = facts.get("requests", EMPTY)
-    return found
+    fields: FrozenDict = facts.get("requests", EMPTY)
+    return fields
 
 
 def open_requests(facts: Facts, texts: Texts = NO_TEXTS) -> tuple[Request, ...]:
@@ -129,8 +129,8 @@ def kind_of(request: Mapping[str, Any]) -> RequestKind:
 
 
 def is_open(facts: Facts, id: str) -> bool:
-    found = requests_in(facts).get(id)
-    return found is not None and "answer" not in found
+    request = requests_in(facts).get(id)
+    return request is not None and "answer" not in request
 
 
 def deadline_us(facts: Facts, ids: Iterable[str]) -> int | None:
@@ -185,12 +185,12 @@ def check_answer(key: Key, before: Facts, type: str, data: Mapping[str, Any]) ->
     kind of answer, InvalidEvent if that has no output. What names no request of the turn is an
     event like any other."""
     id = data.get("request_id")
-    found = requests_in(before).get(id) if isinstance(id, str) else None
-    if found is None:
+    request = requests_in(before).get(id) if isinstance(id, str) else None
+    if request is None:
         return
-    if "answer" in found:
+    if "answer" in request:
         raise errors.RequestAnswered(key, str(id))
-    kind = kind_of(found)
+    kind = kind_of(request)
     wanted, verb = ANSWERED_BY[kind]
     decision = data.get("decision")
     if type != wanted or (type == RESOLUTION and decision not in DECISIONS[kind]):

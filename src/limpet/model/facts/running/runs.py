@@ -256,15 +256,15 @@ def requeued(*, actor: str | None = None) -> Fact:
 
 
 def run_in(facts: Facts) -> FrozenDict:
-    found: FrozenDict = facts.get("run", EMPTY)
-    return found
+    fields: FrozenDict = facts.get("run", EMPTY)
+    return fields
 
 
 def turn_in(facts: Facts) -> FrozenDict | None:
     """The turn that is under way: id, from, inputs, timers, attempt, span, since_us; redirect, if
     an interrupt began it; version, if the worker that began it has one."""
-    found: FrozenDict | None = run_in(facts).get("turn")
-    return found
+    fields: FrozenDict | None = run_in(facts).get("turn")
+    return fields
 
 
 def failure_in(facts: Facts, texts: Texts = NO_TEXTS) -> RunFailure | None:

@@ -178,14 +178,14 @@ def tools_bound(
 
 def tools_in(facts: Facts) -> Mapping[str, Mapping[str, Any]]:
     """Return the bound tools: version, required, permission and so on, by name."""
-    found: Mapping[str, Mapping[str, Any]] = facts.get("tools", EMPTY)
-    return found
+    tools: Mapping[str, Mapping[str, Any]] = facts.get("tools", EMPTY)
+    return tools
 
 
 def degraded_in(facts: Facts) -> Mapping[str, Mapping[str, Any]]:
     """Optional tools that were wanted and are not bound, as they would have been, by name."""
-    found: Mapping[str, Mapping[str, Any]] = facts.get("degraded", EMPTY)
-    return found
+    degraded: Mapping[str, Mapping[str, Any]] = facts.get("degraded", EMPTY)
+    return degraded
 
 
 def fold_bound(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

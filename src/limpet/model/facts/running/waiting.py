@@ -36,8 +36,8 @@ class OpenRequest(msgspec.Struct, frozen=True, order=True):
 
 def open_request(label: str, kind: str) -> OpenRequest | None:
     """The request that a reserved label stands for; None if it is another label."""
-    found = _LABEL.fullmatch(label)
-    return None if found is None else OpenRequest(int(found[1]), int(found[2]), kind)
+    match = _LABEL.fullmatch(label)
+    return None if match is None else OpenRequest(int(match[1]), int(match[2]), kind)
 
 
 def open_in(facts: Facts) -> list[OpenRequest]:

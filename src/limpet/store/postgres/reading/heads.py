@@ -239,10 +239,10 @@ async def _fields(
     begun = reader.start(head, start, events[0] if events else None)
     if begun is None:
         try:
-            found = await reader.load(conn, head.key)
+            loaded = await reader.load(conn, head.key)
         except (SessionNotFound, SessionDeleted, SessionErased):  # it ended since the page was read
             return None
-        return None if found.live.fold.damaged else found.live.fold.fields
+        return None if loaded.live.fold.damaged else loaded.live.fold.fields
     fold = replay_events(begun[0], events, head.version)
     return None if fold.damaged else fold.fields
 

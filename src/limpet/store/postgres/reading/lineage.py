@@ -250,8 +250,8 @@ async def _fold_at(
                     base = await base_of(reader, conn, row)
             start = start_fold(head, base)
         else:
-            found = reader.snapshot(head, snapshot)
-            start, until = None if found is None else found[0], snapshot["seq"] - 1
+            fold = reader.snapshot(head, snapshot)
+            start, until = None if fold is None else fold[0], snapshot["seq"] - 1
     if not replay:
         return start
     at = start.head.version

@@ -130,28 +130,28 @@ class PostgresReader:
         return done
 
     async def _with_cold(
-        self, conn: Connection, found: StoredSession, events: list[Any], starts: list[Any]
+        self, conn: Connection, stored: StoredSession, events: list[Any], starts: list[Any]
     ) -> StoredSession:
         """The same with what is in cold segments: no snapshot from there on could be read."""
-        head, sid = found.live.fold.head, found.live.sid
+        head, sid = stored.live.fold.head, stored.live.sid
         of, top = (sid, head.uid), await cold.top(conn, sid)
         if not top:
-            return found
+            return stored
         sized = [rows.sized_event(each, head.uid, self.codec)[0] for each in events]
         first = sized[0] if sized else None
         if head.floor and head.floor < top:
             first = await cold.at(self.codec, conn, of, head.floor + 1)
         start = self.start(head, starts[0] if starts else None, first)
         if start is None:
-            return found
+            return stored
         at = start[0].head.version
         older = await cold.all_events(self.codec, conn, of, at, top)
         whole = [*older, *[event for event in sized if event.seq > max(at, top)]]
         fold = replay_events(start[0], whole, head.version)
-        live = found.live
-        damaged = fold.damaged if found.holds else (*fold.damaged, head.version)
+        live = stored.live
+        damaged = fold.damaged if stored.holds else (*fold.damaged, head.version)
         live.fold = Fold(head, fold.fields, fold.versions, damaged, fold.texts)
-        return found
+        return stored
 
     def _session_in(
         self, row: Any, key: Key, events: list[Any], starts: list[Any], scopes: Scopes

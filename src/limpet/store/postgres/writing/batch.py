@@ -635,9 +635,9 @@ def _put(column: str) -> ColumnWriter:
 
 def _parameters() -> dict[str, str]:
     """The names and types of the function's parameters, in order."""
-    found = re.search(r"FUNCTION limpet\.commit\(([^)]*)\)", SCRIPTS["functions"])
-    assert found is not None
-    return dict([part.split() for part in found[1].split(",")])
+    match = re.search(r"FUNCTION limpet\.commit\(([^)]*)\)", SCRIPTS["functions"])
+    assert match is not None
+    return dict([part.split() for part in match[1].split(",")])
 
 
 _TYPES: Final = _parameters()

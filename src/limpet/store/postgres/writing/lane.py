@@ -267,8 +267,8 @@ class Lane:
         touched = {key for job in jobs for commit in job.commits for key in keys_of(commit)}
         keys = [(key.app, key.user, key.id) for key in touched]
         columns = [list(column) for column in zip(*keys, strict=True)]
-        found = await conn.fetch(SQL["lock"], *columns)
-        return found[0]["token"] if found else ""
+        rows = await conn.fetch(SQL["lock"], *columns)
+        return rows[0]["token"] if rows else ""
 
     async def _send(self, conn: Connection, jobs: Sequence[PostgresJob]) -> SentBatch:
         """Plan on what is known, and have it checked and written. Changes no job."""

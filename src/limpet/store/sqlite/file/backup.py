@@ -245,17 +245,17 @@ def _open_backup(backup: Path) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     try:
         conn = apsw.Connection(name, flags=flags)
-        found = schema_of(conn)
+        schema = schema_of(conn)
     except apsw.NotADBError as error:
         raise _no_backup(backup) from error
     except apsw.CorruptError as error:
         raise StoreCorrupt(where, str(error), _ANOTHER) from error
     except apsw.Error as error:
         raise translate(error, where, "read") from error
-    if 0 < found <= SCHEMA:
+    if 0 < schema <= SCHEMA:
         return conn
     close(conn)
-    raise _no_backup(backup) if found < 1 else StoreNewer(where, found, SCHEMA)
+    raise _no_backup(backup) if schema < 1 else StoreNewer(where, schema, SCHEMA)
 
 
 def _no_backup(file: Path) -> StoreError:

@@ -92,21 +92,21 @@ class Database:
         try:
             conn = self._opened()
             try:
-                found = schema_of(self._tuned(conn))
+                schema = schema_of(self._tuned(conn))
             except apsw.Error:
                 close(conn)
                 raise
         except apsw.Error as error:
             raise unread(error, self.path, self.where, writable=self._may_write()) from error
-        if found == SCHEMA or (older and 0 < found < SCHEMA):
+        if schema == SCHEMA or (older and 0 < schema < SCHEMA):
             return conn
         close(conn)
-        if found == 0:
+        if schema == 0:
             raise StoreUnopened(self.where, _NOTHING_MADE)
-        if found < 0:
+        if schema < 0:
             raise not_ours(self.path, self.where)
-        known = StoreOlder if found < SCHEMA else StoreNewer
-        raise known(self.where, found, SCHEMA)
+        known = StoreOlder if schema < SCHEMA else StoreNewer
+        raise known(self.where, schema, SCHEMA)
 
     def prepare(self, *, wait: bool = True) -> apsw.Connection:
         """Create the file or recognise it as ours, migrate its schema, and stay connected.
@@ -203,15 +203,15 @@ class Database:
         return may_write(self.path) and may_write(self.path.parent)
 
     def _stamp(self) -> tuple[int, int]:
-        found = self.path.stat()
-        return (found.st_mtime_ns, found.st_size)
+        stat = self.path.stat()
+        return (stat.st_mtime_ns, stat.st_size)
 
     def _inode(self) -> tuple[int, int]:
         try:
-            found = self.path.stat()
+            stat = self.path.stat()
         except OSError:
             return (0, 0)
-        return (found.st_dev, found.st_ino)
+        return (stat.st_dev, stat.st_ino)
 
     def _tuned(self, conn: apsw.Connection) -> apsw.Connection:
         conn.set_busy_handler(self.busy_handler())
@@ -220,15 +220,15 @@ class Database:
         return conn
 
     def _migrate(self, conn: apsw.Connection, *, wait: bool) -> None:
-        found = schema_of(conn)
-        if found == SCHEMA:
+        schema = schema_of(conn)
+        if schema == SCHEMA:
             if conn.pragma("journal_mode") != "wal":  # a copy made by other means
                 self._enter_wal(conn, wait=wait)
             begin_ledger(conn)
             return
-        if found > SCHEMA:
-            raise StoreNewer(self.where, found, SCHEMA)
-        if found < 0:
+        if schema > SCHEMA:
+            raise StoreNewer(self.where, schema, SCHEMA)
+        if schema < 0:
             raise not_ours(self.path, self.where)
         self._enter_wal(conn, wait=wait)
         self._log_migration(migrate_all(conn))

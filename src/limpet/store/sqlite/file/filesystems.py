@@ -34,9 +34,9 @@ class DiskSpace(msgspec.Struct, frozen=True):
 
 def disk_space(path: Path) -> DiskSpace:
     """Return the free space of the disk that holds `path`. Raises OSError."""
-    found = os.statvfs(path)
-    files = found.f_favail if found.f_files else None
-    return DiskSpace(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, files)
+    system = os.statvfs(path)
+    files = system.f_favail if system.f_files else None
+    return DiskSpace(system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize, files)
 
 
 def is_full(path: Path) -> bool:

@@ -70,8 +70,8 @@ def migrate_all(conn: apsw.Connection) -> int:
     """
     conn.execute("BEGIN IMMEDIATE")
     try:
-        found = max(schema_of(conn), 0)
-        for number in range(found + 1, SCHEMA + 1):
+        schema = max(schema_of(conn), 0)
+        for number in range(schema + 1, SCHEMA + 1):
             migrate(conn, number)
         ledger.begin(conn)
         conn.execute("COMMIT")
@@ -79,7 +79,7 @@ def migrate_all(conn: apsw.Connection) -> int:
         if conn.in_transaction:
             conn.execute("ROLLBACK")
         raise
-    return found
+    return schema
 
 
 def begin_ledger(conn: apsw.Connection) -> None:

@@ -56,8 +56,8 @@ def changes(
     reader: SQLiteReader, after: int, app: str | None, key: Key | None, limit: int, room: PageBytes
 ) -> tuple[tuple[FeedEntry, ...], int]:
     """Entries beyond a position, and the position that was read up to. Looks at one stretch."""
-    found = reader.conn.execute(SQL["feed_next"], (after,)).fetchone()
-    start, end = found or (None, None)
+    row = reader.conn.execute(SQL["feed_next"], (after,)).fetchone()
+    start, end = row or (None, None)
     if start is None:
         if after > last_position(reader.conn):
             raise PositionUnknown(write_position(after))

@@ -268,10 +268,10 @@ def _in_bulk(reader: SQLiteReader, wanted: list[tuple[int, Head]]) -> dict[Key, 
 
 def _read_alone(reader: SQLiteReader, sid: int, head: Head) -> Fold | None:
     try:
-        found = reader.load_fold(sid, head)
+        loaded = reader.load_fold(sid, head)
     except _BROKEN:
         return None
-    return None if found.fold.damaged else found.fold
+    return None if loaded.fold.damaged else loaded.fold
 
 
 # --- shared names --------------------------------------------------------------------------------

@@ -98,13 +98,13 @@ def _read_segments(
     types: tuple[str, ...] | None,
 ) -> tuple[Event, ...]:
     room = PageBytes()
-    found: list[Event] = []
+    events: list[Event] = []
     for part in parts:
-        left = limit - len(found)
+        left = limit - len(events)
         if left <= 0 or room.full:
             break
-        found += _read_segment(reader, part, name, start, left, types, room)
-    return tuple(found)
+        events += _read_segment(reader, part, name, start, left, types, room)
+    return tuple(events)
 
 
 def _read_segment(
@@ -124,8 +124,8 @@ def _read_segment(
         seqs = range(low + 1, high + 1) if up else range(high - 1, low, -1)
         return [] if types is not None else [removed_event(seq) for seq in seqs[:limit]]
     bounds = (low, high) if up else (high, low)
-    found = reader.events(part.sid, part.head.uid, name, bounds, limit, types=types, room=room)
-    return [inherited_event(event, part.forks) for event in found]
+    events = reader.events(part.sid, part.head.uid, name, bounds, limit, types=types, room=room)
+    return [inherited_event(event, part.forks) for event in events]
 
 
 def _parent(reader: SQLiteReader, sid: int) -> int | None:
@@ -149,44 +149,44 @@ def records_after(
 ) -> tuple[ChainedEvent, ...]:
     """The page in one statement, if the event after `after` is a row; else nothing, and
     `records_page` says what there is. Moving many short logs is mostly this."""
-    found: list[ChainedEvent] = []
+    records: list[ChainedEvent] = []
     used, uid, asked = 0, "", (key.app, key.user, key.id, after, limit)
     with closing(reader.conn.execute(SQL["records"], asked)) as rows_:
         for row in rows_:
-            if row[1] != after + 1 + len(found):
+            if row[1] != after + 1 + len(records):
                 break
             uid = uid or rows.unpack_id(row[-1])
             record, size = _undecoded_record(reader, row[:-1], uid)
-            found.append(record)
+            records.append(record)
             used += size
             if used >= READ_PAGE_BYTES_MAX:
                 break
-    return tuple(found)
+    return tuple(records)
 
 
 def records_page(
     reader: SQLiteReader, sid: int, uid: str, after: int, limit: int
 ) -> tuple[ChainedEvent, ...]:
     """At most `limit` own events beyond a seq, as many as fit a page."""
-    found: list[ChainedEvent] = []
+    records: list[ChainedEvent] = []
     used = 0
     for cold in reader.cold.records(sid, uid, after) if after < reader.cold.top(sid) else ():
-        found.append(cold.record.undecoded)
+        records.append(cold.record.undecoded)
         used += len(cold.record.raw or b"")
-        if len(found) >= limit or used >= READ_PAGE_BYTES_MAX:
+        if len(records) >= limit or used >= READ_PAGE_BYTES_MAX:
             break
-    if len(found) >= limit or used >= READ_PAGE_BYTES_MAX:
-        return tuple(found)
-    after = found[-1].event.seq if found else after
-    asked = (sid, after, limit - len(found))
+    if len(records) >= limit or used >= READ_PAGE_BYTES_MAX:
+        return tuple(records)
+    after = records[-1].event.seq if records else after
+    asked = (sid, after, limit - len(records))
     with closing(reader.conn.execute(SQL["stored_events"], asked)) as rows_:
         for row in rows_:
             record, size = _undecoded_record(reader, row, uid)
-            found.append(record)
+            records.append(record)
             used += size
             if used >= READ_PAGE_BYTES_MAX:
                 break
-    return tuple(found)
+    return tuple(records)
 
 
 def _undecoded_record(

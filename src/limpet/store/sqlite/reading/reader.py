@@ -220,11 +220,11 @@ class SQLiteReader:
                 if row is None or not isinstance(row[0], int):
                     break
                 link = self.link_at(sid, head.uid, row[0])
-                found = self.snapshot_in((*row, link), head)
+                fold = self.snapshot_in((*row, link), head)
             except (apsw.CorruptError, UnicodeDecodeError):
                 break
-            if found is not None:
-                return found
+            if fold is not None:
+                return fold
             until = min(row[0], until) - 1
         return self.start(sid, head), 0
 
@@ -279,30 +279,30 @@ class SQLiteReader:
     ) -> list[tuple[Event, int]]:
         """A page of rows, and of what is in cold segments before them."""
         used = room.used
-        found = self._hot(sid, uid, name, bounds, limit, room, types)
-        dense = types is None and bool(found) and _is_dense(found)
+        events = self._hot(sid, uid, name, bounds, limit, room, types)
+        dense = types is None and bool(events) and _is_dense(events)
         if name == "events_last":
-            short = not dense or (len(found) < limit and not room.full)
+            short = not dense or (len(events) < limit and not room.full)
             if short and (top := self.cold.top(sid)) > bounds[1]:
                 room.used = used  # rows of what is pending, among those in segments, are read there
                 hot = (bounds[0], max(bounds[1], top))
-                found = self._hot(sid, uid, name, hot, limit, room, types)
-                if len(found) == limit or room.full:
-                    return found
+                events = self._hot(sid, uid, name, hot, limit, room, types)
+                if len(events) == limit or room.full:
+                    return events
                 high = min(bounds[0] - 1, top)
                 older = self.cold.events(sid, uid, bounds[1], high, types=types, reverse=True)
-                found += within(room, islice(older, limit - len(found)))
-            return found
-        begins = dense and found[0][0].seq == bounds[0] + 1
+                events += within(room, islice(older, limit - len(events)))
+            return events
+        begins = dense and events[0][0].seq == bounds[0] + 1
         if name != "events_after" or begins or (top := self.cold.top(sid)) <= bounds[0]:
-            return found
+            return events
         room.used = used
         cold = self.cold.events(sid, uid, bounds[0], min(bounds[1], top), types=types)
-        found = within(room, islice(cold, limit))
-        if len(found) < limit and not room.full:
+        events = within(room, islice(cold, limit))
+        if len(events) < limit and not room.full:
             rest = (max(top, bounds[0]), bounds[1])
-            found += self._hot(sid, uid, name, rest, limit - len(found), room, types)
-        return found
+            events += self._hot(sid, uid, name, rest, limit - len(events), room, types)
+        return events
 
     def _hot(
         self,
@@ -337,19 +337,19 @@ class SQLiteReader:
     ) -> tuple[Event, ...]:
         """The last events, and of those none much older than a time: read back page by page."""
         size = limit if since_us is None else min(limit, _BACK)
-        found: list[Event] = []
+        events: list[Event] = []
         past = head.version + 1
-        while len(found) < limit and not room.full:
-            most = min(size, limit - len(found))
+        while len(events) < limit and not room.full:
+            most = min(size, limit - len(events))
             bounds = (past, head.floor)
             page = self.events(sid, head.uid, "events_last", bounds, most, room=room)
-            found += page
+            events += page
             if not page or page[-1].seq >= past:
                 break  # the beginning, or an index out of order that would never end
             if since_us is not None and 0 < page[-1].at_us < since_us:
                 break  # 0: a row that cannot be read says nothing
             past, size = page[-1].seq, size * 2
-        return tuple(reversed(found))
+        return tuple(reversed(events))
 
     def _event(self, sid: int, uid: str, seq: int) -> tuple[Event, int]:
         try:
