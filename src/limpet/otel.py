@@ -118,7 +118,7 @@ def _span_name(part: TracedPart, of: str) -> str:
 
 def _attributes(part: TracedPart) -> dict[str, str | int]:
     """Identity and place of the part; what does not apply is left out."""
-    found: dict[str, str | int | None] = {
+    attributes: dict[str, str | int | None] = {
         "operation": OPERATIONS.get(part.kind),
         "kind": part.kind,
         "name": part.name,
@@ -133,7 +133,7 @@ def _attributes(part: TracedPart) -> dict[str, str | int]:
         "tool_type": "function" if part.kind == "tool" else None,
         "call": part.call,
     }
-    return {NAMES[name]: value for name, value in found.items() if value is not None}
+    return {NAMES[name]: value for name, value in attributes.items() if value is not None}
 
 
 def _note(span: trace.Span, part: TracedPart, notes: PartNotes) -> None:

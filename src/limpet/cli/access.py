@@ -115,15 +115,15 @@ async def policy(
 async def _records(
     lp: limpet.Limpet, asked: dict[str, Any], limit: int
 ) -> list[limpet.AuditRecord]:
-    found: list[limpet.AuditRecord] = []
+    records: list[limpet.AuditRecord] = []
     cursor: str | None = None
-    while len(found) < limit:
-        page = await lp.audit(**asked, limit=min(1_000, limit - len(found)), cursor=cursor)
-        found += page.items
+    while len(records) < limit:
+        page = await lp.audit(**asked, limit=min(1_000, limit - len(records)), cursor=cursor)
+        records += page.items
         cursor = page.cursor
         if cursor is None:
             break
-    return found
+    return records
 
 
 def _shown(records: list[limpet.AuditRecord]) -> CommandResult:

@@ -84,5 +84,5 @@ async def with_anchors(journal: Journal, key: Key | None, report: Report) -> Rep
     if journal.provenance is None:
         return report
     await journal.provenance.anchor_noted()
-    found = await journal.provenance.findings(key)
-    return msgspec.structs.replace(report, findings=(*report.findings, *found))
+    anchors = await journal.provenance.findings(key)
+    return msgspec.structs.replace(report, findings=(*report.findings, *anchors))

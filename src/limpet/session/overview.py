@@ -82,15 +82,15 @@ async def inbox_page(
 async def status_of(journal: Journal, app: str | None) -> StoreStatus:
     """Count the sessions of a store, or of one app in it."""
     app = check_app(check_sessions(app))
-    found = await _overview(journal).tally(app, limit=STATUS_SESSIONS_MAX + 1)
-    ready = {name: _sum([t for t in found if t.ready == name]) for name in _READY}
-    sessions = _sum(found)
+    tally = await _overview(journal).tally(app, limit=STATUS_SESSIONS_MAX + 1)
+    ready = {name: _sum([t for t in tally if t.ready == name]) for name in _READY}
+    sessions = _sum(tally)
     return StoreStatus(
         at=to_time(journal.store.now_us()),
         sessions=min(sessions, STATUS_SESSIONS_MAX),
-        by_status={name: _sum([t for t in found if _status(t) == name]) for name in _STATUSES},
-        by_phase={name: _sum([t for t in found if t.phase == name]) for name in PHASES},
-        pending=_sum([t for t in found if t.has_input]),
+        by_status={name: _sum([t for t in tally if _status(t) == name]) for name in _STATUSES},
+        by_phase={name: _sum([t for t in tally if t.phase == name]) for name in PHASES},
+        pending=_sum([t for t in tally if t.has_input]),
         complete=sessions <= STATUS_SESSIONS_MAX,
         **ready,
     )

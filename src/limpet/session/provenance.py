@@ -146,13 +146,13 @@ class Provenance:
             heads = await self._heads()
         else:
             heads = _standing((await self._store.load(key, tail=0, scopes=False)).head)
-        found: list[Finding] = []
+        problems: list[Finding] = []
         async for uid, anchor in self.seal.anchors(None if key is None else list(heads)):
             problem = await self._compared(heads.get(uid), uid, anchor)
             if problem is not None:
                 where = heads[uid].key if uid in heads else Key(anchor.app, anchor.user, anchor.id)
-                found.append(Finding("session", problem, where, anchor.version))
-        return found
+                problems.append(Finding("session", problem, where, anchor.version))
+        return problems
 
     async def compared(self, uid: str, version: int, link: bytes) -> tuple[Finding, ...]:
         """Compare a place in the history of a session, from elsewhere, with its log."""

@@ -114,9 +114,9 @@ def unpack(codec: Codec, packed: Packed) -> Partial | None:
     return Partial(packed.key, packed.uid, packed.mark, event)
 
 
-def unpack_all(codec: Codec, found: Sequence[Packed]) -> tuple[Partial, ...]:
+def unpack_all(codec: Codec, messages: Sequence[Packed]) -> tuple[Partial, ...]:
     """All that can be read here."""
-    read = [unpack(codec, packed) for packed in found]
+    read = [unpack(codec, packed) for packed in messages]
     return tuple([partial for partial in read if partial is not None])
 
 
@@ -128,9 +128,9 @@ class Inbox:
         self._sealed: deque[Packed] = deque(maxlen=PARTIALS_WAITING_MAX)
         self._fetching: asyncio.Task[None] | None = None
 
-    def take(self, found: Sequence[Packed], heard: Callable[[], None]) -> tuple[Partial, ...]:
+    def take(self, messages: Sequence[Packed], heard: Callable[[], None]) -> tuple[Partial, ...]:
         """Those that can be read now. `heard` is called when others can be."""
-        waiting, opened = [*self._sealed, *found], []
+        waiting, opened = [*self._sealed, *messages], []
         self._sealed.clear()
         for packed in waiting:
             try:

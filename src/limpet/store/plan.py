@@ -476,11 +476,11 @@ class Plan:
 
     def _scopes(self, key: Key) -> Scopes:
         """Return the names that a new session sees: stored, and written by this plan already."""
-        found = self._view.scopes(key.app, key.user).copy()
+        scopes = self._view.scopes(key.app, key.user).copy()
         planned = self.scopes.items()
         seen = {of[2]: v for of, v in planned if of[0] == key.app and of[1] in ("", key.user)}
-        found.learn(seen)
-        return found
+        scopes.learn(seen)
+        return scopes
 
     def _scope(self, key: ScopeKey) -> ScopeValue | None:
         return self.scopes.get(key) or self._view.scope(key)

@@ -162,7 +162,7 @@ def wrapped(*args: Any, **kwargs: Any) -> None:
 @pytest.mark.parametrize(
     "function",
     [plain, wrapped, functools.partial(plain, 1), lambda idempotency_key: None, "x".join],
-    ids=str,
+    ids=("plain", "wrapped", "partial", "lambda", "method"),
 )
 def test_the_parameters_are_those_of_the_signature(function: Any) -> None:
     """However they are found: in the code of a function that nobody has decorated, or asked for."""

@@ -139,7 +139,9 @@ def _moved(a: list[Any], b: list[Any], apart: list[int]) -> bool:
         return False
 
 
-def _compare_runs(path: Path, a: list[Any], b: list[Any], sweeps: int, changes: list[Change]) -> None:
+def _compare_runs(
+    path: Path, a: list[Any], b: list[Any], sweeps: int, changes: list[Change]
+) -> None:
     """Compare lists with added or removed items: pairs are compared, the rest is a run."""
     length = len(a)
     for gap in _gaps(path, a, b):
@@ -285,7 +287,7 @@ def _shared_tail(xs: Sequence[Any], ys: Sequence[Any]) -> int:
 
 
 def _between(keys: list[bytes], new_keys: list[bytes]) -> list[Gap]:
-    found: list[Gap] = []
+    aligned: list[Gap] = []
     start = new_start = 0
     for anchor, new_anchor in [*_anchors(keys, new_keys), (len(keys), len(new_keys))]:
         stop, new_stop = anchor, new_anchor
@@ -294,9 +296,9 @@ def _between(keys: list[bytes], new_keys: list[bytes]) -> list[Gap]:
         while start < stop and new_start < new_stop and keys[stop - 1] == new_keys[new_stop - 1]:
             stop, new_stop = stop - 1, new_stop - 1
         if start < stop or new_start < new_stop:
-            found.append(Gap(start, stop, new_start, new_stop))
+            aligned.append(Gap(start, stop, new_start, new_stop))
         start, new_start = anchor + 1, new_anchor + 1
-    return found
+    return aligned
 
 
 def _anchors(keys: list[bytes], new_keys: list[bytes]) -> list[tuple[int, int]]:

@@ -61,7 +61,11 @@ def unpinned(numbers: Iterable[int]) -> Fact:
 def last_checkpoint(facts: Facts) -> LastCheckpoint:
     """Return the newest checkpoint as the head of the log has it."""
     checkpoint = facts.get("checkpoint")
-    return NO_CHECKPOINT if checkpoint is None else LastCheckpoint(checkpoint["number"], checkpoint["at_us"])
+    return (
+        NO_CHECKPOINT
+        if checkpoint is None
+        else LastCheckpoint(checkpoint["number"], checkpoint["at_us"])
+    )
 
 
 def fold_recorded(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:

@@ -152,8 +152,8 @@ def hook_failed(name: str, error: str, *, actor: str | None = None) -> Fact:
 
 def phase(facts: Facts) -> Phase:
     """Where the session stands. Active, if nothing is said."""
-    found: Phase = facts.get("phase", ACTIVE)
-    return found
+    stored_phase: Phase = facts.get("phase", ACTIVE)
+    return stored_phase
 
 
 def fold_input(facts: Facts, at: Moment) -> Changes:

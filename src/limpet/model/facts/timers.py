@@ -135,8 +135,8 @@ def timers_taken(names: Iterable[str]) -> Fact:
 def revisits_of(facts: Facts, names: Iterable[str], texts: Texts = NO_TEXTS) -> tuple[Revisit, ...]:
     """The timers of these names: the highest priority first, then the longest due."""
     timers = facts.get("timers", EMPTY)
-    found = [_revisit(name, timers[name], texts) for name in names if name in timers]
-    return tuple(sorted(found, key=lambda r: (_ORDER[r.priority], r.at_us, r.key)))
+    revisits = [_revisit(name, timers[name], texts) for name in names if name in timers]
+    return tuple(sorted(revisits, key=lambda r: (_ORDER[r.priority], r.at_us, r.key)))
 
 
 def without_revisits(facts: Facts) -> FrozenDict | None:

@@ -279,13 +279,13 @@ class UnionForm(Form):
 
 def fields_of(record: type[Any]) -> Mapping[str, Form]:
     """The form of each field of a State or Record class, by name."""
-    found: Mapping[str, Form] | None = record.__dict__.get("__fields_of__")
-    if found is None:
+    fields: Mapping[str, Form] | None = record.__dict__.get("__fields_of__")
+    if fields is None:
         record.model_rebuild(raise_errors=False)
-        found = record.__dict__.get("__fields_of__")
-    if found is None:
+        fields = record.__dict__.get("__fields_of__")
+    if fields is None:
         raise InvalidSchema(f"{record.__name__} names a type that is not defined")
-    return found
+    return fields
 
 
 def is_unknown(value: Any, of: type[Enum]) -> bool:
@@ -350,9 +350,9 @@ def duration_text(value: timedelta) -> str:
 
 def duration_of(text: str) -> timedelta:
     """Parse a duration in that form. Raises ValueError or OverflowError."""
-    if (found := _DURATION(text)) is None:
+    if (match := _DURATION(text)) is None:
         raise ValueError(text)
-    sign, days, hours, minutes, seconds, micros = [part or "0" for part in found.groups()]
+    sign, days, hours, minutes, seconds, micros = [part or "0" for part in match.groups()]
     made = timedelta(
         int(days), int(seconds), int(micros.ljust(6, "0")), 0, int(minutes), int(hours)
     )

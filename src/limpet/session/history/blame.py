@@ -60,15 +60,15 @@ def path_of(path: object) -> Path:
 
 def _steps(text: str) -> list[Any]:
     """Names and indexes; none if the text has something else in it."""
-    found: list[Any] = []
+    steps: list[Any] = []
     at = 0
     while at < len(text):
         step = _STEP.match(text, at)
         if step is None or (step["name"] and (at == 0) == text.startswith(".", at)):
             return []
-        found.append(step["name"] or literal_eval(step["within"]))
+        steps.append(step["name"] or literal_eval(step["within"]))
         at = step.end()
-    return found
+    return steps
 
 
 async def blame(writer: Writer, path: Path) -> tuple[Blame, ...]:

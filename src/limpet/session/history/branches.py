@@ -63,12 +63,12 @@ class Lineage(msgspec.Struct, frozen=True):
     @property
     def above(self) -> tuple[Lineage, ...]:
         """Its parents, the oldest first."""
-        found: list[Lineage] = []
+        ancestors: list[Lineage] = []
         parent = self.parent
         while parent is not None:
-            found.append(parent)
+            ancestors.append(parent)
             parent = parent.parent
-        return tuple(reversed(found))
+        return tuple(reversed(ancestors))
 
     @property
     def line(self) -> str:

@@ -139,9 +139,9 @@ async def list_checkpoints(writer: Writer, limit: int, cursor: str | None) -> Ch
     """A page of what is kept, the newest first."""
     if cursor is not None and not (isinstance(cursor, str) and cursor.isdecimal()):
         raise InvalidCursor("page")
-    found = [c for c in await _kept(writer) if cursor is None or c.number < int(cursor)]
-    page = found[::-1][:limit]
-    return CheckpointPage(tuple(page), str(page[-1].number) if len(found) > limit else None)
+    checkpoints = [c for c in await _kept(writer) if cursor is None or c.number < int(cursor)]
+    page = checkpoints[::-1][:limit]
+    return CheckpointPage(tuple(page), str(page[-1].number) if len(checkpoints) > limit else None)
 
 
 async def unpin(writer: Writer, ref: CheckpointRef, actor: str | None) -> None:
@@ -184,8 +184,8 @@ async def find_trusted(writer: Writer, ref: CheckpointRef, *, fallback: bool) ->
     passed: tuple[str, ...] = ()
     for way in ways:
         try:
-            found = await _trust(writer, way)
-            return found._replace(passed=(*passed, *found.passed))
+            trust = await _trust(writer, way)
+            return trust._replace(passed=(*passed, *trust.passed))
         except CheckpointIntegrity as error:
             _log_failure(way, error)
             passed += (f"checkpoint {way.number} cannot be trusted: {error.reason}",)

@@ -574,12 +574,12 @@ class BundleProof:
         if log is None:
             return CheckpointMarks()
         try:
-            found = marks_in(log.fields, uid, self.log)
+            marks = marks_in(log.fields, uid, self.log)
         except (msgspec.ValidationError, *UNFIT) as error:
             raise self._reader.damaged(f"its checkpoints cannot be read ({error})") from error
-        if not found.log.seq:
+        if not marks.log.seq:
             raise self._reader.damaged("its checkpoints are of another session")
-        return found
+        return marks
 
     def _begun(self, first: ChainedEvent) -> Fold:
         """Return the fold that the log begins on, if its first event agrees with the header."""

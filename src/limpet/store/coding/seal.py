@@ -261,18 +261,18 @@ def owners_of(commits: Sequence[Commit], uid_of: Callable[[Key], str | None]) ->
     `uid_of` knows the uids of some sessions. A new one has the id of its first event. Whoever is
     missed here is met later, and costs one attempt more.
     """
-    found: set[KeyOwner] = set()
+    owners: set[KeyOwner] = set()
     for commit in commits:
         uid = uid_of(commit.key)
         if uid is None and commit.drafts[:1]:
             first = commit.drafts[0]
             uid = first.id if first.type == CREATED or commit.base is not None else None
         if uid is not None:
-            found.add(uid)
+            owners.add(uid)
         for draft in commit.drafts:
             if draft.scoped:
-                found |= _scopes_of(commit.key, [str(op.path[0]) for op in draft.plain_ops])
-    return found
+                owners |= _scopes_of(commit.key, [str(op.path[0]) for op in draft.plain_ops])
+    return owners
 
 
 def _scopes_of(key: Key, names: list[str]) -> set[KeyOwner]:

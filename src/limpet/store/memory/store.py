@@ -337,11 +337,11 @@ class MemoryStore(Leasing):
         return True
 
     def _stands(self, key: Key, at: Standing) -> bool:
-        found, log = self._kept.get(key), self._kept.get(checkpoints_of(key))
+        session, log = self._kept.get(key), self._kept.get(checkpoints_of(key))
         checkpoints = 0 if log is None else log.fold.head.version
-        if found is None:
+        if session is None:
             return False
-        return at.holds(found.fold.head.uid, found.fold.head.version, checkpoints)
+        return at.holds(session.fold.head.uid, session.fold.head.version, checkpoints)
 
     async def exchange(self, exchanges: Sequence[Exchange]) -> bool:
         self._check_open()

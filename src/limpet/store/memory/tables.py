@@ -163,7 +163,7 @@ class MemoryTables:
 
     def _forks(self, logs: Sequence[MemoryLog]) -> list[MemoryLog]:
         """The living ones, the oldest first; where one was deleted, its own in its place."""
-        found: list[MemoryLog] = []
+        forks: list[MemoryLog] = []
         for log in logs:
             below: list[MemoryLog] = []
             for fork in log.forks:
@@ -172,8 +172,8 @@ class MemoryTables:
                     below.append(fork)
                 elif fork in self._deleted.get(key, []):
                     below += self._forks([fork])
-            found += sorted(below, key=lambda fork: (fork.fold.head.created_us, fork.row))
-        return found
+            forks += sorted(below, key=lambda fork: (fork.fold.head.created_us, fork.row))
+        return forks
 
     def _descent(self, key: Key) -> list[Key]:
         """The key, and those of all forks of what has it, of their forks, and so on."""

@@ -133,10 +133,10 @@ class PostgresBlobs:
         """The rows of a statement that begins at the session's head; raises if there is none."""
 
         async def run(conn: Connection) -> list[Any]:
-            found: list[Any] = await conn.fetch(sql, *key_names(key), *args)
-            if not found:
+            rows: list[Any] = await conn.fetch(sql, *key_names(key), *args)
+            if not rows:
                 raise await self._reader.absent(conn, key)
-            return found
+            return rows
 
         return await self._pools.run(run)
 

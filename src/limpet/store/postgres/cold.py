@@ -38,11 +38,11 @@ async def events(
     reverse: bool = False,
 ) -> list[tuple[Event, int]]:
     """Those of a session (its sid and uid) with low < seq <= high, as many as fit a page."""
-    found: list[tuple[Event, int]] = []
+    page: list[tuple[Event, int]] = []
     low, high = between
     at = high if reverse else low + 1
     name = "segment_below" if reverse else "segment_above"
-    while low < at <= high and len(found) < limit and not room.full:
+    while low < at <= high and len(page) < limit and not room.full:
         row = await conn.fetchrow(SQL[name], of[0], at)
         if row is None or row["last"] <= low or row["first"] > high:
             break
@@ -52,9 +52,9 @@ async def events(
             for pair in (reversed(held) if reverse else held)
             if low < pair[0].seq <= high and wanted(pair[0].type, types)
         ]
-        found += within(room, chosen[: limit - len(found)])
+        page += within(room, chosen[: limit - len(page)])
         at = row["first"] - 1 if reverse else row["last"] + 1
-    return found
+    return page
 
 
 async def all_events(
@@ -72,21 +72,21 @@ async def all_events(
 
 
 async def at(codec: Codec, conn: Connection, of: tuple[int, str], seq: int) -> Event | None:
-    found = await events(codec, conn, of, (seq - 1, seq), 1, PageBytes())
-    return found[0][0] if found else None
+    page = await events(codec, conn, of, (seq - 1, seq), 1, PageBytes())
+    return page[0][0] if page else None
 
 
 async def by_ids(
     codec: Codec, conn: Connection, of: tuple[int, str], ids: Sequence[str]
 ) -> list[Event]:
     """The events that were recorded under these ids."""
-    found: list[Event] = []
+    page: list[Event] = []
     marks = {cold.mark(id): id for id in ids}
     for row in await conn.fetch(SQL["segment_seqs"], of[0], list(marks)):
         event = await at(codec, conn, of, row["seq"])
         if event is not None and event.id in ids:
-            found.append(event)
-    return found
+            page.append(event)
+    return page
 
 
 async def readable(
@@ -94,23 +94,23 @@ async def readable(
 ) -> list[tuple[Event, int]]:
     """The events of a segment; if it cannot be read, what stands for each."""
     try:
-        found = await segment(codec, conn, of, row)
+        opened = await segment(codec, conn, of, row)
     except Damaged as error:
         seqs = range(row["first"], row["last"] + 1)
         lost = {"id": "", "type": "", "actor": "", "at_us": 0, "data": None}
         return [(Event(seq=seq, damage=str(error), **lost), 0) for seq in seqs]  # type: ignore[arg-type]
-    return [(each.record.event, len(each.record.raw or b"")) for each in found]
+    return [(each.record.event, len(each.record.raw or b"")) for each in opened]
 
 
 async def segment(codec: Codec, conn: Connection, of: tuple[int, str], row: Any) -> list[Cold]:
     """The events of one segment, those that are pending from their rows. Raises SegmentDamaged."""
     seqs, links = (row["first"], row["last"]), (row["previous"], row["link"])
-    found = cold.opened(codec, of[1], seqs, (row["flags"], row["body"], row["crc"]), links)
-    if not cold.lacks(found):
-        return found
-    adopted = {each.record.event.seq for each in found if each.adopted}
+    opened = cold.opened(codec, of[1], seqs, (row["flags"], row["body"], row["crc"]), links)
+    if not cold.lacks(opened):
+        return opened
+    adopted = {each.record.event.seq for each in opened if each.adopted}
     kept = {}
     for each in await conn.fetch(SQL["kept_rows"], of[0], *seqs):
         record = rows.record_from(each, of[1], codec)[0]
         kept[each["seq"]] = Cold(record, each["seq"] in adopted)
-    return cold.filled(found, kept)
+    return cold.filled(opened, kept)

@@ -103,31 +103,31 @@ async def _next_events(
     conn: Connection, reader: PostgresReader, row: Any, between: tuple[int, int], most: int
 ) -> list[Cold]:
     """The next events, as many as fit a segment, up to one that cannot be read."""
-    found: list[Cold] = []
+    cold_events: list[Cold] = []
     top, last = between
     asked = (row["sid"], top, cold.EVENTS_MAX - most, cold.BYTES_MAX)
     for each in await conn.fetch(SQL["verify_events"], *asked):
         record, _ = rows.record_from(each, row["uid"], reader.codec)
         event = record.event
-        if event.seq > last or event.damage is not None or event.seq != top + 1 + len(found):
+        if event.seq > last or event.damage is not None or event.seq != top + 1 + len(cold_events):
             break
-        found.append(Cold(record, event.seq <= row["adopted"]))
-    return found
+        cold_events.append(Cold(record, event.seq <= row["adopted"]))
+    return cold_events
 
 
 async def _move(
-    conn: Connection, reader: PostgresReader, row: Any, found: list[Cold], joined: int
+    conn: Connection, reader: PostgresReader, row: Any, cold_events: list[Cold], joined: int
 ) -> Compacted | None:
     sid, uid = row["sid"], row["uid"]
-    first, last = found[0].record.event, found[-1].record.event
+    first, last = cold_events[0].record.event, cold_events[-1].record.event
     previous = await _previous(conn, reader, row, first.seq)
-    raw = cold.encode(cold.hollowed(found))
+    raw = cold.encode(cold.hollowed(cold_events))
     try:
         cold.decode(raw, first.seq, previous, last.link)
     except Damaged:  # the chain is broken in there: the rows stay for verify to find
         return None
     packed = reader.codec.pack(raw, cold.place(uid, first.seq, last.seq), bound=True)
-    new = found[joined:]
+    new = cold_events[joined:]
     seqs = [each.record.event.seq for each in new]
     marks = [cold.mark(each.record.event.id) for each in new]
     asked = (sid, first.seq, last.seq, *packed, previous, last.link, last.at_us)

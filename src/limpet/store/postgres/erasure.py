@@ -277,8 +277,8 @@ class _Erasing:
         if made:
             await self.certify(*made)
         before = [self._reader.key_hash(key) for key in keys if key not in by_key]
-        found = await self._conn.fetch(SQL["erased_all"], before) if before else []
-        return [*made, *[Erasure(*row) for row in found]]
+        fetched = await self._conn.fetch(SQL["erased_all"], before) if before else []
+        return [*made, *[Erasure(*row) for row in fetched]]
 
 
 async def _remove_names(conn: Connection, app: str, user: str) -> int:
@@ -289,11 +289,11 @@ async def _remove_names(conn: Connection, app: str, user: str) -> int:
     """
     held: set[str] = set()
     while True:
-        found = {row["name"] for row in await conn.fetch(SQL["names_of_user"], app, user)}
-        if held and found <= held:
+        fetched = {row["name"] for row in await conn.fetch(SQL["names_of_user"], app, user)}
+        if held and fetched <= held:
             await conn.execute(SQL["remove_names"], app, user)
-            return len(found)
-        held |= {"", *found}
+            return len(fetched)
+        held |= {"", *fetched}
         names = sorted(held)
         many = len(names)
         await conn.execute(SQL["lock_names"], [app] * many, [user] * many, names)

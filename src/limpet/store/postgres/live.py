@@ -88,14 +88,14 @@ class ServerChannel:
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
 
     def received(self, wanted: Callable[[Key], bool]) -> tuple[Partial, ...]:
-        found: list[Packed] = []
+        messages: list[Packed] = []
         while self._inbox:
             try:
                 packed = _decode(self._inbox.popleft())
             except msgspec.MsgspecError:
                 continue  # of a release that says it in another way
-            found += [each for each in packed if wanted(each.key)]
-        return self._opened.take(found, self._heard or (lambda: None))
+            messages += [each for each in packed if wanted(each.key)]
+        return self._opened.take(messages, self._heard or (lambda: None))
 
     async def unsubscribe(self) -> None:
         self._heard = None

@@ -198,9 +198,9 @@ class PostgresStore:
     async def bind_ring(self, id: str) -> str:
         asked = ("ring", id.encode())
         await self._pools.run(lambda conn: conn.execute(SQL["keep_meta"], *asked), asked="change")
-        found = await self.ring()
-        assert found is not None
-        return found
+        ring = await self.ring()
+        assert ring is not None
+        return ring
 
     async def accept_head(self, key: Key) -> bool:
         async def accept(conn: Connection) -> bool:
@@ -303,8 +303,8 @@ class PostgresStore:
         )
 
     async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
-        found = await self._events(key, SQL["read_ids"], list(ids))
-        by_id = {event.id: event for event in found}
+        events = await self._events(key, SQL["read_ids"], list(ids))
+        by_id = {event.id: event for event in events}
         if missing := [id for id in ids if id not in by_id]:
             by_id |= {event.id: event for event in await self._cold_by_ids(key, missing)}
         return tuple([by_id[id] for id in ids if id in by_id])
@@ -370,8 +370,8 @@ class PostgresStore:
         self, app: str | None, *, after: Owner | None, limit: int
     ) -> tuple[Owner, ...]:
         beyond = (app, *(after or (None, None)), limit)
-        found = await self._pools.run(lambda conn: conn.fetch(SQL["owners"], *beyond))
-        return tuple([(row["app"], row["owner"]) for row in found])
+        fetched = await self._pools.run(lambda conn: conn.fetch(SQL["owners"], *beyond))
+        return tuple([(row["app"], row["owner"]) for row in fetched])
 
     async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
         return await self._pools.run(lambda conn: self._reader.names_of(conn, app, user))

@@ -89,8 +89,8 @@ class SQLiteBatch:
         if self._last is None or self._conn.in_transaction:
             return False
         pos, id = self._last
-        found = self._conn.execute(SQL["is_recorded"], (pos, rows.pack_id(id)))
-        return found.fetchone() is not None
+        fetched = self._conn.execute(SQL["is_recorded"], (pos, rows.pack_id(id)))
+        return fetched.fetchone() is not None
 
     def settle(self) -> list[tuple[Key, CachedSession]]:
         """After the database has committed: bring the cache up to date; the sessions touched."""
@@ -264,8 +264,8 @@ class SQLiteView:
             some: list[Any] = [rows.pack_id(id) for id in ids[first : first + _IDS_MANY]]
             count = _IDS_FEW if len(some) <= _IDS_FEW else _IDS_MANY
             some += [None] * (count - len(some))
-            found = self._reader.conn.execute(with_ids("ids_recorded", count), some)
-            recorded |= {rows.unpack_id(id) for (id,) in found}
+            fetched = self._reader.conn.execute(with_ids("ids_recorded", count), some)
+            recorded |= {rows.unpack_id(id) for (id,) in fetched}
         self._unrecorded = frozenset(ids) - recorded
 
     def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:

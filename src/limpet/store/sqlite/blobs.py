@@ -159,10 +159,10 @@ class SQLiteBlobs:
             if seen is None:
                 return None
             uid, bid, row = seen
-            found: Any = self._reader.conn.execute(SQL["chunk"], (bid, number)).fetchone()
-        if found is None and 0 <= number < row.chunks:
+            fetched: Any = self._reader.conn.execute(SQL["chunk"], (bid, number)).fetchone()
+        if fetched is None and 0 <= number < row.chunks:
             raise SessionCorrupt(key, f"chunk {number} of blob {hash} is missing")
-        return None if found is None else (uid, row.upload, found)
+        return None if fetched is None else (uid, row.upload, fetched)
 
     def _page(self, key: Key, after: str, limit: int) -> tuple[str, list[BlobRow]]:
         with self._reader.instant():

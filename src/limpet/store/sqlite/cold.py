@@ -138,10 +138,10 @@ class ColdReader:
 
 
 def segment_row(
-    sid: int, uid: str, found: Sequence[Cold], previous: bytes, codec: Codec
+    sid: int, uid: str, cold_events: Sequence[Cold], previous: bytes, codec: Codec
 ) -> tuple[Any, ...]:
     """The values of an INSERT into segments."""
-    first, last = found[0].record.event, found[-1].record.event
+    first, last = cold_events[0].record.event, cold_events[-1].record.event
     place = cold.place(uid, first.seq, last.seq)
-    packed = codec.pack(cold.encode(cold.hollowed(found)), place, bound=True)
+    packed = codec.pack(cold.encode(cold.hollowed(cold_events)), place, bound=True)
     return (sid, first.seq, last.seq, *packed, previous, last.link, last.at_us)

@@ -108,28 +108,28 @@ def _next_events(
     writes: SQLiteWriteConnection, of: _Session, top: int, last: int, most: int
 ) -> list[Cold]:
     """The next events, as many as fit a segment, up to one that cannot be read."""
-    found: list[Cold] = []
+    cold_events: list[Cold] = []
     size, limit = 0, cold.EVENTS_MAX - most
     asked = (of.sid, top, limit)
     for row in writes.conn.execute(SQL["stored_events"], asked).fetchall():
         record = lineage.sized_record(writes.reader, row, of.head.uid)[0]
         event = record.event
-        dense = event.seq == top + 1 + len(found)
+        dense = event.seq == top + 1 + len(cold_events)
         if event.seq > last or event.damage is not None or not dense or size >= cold.BYTES_MAX:
             break
-        found.append(Cold(record, rows.is_adopted(row[10])))
+        cold_events.append(Cold(record, rows.is_adopted(row[10])))
         size += 0 if event.processed == 0 else len(record.raw or b"")
-    return found
+    return cold_events
 
 
 def _move(
-    writes: SQLiteWriteConnection, of: _Session, found: list[Cold], joined: int
+    writes: SQLiteWriteConnection, of: _Session, cold_events: list[Cold], joined: int
 ) -> Compacted | None:
     conn, sid = writes.conn, of.sid
-    first, last = found[0].record.event.seq, found[-1].record.event.seq
-    row = segment_row(sid, of.head.uid, found, _previous(writes, of, first), writes.codec)
+    first, last = cold_events[0].record.event.seq, cold_events[-1].record.event.seq
+    row = segment_row(sid, of.head.uid, cold_events, _previous(writes, of, first), writes.codec)
     try:
-        cold.decode(cold.encode(cold.hollowed(found)), first, row[6], row[7])
+        cold.decode(cold.encode(cold.hollowed(cold_events)), first, row[6], row[7])
     except Damaged:  # the chain is broken in there: the rows stay for verify to find
         return None
     feed.retire(conn)
@@ -137,7 +137,7 @@ def _move(
     before = int(conn.execute(SQL["rows_bytes"], moved).get)
     conn.execute(SQL["drop_segment"], (sid, first))
     conn.execute(SQL["add_segment"], row)
-    marks = [(sid, cold.mark(c.record.event.id), c.record.event.seq) for c in found[joined:]]
+    marks = [(sid, cold.mark(c.record.event.id), c.record.event.seq) for c in cold_events[joined:]]
     conn.executemany(SQL["add_segment_id"], marks)
     conn.execute(SQL["drop_rows"], moved)
     dropped = conn.changes()

@@ -56,9 +56,9 @@ def delete(
 
 
 def _stands(writes: SQLiteWriteConnection, key: Key, at: Standing) -> bool:
-    found, log = _living(writes, key), _living(writes, checkpoints_of(key))
+    stands, log = _living(writes, key), _living(writes, checkpoints_of(key))
     checkpoints = 0 if log is None else log[1].version
-    return found is not None and at.holds(found[1].uid, found[1].version, checkpoints)
+    return stands is not None and at.holds(stands[1].uid, stands[1].version, checkpoints)
 
 
 class _NotExchanged(Exception):
@@ -113,10 +113,10 @@ def _living(writes: SQLiteWriteConnection, key: Key) -> tuple[int, Head] | None:
 
 
 def _delete(writes: SQLiteWriteConnection, key: Key, now_us: int, ending: Ending) -> bool:
-    found = _living(writes, key)
-    if found is None:
+    living = _living(writes, key)
+    if living is None:
         return False
-    sid, head = found
+    sid, head = living
     parent = writes.conn.execute(SQL["parent_of"], (sid,)).get
     row = rows.tombstone_row(sid, tombstone(head, now_us, ending), parent)
     _end(writes, sid, head)
@@ -231,9 +231,9 @@ def _ends(writes: SQLiteWriteConnection, key: Key) -> list[_Ended]:
     """Every session that has this key, the living one last."""
     names = (key.app, key.user, key.id)
     dead: Any = writes.conn.execute(SQL["tombstones_of"], names).fetchall()
-    found = [_Ended(row[0], rows.tombstone_from(row[:-1]), row[-1]) for row in dead]
+    ends = [_Ended(row[0], rows.tombstone_from(row[:-1]), row[-1]) for row in dead]
     row = writes.conn.execute(SQL["head"], names).fetchone()
-    return found if row is None else [*found, _Ended(row[0], rows.head_from(row), None)]
+    return ends if row is None else [*ends, _Ended(row[0], rows.head_from(row), None)]
 
 
 def _forks(writes: SQLiteWriteConnection, ends: Sequence[_Ended]) -> list[Key]:

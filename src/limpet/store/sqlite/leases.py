@@ -129,8 +129,8 @@ class SQLiteLeases:
         if conn.execute(SQL["leased_ahead"], (now_us + AHEAD_US,)).fetchone() is None:
             return
         with self._writes.transaction():
-            found: Any = conn.execute(SQL["leased_ahead"], (now_us + AHEAD_US,)).fetchall()
-            changed = [(row[0], measured_again(rows.head_from(row), now_us)) for row in found]
+            fetched: Any = conn.execute(SQL["leased_ahead"], (now_us + AHEAD_US,)).fetchall()
+            changed = [(row[0], measured_again(rows.head_from(row), now_us)) for row in fetched]
             for sid, after in changed:
                 self._write(sid, after)
         for _, after in changed:
@@ -179,6 +179,6 @@ def expired(
 ) -> tuple[tuple[Key, ...], Place | None]:
     """The keys of the first sessions whose deadline has come and that nobody holds."""
     beyond = after or (-INT_MAX, 0)
-    found: Any = conn.execute(SQL["expired"], (now_us, *beyond, now_us, limit)).fetchall()
-    keys = tuple([Key(app, user, id) for _, _, app, user, id in found])
-    return keys, (found[-1][0], found[-1][1]) if len(found) == limit else None
+    fetched: Any = conn.execute(SQL["expired"], (now_us, *beyond, now_us, limit)).fetchall()
+    keys = tuple([Key(app, user, id) for _, _, app, user, id in fetched])
+    return keys, (fetched[-1][0], fetched[-1][1]) if len(fetched) == limit else None

@@ -244,14 +244,14 @@ class SQLiteStore:
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         asked = (key, self._clock(), forks)
-        found = await self.sealer.erasing(
+        erasing = await self.sealer.erasing(
             lambda gone: self._run(lambda writes: erasure.erase(writes, *asked, gone))
         )
         await self._forget_partials(key if forks != "erase" else None)
         # Also when it was erased before: that process may have died before it was finished.
-        if found is not None and await self._run(erasure.is_unfinished):
+        if erasing is not None and await self._run(erasure.is_unfinished):
             await self._overwrite()
-        return found
+        return erasing
 
     async def _forget_partials(self, key: Key | None) -> None:
         """Of one session, or all: partials may be lost at any time."""
@@ -335,10 +335,10 @@ class SQLiteStore:
     def _load(self, key: Key, tail: int, since_us: int | None, *, scopes: bool) -> Loaded:
         reader = self._reader
         with reader.instant():
-            found = self._living(key)  # first: what is gone needs no keys of its names
+            living = self._living(key)  # first: what is gone needs no keys of its names
             names = reader.scopes.all(key.app, key.user) if scopes else Scopes()
             checkpoint = reader.checkpoint(key) if scopes else None
-            return self._loaded(*found, tail, since_us, names, checkpoint)
+            return self._loaded(*living, tail, since_us, names, checkpoint)
 
     async def head(self, key: Key) -> Head:
         return self._read(lambda: self._living(key)[1])
@@ -359,7 +359,7 @@ class SQLiteStore:
             has_any = reader.has_checkpoints()
             for key in keys:
                 try:
-                    found = self._living(key)
+                    living = self._living(key)
                 except (SessionNotFound, SessionDeleted, SessionErased):
                     done.append(None)
                     continue
@@ -367,7 +367,7 @@ class SQLiteStore:
                 if owner not in names:
                     names[owner] = reader.scopes.all(*owner)
                 last = reader.checkpoint(key) if has_any else NO_CHECKPOINT
-                done.append(self._loaded(*found, tail, None, names[owner], last))
+                done.append(self._loaded(*living, tail, None, names[owner], last))
         return done
 
     def _loaded(
@@ -459,8 +459,8 @@ class SQLiteStore:
     def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
         from limpet.store.sqlite.reading import lineage
 
-        if found := lineage.records_after(self._reader, key, after, limit):
-            return found
+        if records_after := lineage.records_after(self._reader, key, after, limit):
+            return records_after
         with self._reader.instant():
             sid, head = self._reader.living(key)
             return lineage.records_page(self._reader, sid, head.uid, after, limit)

@@ -167,13 +167,13 @@ class SQLiteVerification:
 
     def _snapshots(self, sid: int, head: Head) -> dict[int, Fold | None]:
         """Every rung of the ladder, None where it cannot be read."""
-        found: dict[int, Fold | None] = {}
+        snapshots: dict[int, Fold | None] = {}
         for (seq,) in self._all(SQL["snapshot_seqs"], (sid,)):
             row = self._conn.execute(SQL["snapshot"], (sid, seq)).fetchone()
             link = self._reader.link_at(sid, head.uid, seq)
             made = None if row is None else self._reader.snapshot_in((*row, link), head)
-            found[seq] = None if made is None else made[0]
-        return found
+            snapshots[seq] = None if made is None else made[0]
+        return snapshots
 
     def _parent(self, sid: int, head: Head, base: Base) -> Iterator[Finding]:
         """The chain of a fork goes on from its parent's, if that is still there."""
@@ -190,13 +190,13 @@ class SQLiteVerification:
         """Each can be read, ends where it says, and its ids are found."""
         for first, last, _, _, last_us in self._all(SQL["segments_of"], (sid,)):
             try:
-                found = self._reader.cold.segment(sid, head.uid, first, last)
+                segment = self._reader.cold.segment(sid, head.uid, first, last)
             except SegmentDamaged as error:
                 yield Finding("segment", error.problem, head.key, first)
                 continue
-            marks = [(mark(c.record.event.id), c.record.event.seq) for c in found]
+            marks = [(mark(c.record.event.id), c.record.event.seq) for c in segment]
             listed = self._all(SQL["segment_ids_of"], (sid, first, last))
-            if listed != marks or found[-1].record.event.at_us != last_us:
+            if listed != marks or segment[-1].record.event.at_us != last_us:
                 what = "has other ids or times beside it than in it"
                 yield Finding("segment", what, head.key, first)
 

@@ -120,8 +120,8 @@ def works_for(facts: Facts, parent: Key, uid: str) -> bool:
 
 def parent_in(facts: Facts) -> Key | None:
     """The session that this one works for."""
-    found = delegation(facts)
-    return None if found is None else Key(found["app"], found["user"], found["id"])
+    parent = delegation(facts)
+    return None if parent is None else Key(parent["app"], parent["user"], parent["id"])
 
 
 def depth(facts: Facts) -> int:
@@ -148,8 +148,8 @@ def fold_delegated(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes
 
 
 def fold_delegation_ended(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    found = delegation(facts)
-    return {} if found is None else {"delegation": FrozenDict({**found, "ended": True})}
+    parent = delegation(facts)
+    return {} if parent is None else {"delegation": FrozenDict({**parent, "ended": True})}
 
 
 def check_created(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:

@@ -30,32 +30,32 @@ async def changes(
     xid, pos = (0, 0) if after is None else cursors.read_position(after, 2)
     one = (None, None) if key is None else (key.user, key.id)
     app = app if key is None else key.app
-    found = await conn.fetch(SQL["feed"], str(xid), pos, app, *one, limit, READ_PAGE_BYTES_MAX)
+    fetched = await conn.fetch(SQL["feed"], str(xid), pos, app, *one, limit, READ_PAGE_BYTES_MAX)
     # The keys of the whole page, not of one entry at a time.
     sealed = [
-        row["uid"] for row in found if row["pos"] is not None and codec.needs_keys(row["flags"])
+        row["uid"] for row in fetched if row["pos"] is not None and codec.needs_keys(row["flags"])
     ]
     codec.sealer.require(sealed)
-    entries = page(_entry(row, codec) for row in found if row["pos"] is not None)
-    many = found[0]["many"] or 0
+    entries = page(_entry(row, codec) for row in fetched if row["pos"] is not None)
+    many = fetched[0]["many"] or 0
     if many == limit or len(entries) < many:
         return entries, entries[-1].position
-    if xid >= found[0]["horizon"] and not await conn.fetchval(SQL["is_standby"]):
+    if xid >= fetched[0]["horizon"] and not await conn.fetchval(SQL["is_standby"]):
         assert after is not None
         raise PositionUnknown(after)
     # All below the horizon was looked at, whether it was asked for or not: never again.
-    seen = (found[0]["last_xid"] or 0, found[0]["last_pos"] or 0)
+    seen = (fetched[0]["last_xid"] or 0, fetched[0]["last_pos"] or 0)
     return entries, cursors.write_position(*max(seen, (xid, pos)))
 
 
 async def touched(after: str, conn: Connection) -> Touched:
     """The sessions with events beyond a position. Raises PositionUnknown."""
     xid, pos = cursors.read_position(after, 2)
-    found = await conn.fetch(SQL["feed_touched"], str(xid), pos, TOUCHED)
-    one = found[0]
+    fetched = await conn.fetch(SQL["feed_touched"], str(xid), pos, TOUCHED)
+    one = fetched[0]
     if xid >= one["horizon"] and not await conn.fetchval(SQL["is_standby"]):
         raise PositionUnknown(after)
-    sessions = {rows.key_from(row): row["seq"] for row in found if row["app"] is not None}
+    sessions = {rows.key_from(row): row["seq"] for row in fetched if row["app"] is not None}
     below = one["below"] or 0
     if below:
         after = cursors.write_position(one["last_xid"], one["last_pos"])

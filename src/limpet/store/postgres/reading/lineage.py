@@ -55,24 +55,24 @@ async def events(
     names, chosen = (key.app, key.user, key.id), select(types)
     end = (start or LAST) if reverse else start
     asked = (*names, end, limit, READ_PAGE_BYTES_MAX, *chosen)
-    found = await conn.fetch(SQL["read_reverse" if reverse else "read"], *asked)
-    if not found:
+    fetched = await conn.fetch(SQL["read_reverse" if reverse else "read"], *asked)
+    if not fetched:
         raise await reader.absent(conn, key)
-    if found[0]["cold"]:
+    if fetched[0]["cold"]:
         return await _slowly(reader, conn, key, end, limit, types, reverse=reverse)
-    own = [row for row in found if row["seq"] is not None]
+    own = [row for row in fetched if row["seq"] is not None]
     codec, room = reader.codec, PageBytes()
     page = within(room, (rows.sized_event(row, row["uid"], codec) for row in own))
-    floor = found[0]["floor"]
+    floor = fetched[0]["floor"]
     below = (len(page) < limit and not room.full) if reverse else start < floor
     if not floor or not below:
         return page
-    found = await conn.fetch(SQL["read_line_reverse" if reverse else "read_line"], *asked)
-    if not found:
+    fetched = await conn.fetch(SQL["read_line_reverse" if reverse else "read_line"], *asked)
+    if not fetched:
         raise await reader.absent(conn, key)
-    if found[0]["cold"]:
+    if fetched[0]["cold"]:
         return await _slowly(reader, conn, key, end, limit, types, reverse=reverse)
-    return _through(reader, found, end, limit, reverse=reverse, stubs=types is None)
+    return _through(reader, fetched, end, limit, reverse=reverse, stubs=types is None)
 
 
 async def _slowly(
@@ -169,15 +169,15 @@ async def records(
 ) -> list[tuple[ChainedEvent, int]]:
     """Own events just as they were recorded."""
     row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
-    found: list[tuple[ChainedEvent, int]] = []
+    page: list[tuple[ChainedEvent, int]] = []
     if row is not None and after < await segments.top(conn, row["sid"]):
         held = await conn.fetchrow(SQL["segment_above"], row["sid"], after + 1)
         if held is None:  # its rows went to the archive between two statements: look again
             return await records(reader, conn, key, after, limit)
         for each in await segments.segment(reader.codec, conn, (row["sid"], row["uid"]), held):
             if each.record.event.seq > after:
-                found.append((each.record.undecoded, len(each.record.raw or b"")))
-        return found[:limit]
+                page.append((each.record.undecoded, len(each.record.raw or b"")))
+        return page[:limit]
     asked = (key.app, key.user, key.id, after, limit, READ_PAGE_BYTES_MAX)
     read = await conn.fetch(SQL["records"], *asked)
     if not read:
@@ -320,11 +320,11 @@ async def events_naming(
     """A page of the history between seqs, descending, with all events that name a field."""
     before, after = between
     asked = (before, limit, READ_PAGE_BYTES_MAX, path_opening(name), after)
-    found = await conn.fetch(SQL["naming"], key.app, key.user, key.id, *asked)
-    if not found:
+    fetched = await conn.fetch(SQL["naming"], key.app, key.user, key.id, *asked)
+    if not fetched:
         raise await reader.absent(conn, key)
-    hot = [_inherited_row(reader, row) for row in found if row["seq"] is not None]
-    if len(hot) < limit and await conn.fetchval(SQL["has_cold"], found[0]["sid"]):
+    hot = [_inherited_row(reader, row) for row in fetched if row["seq"] is not None]
+    if len(hot) < limit and await conn.fetchval(SQL["has_cold"], fetched[0]["sid"]):
         return await _with_cold(reader, conn, key, name, between, limit)
     return hot
 
@@ -389,7 +389,7 @@ async def _value(
 ) -> ScopeValue | None:
     """The value of a name at one version."""
     name = ScopeNameReader(of, reader.codec)
-    found: list[Any] = await conn.fetch(SQL["scope_at"], *of, version)
-    for row in found:
+    fetched: list[Any] = await conn.fetch(SQL["scope_at"], *of, version)
+    for row in fetched:
         name.add(rows.scope_row(row))
     return name.value

@@ -285,13 +285,13 @@ class PostgresReader:
     async def versions(self, conn: Connection, keys: list[ScopeKey]) -> dict[ScopeKey, int]:
         """The numbers of the newest versions of some scope names; 0 for those that never were."""
         columns = [list(column) for column in zip(*keys, strict=True)]
-        found = await conn.fetch(SQL["name_versions"], *columns)
-        return {keys[row["i"] - 1]: row["version"] or 0 for row in found}
+        fetched = await conn.fetch(SQL["name_versions"], *columns)
+        return {keys[row["i"] - 1]: row["version"] or 0 for row in fetched}
 
     async def sizes(self, conn: Connection, app: str, owner: str) -> dict[str, int]:
         """Every name of one owner and the bytes that it takes, for `ScopeLimits`."""
-        found = await conn.fetch(SQL["name_sizes"], app, owner)
-        return {n: DELETED if form == bodies.DELETED else size for n, form, size in found}
+        fetched = await conn.fetch(SQL["name_sizes"], app, owner)
+        return {n: DELETED if form == bodies.DELETED else size for n, form, size in fetched}
 
     async def scopes(self, conn: Connection, app: str, user: str) -> Scopes:
         """Every name that this user's sessions see, in one round trip, values unread."""

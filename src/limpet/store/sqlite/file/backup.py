@@ -372,12 +372,12 @@ def _make(part: Path, like: Path) -> None:
     """An empty file that nobody may read who may not read the other: of its owner and its group as
     far as this user may give it away."""
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    found = like.stat()
-    mode = stat.S_IMODE(found.st_mode) | stat.S_IWUSR
+    status = like.stat()
+    mode = stat.S_IMODE(status.st_mode) | stat.S_IWUSR
     with suppress(PermissionError):  # only root may
-        os.chown(part, found.st_uid, -1)
+        os.chown(part, status.st_uid, -1)
     try:
-        os.chown(part, -1, found.st_gid)
+        os.chown(part, -1, status.st_gid)
     except PermissionError:
         mode &= ~stat.S_IRWXG  # another group was not meant
     part.chmod(mode)

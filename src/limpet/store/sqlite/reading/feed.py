@@ -83,8 +83,8 @@ def touched(reader: SQLiteReader, after: str) -> Touched:
                 raise PositionUnknown(after)
             return Touched({}, after, more=False, whole=True, ended=ended)
         stretch = min(end, start + STRETCH - 1)
-        found: list[Any] = conn.execute(SQL["feed_touched"], (position, stretch)).fetchall()
-    sessions = {stored_key(*names): seq for *names, seq in found}
+        fetched: list[Any] = conn.execute(SQL["feed_touched"], (position, stretch)).fetchall()
+    sessions = {stored_key(*names): seq for *names, seq in fetched}
     more = stretch < end
     return Touched(sessions, write_position(stretch), more=more, whole=True, ended=ended)
 
@@ -121,8 +121,8 @@ def _entries(
 ) -> list[tuple[FeedEntry, int]]:
     used = room.used
     try:
-        with closing(reader.conn.execute(SQL["feed"], asked)) as found:
-            return within(room, (_entry(reader, row) for row in found))
+        with closing(reader.conn.execute(SQL["feed"], asked)) as entries:
+            return within(room, (_entry(reader, row) for row in entries))
     except Unready:  # ask for the keys of the whole page, not for one at a time
         room.used = used
         with suppress(apsw.CorruptError, UnicodeDecodeError):

@@ -193,11 +193,11 @@ def _by_label(query: Query) -> tuple[str, str, list[str], list[Any]]:
 def _fitting_count(reader: SQLiteReader, kept: list[tuple[int, Head]], unread: list[int]) -> int:
     """The number of sessions whose states fit a page by their bytes: one at least."""
     try:
-        found: Any = reader.conn.execute(SQL["state_sizes"], (_json_list(unread),)).fetchall()
+        fetched: Any = reader.conn.execute(SQL["state_sizes"], (_json_list(unread),)).fetchall()
         shared = _shared_sizes(reader, [head.key for _, head in kept])
     except _BROKEN:
         return len(kept)
-    sizes, total = dict(found), 0
+    sizes, total = dict(fetched), 0
     for count, (sid, head) in enumerate(kept):
         if total > limits.STATES_BYTES_MAX:
             return count
@@ -234,10 +234,10 @@ def _read_folds(reader: SQLiteReader, wanted: list[tuple[int, Head]]) -> dict[Ke
     if not wanted:
         return {}
     try:
-        found = _in_bulk(reader, wanted)
+        folds = _in_bulk(reader, wanted)
     except _BROKEN:
-        found = {head.key: _read_alone(reader, sid, head) for sid, head in wanted}
-    return {key: fold for key, fold in found.items() if fold is not None}
+        folds = {head.key: _read_alone(reader, sid, head) for sid, head in wanted}
+    return {key: fold for key, fold in folds.items() if fold is not None}
 
 
 def _in_bulk(reader: SQLiteReader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold | None]:
@@ -245,11 +245,11 @@ def _in_bulk(reader: SQLiteReader, wanted: list[tuple[int, Head]]) -> dict[Key, 
     folds = {sid: Fold(blank(head.key, head.uid, head.created_us)) for sid, head in wanted}
     apart = {sid for sid, head in wanted if head.floor}  # that begin on a state
     for sid, *row in reader.conn.execute(SQL["snapshots_of"], (_json_list(by_sid),)):
-        found = reader.snapshot_in(tuple(row), by_sid[sid])
-        if found is None:
+        snapshot = reader.snapshot_in(tuple(row), by_sid[sid])
+        if snapshot is None:
             apart.add(sid)
         else:
-            folds[sid] = found[0]
+            folds[sid] = snapshot[0]
             apart.discard(sid)
     folds = {sid: fold for sid, fold in folds.items() if sid not in apart}
     whole = dict.fromkeys(folds, True)
@@ -291,19 +291,19 @@ def _names(reader: SQLiteReader, keys: Iterable[Key]) -> NamesByOwner:
     try:
         return _names_of(reader, owners)
     except _BROKEN:
-        found: NamesByOwner = {}
+        names: NamesByOwner = {}
         for owner in owners:
             with suppress(*_BROKEN):
-                found |= _names_of(reader, [owner])
-        return found
+                names |= _names_of(reader, [owner])
+        return names
 
 
 def _names_of(reader: SQLiteReader, owners: list[tuple[str, str]]) -> NamesByOwner:
-    found: NamesByOwner = {owner: {} for owner in owners}
+    names: NamesByOwner = {owner: {} for owner in owners}
     for app, user, name, *row in reader.conn.execute(SQL["scopes_of"], (_json_list(owners),)):
-        of = found[app, user]
+        of = names[app, user]
         of[name] = reader.scopes.after((app, user, name), of.get(name), tuple(row))
-    return found
+    return names
 
 
 def _shared_fields(names: NamesByOwner, key: Key) -> dict[str, Any]:

@@ -230,18 +230,18 @@ def events_naming(
     reader: SQLiteReader, key: Key, name: str, before: int, after: int, limit: int
 ) -> tuple[Event, ...]:
     """A page of the history before a seq, descending, with all events that name a field."""
-    needle, room, found = path_opening(name), PageBytes(), list[Event]()
+    needle, room, events = path_opening(name), PageBytes(), list[Event]()
     with reader.instant():
         sid, head = reader.present(key)
         for part in segments(reader, sid, head):
-            left = limit - len(found)
+            left = limit - len(events)
             if left <= 0 or room.full or part.ceiling <= after:
                 break
             if part.sid is not None:
                 bounds = (part.sid, min(before, part.ceiling + 1), max(after, part.floor))
                 asked = (*bounds, needle, left)
-                found += _segment_naming(reader, part.head.uid, name, asked, room)
-    return tuple(found)
+                events += _segment_naming(reader, part.head.uid, name, asked, room)
+    return tuple(events)
 
 
 def _segment_naming(

@@ -39,11 +39,11 @@ def tally(conn: apsw.Connection, app: str | None, now_us: int, limit: int) -> tu
 
 def _apps(conn: apsw.Connection) -> list[str]:
     """The apps that have labels, without reserved ones."""
-    found, last = list[str](), ""
+    apps, last = list[str](), ""
     while True:
         app: Any = conn.execute(SQL["labeled_app_after"], (last,)).get
         if app is None:
-            return found
+            return apps
         last = app
         if not is_reserved(app):
-            found.append(app)
+            apps.append(app)

@@ -116,17 +116,17 @@ class SQLiteReader:
         return None
 
     def living(self, key: Key) -> tuple[int, Head]:
-        found = self.head(key)
-        if found is None:
+        head = self.head(key)
+        if head is None:
             raise SessionNotFound(key)
-        return found
+        return head
 
     def present(self, key: Key) -> tuple[int, Head]:
         """The same, of a session whose log is here. Raises SessionArchived."""
-        found = self.living(key)
-        if is_stub(found[1].facts):
+        living = self.living(key)
+        if is_stub(living[1].facts):
             raise SessionArchived(key)
-        return found
+        return living
 
     def log(self, key: Key) -> tuple[int, Head]:
         """The same, of the head only what reading its log takes: a third of the time, once."""
@@ -353,10 +353,10 @@ class SQLiteReader:
 
     def _event(self, sid: int, uid: str, seq: int) -> tuple[Event, int]:
         try:
-            found = self._rows(SQL["event_at"], (sid, seq))
-            if not found and seq <= self.cold.top(sid):
+            fetched = self._rows(SQL["event_at"], (sid, seq))
+            if not fetched and seq <= self.cold.top(sid):
                 return next(self.cold.events(sid, uid, seq - 1, seq))
-            row = found[0]
+            row = fetched[0]
             return rows.sized_event(row, uid, self.codec)
         except (apsw.CorruptError, UnicodeDecodeError, TypeError, IndexError) as error:
             return rows.lost_event(seq, f"has a row that cannot be read ({error})"), 0
