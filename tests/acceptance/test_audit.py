@@ -9,17 +9,19 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import limpet
 from limpet import Limpet, Principal
-from limpet.errors import AuditInvalid, InvalidCursor, ReservedApp
-from limpet.model import Key
+from limpet.errors import AccessDenied, AuditInvalid, InvalidCursor, ReservedApp
+from limpet.model import Commit, Key
 from limpet.security import audit_check
-from limpet.security.access import Resource
+from limpet.security.access import AllowedOperation, Resource
 from limpet.security.audit import Audit, log_of
 from limpet.session.limpet import journal_of
+from limpet.store.protocol import Committed
 from tests.support.keys import key_file
 
 ADA = Principal("user:ada", role="owner", app="support", user="ada")
@@ -228,10 +230,8 @@ async def test_an_operation_and_its_record_are_one_commit(lp: Limpet) -> None:
     """If the operation is refused, nothing is recorded; if it happens, its record is there."""
     s = await lp.create("support", "ada", "c1", actor="user:ada")
     journal = journal_of(lp)
-    (record,) = await audit_in(lp).commits(ADA, "lifecycle", session())
+    (record,) = await audit_in(lp).commits(ADA, [AllowedOperation("lifecycle", session())])
     draft = journal.prepare(limpet.Draft(type="note.made", data={}), "user:ada")
-    from limpet.model import Commit
-
     with pytest.raises(limpet.errors.SessionConflict):
         await journal.commit((Commit(s.key, (draft,), 99), record))
     assert not (await lp.audit()).items
@@ -448,3 +448,125 @@ async def test_verify_finds_an_audit_that_was_changed_in_the_file(tmp_path: Path
         report = await lp.maintenance.verify()
     assert not report.ok
     assert any(f.key is not None and f.key.app == "$$audit" for f in report.findings)
+
+
+# --- what guards record --------------------------------------------------------------------------
+
+
+async def test_a_sensitive_operation_is_recorded_in_its_own_commit(lp: Limpet) -> None:
+    """One record for each, and none if the operation is refused by the store."""
+    await lp.create("support", "ada", "c1")
+    s = await lp.acting_as(ADA).get("support", "ada", "c1")
+    await s.suspend()
+    record = (await lp.audit()).items[0]
+    assert (record.principal, record.action, record.allowed) == ("user:ada", "lifecycle", True)
+    assert record.resource == "support/ada/c1"
+    suspended = await lp.get("support", "ada", "c1")
+    (event,) = await suspended.read(types=["session.suspended"])
+    assert event.at == record.at  # one commit has one time
+    newest = record.seq
+    with pytest.raises(limpet.errors.InvalidTransition):
+        await s.suspend()
+    assert (await lp.audit()).items[0].seq == newest
+
+
+async def test_delete_and_erase_record_the_intent_first(lp: Limpet) -> None:
+    """Also where nothing comes of it."""
+    s = await lp.create("support", "ada", "c1", actor="user:ada")
+    await s.fork(id="c2")
+    acting = lp.acting_as(ADA)
+    with pytest.raises(limpet.errors.SessionHasForks):
+        await acting.erase("support", "ada", "c1")
+    assert {r.action for r in (await lp.audit(denied=False)).items} == {"erase"}
+    before = len((await lp.audit()).items)
+    assert await acting.delete("support", "ada", "c2")
+    assert len((await lp.audit()).items) > before
+    assert not (await lp.audit(denied=True)).items
+
+
+async def test_ordinary_reads_and_writes_are_not_recorded(one: Limpet) -> None:
+    """They are the session's own events, with the principal as actor."""
+    acting = one.acting_as(ADA)
+    s = await acting.create("support", "ada", "c1", state={"n": 1})
+    event = await s.append("note.made", {}, set={"n": 2})
+    await acting.get("support", "ada", "c1")
+    assert event.actor == "user:ada"
+    assert not (await one.audit()).items
+
+
+async def test_a_denial_that_cannot_wait_is_recorded_too(one: Limpet) -> None:
+    """A partial event, before its caller is answered; a principal that would be wider."""
+    await one.create("support", "ada", "c1")
+    viewer = Principal("user:ada", role="viewer", app="support", user="ada")
+    s = await one.acting_as(viewer).get("support", "ada", "c1")
+    with pytest.raises(AccessDenied):
+        await s.append("agent.message", {"text": "x"}, partial=True)
+    log = await journal_of(one).store.load(log_of("support"), tail=9)
+    assert log.events[-1].type == "audit.denied"
+    with pytest.raises(AccessDenied):
+        one.acting_as(ADA).acting_as(BOB)
+    assert [r.action for r in (await one.audit()).items] == ["acting_as", "write"]
+
+
+async def test_not_even_an_admin_writes_to_the_audit(one: Limpet) -> None:
+    """Neither to the log of an app nor to the names in it."""
+    await denied(one, BOB, session())
+    store = journal_of(one.acting_as(ADMIN)).store
+    whole = journal_of(one)
+    for key in (log_of("support"), Key("$$audit-names", "7/support/ada", "session/c1")):
+        draft = whole.prepare(limpet.facts.labeled({"x": "y"}), "system:audit")
+        with pytest.raises(AccessDenied):
+            await store.commit((Commit(key, (draft,)),))
+        with pytest.raises(AccessDenied):
+            await store.delete(key)
+        with pytest.raises(AccessDenied):
+            await store.erase(key)
+    assert (await store.load(log_of("support"), tail=0)).head.version > 1
+
+
+async def test_a_denial_that_cannot_be_recorded_is_not_answered_as_one(tmp_path: Path) -> None:
+    """The caller learns that the store failed, and is not let in."""
+    url = f"sqlite:///{tmp_path}/support.db"
+    async with limpet.open(url) as lp:
+        await lp.create("support", "ada", "c1")
+        acting = lp.acting_as(BOB)
+        audit = audit_in(lp)
+
+        async def full(commits: object) -> tuple[Committed, ...]:
+            raise limpet.errors.StoreFull("disk")
+
+        audit._commit = full
+        with pytest.raises(limpet.errors.StoreFull):
+            await acting.get("support", "ada", "c1")
+
+
+async def test_counts_that_are_late_are_records_of_their_own() -> None:
+    """A process that stood still for minutes loses none of them."""
+    clock = Clock()
+    async with limpet.open("memory://") as lp:
+        journal = journal_of(lp)
+        store = ClockedStore(journal.store, clock)
+        audit = Audit(store, journal.commit, journal.new_id)
+        for _ in range(4):
+            await audit.record(BOB, "read", session(), allowed=False, code="access_denied")
+        clock.us += 10 * 60 * 1_000_000
+        await audit.record(BOB, "read", session(), allowed=False, code="access_denied")
+        await audit.close()
+        assert sorted(r.repeats for r in (await lp.audit()).items) == [0, 0, 2]
+
+
+class Clock:
+    us = 1_800_000_000_000_000
+
+
+class ClockedStore:
+    """A store whose time is told."""
+
+    def __init__(self, store: Any, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def now_us(self) -> int:
+        return self._clock.us

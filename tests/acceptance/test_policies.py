@@ -151,3 +151,106 @@ async def test_only_auditors_and_admins_read_the_audit_each_of_its_app(lp: Limpe
         "agent:a",
         "auditor:1",
     }
+
+
+# --- fields, labels, tools ------------------------------------------------------------------------
+
+PAY = """
+permit(principal, action, resource);
+@id("pay") forbid(principal, action in [Action::"read", Action::"write"], resource is Field)
+when { resource.name == "salary" } unless { principal.role == "admin" };
+"""
+
+
+async def test_a_field_that_a_policy_hides_is_absent_and_not_to_be_written(
+    lp: Limpet, rules: Path
+) -> None:
+    """For whom it forbids it; others see and change everything, and may take it as a whole."""
+    (rules / "rules.cedar").write_text(PAY)
+    s = await lp.acting_as(ADA).get("support", "ada", "c1")
+    assert s.state == {"step": 1}
+    for event in await s.read():
+        assert "salary" not in str(event)
+    await s.append("note.made", {}, set={"step": 2})
+    for change in ({"set": {"salary": 10}}, {"delete": ["salary"]}):
+        with pytest.raises(AccessDenied) as caught:
+            await s.append("note.made", {}, **change)
+        assert (caught.value.policy, caught.value.resource) == ("pay", "support/ada/c1#salary")
+    with pytest.raises(AccessDenied):
+        await lp.acting_as(ADA).create("support", "ada", "c3", state={"salary": 1})
+    with pytest.raises(AccessDenied):
+        await s.fork()
+    admin = lp.acting_as(Principal("admin:1", role="admin", app="support"))
+    whole = await admin.get("support", "ada", "c1")
+    assert whole.state == {"step": 2, "salary": 9}
+    await whole.append("note.made", {}, set={"salary": 11})
+    await whole.fork(id="c4")
+
+
+async def test_a_policy_that_matches_names_hides_them_one_by_one(lp: Limpet, rules: Path) -> None:
+    """Together with what isolation hides."""
+    (rules / "rules.cedar").write_text(
+        EVERYTHING + 'forbid(principal, action == Action::"read", resource is Field)\n'
+        'when { resource.name like "sal*" };'
+    )
+    agents = {"agent:a": limpet.FieldAccess(owns=("step", "salary"))}
+    isolation = limpet.Isolation("per_agent", agents=agents)
+    state = {"step": 1, "salary": 2, "note": 3}
+    await lp.create("support", "ada", "c5", state=state, isolation=isolation)
+    agent = Principal("agent:a", role="agent", app="support", user="ada", task="c5")
+    s = await lp.acting_as(agent).get("support", "ada", "c5")
+    assert s.state == {"step": 1}
+
+
+async def test_a_policy_about_labels_and_phases_is_decided_on_the_newest_head(
+    lp: Limpet, rules: Path
+) -> None:
+    """Also if another changed them since the session was loaded."""
+    (rules / "rules.cedar").write_text(
+        EVERYTHING + '@id("held") forbid(principal, action == Action::"write", resource is Session)'
+        'when { resource.hasTag("hold") };'
+        '@id("ended") forbid(principal, action == Action::"inspect", resource is Session)'
+        'when { resource has phase && resource.phase == "suspended" };'
+    )
+    s = await lp.acting_as(ADA).get("support", "ada", "c1")
+    await s.append("note.made", {})
+    other = await lp.get("support", "ada", "c1", actor="admin:1")
+    await other.label({"hold": "legal"})
+    with pytest.raises(AccessDenied) as caught:
+        await s.append("note.made", {})
+    assert caught.value.policy == "held"
+    await other.label({"hold": None})
+    await s.append("note.made", {})
+    assert (await lp.acting_as(ADA).list(app="support")).items
+    await (await lp.get("support", "ada", "c1", actor="admin:1")).suspend()
+    assert not (await lp.acting_as(ADA).list(app="support")).items
+
+
+async def test_a_tool_that_a_policy_forbids_is_denied_in_a_turn(lp: Limpet, rules: Path) -> None:
+    """An effect is a tool by its name; the denial is in the audit before the turn goes on."""
+    (rules / "rules.cedar").write_text(
+        EVERYTHING
+        + '@id("no-refunds") forbid(principal, action == Action::"tool", resource is Tool)\n'
+        'when { resource.name == "refund" };'
+    )
+    said: list[str] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        said.append(await turn.effect("look", lambda: "looked"))
+        try:
+            await turn.effect("refund", lambda: "refunded")
+        except limpet.errors.ToolDenied as error:
+            said.append(str(error.note))
+
+    s = await lp.get("support", "ada", "c1", actor="user:ada")
+    await s.append("user.message", {"text": "hi"})
+    worker = lp.acting_as(Principal("agent:worker", role="agent", app="support"))
+    woken = await worker.wake(s.key, harness)
+    assert woken.error is None
+    assert said == ["looked", "policy_denied by no-refunds"]
+    (record,) = (await lp.audit(denied=True)).items
+    assert (record.action, record.resource, record.policy) == (
+        "tool",
+        "support/ada/c1#refund",
+        "no-refunds",
+    )

@@ -108,6 +108,14 @@ class Decision(msgspec.Struct, frozen=True):
             )
 
 
+class AllowedOperation(msgspec.Struct, frozen=True):
+    """A sensitive operation that was allowed."""
+
+    action: str
+    resource: Resource
+    policy: str | None = None
+
+
 ALLOWED: Final = Decision(True)
 
 
@@ -122,6 +130,11 @@ class Decider(Protocol):
     @property
     def needs_head(self) -> bool:
         """True if its answers depend on the head: a guard reads it before it asks."""
+        ...
+
+    @property
+    def needs_newest_head(self) -> bool:
+        """True if they depend on what changes in a head; else one of the same session will do."""
         ...
 
     def decide(self, principal: Principal, action: Action, resource: Resource) -> Decision: ...

@@ -16,7 +16,7 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -28,7 +28,7 @@ from limpet.model import Commit, Event, Fact, Head, Key, Prepared, prepare
 from limpet.model.facts.creation import created
 from limpet.model.keys import AUDIT
 from limpet.model.limits import WALK_MAX
-from limpet.security.access import Principal, Resource
+from limpet.security.access import AllowedOperation, Principal, Resource
 from limpet.security.audit_check import RECORDS, REPEATED, hashes_in, record_of, shown_name
 from limpet.security.pseudonyms import SYSTEM, CommitAll, Opening, Pseudonyms
 from limpet.store.pages import each_head
@@ -103,7 +103,7 @@ class Audit:
         self._unsent: dict[Key, list[Prepared]] = {}  # counts, until they are written
         self._begun: set[Key] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()  # what is written without a caller
 
     # --- recording ------------------------------------------------------------------------------
 
@@ -133,22 +133,51 @@ class Audit:
             pass
 
     async def commits(
+        self, principal: Principal, approved: Sequence[AllowedOperation]
+    ) -> tuple[Commit, ...]:
+        """Return commits that record operations which were allowed, to be made with these.
+
+        Pass them to `store.commit` after those of the operations: all or none are recorded.
+        """
+        drafts: dict[Key, list[Prepared]] = {}
+        for each in dict.fromkeys(approved):
+            said = _Said(principal, each.action, each.resource, True, None, each.policy, None)
+            draft = self._prepared(_fact(ALLOWED, await self._data(said)))
+            drafts.setdefault(log_of(each.resource.app), []).append(draft)
+        for log in drafts:
+            await self._begin(log)
+        return tuple([Commit(log, tuple(some)) for log, some in drafts.items()])
+
+    def note(
         self,
-        principal: Principal | str | None,
+        principal: Principal,
         action: str,
         resource: Resource,
         *,
+        code: str,
         policy: str | None = None,
-        address: str | None = None,
-    ) -> tuple[Commit, ...]:
-        """Return commits that record an allowed operation, to be made together with it.
+    ) -> None:
+        """Record a denial soon, for a caller that cannot wait: see `settle`."""
+        record = self.record(principal, action, resource, allowed=False, code=code, policy=policy)
+        try:
+            task = asyncio.get_running_loop().create_task(self._noted(record))
+        except RuntimeError:  # no loop runs here: nothing can be written
+            record.close()
+            _LOG.warning("denial not recorded: error=%r", "no event loop")
+            return
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-        Pass them to `store.commit` after those of the operation: all of them or none is recorded.
-        """
-        said = _Said(principal, action, resource, True, None, policy, address)
-        log, data = log_of(resource.app), await self._data(said)
-        await self._begin(log)
-        return (Commit(log, (self._prepared(_fact(ALLOWED, data)),)),)
+    async def _noted(self, record: Coroutine[Any, Any, None]) -> None:
+        try:
+            await record
+        except (LimpetError, OSError) as error:
+            _LOG.warning("denial not recorded: error=%r", error)
+
+    async def settle(self) -> None:
+        """Wait until what was noted is durable."""
+        if self._tasks:
+            await asyncio.wait([*self._tasks])
 
     async def flush(self) -> None:
         """Write the counts of denials that came again. Raises StoreError."""
@@ -160,8 +189,7 @@ class Audit:
         """Write what was counted and stop. Raises nothing of ours."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._writing is not None:
-            await asyncio.wait([self._writing])
+        await self.settle()
         await self._flush_quietly()
 
     async def _denied(self, same: tuple[str, str, str, str | None], said: _Said) -> bool:
@@ -302,7 +330,9 @@ class Audit:
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        self._writing = loop.create_task(self._flush_quietly())
+        task = loop.create_task(self._flush_quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _flush_quietly(self) -> None:
         try:
@@ -320,6 +350,7 @@ class Audit:
         A page that passed over many records is short and its cursor leads on.
         """
         after = None if cursor is None else _place(cursor, query)
+        await self.settle()
         await self._flush_quietly()  # what this process has counted shows
         names = _NamesShown(self._names)
         found: list[tuple[str, Event]] = []

@@ -17,11 +17,12 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Final, NoReturn, Protocol
 
 from limpet.errors import AccessDenied, Denial
-from limpet.model import DefaultActor, Head, Key
+from limpet.model import Commit, DefaultActor, Head, Key
 from limpet.security.access import (
     ALLOWED,
     SENSITIVE,
     Action,
+    AllowedOperation,
     Decider,
     Decision,
     Principal,
@@ -29,7 +30,8 @@ from limpet.security.access import (
     SessionView,
 )
 from limpet.security.isolation import IsolationRules
-from limpet.security.roles import RoleRules
+from limpet.security.roles import EVERY_APP, RoleRules
+from limpet.security.view import seen_by_all
 
 _REMEMBERED: Final = 4_096  # answers of one guard and one decider
 # Actors that an agent of no one user may write as: the agents of its app, and the runtime.
@@ -52,6 +54,24 @@ class AuditSink(Protocol):
         """Make a decision durable. Raises StoreError: then the answer is not given."""
         ...
 
+    async def commits(
+        self, principal: Principal, approved: Sequence[AllowedOperation]
+    ) -> tuple[Commit, ...]:
+        """Return commits that record operations which were allowed, to be made with these."""
+        ...
+
+    def note(
+        self,
+        principal: Principal,
+        action: str,
+        resource: Resource,
+        *,
+        code: str,
+        policy: str | None = None,
+    ) -> None:
+        """Record a denial soon, for callers that cannot wait."""
+        ...
+
 
 class NoAudit:
     """Records nothing."""
@@ -64,6 +84,22 @@ class NoAudit:
         *,
         allowed: bool,
         code: str | None = None,
+        policy: str | None = None,
+    ) -> None:
+        return None
+
+    async def commits(
+        self, principal: Principal, approved: Sequence[AllowedOperation]
+    ) -> tuple[Commit, ...]:
+        return ()
+
+    def note(
+        self,
+        principal: Principal,
+        action: str,
+        resource: Resource,
+        *,
+        code: str,
         policy: str | None = None,
     ) -> None:
         return None
@@ -123,6 +159,11 @@ class Guard:
         """True if a decision about a session depends on its head."""
         return any([each.needs_head for each in self.rules.all])
 
+    @property
+    def needs_newest_head(self) -> bool:
+        """True if it depends on what changes in it."""
+        return any([each.needs_newest_head for each in self.rules.all])
+
     def decide(self, action: Action, resource: Resource) -> Decision:
         """The answer, from memory. Records nothing."""
         if self._revision != (revision := self.rules.revision):
@@ -130,7 +171,7 @@ class Guard:
             self._revision = revision
         for number, decider in enumerate(self.rules.all):
             headless = resource.head is None and action != "create"  # which has none
-            if headless and decider.needs_head and resource.kind in _OF_SESSIONS:
+            if headless and decider.needs_head and resource.kind in _WITH_HEAD:
                 continue  # asked once the head is read: see `check`
             decision = self._decision(number, decider, action, resource)
             if decision.allowed:
@@ -165,12 +206,26 @@ class Guard:
         """True if it may. For filters: what they leave out is not a denial."""
         return self.decide(action, resource).allowed
 
-    async def check(self, action: Action, resource: Resource) -> None:
-        """Raise AccessDenied unless it may; in the audit first, as every sensitive operation is."""
+    async def check(
+        self, action: Action, resource: Resource, approved: list[AllowedOperation] | None = None
+    ) -> None:
+        """Raise AccessDenied unless it may; in the audit first, as every sensitive operation is.
+
+        With `approved`, a sensitive operation that is allowed is added there instead: the caller
+        has it recorded in the same commit (`AuditSink.commits`).
+        """
         decision = self.decide(action, resource)
-        if not decision.allowed or action in SENSITIVE:
+        if not decision.allowed or (action in SENSITIVE and approved is None):
             await self.record(action, resource, decision)
+        elif action in SENSITIVE and approved is not None:
+            approved.append(AllowedOperation(action, resource, decision.policy))
         decision.check(action, resource)
+
+    def refuse(self, denial: Denial, action: str, resource: Resource, policy: str = "") -> NoReturn:
+        """Raise AccessDenied where nothing can be awaited: the audit has it right afterwards."""
+        note = self.rules.audit.note
+        note(self.principal, action, resource, code=denial, policy=policy or None)
+        raise AccessDenied(denial, action, str(resource), policy=policy or None)
 
     async def record(self, action: Action, resource: Resource, decision: Decision) -> None:
         """Put a decision into the audit."""
@@ -191,11 +246,8 @@ class Guard:
 
     def view(self, head: Head) -> SessionView | None:
         """What it sees of a session that it may read; None: everything."""
-        for decider in self.rules.all:
-            view = decider.view(self.principal, head)
-            if view is not None:
-                return view
-        return None
+        views = [decider.view(self.principal, head) for decider in self.rules.all]
+        return seen_by_all([view for view in views if view is not None])
 
     # --- who it writes as ------------------------------------------------------------------------
 
@@ -223,13 +275,17 @@ class Guard:
         own = self.principal
         for name in ("app", "user", "task"):
             if getattr(own, name) not in (None, getattr(principal, name)):
-                raise _wider(principal)
+                self._refuse_wider(principal)
         if principal.role not in (own.role, _READER_OF.get(own.role)):
-            raise _wider(principal)
+            self._refuse_wider(principal)
         if principal.attributes != own.attributes or not self.may_write_as(principal.id):
-            raise _wider(principal)
+            self._refuse_wider(principal)
         kept = self.writes_as if principal.role == own.role else ()
         return Guard(principal, self.rules, writes_as=kept)
+
+    def _refuse_wider(self, principal: Principal) -> NoReturn:
+        app = principal.app or EVERY_APP
+        self.refuse("access_denied", "acting_as", Resource("app", app, principal.user))
 
     def of_user(self, key: Key) -> Guard:
         """This guard, at work for the user of one session: what a wake runs under."""
@@ -247,10 +303,6 @@ class Guard:
         return Guard(narrow, self.rules, writes_as=self.writes_as)
 
 
-_OF_SESSIONS: Final = frozenset({"session", "field", "tool"})
+_WITH_HEAD: Final = frozenset({"session", "tool"})  # a field of a new session has none
 # The role that reads what another role reads, and does nothing else.
 _READER_OF: Final = {"owner": "viewer", "admin": "viewer"}
-
-
-def _wider(principal: Principal) -> AccessDenied:
-    return AccessDenied("access_denied", "acting_as", principal.id)

@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from msgspec import structs
 
 from limpet.errors import (
-    AccessDenied,
     Denial,
     LimpetError,
     SessionDeleted,
@@ -56,10 +55,10 @@ from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
 from limpet.model.facts.running.setup import ATTACHED
 from limpet.model.keys import owned_by
 from limpet.model.lease import readiness
-from limpet.model.limits import PAGE_MAX
-from limpet.security.access import Action, Resource, SessionView
+from limpet.model.limits import PAGE_MAX, SESSIONS_PER_COMMIT_MAX
+from limpet.security.access import Action, AllowedOperation, Resource, SessionView
 from limpet.security.guard import Guard
-from limpet.security.roles import EVERY_APP
+from limpet.security.roles import AUDIT_APPS, EVERY_APP
 from limpet.security.view import WHOLE_STATE
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
 from limpet.store.coding.seal import Sealing
@@ -169,6 +168,8 @@ def access_of(key: Key) -> Asked:
     """What a key stands for: a session, a document of a user or an app, or a room of the system."""
     if not is_reserved(key.app):
         return Asked(Resource("session", key.app, key.user, key.id))
+    if key.app in AUDIT_APPS:  # the audit alone writes it
+        return Asked(Resource("store", EVERY_APP, name=key.app), "audit", "write")
     room = ROOMS.get(key.app, _COLLECTION)
     if key.app.startswith("$$") and key.app not in ROOMS:
         return Asked(STORE, "policy", "policy")
@@ -212,7 +213,13 @@ class GuardedStore:
 
     # --- deciding --------------------------------------------------------------------------------
 
-    async def _check(self, action: Action, key: Key, head: Head | None = None) -> Head | None:
+    async def _check(
+        self,
+        action: Action,
+        key: Key,
+        head: Head | None = None,
+        approved: list[AllowedOperation] | None = None,
+    ) -> Head | None:
         """Raise AccessDenied unless it may do this to a session. Decided by the key, then, if a
         decider needs it, by the head, which is returned."""
         guard, resource = self.guard, self._resource(key)
@@ -224,7 +231,7 @@ class GuardedStore:
             if head is None:
                 head = await self._head(key)
             resource = structs.replace(resource, head=head)
-        await guard.check(action, resource)
+        await guard.check(action, resource, approved)
         return head
 
     async def _admitted(self, action: Action, key: Key) -> Head | None:
@@ -261,7 +268,7 @@ class GuardedStore:
     async def _head(self, key: Key) -> Head:
         """The head of a session as it was last met: what deciders look at belongs to its uid."""
         head = self._heads.get(key)
-        if head is None:
+        if head is None or self.guard.needs_newest_head:
             head = (await self._inner.load(key, tail=0, scopes=False)).head
             self._meet(head)
         return head
@@ -321,10 +328,13 @@ class GuardedStore:
         A session whose head was never met cannot be decided about, if a decider needs it."""
         resource = _with(self._resource(key), self._heads.get(key))
         if self.guard.needs_head and resource.head is None:
-            raise AccessDenied("access_denied", "write", str(resource))
+            self.guard.refuse("access_denied", "write", resource)
         if not self.guard.may_write_as(partial.actor):
-            raise AccessDenied("access_denied", "write", str(resource), policy="actor")
-        self.guard.decide("write", resource).check("write", resource)
+            self.guard.refuse("access_denied", "write", resource, "actor")
+        decision = self.guard.decide("write", resource)
+        if not decision.allowed:
+            code = decision.denial or "access_denied"
+            self.guard.refuse(code, "write", resource, decision.policy or "")
 
     async def sees_blob(self, key: Key, hash: str) -> bool:
         """False if hidden fields of a session name this blob, and no visible one does. Raises
@@ -342,22 +352,40 @@ class GuardedStore:
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         new = {commit.key for commit in commits if _begins(commit)}
-        admitted = [await self._admit(commit, new) for commit in commits]
+        approved: list[AllowedOperation] = []
+        admitted = [await self._admit(commit, new, approved) for commit in commits]
         try:
-            answers = await self._send(admitted)
+            answers = await self._send([*admitted, *await self._records(approved, len(admitted))])
         except SessionDeleted:
             named = [a for a, c in zip(admitted, commits, strict=True) if a.uid != c.uid]
             if not named:
                 raise
             for each in named:  # the key belongs to another session by now: decide about that one
                 self._heads.pop(each.key, None)
-            answers = await self._send([await self._admit(commit, new) for commit in commits])
-        return tuple([await self._answer(answer) for answer in answers])
+            approved.clear()
+            admitted = [await self._admit(commit, new, approved) for commit in commits]
+            answers = await self._send([*admitted, *await self._records(approved, len(admitted))])
+        return tuple([await self._answer(answer) for answer in answers[: len(commits)]])
 
-    async def _admit(self, commit: Commit, new: Collection[Key]) -> Commit:
+    async def _records(
+        self, approved: Sequence[AllowedOperation], beside: int
+    ) -> tuple[Commit, ...]:
+        """What the audit records of sensitive operations, in the commit that they are made in."""
+        if not approved:
+            return ()
+        audit = self.guard.rules.audit
+        records = await audit.commits(self.guard.principal, approved)
+        if beside + len(records) <= SESSIONS_PER_COMMIT_MAX:
+            return records
+        await self._send(records)  # it is full: then they are recorded first
+        return ()
+
+    async def _admit(
+        self, commit: Commit, new: Collection[Key], approved: list[AllowedOperation]
+    ) -> Commit:
         """The commit, if the principal may do all of it; `new` are the sessions that begin with it.
 
-        Raises AccessDenied.
+        What the audit is to record of it is added to `approved`. Raises AccessDenied.
         """
         key, drafts, guard = commit.key, commit.drafts, self.guard
         asked = self._access(key)
@@ -365,11 +393,11 @@ class GuardedStore:
         if resource.kind == "session":
             for action in self._actions(commit):
                 if action == "create" or (key in new and not await self._exists(key)):
-                    await guard.check(action, resource)
+                    await guard.check(action, resource, approved)
                 else:
-                    head = await self._check(action, key, head)
+                    head = await self._check(action, key, head, approved)
         elif drafts or commit.pin is not None:
-            await guard.check(asked.write, resource)
+            await guard.check(asked.write, resource, approved)
             await self._check_behind("write", key)
         else:
             await guard.check(asked.read, resource)
@@ -377,7 +405,7 @@ class GuardedStore:
         for draft in drafts:
             if draft.origin is None and not guard.may_write_as(draft.actor):
                 await guard.check_actor(draft.actor, resource)
-            if draft.scoped or head is not None:
+            if draft.scoped or head is not None or (draft.plain_ops and draft.origin is None):
                 await self._check_names(draft, commit, head)
             if draft.type in WHOLE_STATE and draft.origin is None and head is not None:
                 await self._check_taking(draft, key, head)
@@ -442,7 +470,7 @@ class GuardedStore:
                 await guard.check("write", Resource("app", app, name=name))
             elif scope == "user":
                 await guard.check("write", Resource("app", app, user, name=name))
-            if head is not None and not is_reserved(key.app):
+            if not is_reserved(key.app):  # of a new session, too, which has no head
                 await guard.check("write", Resource("field", app, user, key.id, name, head))
 
     async def _check_taking(self, draft: Prepared, key: Key, head: Head) -> None:

@@ -35,6 +35,7 @@ class IsolationRules:
 
     revision = 0
     needs_head = True
+    needs_newest_head = False
 
     def decide(self, principal: Principal, action: Action, resource: Resource) -> Decision:
         head = resource.head

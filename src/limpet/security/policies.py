@@ -103,6 +103,11 @@ class CedarPolicies:
         """True if a policy asks for what stands in the head of a session."""
         return self._loaded.needs_head
 
+    @property
+    def needs_newest_head(self) -> bool:
+        """The same: labels and phases change."""
+        return self._loaded.needs_head
+
     def decide(self, principal: Principal, action: Action, resource: Resource) -> Decision:
         """The answer of the policies alone."""
         self._look_again()

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Mapping
 from typing import Final
 
 from limpet.model import Head
+from limpet.model.keys import AUDIT, AUDIT_NAMES
 from limpet.security.access import (
     ACTIONS,
     ALLOWED,
@@ -22,6 +23,8 @@ from limpet.security.access import (
     SessionView,
 )
 
+# Written by the audit alone: nobody else has a role for that.
+AUDIT_APPS: Final = frozenset({AUDIT, AUDIT_NAMES})
 EVERY_APP: Final = "*"  # the app of what belongs to the store as a whole
 
 # Of sessions and fields, and of documents that belong to a user.
@@ -48,6 +51,7 @@ _STORE: Final[Mapping[Role, frozenset[Action]]] = {
     "auditor": frozenset({"inspect", "audit"}),
     "admin": frozenset(ACTIONS),
 }
+_READS_AUDIT: Final[frozenset[Action]] = frozenset({"inspect", "audit"})
 _HARMLESS: Final[frozenset[Action]] = frozenset({"read", "inspect", "audit", "tool"})
 
 
@@ -56,6 +60,7 @@ class RoleRules:
 
     revision = 0
     needs_head = False
+    needs_newest_head = False
 
     def decide(self, principal: Principal, action: Action, resource: Resource) -> Decision:
         allowed = action in self._granted(principal, resource)
@@ -66,13 +71,17 @@ class RoleRules:
         return action in _OWN[principal.role]
 
     def depends_on(self, action: Action, resource: Resource) -> Hashable:
-        return (resource.kind == "store", resource.app, resource.user)
+        is_store = resource.kind == "store"
+        return (is_store, resource.app, resource.user, resource.name if is_store else None)
 
     def view(self, principal: Principal, head: Head) -> SessionView | None:
         return None
 
     def _granted(self, principal: Principal, resource: Resource) -> frozenset[Action]:
         role = principal.role
+        if resource.kind == "store" and resource.name in AUDIT_APPS:
+            everywhere = principal.app is None and principal.user is None
+            return _STORE[role] & _READS_AUDIT if everywhere else frozenset()
         if resource.kind == "store":
             everywhere = principal.app is None and principal.user is None
             return _STORE[role] if everywhere else frozenset()

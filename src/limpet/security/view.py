@@ -21,6 +21,7 @@ from limpet.model.facts.history import MERGED, REWOUND
 from limpet.model.facts.schema import MIGRATED
 from limpet.model.facts.shares import SHARED
 from limpet.model.ops import AddRef, MergeRef, Path, SetRef, resolve
+from limpet.security.access import SessionView
 
 # Members of events that are hashes of the whole state, without a salt.
 _HASHES: Final[Mapping[str, frozenset[str]]] = {
@@ -124,6 +125,22 @@ class FieldView(msgspec.Struct, frozen=True):
         if event.type != RECORDED or event.data is None:
             return event
         return msgspec.structs.replace(event, data=_unmeasured(event.data))
+
+
+class _SeenByAll(FieldView, frozen=True, kw_only=True):
+    """What several views show."""
+
+    views: tuple[SessionView, ...]
+
+    def sees(self, name: str) -> bool:
+        return all([view.sees(name) for view in self.views])
+
+
+def seen_by_all(views: Sequence[SessionView]) -> SessionView | None:
+    """Return what all of these views show; None if there are none."""
+    if len(views) < 2:
+        return views[0] if views else None
+    return _SeenByAll(views=tuple(views))
 
 
 def _unmeasured(row: Mapping[str, Any]) -> FrozenDict:

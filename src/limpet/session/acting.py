@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from limpet.errors import AccessDenied
 from limpet.model import Commit, DefaultActor, Draft, Event, Fact, Key, Prepared
 from limpet.security.access import Principal, Resource
 from limpet.security.guard import Guard
@@ -165,9 +164,9 @@ class ActingHub(Hub):
             yield bell
 
     def listening(self, key: Key) -> AbstractAsyncContextManager[Bell]:  # type: ignore[override]  # the same, made by the whole one
-        resource = Resource.of(key)
-        if not self._guarded.guard.allows("inspect", resource):
-            raise AccessDenied("access_denied", "inspect", str(resource))
+        resource, guard = Resource.of(key), self._guarded.guard
+        if not guard.allows("inspect", resource):
+            guard.refuse("access_denied", "inspect", resource)
         return self._whole.listening(key)
 
     def check_open(self) -> None:

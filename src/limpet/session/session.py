@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, overlo
 from msgspec import UNSET
 
 from limpet.errors import (
+    AccessDenied,
     InvalidEvent,
     InvalidInput,
     RequestAnswered,
@@ -467,7 +468,11 @@ class Session(Generic[S]):
         )
         prepared = self._writer.journal.prepare(traced(draft, trace), self.actor)
         if partial:
-            return writer.publish(prepared, check_attempt(attempt))
+            try:
+                return writer.publish(prepared, check_attempt(attempt))
+            except AccessDenied:
+                await writer.journal.audit.settle()  # durable before it is answered
+                raise
         if attempt != 1:
             check_attempt(attempt, partial=False)
         if expect is not None:

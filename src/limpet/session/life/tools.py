@@ -13,11 +13,12 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from limpet.errors import (
+    AccessDenied,
     DocumentConflict,
     InvalidInput,
     LimpetError,
@@ -37,6 +38,9 @@ from limpet.session.runs.setup import PERMISSIONS, Permission, strictest
 from limpet.session.writer import Handle, writer_of
 from limpet.store.clock import steady_ns
 from limpet.store.leases import Leases
+
+if TYPE_CHECKING:
+    from limpet.security.guard import Guard
 
 # (tool, session) → True, or the reason why this caller may not use it.
 Authorize: TypeAlias = Callable[..., "bool | str | Awaitable[bool | str]"]
@@ -302,6 +306,8 @@ class ToolUse:
         authorized now; RequiredToolUnavailable if this process has no version that fits."""
         if (why := self.denial(name)) is not None:
             raise ToolDenied(name, why)
+        if (guard := writer_of(self._session).services.guard) is not None:
+            await self._check_access(guard, name)
         if self._registry is None:
             return
         kept = tools_in(self._session.head.facts).get(name)
@@ -314,6 +320,16 @@ class ToolUse:
                 raise RequiredToolUnavailable(self._session.key, name)
         if tool is not None and (why := await self._registry.refusal(tool, self._session)):
             raise ToolDenied(name, why)
+
+    async def _check_access(self, guard: Guard, name: str) -> None:
+        from limpet.security.access import Resource
+
+        key, head = self._session.key, self._session.head
+        try:
+            await guard.check("tool", Resource("tool", key.app, key.user, key.id, name, head))
+        except AccessDenied as error:
+            policy = "" if error.policy is None else f" by {error.policy}"
+            raise ToolDenied(name, f"{error.denial}{policy}") from error
 
     def is_exclusive(self, name: str) -> bool:
         return bool(tools_in(self._session.head.facts).get(name, EMPTY).get("exclusive"))
