@@ -28,7 +28,14 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS: Final = 60.0
 # What most processes under test import; the others import the rest by themselves.
-_WARM: Final = ["limpet", "limpet.store.open", "limpet.graph", "pydantic", "asyncpg"]
+_WARM: Final = [
+    "limpet",
+    "limpet.store.open",
+    "limpet.graph",
+    "limpet.server.serve",
+    "pydantic",
+    "asyncpg",
+]
 _FORKS: Final = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(_WARM)
 Streams = tuple[int, int, int]

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +32,7 @@ from limpet.errors import (
 from limpet.model import Commit, Key
 from limpet.server.access import Caller
 from limpet.server.limits import (
+    ANSWERS_KEPT_BYTES_MAX,
     ANSWERS_KEPT_SECONDS,
     CALLS_PER_CONNECTION_MAX,
     CLIENTS_KEPT_MAX,
@@ -258,23 +260,42 @@ def _read(message: bytes) -> Calls:
 class Client:
     """What is remembered of one client, over all of its connections."""
 
-    __slots__ = ("answered", "calls", "connections", "seen")
+    __slots__ = ("_since", "_size", "answered", "calls", "connections", "seen")
 
     def __init__(self) -> None:
-        self.calls: dict[int, asyncio.Task[Answer]] = {}  # that write, by id
+        self.calls: dict[int, asyncio.Task[Answer]] = {}  # that write, by id, the oldest first
+        self._since: dict[int, float] = {}  # when each began
+        self._size = 0  # of the answers that are remembered
         self.answered = 0  # it has every answer up to this one
         self.connections = 0
         self.seen = 0.0
 
     def remember(self, id: int, task: asyncio.Task[Answer]) -> None:
-        self.calls[id] = task
+        """Answer from memory if the call comes again."""
+        self.calls[id], self._since[id] = task, time.monotonic()
+        task.add_done_callback(partial(self._weigh, id))
 
     def forget(self, answered: int) -> None:
-        """It has all answers up to this id."""
-        if answered > self.answered:
-            self.answered = answered
-            for id in [each for each in self.calls if each <= answered]:
-                del self.calls[id]
+        """It has all answers up to this id; and what is older than a minute nobody asks for."""
+        self.answered = max(self.answered, answered)
+        late = time.monotonic() - ANSWERS_KEPT_SECONDS
+        while self.calls:
+            id = next(iter(self.calls))
+            task, stale = self.calls[id], self._since[id] < late
+            full = self._size > ANSWERS_KEPT_BYTES_MAX
+            if id > self.answered and not (task.done() and (stale or full)):
+                return
+            del self.calls[id], self._since[id]
+            if task.done():
+                self._size -= _size(task)
+
+    def _weigh(self, id: int, task: asyncio.Task[Answer]) -> None:
+        if self.calls.get(id) is task:
+            self._size += _size(task)
+
+
+def _size(task: asyncio.Task[Answer]) -> int:
+    return 0 if task.cancelled() else len(task.result().value)
 
 
 class Connection:

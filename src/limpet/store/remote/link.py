@@ -62,6 +62,7 @@ PATIENCE_SECONDS: Final = 12.0  # how long a call waits for a server
 CONNECT_SECONDS: Final = 5.0
 IDLE_SECONDS: Final = 5.0  # without a word from the server it is asked whether it is there
 PAUSE_SECONDS: Final = (0.05, 2.0)  # between two tries to connect: the first, and the longest
+BRIEF_SECONDS: Final = 1.0  # a connection that lasted no longer is not replaced at once
 MESSAGE_BYTES: Final = 4 * 2**20  # calls that wait are sent together up to this size
 _decode_error: Final = msgspec.msgpack.Decoder(tuple[str, str, dict[str, Any]]).decode
 _decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
@@ -114,6 +115,7 @@ class Link:
         self._lost_at = time.monotonic()
         self._open = True  # takes calls
         self._ended = False  # tries to connect no more
+        self._begun_at, self._brief = float("-inf"), 0.0  # the connection, the pause after it
         self._said = (0, time.monotonic_ns())  # the server's time, and when it came
 
     def now_us(self) -> int:
@@ -284,6 +286,11 @@ class Link:
 
     async def _reconnect(self) -> None:
         pause = 0.0
+        if time.monotonic() - self._begun_at < BRIEF_SECONDS:  # it would be lost again
+            pause = self._brief = _next_pause(self._brief)
+            await asyncio.sleep(pause)
+        else:
+            self._brief = 0.0
         while not self._ended and self._transport is None:
             try:
                 await self._connect(CONNECT_SECONDS)
@@ -374,6 +381,7 @@ class Link:
             seconds = time.monotonic() - self._lost_at
             REMOTE.info("connection regained: store=%s seconds=%.3f", self.address.url, seconds)
         self._transport, self.hello, self._writes = transport, hello, True
+        self._begun_at = time.monotonic()
         lost = [
             pending
             for pending in self._pending.values()
@@ -458,6 +466,8 @@ class _Socket(picows.WSListener):
             self.greeted.set_exception(ConnectionResetError("the server closed the connection"))
             self.greeted.exception()
         self._link._lost(transport)
+        ending = asyncio.ensure_future(transport.wait_disconnected())
+        ending.add_done_callback(_retrieved)
 
     def pause_writing(self) -> None:
         self._link._writes = False
@@ -465,6 +475,12 @@ class _Socket(picows.WSListener):
     def resume_writing(self) -> None:
         self._link._writes = True
         self._link._send_soon()
+
+
+def _retrieved(ending: asyncio.Future[None]) -> None:
+    """Nobody else asks why a connection ended."""
+    if not ending.cancelled():
+        ending.exception()
 
 
 def _next_pause(pause: float) -> float:
