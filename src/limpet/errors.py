@@ -505,8 +505,9 @@ class SessionHasForks(SessionError, code="session.has_forks"):
 
     def _describe(self) -> str:
         count = "a fork" if len(self.forks) == 1 else f"{len(self.forks)} forks"
+        named = f"{count}: {_listed(self.forks)}" if self.forks else "forks of others"
         return (
-            f"session {self.key} has {count}: {_listed(self.forks)}. Erase them too with "
+            f"session {self.key} has {named}. Erase them too with "
             "forks='erase', or let them keep the state they began with with forks='keep'."
         )
 

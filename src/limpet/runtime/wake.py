@@ -588,7 +588,8 @@ class Wake:
 async def load_all(wakes: Sequence[Wake]) -> None:
     """Read what was claimed together: many sessions cost little more than one. Where that is
     refused, each wake reads its own, and only the one it is about fails."""
-    if len(wakes) > 1:
+    stores = {id(writer_of(wake.session).journal): wake for wake in wakes}
+    if len(wakes) > 1 and len(stores) == 1:  # else each acts for a user of its own
         store = writer_of(wakes[0].session).journal.store
         with suppress(LimpetError):
             sessions = await store.load_many([wake.lease.key for wake in wakes], tail=TAIL)

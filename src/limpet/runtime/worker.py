@@ -26,7 +26,7 @@ from limpet.runtime.wake import (
     worker_name,
 )
 from limpet.session.arguments import check_lease_seconds, check_sessions
-from limpet.session.limpet import Limpet, journal_of
+from limpet.session.limpet import Limpet, at_work, journal_of
 from limpet.session.loggers import SESSION
 from limpet.session.runs.runs import RETRIES, OnMismatch, WakeOptions, Woken
 from limpet.session.runs.setup import Permission
@@ -184,7 +184,18 @@ class Worker:
             SESSION.warning("claim failed, tried again: worker=%s code=%s", self.name, error.code)
             await asyncio.sleep(_OUTAGE_SECONDS)
             return 0
-        wakes = [self._wake(lease, since_ns) for lease in leases]
+        wakes = [
+            Wake(
+                lp,
+                lease,
+                self._options,
+                since_ns=since_ns,
+                listeners=self._listeners,
+                on_harness_end=self._harness_ended,
+            )
+            for lease in leases
+            if (lp := await self._at_work(lease)) is not None
+        ]
         try:
             await load_all(wakes)
         finally:  # what was claimed is run, also if the worker is cancelled: nobody else can
@@ -193,15 +204,16 @@ class Worker:
         self._show()
         return len(leases)
 
-    def _wake(self, lease: Lease, since_ns: int) -> Wake:
-        return Wake(
-            self._lp,
-            lease,
-            self._options,
-            since_ns=since_ns,
-            listeners=self._listeners,
-            on_harness_end=self._harness_ended,
-        )
+    async def _at_work(self, lease: Lease) -> Limpet | None:
+        """The Limpet of one wake: a worker that acts as an agent acts for the user of the session,
+        and for nobody else. None if the session is gone, or is refused by now."""
+        try:
+            return await at_work(self._lp, lease.key)
+        except LimpetError as error:
+            SESSION.warning("wake failed: session=%s code=%s", lease.key, error.code)
+            with suppress(LimpetError):
+                await self._lp.work.release(lease)
+            return None
 
     def _start(self, wakes: Iterable[Wake]) -> None:
         loop = asyncio.get_running_loop()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Final, NoReturn, Protocol
 
 from limpet.errors import AccessDenied, Denial
-from limpet.model import Commit, DefaultActor, Head, Key
+from limpet.model import Commit, DefaultActor, Head
 from limpet.security.access import (
     ALLOWED,
     SENSITIVE,
@@ -29,7 +29,7 @@ from limpet.security.access import (
     Resource,
     SessionView,
 )
-from limpet.security.isolation import IsolationRules
+from limpet.security.isolation import IsolationRules, narrowed_to
 from limpet.security.roles import EVERY_APP, RoleRules
 from limpet.security.view import seen_by_all
 
@@ -238,6 +238,13 @@ class Guard:
             policy=decision.policy,
         )
 
+    def require(self, action: Action, resource: Resource) -> None:
+        """As `check`, for verbs without await: a denial is in the audit right afterwards."""
+        decision = self.decide(action, resource)
+        if not decision.allowed:
+            code = decision.denial or "access_denied"
+            self.refuse(code, action, resource, decision.policy or "")
+
     async def deny(self, denial: Denial, action: Action, resource: Resource) -> NoReturn:
         """Raise AccessDenied, in the audit first."""
         decision = Decision(False, denial)
@@ -287,19 +294,11 @@ class Guard:
         app = principal.app or EVERY_APP
         self.refuse("access_denied", "acting_as", Resource("app", app, principal.user))
 
-    def of_user(self, key: Key) -> Guard:
-        """This guard, at work for the user of one session: what a wake runs under."""
-        own = self.principal
-        if own.user is not None and own.app is not None:
+    def at_work(self, head: Head) -> Guard:
+        """This guard at work in one session, for its user and its task: what a wake runs under."""
+        narrow = narrowed_to(self.principal, head)
+        if narrow is self.principal:
             return self
-        narrow = Principal(
-            own.id,
-            role=own.role,
-            app=key.app,
-            user=key.user,
-            task=own.task,
-            attributes=own.attributes,
-        )
         return Guard(narrow, self.rules, writes_as=self.writes_as)
 
 

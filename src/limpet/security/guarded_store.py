@@ -52,11 +52,12 @@ from limpet.model.facts.history import MERGED
 from limpet.model.facts.phases import TRANSITIONS
 from limpet.model.facts.running.budgets import GRANTED
 from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
-from limpet.model.facts.running.setup import ATTACHED
+from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
+from limpet.model.facts.shares import SHARE_RECEIVED, SHARED, UNSHARED
 from limpet.model.keys import owned_by
 from limpet.model.lease import readiness
 from limpet.model.limits import PAGE_MAX, SESSIONS_PER_COMMIT_MAX
-from limpet.security.access import Action, AllowedOperation, Resource, SessionView
+from limpet.security.access import Action, AllowedOperation, Resource, ResourceKind, SessionView
 from limpet.security.guard import Guard
 from limpet.security.roles import AUDIT_APPS, EVERY_APP
 from limpet.security.view import WHOLE_STATE
@@ -118,6 +119,8 @@ _ACTIONS: Final[Mapping[str, Action]] = {
     **dict.fromkeys(_STARTS, "create"),
     GRANTED: "policy",
     ATTACHED: "policy",
+    TOOLS_BOUND: "tool",
+    **dict.fromkeys((SHARED, SHARE_RECEIVED, UNSHARED), "share"),
 }
 
 
@@ -128,6 +131,7 @@ class Room(NamedTuple):
     write: Action
     # Where the app stands in the name of a log that belongs to no user; None: it has none.
     app: Callable[[str], str | None] = lambda name: None
+    kind: ResourceKind = "document"
 
 
 def _named(name: str) -> str | None:
@@ -146,8 +150,8 @@ ROOMS: Final[Mapping[str, Room]] = {
     CHECKPOINTS: Room("read", "write"),
     "$$memory": Room("read", "write", _in_name),
     "$$retrieval": Room("read", "write"),
-    "$$tools": Room("inspect", "tool"),
-    "$$learnings": Room("read", "tool"),
+    "$$tools": Room("inspect", "tool", kind="tool"),
+    "$$learnings": Room("tool", "tool"),
     "$$curated": Room("read", "policy"),
     "$$gates": Room("read", "policy"),
     "$$checkpointing": Room("read", "policy", _named),
@@ -182,7 +186,7 @@ def access_of(key: Key) -> Asked:
             return Asked(Resource("document", app, user, name=name), room.read, room.write)
         shared = Resource("document", app, name=name)
         return Asked(shared, room.read, "policy" if room is _COLLECTION else room.write)
-    shared = Resource("document", room.app(key.id) or EVERY_APP, name=name)
+    shared = Resource(room.kind, room.app(key.id) or EVERY_APP, name=name)
     return Asked(shared, room.read, "policy" if room is _COLLECTION else room.write)
 
 
@@ -288,9 +292,12 @@ class GuardedStore:
         asked = self._access(key)
         if is_reserved(key.app):
             await self._check_behind("read", key)
+        action = asked.read if action is None else action
         while True:
-            self._heads.pop(key, None)
-            head = await self._check(asked.read if action is None else action, key)
+            known = self._heads.get(key)
+            if known is not None and not self.guard.allows(action, _with(asked.resource, known)):
+                del self._heads[key]  # it may be of another session: decide by what is there now
+            head = await self._check(action, key)
             found = await read()
             if head is None:
                 return found, None
@@ -309,6 +316,17 @@ class GuardedStore:
     async def check(self, action: Action, key: Key) -> None:
         """For verbs that do something beside the store. Raises AccessDenied, SessionNotFound."""
         await self._check(action, key)
+
+    async def foresee(self, action: Action, key: Key) -> None:
+        """Raise AccessDenied if it may not do this. What is allowed is not recorded yet."""
+        resource = self._resource(key)
+        if not self.guard.allows(action, resource):
+            await self._check(action, key)
+            return
+        if resource.kind == "session" and self.guard.needs_head:
+            head = await self._head(key)
+            if not self.guard.allows(action, _with(resource, head)):
+                await self._check(action, key, head)
 
     async def check_whole(self, action: Action, key: Key) -> None:
         """For verbs that take a session as a whole. Raises AccessDenied, SessionNotFound."""
@@ -691,7 +709,7 @@ class GuardedStore:
 
     async def forks(self, key: Key) -> tuple[Key, ...]:
         await self._check_any("inspect", key)
-        return self._listed(await self._inner.forks(key))
+        return self.listed(await self._inner.forks(key))
 
     # --- ending ----------------------------------------------------------------------------------
 
@@ -736,7 +754,7 @@ class GuardedStore:
         try:
             erasure: Erasure | None = await self._inner.erase(key, forks=forks)
         except SessionHasForks as error:
-            raise SessionHasForks(key, self._listed(error.forks)) from None
+            raise SessionHasForks(key, self.listed(error.forks)) from None
         self._heads.pop(key, None)
         return erasure
 
@@ -755,9 +773,9 @@ class GuardedStore:
         await self.guard.check("erase", Resource("app", app, user))
         erasures: Erasures = await self._inner.erase_user(app, user)
         self._heads.clear()
-        return structs.replace(erasures, forks=self._listed(erasures.forks))
+        return structs.replace(erasures, forks=self.listed(erasures.forks))
 
-    def _listed(self, keys: Iterable[Any]) -> tuple[Key, ...]:
+    def listed(self, keys: Iterable[Any]) -> tuple[Key, ...]:
         """Those of the sessions that it may know of."""
         return tuple([key for key in keys if self.guard.allows("inspect", self._resource(key))])
 
@@ -770,6 +788,20 @@ class GuardedStore:
             await self._check_any("inspect" if session else asked.read, key)
         report: Report = await self._inner.verify(key, progress)
         return report
+
+    # --- for workers -----------------------------------------------------------------------------
+
+    async def met(self, key: Key) -> Head:
+        """The head of a session that it may work on: what its work is narrowed to."""
+        return await self._head(key)
+
+    async def sweepable(self) -> Callable[[Key], bool] | None:
+        """Which sessions it may sweep; None: all. Raises AccessDenied if there are none."""
+        own = self.guard.principal
+        if own.app is None and own.user is None and self.guard.allows("claim", STORE):
+            return None
+        await self.guard.check("claim", Resource("app", own.app or EVERY_APP))
+        return lambda key: self.guard.allows("claim", self._resource(key))
 
     # --- the store itself ------------------------------------------------------------------------
 
@@ -1032,7 +1064,7 @@ class _GuardedDeadlines(GuardedStore):
         self, *, limit: int, after: Place | None = None
     ) -> tuple[tuple[Key, ...], Place | None]:
         keys, place = await self._inner.expired(limit=limit, after=after)
-        return self._listed(keys), place
+        return self.listed(keys), place
 
 
 class _GuardedOverview(GuardedStore):

@@ -37,7 +37,7 @@ _OWN: Final[Mapping[Role, frozenset[Action]]] = {
 }
 # Of what all users of an app share: app: names, documents of an app or of the store, lists, claims.
 _SHARED: Final[Mapping[Role, frozenset[Action]]] = {
-    "owner": frozenset({"read", "inspect", "tool"}),
+    "owner": frozenset({"read", "inspect"}),
     "agent": frozenset({"read", "inspect", "write", "claim", "tool"}),
     "viewer": frozenset({"read", "inspect"}),
     "auditor": frozenset({"inspect", "audit"}),
@@ -71,8 +71,8 @@ class RoleRules:
         return action in _OWN[principal.role]
 
     def depends_on(self, action: Action, resource: Resource) -> Hashable:
-        is_store = resource.kind == "store"
-        return (is_store, resource.app, resource.user, resource.name if is_store else None)
+        named = resource.name if resource.kind == "store" else None
+        return (resource.kind, resource.app, resource.user, named)
 
     def view(self, principal: Principal, head: Head) -> SessionView | None:
         return None
@@ -85,6 +85,8 @@ class RoleRules:
         if resource.kind == "store":
             everywhere = principal.app is None and principal.user is None
             return _STORE[role] if everywhere else frozenset()
+        if resource.kind == "tool" and resource.user is None:  # a lock that all apps share
+            return _OWN[role] & {"inspect", "tool"}
         if resource.app == EVERY_APP:  # documents of the whole store: everybody reads them
             limited = principal.app is not None or principal.user is not None
             return _SHARED[role] & _HARMLESS if limited else _SHARED[role]

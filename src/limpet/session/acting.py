@@ -53,6 +53,15 @@ def acting_as(services: Services, principal: Principal) -> Services:
     return acting(services, Guard(principal, services.access))
 
 
+async def for_session(services: Services, key: Key, guard: Guard) -> Services:
+    """The services of one wake: an agent of an app acts for the user of the session, and for
+    nobody else. Raises AccessDenied, SessionNotFound."""
+    store = services.journal.store
+    assert isinstance(store, GuardedStore)
+    await store.check("claim", key)
+    return acting(services, guard.at_work(await store.met(key)))
+
+
 class ActingJournal(Journal):
     """The one way to write, for one principal."""
 
@@ -164,9 +173,7 @@ class ActingHub(Hub):
             yield bell
 
     def listening(self, key: Key) -> AbstractAsyncContextManager[Bell]:  # type: ignore[override]  # the same, made by the whole one
-        resource, guard = Resource.of(key), self._guarded.guard
-        if not guard.allows("inspect", resource):
-            guard.refuse("access_denied", "inspect", resource)
+        self._guarded.guard.require("inspect", Resource.of(key))
         return self._whole.listening(key)
 
     def check_open(self) -> None:

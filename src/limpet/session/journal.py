@@ -11,7 +11,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from limpet.errors import CommitTooLarge, InvalidInput, StoreClosed, StoreError, StoreForked
+from limpet.errors import (
+    CommitTooLarge,
+    FlushFailed,
+    InvalidInput,
+    StoreClosed,
+    StoreError,
+    StoreForked,
+    Unrecorded,
+)
 from limpet.model import Commit, Draft, Fact, Prepared, prepare, prepare_plain
 from limpet.model.keys import Ids
 from limpet.model.limits import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, SESSIONS_PER_COMMIT_MAX
@@ -148,9 +156,7 @@ class Journal:
         here = self._forks == PROCESS.forks
         try:
             if here and self._store is not None:
-                for queue in (*self.queued, self.queue):
-                    if queue.events:
-                        await queue.close()
+                await self._close_queues()
         finally:
             if here and self._store is not None and self._audit is not None:
                 await self._audit.close()
@@ -163,6 +169,18 @@ class Journal:
                 await store.close()
                 if self.provenance is not None:
                     await self.provenance.seal.close()
+
+    async def _close_queues(self) -> None:
+        """Flush what was queued here, and by those who act as somebody."""
+        unrecorded: list[Unrecorded] = []
+        for queue in (*self.queued, self.queue):
+            try:
+                if queue.events:
+                    await queue.close()
+            except FlushFailed as error:
+                unrecorded += error.unrecorded
+        if unrecorded:
+            raise FlushFailed(unrecorded)
 
 
 def check_size(commits: Sequence[Commit]) -> None:

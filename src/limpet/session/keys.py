@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from limpet.security.keys import KeysStatus
     from limpet.security.receipts import Receipt
     from limpet.session.journal import Journal
+    from limpet.session.services import Services
 
 
 class StoreKeys:
     """The keys of a store that was opened with `keys=`: `lp.keys`."""
 
-    __slots__ = ("_journal",)
+    __slots__ = ("_journal", "_services")
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, services: Services) -> None:
+        self._services, self._journal = services, services.journal
 
     async def rotate(self, progress: Progress | None = None) -> int:
         """Wrap every data key with the newest master; return how many were wrapped again.
@@ -32,7 +33,9 @@ class StoreKeys:
         Bodies are not touched. Interrupted, it goes on when called again; until it has returned,
         keep the old master beside the new one. `progress(done, total)` counts keys.
         """
-        return await provenance_of(self._journal, "rotate").seal.rotate(check_progress(progress))
+        done = check_progress(progress)
+        await self._services.approved_app("keys", None)
+        return await provenance_of(self._journal, "rotate").seal.rotate(done)
 
     async def renew(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
@@ -45,15 +48,18 @@ class StoreKeys:
         it has until it reads something that was sealed with the new one.
         """
         of = key_of(key, user, id)
+        await self._services.approved_app("keys", None)
         return await provenance_of(self._journal, "renew").renew(of)
 
     async def status(self) -> KeysStatus:
         """The ring, its masters and how many keys each of them wraps."""
+        await self._services.approved_app("keys", None)
         return await provenance_of(self._journal, "status").seal.status()
 
     async def anchor(self) -> int:
         """Accept every session as it stands now, for example after a backup was restored on
         purpose; return how many were anchored."""
+        await self._services.approved_app("keys", None)
         return await provenance_of(self._journal, "anchor").anchor_all()
 
     async def compare(self, receipt: Receipt) -> tuple[Finding, ...]:
@@ -61,6 +67,7 @@ class StoreKeys:
         back or changed since, even if the key ring was too. Raises ReceiptInvalid."""
         from limpet.security.receipts import check_receipt
 
+        await self._services.approved_app("keys", None)
         signing = provenance_of(self._journal, "compare")
         check_receipt(receipt, public_key=signing.seal.public_key)
         return await signing.compared(receipt.uid, receipt.version, receipt.link)

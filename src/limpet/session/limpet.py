@@ -36,6 +36,7 @@ from limpet.errors import (
     SessionDeleted,
     SessionErased,
     SessionExists,
+    SessionHasForks,
     SessionNotFound,
     StoreClosed,
     StoreFailed,
@@ -294,7 +295,7 @@ class Limpet:
     @property
     def keys(self) -> StoreKeys:
         """The keys of a store that was opened with them: status, rotation, its public key."""
-        return StoreKeys(self._journal)
+        return StoreKeys(self._services)
 
     @property
     def policies(self) -> StorePolicies:
@@ -895,6 +896,7 @@ class Limpet:
         is `woken.error`, and recorded. The options are those of limpet.Worker.
         """
         named, runs = key_and((key, *then), harness, "a harness")
+        lp = await at_work(self, named)
         options = WakeOptions(
             retries=retries,
             on_mismatch=on_mismatch,
@@ -905,7 +907,7 @@ class Limpet:
             migrations=migrations,
         )
         seconds = check_lease_seconds(lease_seconds)
-        return await self._run_turn(self, named, runs, options, lease_seconds=seconds)
+        return await self._run_turn(lp, named, runs, options, lease_seconds=seconds)
 
     async def resume(
         self,
@@ -1120,7 +1122,10 @@ class Limpet:
         of = key_of(key, user, id)
         by = self._services.eraser(check_actor(actor))
         services = await self._services.approved_end(of, forks=forks == "erase")
-        return await erase_session(services, of, forks, by)
+        try:
+            return await erase_session(services, of, forks, by)
+        except SessionHasForks as error:
+            raise SessionHasForks(of, self._services.visible(error.forks)) from None
 
     async def erase_user(self, app: str, user: str, *, actor: str | None = None) -> Erasures:
         """Forget a user of an app: every session, deleted ones too, and every user: name.
@@ -1138,7 +1143,8 @@ class Limpet:
         key_of(Key(app, user, "any"))  # refuses what could not be one
         by = self._services.eraser(check_actor(actor))
         services = await self._services.approved_app("erase", app, user)
-        return await erase_user(services, app, user, by)
+        done, visible = await erase_user(services, app, user, by), self._services.visible
+        return replace(done, forks=visible(done.forks), children=visible(done.children))
 
     # --- the audit ---------------------------------------------------------------------------
 
@@ -1251,6 +1257,17 @@ def journal_of(lp: Limpet) -> Journal:
     return lp._journal
 
 
+async def at_work(lp: Limpet, key: Key) -> Limpet:
+    """Return the Limpet that a wake of this session works with: one that acts as an agent acts for
+    the session's user alone. Raises AccessDenied, SessionNotFound."""
+    services = lp._services
+    if services.guard is None:
+        return lp
+    from limpet.session.acting import for_session
+
+    return lp._with(await for_session(services, key, services.guard))
+
+
 def bind_runtime(run_turn: RunTurn) -> None:
     """Let `lp.wake` run turns by this function: `limpet` does, when it is imported."""
     Limpet._run_turn = staticmethod(run_turn)
@@ -1265,6 +1282,7 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
     if archive_place(session.head.facts) is None:  # its log is still here
         return session
     writer = writer_of(session)
+    system = await writer.services.permitted("read", session.key)  # before its file is opened
 
     def again(services: Services) -> Session[Any]:
         untyped = not writer.classless
@@ -1274,7 +1292,7 @@ async def _open_archived(session: Session[Any], tail: int, *, archived: bool) ->
 
     services = writer.services
     try:
-        apart = await read_archived(services.system, session.head)
+        apart = await read_archived(system, session.head)
     except ArchiveFailed:
         now = again(writer.services)
         await writer_of(now).load(tail=tail, stub=True)

@@ -94,6 +94,7 @@ class StoreMaintenance:
         check_progress(progress)
         if not isinstance(target, (str, os.PathLike)):
             raise InvalidInput(f"{described(target)} names no file. Pass a path.")
+        store = (await self._services.approved_app("move", None)).journal.store
         if not isinstance(store, Backups):
             refuse_uncopied(self._url)
             raise BackupRefused(self._url, "is not kept in a file; its store makes no copies")
@@ -116,8 +117,12 @@ class StoreMaintenance:
         """
         from limpet.session.history.retention import compact
 
-        one = one_or_all(key, user, id)
-        return await compact(self._journal, one, check_progress(progress))
+        one, done = one_or_all(key, user, id), check_progress(progress)
+        if one is None:
+            services = await self._services.approved_app("policy", None)
+        else:
+            services = await self._services.permitted("write", one)
+        return await compact(services.journal, one, done)
 
     async def migrate(
         self,
@@ -173,13 +178,18 @@ class StoreMaintenance:
 
         if key is not None and app is not None:
             raise InvalidInput("mirror takes a key or an app. Leave one out for the other.")
-        one = one_or_all(key, user, id)
-        return await mirror(self._services, check_path(directory), one, check_app(app))
+        one, to = one_or_all(key, user, id), check_path(directory)
+        if one is None:
+            services = await self._services.approved_app("move", check_app(app))
+        else:
+            services = await self._services.approved("move", one)
+        return await mirror(services, to, one, app)
 
     def on_metric(self, hook: Hook) -> None:
         """Call `hook(metric)` for what is measured in this process: see limpet.Metric."""
         if not callable(hook):
             raise InvalidInput("on_metric takes a function of a limpet.Metric.")
+        self._services.require("inspect", None)  # it is told about every session
         self._services.metrics.add(hook)
 
 

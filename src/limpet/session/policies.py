@@ -38,9 +38,10 @@ _RUNTIME: Final = DefaultActor("system:runtime")
 class StorePolicies:
     """Lifecycle, checkpoints, retention and gates: `lp.policies`."""
 
-    __slots__ = ("_journal", "_lifecycles")
+    __slots__ = ("_journal", "_lifecycles", "_services")
 
     def __init__(self, services: Services) -> None:
+        self._services = services
         self._journal, self._lifecycles = services.journal, services.lifecycles
 
     def lifecycle(
@@ -97,6 +98,7 @@ class StorePolicies:
             tools=tools,
             suspensions_per_day=suspensions_per_day,
         )
+        self._services.require("policy", app)
         self._lifecycles.declare(app, declared)
 
     async def checkpointing(

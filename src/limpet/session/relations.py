@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
+from limpet.errors import AccessDenied, InvalidInput, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import Commit, Event, Head, Key, described, to_time
 from limpet.model.facts.history import MERGED
 from limpet.model.facts.phases import Phase
@@ -194,6 +194,7 @@ async def session_graph(store: Store, root: Key, limit: int) -> SessionGraph:
     """Walk from `root` along every edge, in both directions, up to `limit` sessions."""
     nodes: dict[Key, SessionNode] = {}
     edges: dict[SessionEdge, None] = {}
+    hidden: set[Key] = set()
     waiting, known, truncated = deque([root]), {root}, False
     while waiting:
         key = waiting.popleft()
@@ -203,6 +204,11 @@ async def session_graph(store: Store, root: Key, limit: int) -> SessionGraph:
             if key == root:
                 raise
             nodes[key] = SessionNode(key)
+            continue
+        except AccessDenied:  # nor what leads there
+            if key == root:
+                raise
+            hidden.add(key)
             continue
         nodes[key] = SessionNode(key, head.phase, dict(head.labels))
         for edge in await _edges_of(store, head):
@@ -214,7 +220,8 @@ async def session_graph(store: Store, root: Key, limit: int) -> SessionGraph:
                 known.add(other)
                 waiting.append(other)
             edges[edge] = None
-    return SessionGraph(root, tuple(nodes.values()), tuple(edges), truncated)
+    shown = [edge for edge in edges if not hidden & {edge.source, edge.target}]
+    return SessionGraph(root, tuple(nodes.values()), tuple(shown), truncated)
 
 
 async def _edges_of(store: Store, head: Head) -> list[SessionEdge]:

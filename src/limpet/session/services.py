@@ -7,7 +7,7 @@ acts as a principal has one with a guard: see `acting`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -67,6 +67,13 @@ class Services(msgspec.Struct, frozen=True, eq=False):
             await self._guarded.check(action, key)
         return self.system
 
+    async def foreseen(self, action: Action, key: Key, actor: str) -> str:
+        """Who acts. Raises AccessDenied if a commit of this would be refused: for verbs that do
+        more than a commit. What is allowed is recorded once, when it is committed."""
+        if self.guard is not None:
+            await self._guarded.foresee(action, key)
+        return await self.actor(actor, key)
+
     async def approved_end(self, key: Key, *, forks: bool = False) -> Services:
         """The same for ending a session that may be gone already; its `forks` too."""
         if self.guard is not None:
@@ -74,6 +81,10 @@ class Services(msgspec.Struct, frozen=True, eq=False):
             if forks:
                 await self._guarded.check_forks(key)
         return self.system
+
+    def visible(self, keys: Iterable[Any]) -> tuple[Any, ...]:
+        """Those of the sessions that may be named to who asks."""
+        return tuple(keys) if self.guard is None else self._guarded.listed(keys)
 
     async def approved_app(
         self, action: Action, app: str | None, user: str | None = None
@@ -91,6 +102,24 @@ class Services(msgspec.Struct, frozen=True, eq=False):
         if self.guard is not None:
             return self.guard.principal.id
         return actor or "system"
+
+    def require(self, action: Action, app: str | None) -> None:
+        """Raise AccessDenied unless it may do this for an app; None: for the whole store. For verbs
+        without await: what is refused is in the audit a moment later."""
+        if self.guard is not None:
+            from limpet.security.access import Resource
+            from limpet.security.guarded_store import STORE
+
+            self.guard.require(action, STORE if app is None else Resource("app", app))
+
+    async def sweeping(self) -> tuple[Services, Callable[[Key], bool] | None]:
+        """The services of the system, and which sessions may be swept; None: all of them.
+
+        For those who may work on every session of their app. Raises AccessDenied.
+        """
+        if self.guard is None:
+            return self, None
+        return self.system, await self._guarded.sweepable()
 
     async def actor(self, actor: str, key: Key) -> str:
         """Who acts on a session: the principal, if there is one. Raises AccessDenied if it may not

@@ -787,6 +787,8 @@ class Session(Generic[S]):
         """
         from limpet.session.sharing import share
 
+        by = self._writer.acting(actor)
+        by = await self._writer.services.foreseen("share", self.key, by)
         return await share(
             self._writer,
             writer_of(_other(other)),
@@ -794,7 +796,7 @@ class Session(Generic[S]):
             access=access,
             sync=sync,
             ttl=ttl,
-            actor=self._writer.acting(actor),
+            actor=by,
         )
 
     async def unshare(self, id: str, *, actor: str | None = None) -> None:
@@ -935,9 +937,10 @@ class Session(Generic[S]):
         from limpet.session.history.checkpoint_log import CheckpointRequest
         from limpet.session.history.checkpoints import checkpoint
 
-        return await checkpoint(
-            self._writer, CheckpointRequest(trigger, full, self._acting(actor), manual=True)
-        )
+        by = self._acting(actor)
+        if by is not None:
+            by = await self._writer.services.actor(by, self.key)
+        return await checkpoint(self._writer, CheckpointRequest(trigger, full, by, manual=True))
 
     # --- its life ------------------------------------------------------------------------------
 
@@ -981,7 +984,16 @@ class Session(Generic[S]):
         """
         from limpet.session.life.archive import archive_session
 
-        return await archive_session(self, acting(self, actor))
+        services = self._writer.services
+        by = await services.actor(acting(self, actor), self.key)
+        system = await services.approved("lifecycle", self.key)
+        if system is services:
+            return await archive_session(self, by)
+        # Its rows and its file are the system's to move.
+        whole: Session[Any] = Session(
+            system, self.key, actor=by, lease=self._writer.lease, untyped=True
+        )
+        return await archive_session(whole, by)
 
     # --- what can be proven --------------------------------------------------------------------
 
@@ -991,6 +1003,7 @@ class Session(Generic[S]):
 
         Check it with limpet.check_receipt and lp.keys.public_key. Raises KeysMissing.
         """
+        await self._writer.services.approved("read", self.key)
         signing = provenance_of(self._writer.journal, "receipt")
         await self._writer.services.permitted("inspect", self.key)
         return await signing.receipt(await head_now(self._writer))
@@ -999,6 +1012,7 @@ class Session(Generic[S]):
         """Proof that an event is covered by a receipt of this version, the present one if not
         given. It holds this event and shows no other. Raises KeysMissing, InvalidInput.
         """
+        await self._writer.services.approved("read", self.key)
         signing = provenance_of(self._writer.journal, "prove")
         await self._writer.services.approved("read", self.key)
         head = await head_now(self._writer)

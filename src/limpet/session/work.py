@@ -161,7 +161,7 @@ class StoreWork:
 
         if type(limit) is not int or limit < 1:
             raise InvalidInput(f"limit is how many sessions to deal with, not {described(limit)}.")
-        return await Sweep(self._services).run(limit)
+        return await Sweep(*await self._services.sweeping()).run(limit)
 
     def _leases(self) -> Leases:
         store = self._journal.store

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from limpet.errors import (
+    AccessDenied,
     InvalidInput,
     LimpetError,
     SessionCorrupt,
@@ -298,6 +299,8 @@ async def _head(store: Store, key: Key) -> Head | None:
     try:
         return (await store.load(key, tail=0, scopes=False)).head
     except _GONE:
+        return None
+    except AccessDenied:  # a relative of another user
         return None
 
 

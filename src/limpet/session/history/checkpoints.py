@@ -139,6 +139,7 @@ async def list_checkpoints(writer: Writer, limit: int, cursor: str | None) -> Ch
     """A page of what is kept, the newest first."""
     if cursor is not None and not (isinstance(cursor, str) and cursor.isdecimal()):
         raise InvalidCursor("page")
+    await writer.services.permitted("read", writer.known.key)
     checkpoints = [c for c in await _kept(writer) if cursor is None or c.number < int(cursor)]
     page = checkpoints[::-1][:limit]
     return CheckpointPage(tuple(page), str(page[-1].number) if len(checkpoints) > limit else None)

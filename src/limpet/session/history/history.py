@@ -139,7 +139,10 @@ class SessionHistory(Generic[S]):
 
         The log still gives that state: s.history.at(ref.seq). Raises NoCheckpoint.
         """
-        await unpin(self._writer, ref, self._writer.actor_or_none(actor))
+        by = self._writer.actor_or_none(actor)
+        if by is not None:
+            by = await self._writer.services.actor(by, self._writer.known.key)
+        await unpin(self._writer, ref, by)
 
     async def retention(
         self,
@@ -159,7 +162,9 @@ class SessionHistory(Generic[S]):
         draft = journal.prepare(
             retention_set(events=events, age=age), self._writer.actor_or_none(actor)
         )
-        await watch_app(journal, self._writer.known.key.app)
+        # Which apps are looked after is the system's to know.
+        system = await self._writer.services.permitted("write", self._writer.known.key)
+        await watch_app(system.journal, self._writer.known.key.app)
         store_checkpoints(journal).forget(self._writer.known.key.app)
         return (await self._writer.commit((draft,)))[0]
 

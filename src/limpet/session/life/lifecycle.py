@@ -191,14 +191,19 @@ class SessionUpkeep:
         from limpet.session.life.archive import stub_of
 
         writer = writer_of(self._session)
-        return await stub_of(writer.journal, self._session.key, writer.known.uid)
+        journal = writer.services.system.journal  # a stub belongs to the system
+        return await stub_of(journal, self._session.key, writer.known.uid)
 
     async def rouse(self) -> None:
-        """Input came that ends its suspension: resume it, by an object of its own."""
+        """Input came that ends its suspension: resume it, by an object of its own.
+
+        The system does, whoever sent the input: one who may write need not be allowed to resume.
+        """
         from limpet.session.life.transitions import resume_on_input
 
         session = self._session
-        other = type(session)(writer_of(session).services, session.key, untyped=True)  # type: ignore[call-arg]  # a Session
+        system = writer_of(session).services.system
+        other = type(session)(system, session.key, untyped=True)  # type: ignore[call-arg]  # a Session
         await resume_on_input(other)
 
     def begin_memory(self) -> None:

@@ -8,6 +8,7 @@ sweeps at once one does it, and one that dies leaves a lease that expires.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -103,8 +104,10 @@ class Swept(msgspec.Struct, frozen=True):
 class Sweep:
     """One sweep under way."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, within: Callable[[Key], bool] | None = None) -> None:
+        """`within` says which sessions it is for; None: for all, and for what belongs to none."""
         self._services, self._journal = services, services.journal
+        self._within = within
         self._worker = f"sweep:{self._journal.new_id()}"
         self._counts: dict[Done, int] = {}
         self._failed: list[Unswept] = []
@@ -120,8 +123,12 @@ class Sweep:
             page = min(left, PAGE_MAX)
             keys, after = await store.expired(limit=page, after=after)
             left, more = left - len(keys), after is not None
+            if self._within is not None:
+                keys = tuple(filter(self._within, keys))
             for start in range(0, len(keys), AT_ONCE):
                 await self._several(keys[start : start + AT_ONCE])
+        if self._within is not None:
+            return self._report(more=more, evicted=0)
         # Not before: an archive that does not answer would keep those waiting whose time has come.
         tried = {each.key for each in self._failed}
         for key, error in await finish_all(self._services, self._session, tried=tried):

@@ -156,6 +156,10 @@ class PhaseChange:
         """Decide and record, until no other writer was faster. Raises InvalidTransition,
         GuardFailed, and what a hook before the transition raises: nothing is recorded then."""
         writer = writer_of(self._session)
+        # Before guards, hooks and checkpoints: they are not for one whom the commit would refuse.
+        self._actor = await writer.services.foreseen(
+            "lifecycle", self._session.key, self._actor or LIFECYCLE_ACTOR
+        )
 
         async def attempt() -> tuple[Transition, ...]:
             await load_to_move(writer, self._events[0])
@@ -212,7 +216,6 @@ class PhaseChange:
         """A full checkpoint of what is known, durable before the transition is recorded."""
         writer = writer_of(self._session)
         known = writer.known
-        await writer.services.permitted("lifecycle", known.key)
         asked = CheckpointRequest(step.name, True, self._actor)
         state = (known.head, known.fields) if writer.view is None else None
         keeping = store_checkpoints(writer.journal)
