@@ -551,3 +551,42 @@ async def test_the_memory_of_a_session_is_kept_apart_with_it(lp: limpet.Limpet) 
         assert await denial(memory.put("k", "mine")) == "cross_task_access_denied"
     mine = lp.acting_as(who(task="t1")).session(*KEY)
     assert await mine.memory.session.get("k") == "v"
+
+
+# --- agents at work ------------------------------------------------------------------------------
+
+INPUTS: list[dict[str, Any]] = [
+    {},
+    {"target": "checkpoint"},
+    {"target": "session_state"},
+    {"limit": 50},
+    {"after": 0},
+]
+
+
+async def test_managed_tools_show_an_agent_what_it_may_see(
+    lp: limpet.Limpet, s: limpet.Session[Any]
+) -> None:
+    """Every tool, with inputs that many take; also of what another agent was shown before."""
+
+    async def looks(turn: limpet.Turn) -> None:
+        tools = limpet.ManagedTools(turn)
+        await tools.call("session_get_snapshot")
+        await tools.call("memory_read", {"target": "checkpoint"})
+
+    shown: list[Any] = []
+
+    async def asks(turn: limpet.Turn) -> None:
+        tools = limpet.ManagedTools(turn, lp.acting_as(agent()))
+        shown.extend([turn.inputs, turn.session.values, turn.session.events])
+        for name in tools.names:
+            shown.extend([await tools.call(name, input) for input in INPUTS])
+
+    assert (await lp.acting_as(agent("writer")).wake(s.key, looks)).error is None
+    await s.append("user.message", {"text": "again"}, actor="user:ada")
+    assert (await lp.acting_as(agent()).wake(s.key, asks)).error is None
+    assert CANARY not in repr(shown)
+    assert "'state': {'draft': 'two', 'review': 'r', 'app:open': 1}" in repr(shown)
+    mine = await lp.acting_as(agent()).get(s.key)
+    assert CANARY not in repr(await mine.read(limit=500))
+    assert CANARY in repr(await s.read(limit=500, types=["step.*"]))

@@ -18,6 +18,7 @@ from limpet.model import ABSENT, EMPTY, NO_TEXTS, Event, FrozenDict, FrozenList,
 from limpet.model.facts.checkpoints import KEPT, RECORDED
 from limpet.model.facts.creation import FORKED
 from limpet.model.facts.history import MERGED, REWOUND
+from limpet.model.facts.running.runs import STEP
 from limpet.model.facts.schema import MIGRATED
 from limpet.model.facts.shares import SHARED
 from limpet.model.ops import AddRef, MergeRef, Path, SetRef, resolve
@@ -32,6 +33,8 @@ _HASHES: Final[Mapping[str, frozenset[str]]] = {
 }
 # Events by which a session takes on a state as a whole: nobody records one who sees a part.
 WHOLE_STATE: Final = frozenset({FORKED, MERGED, REWOUND, MIGRATED})
+# Steps of managed tools whose results have the state of a session, and where.
+_SHOWN_STATE: Final = {"managed.session_get_snapshot": "state", "managed.memory_read": "value"}
 _TELLING_CHARS: Final = 16  # a text within a hidden value that says something by itself
 
 
@@ -66,8 +69,8 @@ class FieldView(msgspec.Struct, frozen=True):
         """
         hashes = _HASHES.get(event.type)
         hidden = [op for op in event.ops if not self.sees(str(op.path[0]))]
-        if event.type == SHARED and event.data is not None:
-            event = self._shared(event)
+        if event.type in (SHARED, STEP) and event.data is not None:
+            event = self._without_copies(event)
         if not hidden and hashes is None:
             return event
         ops = tuple([op for op in event.ops if self.sees(str(op.path[0]))])
@@ -84,13 +87,21 @@ class FieldView(msgspec.Struct, frozen=True):
             left, ops = EMPTY, ()
         return msgspec.structs.replace(event, data=EMPTY if left is ABSENT else left, ops=ops)
 
-    def _shared(self, event: Event) -> Event:
-        """The event of a share, with those of the values that are shown."""
-        values = event.data.get("values")
-        if values is None:
+    def _without_copies(self, event: Event) -> Event:
+        """The event without hidden fields in a copy of state that Limpet itself put into its data:
+        the values of a share, and what a managed tool has shown of a session."""
+        within: Any = event.data
+        way: tuple[str, ...] = ("values",)
+        if event.type == STEP:
+            way = ("result", _SHOWN_STATE.get(within.get("name"), ""))
+        for member in way:
+            within = within.get(member) if isinstance(within, dict) else None
+        if not isinstance(within, dict) or all(map(self.sees, within)):
             return event
-        data = FrozenDict({**event.data, "values": self.names(values)})
-        return msgspec.structs.replace(event, data=data)
+        left: Any = self.names(within)
+        if event.type == STEP:
+            left = FrozenDict({**event.data["result"], way[1]: left})
+        return msgspec.structs.replace(event, data=FrozenDict({**event.data, way[0]: left}))
 
     def events(self, events: Iterable[Event]) -> tuple[Event, ...]:
         """Some events, each as `event` gives it."""
