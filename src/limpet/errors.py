@@ -1027,7 +1027,7 @@ class MigrationMissing(MigrationError, code="migration.missing"):
     advice: str = "Pass migrations=registry with the state_type"
 
     def _describe(self) -> str:
-        way = f"from schema {_quoted(self.from_version)} to {_quoted(self.to_version)}"
+        way = f"from schema {_quote(self.from_version)} to {_quote(self.to_version)}"
         if not self.registered_migrations_count:
             return (
                 f"no migration path leads {way}: no migrations were given; nothing was changed. "
@@ -1047,10 +1047,10 @@ class MigrationAmbiguous(MigrationError, code="migration.ambiguous"):
     paths: tuple[tuple[Step, ...], ...]
 
     def _describe(self) -> str:
-        source, target = _quoted(self.from_version), _quoted(self.to_version)
+        source, target = _quote(self.from_version), _quote(self.to_version)
         if len(set(self.paths)) < len(self.paths):
             return f"{source} → {target} is already registered. Keep one function for it."
-        ways = [", ".join(f"{_quoted(a)} → {_quoted(b)}" for a, b in path) for path in self.paths]
+        ways = [", ".join(f"{_quote(a)} → {_quote(b)}" for a, b in path) for path in self.paths]
         return (
             f"several equally good migration paths lead from schema {source} to {target}: "
             f"{'; or '.join(ways)}. Remove one of them, or register a shorter one."
@@ -1067,8 +1067,8 @@ class MigrationFailed(MigrationError, code="migration.failed", status=500):
     def _describe(self) -> str:
         source, target = self.step
         return (
-            f"migrating from schema {_quoted(self.from_version)} to {_quoted(self.to_version)}, "
-            f"the step {_quoted(source)} → {_quoted(target)} {self.reason}. No later step ran and "
+            f"migrating from schema {_quote(self.from_version)} to {_quote(self.to_version)}, "
+            f"the step {_quote(source)} → {_quote(target)} {self.reason}. No later step ran and "
             "the stored state is unchanged: fix the function, then load again."
         )
 
@@ -1082,8 +1082,8 @@ class SchemaIncompatible(MigrationError, code="schema.incompatible"):
 
     def _describe(self) -> str:
         return (
-            f"state stored under schema {_quoted(self.stored)} cannot be used as "
-            f"{_quoted(self.wanted)}: {self.reason}. {self.advice}."
+            f"state stored under schema {_quote(self.stored)} cannot be used as "
+            f"{_quote(self.wanted)}: {self.reason}. {self.advice}."
         )
 
 
@@ -1721,6 +1721,6 @@ def _noted(note: str | None) -> str:
     return f" ({note})" if note else ""
 
 
-def _quoted(version: str) -> str:
+def _quote(version: str) -> str:
     """Return a version for a sentence: that of a state without one is empty, shown as quotes."""
     return version or '""'

@@ -362,7 +362,7 @@ class _CachedEvent:
         """When ADK dates it. NaN if this version of ADK cannot read it: that is before nothing and
         after nothing."""
         if self._timestamp is None:
-            event = self._decoded()
+            event = self._decode()
             if event is not None:
                 self._fresh.append(event)
             self._timestamp = math.nan if event is None else event.timestamp
@@ -375,12 +375,12 @@ class _CachedEvent:
         except IndexError:
             pass
         if self._mold is None:
-            self._mold = mold_of(self._decoded())
+            self._mold = mold_of(self._decode())
             assert self._mold is not None  # it is a model
         made: Event = self._mold()
         return made
 
-    def _decoded(self) -> Event | None:
+    def _decode(self) -> Event | None:
         return _event(self.text, *self._name)
 
 
@@ -417,12 +417,12 @@ class AdkEventReader:
             return session, []
         is_small = after is None and count is not None and count <= _BETWEEN
         known = await self._up_to_date(session)
-        wanted = _wanted(known, count, after)
+        wanted = _select_events(known, count, after)
         while len(wanted) != count and not _is_all(known, after):
             known, many = await _longer(session, known, count), len(known.events)
             if not is_small:
                 await _look_at_all(known.events[: len(known.events) - many])
-            wanted = _wanted(known, count, after)
+            wanted = _select_events(known, count, after)
         self._keep(key, known)
         return session, [each.take() for each in wanted]
 
@@ -488,7 +488,9 @@ def _is_all(known: _CachedTail, after: float | None) -> bool:
     return oldest is not None and after is not None and oldest.at_us < after * 1e6 - _AHEAD_US
 
 
-def _wanted(known: _CachedTail, count: int | None, after: float | None) -> list[_CachedEvent]:
+def _select_events(
+    known: _CachedTail, count: int | None, after: float | None
+) -> list[_CachedEvent]:
     """The last `count` of those that can be read and are dated at or after `after`, in order."""
     wanted: list[_CachedEvent] = []
     begin = -math.inf if after is None else after
@@ -557,10 +559,10 @@ def mold_of(value: Any) -> Callable[[], Any] | None:
         return None
     if kind is dict:
         parts = _parts(value.items())
-        return (lambda: _filled(value.copy(), parts)) if parts else value.copy
+        return (lambda: _fill(value.copy(), parts)) if parts else value.copy
     if kind is list:
         items = _parts(enumerate(value))
-        return (lambda: _filled(value.copy(), items)) if items else value.copy
+        return (lambda: _fill(value.copy(), items)) if items else value.copy
     if isinstance(value, BaseModel):
         return _model_mold(value)
     return lambda: copy.deepcopy(value)
@@ -574,7 +576,7 @@ def _model_mold(model: BaseModel) -> Callable[[], Any]:
     def make() -> Any:
         new = object.__new__(kind)
         mine = fields.copy()
-        for name, mold in parts:  # as _filled does: this is most of the work
+        for name, mold in parts:  # as _fill does: this is most of the work
             mine[name] = mold()
         _put(new, "__dict__", mine)
         _put(new, "__pydantic_fields_set__", given.copy())
@@ -590,7 +592,7 @@ def _parts(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Callable[[], Any
     return [(name, mold) for name, mold in molds if mold is not None]
 
 
-def _filled(holder: Any, parts: list[tuple[Any, Callable[[], Any]]]) -> Any:
+def _fill(holder: Any, parts: list[tuple[Any, Callable[[], Any]]]) -> Any:
     for name, mold in parts:
         holder[name] = mold()
     return holder

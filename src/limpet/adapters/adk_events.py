@@ -51,8 +51,8 @@ def stored_name(name: str) -> str:
     """The name under which a key of ADK's state is kept. Ordinary names are kept as they are."""
     for prefix in _SHARED:
         if name.startswith(prefix):
-            return prefix + _escaped(name[len(prefix) :])
-    return _escaped(name)
+            return prefix + _escape(name[len(prefix) :])
+    return _escape(name)
 
 
 def adk_name(name: str) -> str:
@@ -61,8 +61,8 @@ def adk_name(name: str) -> str:
         return name
     for prefix in _SHARED:
         if name.startswith(prefix):
-            return prefix + _unescaped(name[len(prefix) :])
-    return _unescaped(name)
+            return prefix + _unescape(name[len(prefix) :])
+    return _unescape(name)
 
 
 def adk_state(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def drafts_of(
     }
     if updated is not None:
         changes[UPDATED] = updated
-    (kind, data), *more = _said(_cut(event) if cut or blob is not None else event)
+    (kind, data), *more = _parts_of(_cut(event) if cut or blob is not None else event)
     common: dict[str, Any] = {"actor": _actor(event, user)}
     common["invocation_id"] = _fit(event.get("invocation_id"))
     first = str(event["id"])
@@ -157,7 +157,7 @@ def without_temp(event: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- what an event says -------------------------------------------------------------------------
-def _said(event: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _parts_of(event: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Types and data in our vocabulary, in the order of ADK's parts; one at least."""
     parts = (event.get("content") or {}).get("parts") or []
     spoken = [said for number, part in enumerate(parts) if (said := _part(number, part))]
@@ -166,7 +166,7 @@ def _said(event: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         kind = "user.message" if event.get("author") == "user" else "agent.message"
         described.append((kind, _message(event, spoken)))
     for number, part in enumerate(parts):
-        described += _tooled(part, f"{event['id']}:{number}")
+        described += _tool_events(part, f"{event['id']}:{number}")
     return described or [(OTHER, {})]
 
 
@@ -206,7 +206,7 @@ def _message(event: Mapping[str, Any], spoken: list[dict[str, Any]]) -> dict[str
     return data
 
 
-def _tooled(part: Mapping[str, Any], otherwise: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _tool_events(part: Mapping[str, Any], otherwise: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if call := part.get("function_call"):
         request = {"request_id": call.get("id") or otherwise, "name": call.get("name") or ""}
         yield "agent.tool_use", {**request, "input": call.get("args") or {}}
@@ -252,7 +252,7 @@ def _cut(value: Any) -> Any:
     return value
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     if _PLAIN(name):
         return name
     return _UNFIT.sub(_mark, name) or _EMPTY
@@ -263,7 +263,7 @@ def _mark(match: re.Match[str]) -> str:
     return f"%{code:02X}" if code < 256 else f"%u{code:04X}"
 
 
-def _unescaped(name: str) -> str:
+def _unescape(name: str) -> str:
     if name == _EMPTY:
         return ""
     return _ESCAPED.sub(lambda match: chr(int(match[1] or match[2], 16)), name)

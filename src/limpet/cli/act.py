@@ -169,7 +169,7 @@ def work(
             return await worker.run()
 
     with users_code():
-        to_run, declare = _imported(harness, setup)
+        to_run, declare = _import_harness(harness, setup)
         rates = asyncio.run(run())
     rates_shown.last(rates)
 
@@ -197,7 +197,7 @@ def wake(
             return woken, await _messages(lp, key, woken) if woken.ran else []
 
     with users_code():
-        to_run, declare = _imported(harness, setup)
+        to_run, declare = _import_harness(harness, setup)
         woken, said = asyncio.run(run())
     failed = None if woken.error is None else f"{type(woken.error).__name__}: {woken.error}"
     form = {"ran": woken.ran, "reason": woken.reason, "wake_id": woken.wake_id}
@@ -230,7 +230,7 @@ async def confirm(
     if allow is None:
         raise InvalidInput("choose --allow or --deny. Pass one of the two.")
     wanted = open_request(session, request, "approval")
-    return _answered(key, await session.confirm(wanted, allow=allow, note=note, actor=actor))
+    return _answer_result(key, await session.confirm(wanted, allow=allow, note=note, actor=actor))
 
 
 @command(ACT)
@@ -245,7 +245,7 @@ async def answer(
     session: limpet.Session[Any] = lp.session(key)
     await session.refresh()
     wanted = open_request(session, request, "question")
-    return _answered(key, await session.answer(wanted, json_or_text(output), actor=actor))
+    return _answer_result(key, await session.answer(wanted, json_or_text(output), actor=actor))
 
 
 @command(ACT)
@@ -286,7 +286,7 @@ async def resolve(
     event = await session.resolve(
         id, happened=result, run_again=run_again, give_up=give_up, note=note, actor=actor
     )
-    done = _answered(key, event)
+    done = _answer_result(key, event)
     return CommandResult(done.form, [TextLine(f"to do: {deed}.", "ok"), *done.parts])
 
 
@@ -310,13 +310,13 @@ async def interrupt(
     await session.refresh()
     event = await session.interrupt(note, actor=actor)
     then = "a worker ends the turn" if note is None else "a worker begins a turn with the note"
-    return _answered(key, event, f"What it waited for is dropped; {then}.")
+    return _answer_result(key, event, f"What it waited for is dropped; {then}.")
 
 
 @command(ACT)
 async def requeue(lp: Writing, key: SessionKey, actor: Actor) -> CommandResult:
     """Try a dead letter again, with all its attempts."""
-    return _answered(key, await lp.work.requeue(key, actor=actor))
+    return _answer_result(key, await lp.work.requeue(key, actor=actor))
 
 
 def open_request(session: limpet.Session[Any], request: str | None, *kinds: str) -> str:
@@ -399,14 +399,14 @@ def _resolution(request: limpet.Request, decision: str) -> str:
     )
 
 
-def _answered(
+def _answer_result(
     key: limpet.Key, event: limpet.Event, then: str = "A worker goes on with it."
 ) -> CommandResult:
     line = TextLine(f"ok: event {event.seq} of {key}. {then}", "ok")
     return CommandResult({"event": event_form(event)}, [line])
 
 
-def _imported(harness: str, setup: str | None) -> tuple[Any, Any]:
+def _import_harness(harness: str, setup: str | None) -> tuple[Any, Any]:
     """Before there is an event loop: what is imported may run one of its own."""
     to_run = imported_object("--harness", harness)
     if not callable(to_run) and not callable(getattr(to_run, "run", None)):

@@ -80,7 +80,7 @@ def needs(head: Head, state: Readiness, needed: Needed = _NOTHING) -> list[str]:
         asked = [f"waits for {request_line(each)}" for each in needed.requests]
         if is_short(head.facts) and failure is not None:
             asked.append(_one_line(failure.message or failure.code))
-        return asked or [f"waits for child {child}" for child in _awaited(head)]
+        return asked or [f"waits for child {child}" for child in _awaited_children(head)]
     if (state == "dead" and not is_held(head.facts)) or _is_retried(head, state):
         return [] if failure is None else [_one_line(failure.message or failure.code)]
     return ["a compensation failed"] if state == "dead" else []
@@ -133,7 +133,7 @@ def _is_retried(head: Head, state: Readiness) -> bool:
     return state in ("due", "held") and waiting_status(head.facts) == "rescheduling"
 
 
-def _awaited(head: Head) -> list[Key]:
+def _awaited_children(head: Head) -> list[Key]:
     """The children that a paused session waits for: one that is dead keeps it waiting."""
     if not is_paused(head.facts):
         return []

@@ -160,7 +160,7 @@ async def backup(
     if report is None:
         words += "not verified (--verify reads the copy back)."
     else:
-        words += f"{_verified(report)}."
+        words += f"{_verification_text(report)}."
     if damaged:
         words += f" The copy has the same damage as the store. {_FINDINGS}"
     lines = [TextLine(str(finding), "problem") for finding in damaged]
@@ -206,7 +206,7 @@ def restore(
     seconds, problems = time.monotonic() - began, damage(done.report)
     words = f"restored from {source}: {size(source.stat().st_size)} in {seconds:.1f} s; "
     lines = [TextLine(str(finding), "problem") for finding in problems]
-    words += f"{_verified(done.report)}."
+    words += f"{_verification_text(done.report)}."
     lines.append(TextLine(words, "problem" if problems else "ok"))
     if done.aside is not None:
         lines.append(TextLine(f"{_ASIDE} {done.aside}.", "warning"))
@@ -460,7 +460,7 @@ async def _check_apps(lp: limpet.Limpet, app_name: str | None, *, all_apps: bool
         )
 
 
-def _verified(report: Report) -> str:
+def _verification_text(report: Report) -> str:
     """How much of a copy was read, and the result."""
     problems = damage(report)
     sealed = len(report.findings) - len(problems)

@@ -262,12 +262,12 @@ async def _conversation(session: limpet.Session[Any]) -> AsyncIterator[limpet.Ev
         after = page[-1].seq
 
 
-def _decided(data: Any) -> str:
+def _decision_text(data: Any) -> str:
     said = "allowed" if data.get("allow") is True else "denied"
     return said + (f": {data['note']}" if data.get("note") else "")
 
 
-def _resolved(data: Any) -> str:
+def _resolution_text(data: Any) -> str:
     said = str(data.get("decision", "")).replace("_", " ")
     said += f" {brief(data['output'], _VALUE_CHARS_MAX)}" if "output" in data else ""
     return said + (f": {data['note']}" if data.get("note") else "")
@@ -280,9 +280,9 @@ def _result(data: Any) -> str:
 
 _SHORT: Final[dict[str, tuple[str, Any]]] = {
     "agent.tool_result": ("result", _result),
-    "user.tool_confirmation": ("answer", _decided),
+    "user.tool_confirmation": ("answer", _decision_text),
     "user.custom_tool_result": ("answer", lambda data: f"answered {_result(data)}"),
-    "user.resolution": ("answer", _resolved),
+    "user.resolution": ("answer", _resolution_text),
     "user.interrupt": ("interrupt", lambda data: f"interrupted: {data.get('note') or 'stop'}"),
     "session.error": ("error", lambda data: f"{data.get('code')}: {data.get('message')}"),
     "session.rewound": ("rewind", lambda data: f"rewound to event {data.get('at')}"),
@@ -303,12 +303,12 @@ def _lines(entry: TranscriptEntry) -> Sequence[str]:
     if entry.kind != "message":
         sign = _SIGNS.get(entry.kind, "!  ")
         who = "" if entry.kind in _SIGNS else f"{one_line(entry.actor)} "
-        return _wrapped(f"{who}{name}{one_line(entry.text)}", f"  {sign}", "     ", whole=False)
-    body = [line for part in escaped(entry.text).split("\n") for line in _wrapped(part, "  ", "  ")]
+        return _wrap(f"{who}{name}{one_line(entry.text)}", f"  {sign}", "     ", whole=False)
+    body = [line for part in escaped(entry.text).split("\n") for line in _wrap(part, "  ", "  ")]
     return [f"{one_line(entry.actor)}  {entry.at[:19].replace('T', ' ')}", *body]
 
 
-def _wrapped(text: str, first: str, rest: str, *, whole: bool = True) -> list[str]:
+def _wrap(text: str, first: str, rest: str, *, whole: bool = True) -> list[str]:
     if cell_len(text) + len(first) <= _WIDTH:  # with its own spaces: it may be code
         return [f"{first}{text}".rstrip()]
     return textwrap.wrap(

@@ -148,7 +148,7 @@ async def rewind(
 
     Nothing is removed: one more event records it.
     """
-    return _rewound(await s.rewind(place, messages=not keep_messages))
+    return _rewind_result(await s.rewind(place, messages=not keep_messages))
 
 
 @command(HISTORY)
@@ -207,7 +207,7 @@ async def checkpoint(
             return _checkpoints((await s.history.checkpoints(limit=1_000)).items)
         if restore is not None:
             chosen = await _checkpoint(s, restore)
-            return _rewound(
+            return _rewind_result(
                 await s.history.restore(chosen, fallback=fallback, messages=not keep_messages)
             )
         if unpin is not None:
@@ -245,7 +245,7 @@ def other_session(key: limpet.Key, text: str, user: str | None = None) -> limpet
 # --- private ------------------------------------------------------------------------------------
 
 
-def _rewound(done: limpet.Rewound) -> CommandResult:
+def _rewind_result(done: limpet.Rewound) -> CommandResult:
     event = None if done.event is None else event_form(done.event)
     line = "nothing to do: state and conversation are the same."
     if done.event is not None:

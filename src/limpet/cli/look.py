@@ -107,7 +107,7 @@ async def list_(
     )
     columns = ("session", "version", "phase", "updated")
     now_us = to_us(lp.now())
-    rows = [_listed(head, now_us) for head in page.items]
+    rows = [_session_row(head, now_us) for head in page.items]
     grid = Grid(columns, rows, "labels", "no sessions.", right=("version",))
     more = [] if page.cursor is None else [TextLine(_MORE, "skipped")]
     return CommandResult(page_form(page), [grid, *more])
@@ -337,7 +337,7 @@ def _time(at_us: int) -> str:
     return to_time(at_us).isoformat(timespec="seconds")
 
 
-def _listed(head: Head, now_us: int) -> tuple[Cell | str, ...]:
+def _session_row(head: Head, now_us: int) -> tuple[Cell | str, ...]:
     labels = ", ".join([f"{name}={value}" for name, value in sorted(head.labels.items())])
     ended_us = head.deleted_us
     phase = head.phase if ended_us is None else "deleted"

@@ -218,12 +218,12 @@ def _module(option: str, name: str) -> ModuleType:
                 f"{option}: the module {error.name!r} was not found. Change to the directory that "
                 "contains it, or install its package."
             ) from error
-        raise _broken(option, name, error) from error
+        raise _import_error(option, name, error) from error
     except (Exception, SystemExit) as error:
-        raise _broken(option, name, error) from error
+        raise _import_error(option, name, error) from error
 
 
-def _broken(option: str, name: str, error: BaseException) -> InvalidInput:
+def _import_error(option: str, name: str, error: BaseException) -> InvalidInput:
     """The module exists but raised: name the error and the line, since no traceback is shown."""
     message = " ".join(traceback.format_exception_only(error)[-1].split()).rstrip(".")
     return InvalidInput(

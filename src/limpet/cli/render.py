@@ -296,7 +296,7 @@ class Screen:
         for text in (*findings[:_FINDINGS_MAX], *message.split("\n")):
             lines = [f"  {text}"]
             if self._err.is_terminal:
-                lines = _wrapped(text, self._err.width, indent=2)
+                lines = _wrap(text, self._err.width, indent=2)
             for line in lines:
                 self._err.print(cell(line), soft_wrap=True)
 
@@ -316,7 +316,7 @@ class Screen:
             case _:
                 severity = part.severity if isinstance(part, TextLine) else ""
                 for line in _plain(part):
-                    for wrapped in _wrapped(line, self._out.width):
+                    for wrapped in _wrap(line, self._out.width):
                         self._out.print(cell(wrapped, _STYLES[severity]), soft_wrap=True)
 
     def _write(self, form: Any) -> None:
@@ -362,13 +362,13 @@ def _plain(part: Part) -> Iterator[str]:
             widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
             for row in cells:
                 padded = zip(names, row, widths, strict=True)
-                yield (" " * _GAP).join([_padded(part, *each) for each in padded]).rstrip()
+                yield (" " * _GAP).join([_pad(part, *each) for each in padded]).rstrip()
         case JsonBlock():
             yield from _json(part.value).split("\n")
         case DiffBlock():
             yield from str(part.diff).split("\n")
         case TreeNode():
-            yield from _indented(part)
+            yield from _indent(part)
         case TextLine():
             yield part.text
         case str():
@@ -407,7 +407,7 @@ def _row(grid: Grid, cells: list[tuple[str, str]], widths: list[int], width: int
             yield line
             line, at = Text(), 0
         line.append(" " * (start - at))
-        line.append(_padded(grid, name, text, space), style)
+        line.append(_pad(grid, name, text, space), style)
         at = start + max(space, cell_len(text))
     below = cells[-1] if grid.below else ("", "")
     if below[0] and at + _GAP + cell_len(below[0]) <= width:
@@ -415,11 +415,11 @@ def _row(grid: Grid, cells: list[tuple[str, str]], widths: list[int], width: int
         below = ("", "")
     line.rstrip()
     yield line
-    for text in _wrapped(below[0], width, indent=4) if below[0] else ():
+    for text in _wrap(below[0], width, indent=4) if below[0] else ():
         yield Text(text, below[1])
 
 
-def _padded(grid: Grid, name: str, text: str, width: int) -> str:
+def _pad(grid: Grid, name: str, text: str, width: int) -> str:
     space = " " * max(0, width - cell_len(text))
     return f"{space}{text}" if name in grid.right else f"{text}{space}"
 
@@ -440,7 +440,7 @@ def _short(given: Cell | str) -> tuple[str, str]:
     return one_line(made.text if made.short is None else made.short), _STYLES[made.severity]
 
 
-def _wrapped(text: str, width: int, *, indent: int = 0) -> list[str]:
+def _wrap(text: str, width: int, *, indent: int = 0) -> list[str]:
     """Broken between words only, so that keys and ids stay whole."""
     text = one_line(text)
     lead = " " * (indent + len(text) - len(text.lstrip(" ")))
@@ -456,16 +456,16 @@ def _wrapped(text: str, width: int, *, indent: int = 0) -> list[str]:
     )
 
 
-def _indented(node: TreeNode, depth: int = 0) -> Iterator[str]:
+def _indent(node: TreeNode, depth: int = 0) -> Iterator[str]:
     yield f"{'  ' * depth}{node.text}"
     for child in node.children:
-        yield from _indented(child, depth + 1)
+        yield from _indent(child, depth + 1)
 
 
 def _branches(node: TreeNode, width: int, first: str = "", rest: str = "") -> Iterator[Text]:
     """A tree for a terminal: `first` leads to the node, `rest` to what stands below it."""
     below = rest + ("│ " if node.children else "  ")
-    for number, line in enumerate(_wrapped(node.text, width - len(first))):
+    for number, line in enumerate(_wrap(node.text, width - len(first))):
         yield Text(below if number else first, "dim").append(line, node.style)
     for child in node.children:
         last = child is node.children[-1]

@@ -436,7 +436,7 @@ def check_edges(nodes: Iterable[str], edges: Iterable[Edge], entry: str | None) 
 def check_ways(nodes: Iterable[str], edges: Mapping[str, Edge], entry: str) -> None:
     """Refuse a node that cannot be reached or left, and an edge that leads nowhere."""
     names = set(nodes)
-    reached = _reached(names, edges, entry)
+    reached = _reachable_nodes(names, edges, entry)
     for name in nodes:
         if name not in reached:
             raise UnreachableNode(name)
@@ -451,7 +451,7 @@ def check_ways(nodes: Iterable[str], edges: Mapping[str, Edge], entry: str) -> N
             raise DanglingEdge(name, "is missing")
 
 
-def _reached(names: set[str], edges: Mapping[str, Edge], entry: str) -> set[str]:
+def _reachable_nodes(names: set[str], edges: Mapping[str, Edge], entry: str) -> set[str]:
     """The nodes that a run may come to. A function may choose any, unless it declares targets."""
     reached, waiting = {entry}, [entry]
     while waiting:

@@ -315,7 +315,7 @@ class ChatHarness(Generic[S]):
             except GraphMisused:
                 raise
             except Exception as error:
-                return self._failed(error)
+                return self._failure_reply(error)
 
     def _reply(self, outcome: HarnessOutcome[S]) -> ChatReply:
         if outcome.kind != "errored":
@@ -327,9 +327,9 @@ class ChatHarness(Generic[S]):
                 pending=outcome.invocation_id if outcome.kind == "suspended" else None,
             )
         assert outcome.error is not None
-        return self._failed(outcome.error)
+        return self._failure_reply(outcome.error)
 
-    def _failed(self, error: BaseException) -> ChatReply:
+    def _failure_reply(self, error: BaseException) -> ChatReply:
         bucket = self.harness.bucket_of(error)
         return ChatReply(
             kind="errored",

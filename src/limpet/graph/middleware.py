@@ -79,7 +79,7 @@ class RetryMiddleware:
             except Exception as error:
                 if attempt + 1 >= self.max_attempts or not self.classifier(error, state):
                     raise
-                await _called(self._on_retry, error, attempt)
+                await _call_hook(self._on_retry, error, attempt)
             await self._sleep(self.backoff(attempt))
             attempt += 1
 
@@ -112,12 +112,12 @@ class TimingMiddleware:
         try:
             update = await next(state)
         except Exception as error:
-            await self._said(begin, "exception", type(error).__name__)
+            await self._report_outcome(begin, "exception", type(error).__name__)
             raise
-        await self._said(begin, "success", None)
+        await self._report_outcome(begin, "success", None)
         return update
 
-    async def _said(
+    async def _report_outcome(
         self, begin: float, outcome: Literal["success", "exception"], kind: str | None
     ) -> None:
         timing = Timing(
@@ -127,7 +127,7 @@ class TimingMiddleware:
             attempt_index=current_attempt(),
             exception_type=kind,
         )
-        await _called(self._on_complete, timing)
+        await _call_hook(self._on_complete, timing)
 
 
 class FailureIsolationMiddleware:
@@ -172,7 +172,7 @@ class FailureIsolationMiddleware:
                 current_node(),
                 type(error).__name__,
             )
-            await _called(self._on_caught, error)
+            await _call_hook(self._on_caught, error)
             degraded = self.degraded_update
             return degraded(state) if callable(degraded) else degraded
 
@@ -186,7 +186,7 @@ def _categories(error: BaseException | None) -> set[str]:
     return categories
 
 
-async def _called(hook: Callable[..., Any] | None, *args: Any) -> None:
+async def _call_hook(hook: Callable[..., Any] | None, *args: Any) -> None:
     """Call a hook of the user's. If it fails, that is logged: the node's outcome stands."""
     if hook is None:
         return

@@ -54,7 +54,7 @@ class OpenTelemetryTracer:
             try:
                 yield
             except BaseException as error:
-                _ended(own, span, error)
+                _end_span(own, span, error)
                 raise
             if span.kind == "invocation":
                 own.set_status(trace.StatusCode.OK)
@@ -88,7 +88,7 @@ def _attributes(span: GraphSpan) -> dict[str, str | int]:
     return {_PREFIX + name: value for name, value in attributes.items() if value is not None}
 
 
-def _ended(span: trace.Span, part: GraphSpan, error: BaseException) -> None:
+def _end_span(span: trace.Span, part: GraphSpan, error: BaseException) -> None:
     """Say how a part ended that did not complete. To suspend is not an error."""
     if isinstance(error, SuspendSignal):
         span.set_status(trace.StatusCode.OK)

@@ -157,7 +157,7 @@ class InMemorySessionStore:
     async def load(self, session_id: str, /) -> SessionRecord | None:
         """The newest record, as a copy."""
         record = self._records.get(session_key(session_id))
-        return None if record is None else _copied(record)
+        return None if record is None else _copy(record)
 
     async def save(
         self, session_id: str, record: SessionRecord, /, *, expected_version: int | None = None
@@ -165,7 +165,7 @@ class InMemorySessionStore:
         """Replace the record. Returns its version."""
         old = self._records.get(session_key(session_id))
         current = 0 if old is None else self._versions[session_id]
-        made = _copied(check_record(record))
+        made = _copy(check_record(record))
         if expected_version is not None and expected_version != current:
             raise SessionWriteConflict(session_id, expected_version, current)
         now, version = datetime.now(UTC), self._versions.get(session_id, 0) + 1
@@ -203,7 +203,7 @@ class InMemorySessionStore:
             lock.release()
 
 
-def _copied(record: SessionRecord) -> SessionRecord:
+def _copy(record: SessionRecord) -> SessionRecord:
     return msgspec.structs.replace(record, state=exact(record.state, "the state"))
 
 
@@ -337,7 +337,7 @@ class SessionConfig:
             outward = dict(projection.outward(tuple(state), tuple(kept)))
             if isinstance(projection, ExplicitMapping):  # one direction stands for both
                 outward = dict(projection.outputs or {})
-            inward, outward = _oriented(inward, state, kept), _oriented(outward, kept, state)
+            inward, outward = _orient(inward, state, kept), _orient(outward, kept, state)
             declared = hasattr(projection, "in_fields")  # both directions are complete as listed
             self.inward = inward or ({} if declared else {of: name for name, of in outward.items()})
             self.outward = outward or (
@@ -467,7 +467,7 @@ class Binding:
         self._version = version if known else None  # type: ignore[assignment]  # an int, as checked
 
 
-def _oriented(
+def _orient(
     mapping: Mapping[str, str], targets: Mapping[str, Any], sources: Mapping[str, Any]
 ) -> dict[str, str]:
     """The mapping as target ← source, also if it was written the other way round."""

@@ -273,7 +273,7 @@ class StatePlan(Generic[S]):
                 field = fields[name]
                 values[name] = field(values[name], value)
             except Exception as error:
-                raise self._refused(error, name, node, state) from error
+                raise self._update_error(error, name, node, state) from error
         if self.whole:
             try:
                 new: S = self.of.__pydantic_validator__.validate_python(values, by_name=True)
@@ -347,7 +347,7 @@ class StatePlan(Generic[S]):
         where = f"the update of node {node!r}"
         raise StateValidationError(where, (), reason, node=node, recoverable_state=state)
 
-    def _refused(self, error: Exception, name: Any, node: str, state: S) -> Exception:
+    def _update_error(self, error: Exception, name: Any, node: str, state: S) -> Exception:
         where = f"the update of node {node!r}"
         if not isinstance(name, str) or name not in self.fields:
             reason = f"{self.name} does not declare this field"
@@ -424,7 +424,7 @@ def _flatten(reducer: Reducer, old: Any, update: Any) -> Any:
     return _append(reducer, old, [item for part in update for item in part])
 
 
-def _bounded(reducer: BoundedAppend, old: Any, update: Any) -> Any:
+def _clamp(reducer: BoundedAppend, old: Any, update: Any) -> Any:
     return _append(reducer, old, update)[-reducer.n :]
 
 
@@ -491,7 +491,7 @@ FOLDS: Final[dict[type[Reducer], Fold]] = {
     ConcatFlatten: _flatten,
     MergeDict: _merge,
     MergeAll: _merge_all,
-    BoundedAppend: _bounded,
+    BoundedAppend: _clamp,
     DedupeAppend: _dedupe,
     MergeByKey: _merge_by_key,
 }

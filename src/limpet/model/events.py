@@ -559,7 +559,7 @@ def prepare_encoded(
         raise InvalidEvent(f"its body cannot be read ({error})") from error
     data, ops = body.data, body.ops
     _check_body(data, ops, raw)
-    plain, scoped = _resolved(ops, data)
+    plain, scoped = _resolve(ops, data)
     sets: dict[str, Any] | None = None
     if ops and not scoped and all([type(o) is _Set and len(o.path) == 1 for o in ops]):
         sets = {str(o.path[0]): o.value for o in ops}  # type: ignore[union-attr]  # a Set
@@ -582,7 +582,7 @@ def prepare_encoded(
     )
 
 
-def _resolved(ops: tuple[op.Op, ...], data: Any) -> tuple[tuple[op.PlainOp, ...], bool]:
+def _resolve(ops: tuple[op.Op, ...], data: Any) -> tuple[tuple[op.PlainOp, ...], bool]:
     """Return operations with their references resolved, and whether one is on a shared name."""
     plain: Any = ops
     if any([type(o) in op.REFS for o in ops]):

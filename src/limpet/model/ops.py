@@ -311,7 +311,7 @@ def _apply_at(root: FrozenDict, op: PlainOp, ours: dict[int, Any]) -> None:
     for depth in range(len(path) - 1):
         inner = look(holder, path[depth])
         if id(inner) not in ours:
-            inner = _copied(op, inner, depth)
+            inner = _copy(op, inner, depth)
             ours[id(inner)] = inner
             put_at(holder, path[depth], inner)
         holder = inner
@@ -325,7 +325,7 @@ def _apply_at(root: FrozenDict, op: PlainOp, ours: dict[int, Any]) -> None:
         put_at(holder, last, _changed(op, before))
 
 
-def _copied(op: PlainOp, inner: Any, depth: int) -> Any:
+def _copy(op: PlainOp, inner: Any, depth: int) -> Any:
     if isinstance(inner, dict):
         return FrozenDict(inner)
     if isinstance(inner, list):

@@ -148,7 +148,7 @@ class Provenance:
             heads = _standing((await self._store.load(key, tail=0, scopes=False)).head)
         problems: list[Finding] = []
         async for uid, anchor in self.seal.anchors(None if key is None else list(heads)):
-            problem = await self._compared(heads.get(uid), uid, anchor)
+            problem = await self._compare(heads.get(uid), uid, anchor)
             if problem is not None:
                 where = heads[uid].key if uid in heads else Key(anchor.app, anchor.user, anchor.id)
                 problems.append(Finding("session", problem, where, anchor.version))
@@ -170,7 +170,7 @@ class Provenance:
                 heads |= _standing(head)
         return heads
 
-    async def _compared(self, head: Head | None, uid: str, anchor: Anchor) -> str | None:
+    async def _compare(self, head: Head | None, uid: str, anchor: Anchor) -> str | None:
         if not await self.seal.vouches(uid, anchor):
             return "has an anchor in the key ring that was changed"
         return await self._problem(head, anchor.version, anchor.link, "anchor in the key ring")
@@ -215,7 +215,7 @@ class Provenance:
         from limpet.security.keys import signer_id
         from limpet.security.receipts import MerkleTree, Receipt, hashed_key
 
-        links = [record.event.link async for record in self._chained(head)]
+        links = [record.event.link async for record in self._read_chain(head)]
         root = MerkleTree(links).root
         at, signer = to_time(self._store.now_us()), signer_id(self.seal.public_bytes)
         names = (hashed_key(head.key, head.uid), head.uid, head.version, head.link, root, at)
@@ -278,7 +278,7 @@ class Provenance:
         previous = link = before = b""
         links: list[bytes] = []
         record: ChainedEvent | None = None
-        async for each in self._chained(head, version):
+        async for each in self._read_chain(head, version):
             previous, link = link, each.event.link
             links.append(link)
             if each.event.seq == seq:
@@ -301,7 +301,9 @@ class Provenance:
             path,
         )
 
-    async def _chained(self, head: Head, until: int | None = None) -> AsyncIterator[ChainedEvent]:
+    async def _read_chain(
+        self, head: Head, until: int | None = None
+    ) -> AsyncIterator[ChainedEvent]:
         """The session's own events, each compared with the chain. Raises SessionCorrupt."""
         store, seq, last = self._store, head.floor, head.version if until is None else until
         assert isinstance(store, Records)

@@ -545,7 +545,7 @@ class Loading:
             if not verified:  # once: what is written meanwhile was not read back from a disk
                 await self._verify()
                 verified = True
-            prepared = self._proposed(upgrade, loaded)
+            prepared = self._propose(upgrade, loaded)
             try:
                 committed = await self._record(prepared, loaded)
                 text = "state migrated: session=%s from=%s to=%s version=%d"
@@ -563,7 +563,7 @@ class Loading:
             SESSION.debug("migration retried: session=%s tries=%d", self._key, tries)
         raise AssertionError("the last try returns or raises")
 
-    def _proposed(self, upgrade: Upgrade, loaded: Loaded) -> Prepared:
+    def _propose(self, upgrade: Upgrade, loaded: Loaded) -> Prepared:
         try:
             return self.propose(upgrade, loaded)
         except LimpetError as error:

@@ -59,7 +59,7 @@ class CachedSession(msgspec.Struct):
             return
         if event.type in PROCESSING and (done := processed_by(event.type, event.data)):
             # With the event, at once: readers in other threads must not see marks without it.
-            marked = [_marked(e, event) if e.seq in done else e for e in tail]
+            marked = [_mark_processed(e, event) if e.seq in done else e for e in tail]
             tail = self.tail = [*marked, event]
         else:
             tail.append(event)
@@ -77,7 +77,7 @@ class CachedSession(msgspec.Struct):
         return head
 
 
-def _marked(event: Event, by: Event) -> Event:
+def _mark_processed(event: Event, by: Event) -> Event:
     """An input as it is when a later event has processed it."""
     return msgspec.structs.replace(event, processed=by.seq, processed_us=by.at_us)
 

@@ -68,7 +68,7 @@ async def open_store(
     if connections is not None and (backend is None or not backend.has_connections):
         raise InvalidInput("connections are those to a server. Leave them out for this store.")
     if backend is None:
-        raise _unknown(url)
+        raise _unknown_scheme(url)
     if check not in (None, "crc", "chain"):
         raise InvalidInput("check is 'crc', 'chain', or None: 'chain' if there is a seal.")
     return await backend.open(url, seal, connections, check)
@@ -83,7 +83,7 @@ async def look_at(url: str, *, seal: Seal | None = None, token: str | None = Non
     if backend is SERVER:
         return await _open_served(url, token, None)
     if backend is None:
-        raise _unknown(url)
+        raise _unknown_scheme(url)
     await backend.refuse_missing(url)
     return await backend.look(url, seal)
 
@@ -110,7 +110,7 @@ async def backup_store(
     refuse_uncopied(url)
     await refuse_missing(url)
     if BACKENDS.get(scheme_of(url)) is None:
-        raise _unknown(url)
+        raise _unknown_scheme(url)
     from limpet.store.sqlite.file.backup import back_up_file
 
     path = sqlite_path(url)
@@ -161,7 +161,7 @@ def _by_prefix(url: str) -> Backend | None:
     return BACKENDS.get(url.partition("://")[0].lower()) if "://" in url else None
 
 
-def _unknown(url: str) -> InvalidURL:
+def _unknown_scheme(url: str) -> InvalidURL:
     return InvalidURL(url, f"no store is called {scheme_of(url)!r}")
 
 

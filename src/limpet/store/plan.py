@@ -282,28 +282,28 @@ class Plan:
         origin = draft.origin
         if fold is None or (origin is not None and origin.seq > fold.head.version):
             return None  # adopted, and beyond what is here: it cannot be here
-        event = self._planned(key, draft.id) or self._view.recorded(key, draft.id)
+        event = self._planned_event(key, draft.id) or self._view.recorded(key, draft.id)
         if event is not None and origin is not None and event.link != origin.link:
             raise SessionConflict(key, "log", origin.seq - 1, event.seq)
         if event is None or event.processed is None:
-            return _repeated(event)
+            return _repeat_of(event)
         self._scan()
         by = self._processed.get((key, event.seq))  # by a commit of this very plan?
         if by is not None:
             event = structs.replace(event, processed=by.seq, processed_us=by.at_us)
-        return _repeated(event)
+        return _repeat_of(event)
 
-    def _planned(self, key: Key, id: str) -> Event | None:
+    def _planned_event(self, key: Key, id: str) -> Event | None:
         """Return the event that this plan has recorded under an id that the caller chose."""
         found = self.by_chosen_id.get((key, id))
         return None if found is None else whole(found).event
 
     def _twice(self, key: Key, draft: Prepared) -> Event | None:
         """The record that a draft before it, in this plan, made under its id."""
-        event = self._planned(key, draft.id)
+        event = self._planned_event(key, draft.id)
         if event is not None and draft.origin is not None:  # two events of one log never share one
             raise SessionConflict(key, "log", draft.origin.seq - 1, event.seq)
-        return _repeated(event)
+        return _repeat_of(event)
 
     def _admit(self, commit: Commit, fold: Fold | None) -> Fold:
         """Compare the commit's conditions with what is there; the fold to record onto."""
@@ -490,6 +490,6 @@ class Plan:
         kept[key] = value
 
 
-def _repeated(event: Event | None) -> Event | None:
+def _repeat_of(event: Event | None) -> Event | None:
     """The record as it is returned for a repeat. A copy: the first answer may have the record."""
     return None if event is None else structs.replace(event, repeated=True)

@@ -77,9 +77,9 @@ class Process:
 
     def __init__(self) -> None:
         self.forks = 0
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._on_fork)
 
-    def _forked(self) -> None:
+    def _on_fork(self) -> None:
         self.forks += 1
 
 

@@ -162,7 +162,7 @@ def _snapshot_problems(key: Key, kept: Fold | None, fold: Fold) -> Iterator[Find
         yield Finding("snapshot", "does not match the log", key, seq)
     elif _unlike(kept.head.facts, fold.head.facts):
         yield Finding("snapshot", "has other facts than the log", key, seq)
-    elif _said(kept) != _said(fold):
+    elif _fold_digest(kept) != _fold_digest(fold):
         yield Finding("snapshot", "has other texts than the log", key, seq)
 
 
@@ -171,7 +171,7 @@ def _differ(one: Fold, other: Fold) -> bool:
     return canonical([one.fields, one.versions]) != canonical([other.fields, other.versions])
 
 
-def _said(fold: Fold) -> bytes:
+def _fold_digest(fold: Fold) -> bytes:
     return canonical({str(seq): data for seq, data in fold.texts.items()})
 
 

@@ -91,7 +91,7 @@ def test_the_stand_ins_show_themselves() -> None:
         assert {"key", "actor", "state", "append", "follow"} <= {*dir(lp.create("a", "u"))}
         asked = inspect.signature(lp.get)
         assert list(asked.parameters) == list(inspect.signature(Limpet.get).parameters)[1:]
-        assert asked.return_annotation == "SyncSession[Any]"
+        assert asked.return_annotation == "SyncSession[T]"
         assert lp.get.__doc__ == Limpet.get.__doc__
         assert "await" not in (lp.commit.__doc__ or "")
         assert "`with lp.commit() as c" in (lp.commit.__doc__ or "")

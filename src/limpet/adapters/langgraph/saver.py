@@ -174,7 +174,7 @@ class LimpetSaver(SyncSaver):
     @on_store_loop
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         place = place_in(config)
-        opened = self._opened(place.thread)
+        opened = self._open_thread(place.thread)
         async with opened.lock:
             if not await opened.load(self._lp):
                 return None
@@ -190,7 +190,7 @@ class LimpetSaver(SyncSaver):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         left = limit
-        async for thread in self._listed(config):
+        async for thread in self._thread_ids(config):
             for checkpoint in await self._list_thread(thread, config, filter, before, left):
                 if left is not None:
                     left -= 1
@@ -198,7 +198,7 @@ class LimpetSaver(SyncSaver):
             if left is not None and left <= 0:
                 return
 
-    async def _listed(self, config: RunnableConfig | None) -> AsyncIterator[str]:
+    async def _thread_ids(self, config: RunnableConfig | None) -> AsyncIterator[str]:
         """The ids of the threads that a listing is about."""
         if config is not None and config["configurable"].get("thread_id") is not None:
             yield place_in(config).thread
@@ -222,7 +222,7 @@ class LimpetSaver(SyncSaver):
         before: RunnableConfig | None,
         limit: int | None,
     ) -> Any:
-        opened = self._opened(thread)
+        opened = self._open_thread(thread)
         tuples: Any = []
         async with opened.lock:
             if not await opened.load(self._lp):
@@ -240,7 +240,7 @@ class LimpetSaver(SyncSaver):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         place = place_in(config)
-        opened = self._opened(place.thread)
+        opened = self._open_thread(place.thread)
         async with opened.lock:
             node = await opened.load(self._lp) and node_at(opened, place)
             if not node:
@@ -258,7 +258,7 @@ class LimpetSaver(SyncSaver):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         place = place_in(config)
-        opened = self._opened(place.thread)
+        opened = self._open_thread(place.thread)
         kept = get_checkpoint_metadata(config, metadata)
         async with opened.lock:
             known = opened.tree.has(place.ns, checkpoint["id"])
@@ -341,7 +341,7 @@ class LimpetSaver(SyncSaver):
         place = place_in(config)
         if place.id is None:
             raise InvalidInput("put_writes takes the config of a checkpoint: it has no id.")
-        opened = self._opened(place.thread)
+        opened = self._open_thread(place.thread)
         async with opened.lock:
             # LangGraph may send writes before the checkpoint that they are under.
             if opened.session is None and not await opened.load(self._lp) and place.uid:
@@ -382,7 +382,7 @@ class LimpetSaver(SyncSaver):
 
     @on_store_loop
     async def adelete_thread(self, thread_id: str) -> None:
-        opened = self._opened(str(thread_id))
+        opened = self._open_thread(str(thread_id))
         async with opened.lock:
             await self._lp.delete(opened.key)
             opened.forget()
@@ -391,7 +391,7 @@ class LimpetSaver(SyncSaver):
         """Hide the checkpoints of these runs, in every thread. Looks at every thread."""
         runs = {str(run) for run in run_ids}
         if runs:
-            async for thread in self._listed(None):
+            async for thread in self._thread_ids(None):
                 await self._hide(thread, lambda tree: of_runs(tree, runs))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
@@ -406,7 +406,7 @@ class LimpetSaver(SyncSaver):
     @on_store_loop
     async def _hide(self, thread: str, select: Any) -> None:
         """Record which checkpoints are hidden from now on, decided on the newest tree."""
-        opened = self._opened(thread)
+        opened = self._open_thread(thread)
         async with opened.lock:
             async for left in Tries():
                 nodes = select(opened.tree) if await opened.load(self._lp) else ()
@@ -428,7 +428,7 @@ class LimpetSaver(SyncSaver):
         session = await self._lp.find(self._key(str(source_thread_id)), tail=0)
         if session is None:
             return
-        opened = self._opened(str(target_thread_id))
+        opened = self._open_thread(str(target_thread_id))
         drafts: Any = []
         after = 0
         while events := await session.read(after=after, limit=PAGE):
@@ -450,7 +450,7 @@ class LimpetSaver(SyncSaver):
     def _key(self, thread: str) -> Key:
         return Key(self.app, self.user, thread)
 
-    def _opened(self, thread: str) -> OpenThread:
+    def _open_thread(self, thread: str) -> OpenThread:
         """The thread in memory. The one that was not used for longest makes room."""
         opened = self._threads.get(thread)
         if opened is None:

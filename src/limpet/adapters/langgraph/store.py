@@ -251,19 +251,19 @@ def _whole(namespace: Namespace, key: str) -> str:
     if key.startswith(_KEY_ESCAPED) or _UNFIT.search(key) or _LAST.search(key):
         escaped = _UNFIT.sub(_mark, key.replace("%", "%25"))
         key = _KEY_ESCAPED + _LAST.sub(_mark, escaped)
-    return f"{_joined(namespace)}/{key}"
+    return f"{_join(namespace)}/{key}"
 
 
 def _prefixes(namespace: Namespace) -> tuple[str, ...]:
     """The prefixes of the names of items in a namespace and below it."""
     if not namespace:
         return ("",)
-    joined = _joined(namespace)
+    joined = _join(namespace)
     own = (f"{joined}/", f"{joined}.") if len(joined) < _NAME_CHARS_MAX else ()
     return (*own, _LONG)
 
 
-def _joined(namespace: Namespace) -> str:
+def _join(namespace: Namespace) -> str:
     """The labels, joined so that they can be split again: a label may have any character."""
     labels = [label.replace("%", "%25").replace(".", "%2E") for label in namespace]
     joined = ".".join([label.replace("/", "%2F") for label in labels])
@@ -275,7 +275,7 @@ def _mark(match: re.Match[str]) -> str:
     return f"%{code:02X}" if code < 256 else f"%u{code:04X}"
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1] or match[2], 16)), text)
 
 
@@ -285,8 +285,8 @@ def _parts(document: Document) -> tuple[Namespace, str]:
     whole: str = document.value["name"] if is_long else document.name
     joined, _, key = whole.partition("/")
     if key.startswith(_KEY_ESCAPED):
-        key = _unescaped(key.removeprefix(_KEY_ESCAPED))
-    return tuple([_unescaped(label) for label in joined.split(".")]) if joined else (), key
+        key = _unescape(key.removeprefix(_KEY_ESCAPED))
+    return tuple([_unescape(label) for label in joined.split(".")]) if joined else (), key
 
 
 # --- filters ------------------------------------------------------------------------------------

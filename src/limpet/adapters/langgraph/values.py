@@ -320,12 +320,12 @@ def is_message(value: Any) -> bool:
 def fields_shot(message: BaseMessage) -> dict[str, Any]:
     """The fields as they are now, to see later whether they still are."""
     return {
-        name: value if type(value) in _SCALARS else _copied(value)
+        name: value if type(value) in _SCALARS else _copy(value)
         for name, value in message.__dict__.items()
     }
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     """Most fields of a message are empty: those need no deep copy."""
     kind = type(value)
     return kind() if not value and (kind is dict or kind is list) else copy.deepcopy(value)

@@ -287,7 +287,7 @@ class CheckpointWriter:
             await self.save()
         await self.wait_saved()
         if self._failed is not None:
-            raise self._unsaved(self._failed) from self._failed
+            raise self._save_error(self._failed) from self._failed
 
     async def wait_saved(self) -> None:
         """Wait until no whole save is under way."""
@@ -344,7 +344,7 @@ class CheckpointWriter:
                 return await self._leasing.claim(record, revision)
             await self.checkpointer.save(record)
         except Exception as error:
-            raise self._unsaved(error) from error
+            raise self._save_error(error) from error
         return True
 
     async def pass_on(self, leases: LeasingCheckpointer, pointer: CheckpointRecord) -> bool:
@@ -354,7 +354,7 @@ class CheckpointWriter:
         try:
             return await leases.pass_on(pointer, record)
         except Exception as error:
-            raise self._unsaved(error) from error
+            raise self._save_error(error) from error
 
     # --- saving ---------------------------------------------------------------------------------
 
@@ -363,7 +363,7 @@ class CheckpointWriter:
         if self._saving and self._takes_ops:
             await self.wait_saved()  # the first, whole save is still under way
         if self._failed is not None:
-            raise self._unsaved(self._failed, result) from self._failed
+            raise self._save_error(self._failed, result) from self._failed
         self.revision += 1
         try:
             if self._leasing is None or self._whole:
@@ -381,7 +381,7 @@ class CheckpointWriter:
                 await self._leasing.save_changes(self._run.invocation_id, ops, self.whole)
         except Exception as error:
             self._failed = error
-            raise self._unsaved(error, result) from error
+            raise self._save_error(error, result) from error
         except BaseException:
             self._whole = True  # cancelled: nobody knows whether it was saved
             raise
@@ -407,7 +407,7 @@ class CheckpointWriter:
             signals=self.signals,
         )
 
-    def _unsaved(self, error: Exception, result: Any = None) -> CheckpointSaveFailed:
+    def _save_error(self, error: Exception, result: Any = None) -> CheckpointSaveFailed:
         return CheckpointSaveFailed(self._run.invocation_id, error_text(error), result)
 
     def _drop(self, frame: LiveFrame) -> None:

@@ -206,7 +206,7 @@ async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
                 target = step.next(state)
                 if writer is not None:
                     scope.rest = None
-                    if _completed(scope, writer, state, update, target):
+                    if _note_step(scope, writer, state, update, target):
                         await writer.save(state if scope.outer is None else None)
                 node = target
             else:
@@ -255,12 +255,12 @@ async def _step(scope: Scope, step: GraphStep, state: Any) -> tuple[Any, str | N
     scope.body, scope.rest = True, None
     _complete_run(scope)
     writer = scope.run.writer
-    if writer is not None and _completed(scope, writer, new, update, target):
+    if writer is not None and _note_step(scope, writer, new, update, target):
         await writer.save(new if scope.outer is None else None)
     return new, target
 
 
-def _completed(
+def _note_step(
     scope: Scope, writer: CheckpointWriter, new: Any, update: Any, target: str | None
 ) -> bool:
     """Note the step. True if it is to be saved now."""
@@ -361,11 +361,11 @@ def with_middleware(middleware: tuple[Middleware, ...], inner: Next) -> Next:
     """The innermost call with its middleware around it, the first one outermost."""
     call = inner
     for layer in reversed(middleware):
-        call = _layered(layer, call)
+        call = _wrap_layer(layer, call)
     return call
 
 
-def _layered(layer: Middleware, call: Next) -> Next:
+def _wrap_layer(layer: Middleware, call: Next) -> Next:
     async def through(state: Any) -> Mapping[str, Any]:
         return await layer(state, call)
 

@@ -309,7 +309,7 @@ class BranchesStep:
         progress = None if rest is None else rest[1]
         slots = {} if progress is None else progress.slots
         results: dict[str, ProgressSlot | Mapping[str, Any]] = {
-            name: self._loaded(slot) for name, slot in slots.items() if slot.done
+            name: self._load_update(slot) for name, slot in slots.items() if slot.done
         }
         if scope.run.writer is not None and scope.frame is not None:
             scope.run.writer.begin(scope.frame, len(self.branches), progress)
@@ -350,7 +350,7 @@ class BranchesStep:
         results[name] = result
         writer, frame = scope.run.writer, scope.frame
         if writer is not None and frame is not None:
-            slot = result if isinstance(result, ProgressSlot) else self._stored(result)
+            slot = result if isinstance(result, ProgressSlot) else self._store_update(result)
             _complete_slot(scope, name)
             await writer.complete_slot(frame, name, slot)
 
@@ -367,7 +367,7 @@ class BranchesStep:
         )
         with scope.run.span("branch", name, inner):
             if projection is None:
-                return await self._called(inner, branch, state, name)
+                return await self._call_branch(inner, branch, state, name)
             frames = () if slot is None else slot.frames
             start, node = start_inside(inner, frames, self.name, lambda: projection.enter(state))
             attempt = _attempts(scope, inner, inner.branch_name or "", node, branch.middleware)
@@ -376,7 +376,7 @@ class BranchesStep:
                 raise TypeError(f"middleware of a branch returned {described(result)}, not a dict")
             return projection.project(result)
 
-    async def _called(self, inner: Scope, branch: Branch, state: Any, name: str) -> Any:
+    async def _call_branch(self, inner: Scope, branch: Branch, state: Any, name: str) -> Any:
         assert branch.call is not None
         inner.node, inner.state = name, state
         turn, call = inner.run.turn, branch.call
@@ -404,13 +404,13 @@ class BranchesStep:
             turn.leave_slot(inner.node_run, inner.outer_span)
         return update
 
-    def _stored(self, update: Mapping[str, Any]) -> ProgressSlot:
+    def _store_update(self, update: Mapping[str, Any]) -> ProgressSlot:
         fields = self.plan.fields
         return ProgressSlot(
             done=True, result={name: fields[name].dump_update(v) for name, v in update.items()}
         )
 
-    def _loaded(self, slot: ProgressSlot) -> ProgressSlot | Mapping[str, Any]:
+    def _load_update(self, slot: ProgressSlot) -> ProgressSlot | Mapping[str, Any]:
         if slot.result is None:
             return slot
         fields = self.plan.fields

@@ -140,7 +140,7 @@ async def load_record(
     checkpointer: Checkpointer | None, invocation_id: str, *, signal: bool
 ) -> CheckpointRecord:
     """The record to resume. Raises CheckpointNotFound, or for a signal SuspensionRecordInvalid."""
-    record = None if checkpointer is None else await _loaded(checkpointer, invocation_id)
+    record = None if checkpointer is None else await _load(checkpointer, invocation_id)
     if record is None:
         if signal:
             raise SuspensionRecordInvalid(invocation_id, "no such invocation is stored")
@@ -160,7 +160,7 @@ async def load_record(
 
 async def check_unused(checkpointer: Checkpointer, invocation_id: str) -> None:
     """Refuse an id that an invocation has already."""
-    if await _loaded(checkpointer, invocation_id) is not None:
+    if await _load(checkpointer, invocation_id) is not None:
         raise id_taken(invocation_id)
 
 
@@ -210,14 +210,14 @@ def _sets_anything(initial: Any) -> bool:
 def check_session(record: CheckpointRecord, session_id: str | None, *, signal: bool) -> None:
     """Refuse to resume an invocation of one session in another, whose state it would replace."""
     if session_id is not None and record.session_id not in (None, session_id):
-        raise _refused(record, "it belongs to another session", signal=signal)
+        raise _refusal(record, "it belongs to another session", signal=signal)
 
 
 def check_no_session(record: CheckpointRecord, *, signal: bool) -> None:
     """Refuse to resume an invocation without a session in one that has a state: it is not in it."""
     if record.session_id is None:
         reason = "it belongs to no session, and this session has a state already"
-        raise _refused(record, reason, signal=signal)
+        raise _refusal(record, reason, signal=signal)
 
 
 def start_of(graph: GraphPlan[Any], record: CheckpointRecord, initial: Any, payload: Any) -> Start:
@@ -234,18 +234,18 @@ def start_of(graph: GraphPlan[Any], record: CheckpointRecord, initial: Any, payl
         return Start(base, graph.entry)
     _check(graph, frames, record.invocation_id)
     if record.status == "suspended":
-        frames = _signalled(graph, frames, record, payload)
+        frames = _deliver_payload(graph, frames, record, payload)
     root = frames[0]
     state = _read(graph.plan, root.state, record.invocation_id)
     return Start(state, root.node, (frames[1:], root.progress))
 
 
-def _refused(record: CheckpointRecord, reason: str, *, signal: bool) -> Exception:
+def _refusal(record: CheckpointRecord, reason: str, *, signal: bool) -> Exception:
     kind = SuspensionRecordInvalid if signal else CheckpointRecordInvalid
     return kind(record.invocation_id, reason)
 
 
-async def _loaded(checkpointer: Checkpointer, invocation_id: str) -> Any:
+async def _load(checkpointer: Checkpointer, invocation_id: str) -> Any:
     try:
         return await checkpointer.load(invocation_id)
     except CheckpointRecordInvalid:
@@ -379,7 +379,7 @@ def _check(graph: GraphPlan[Any], frames: tuple[Frame, ...], invocation_id: str)
 
 
 # --- signals --------------------------------------------------------------------------------------
-def _signalled(
+def _deliver_payload(
     graph: GraphPlan[Any], frames: tuple[Frame, ...], record: CheckpointRecord, payload: Any
 ) -> tuple[Frame, ...]:
     """The frames with the payload in the state of the graph that suspended."""
@@ -419,7 +419,7 @@ def _into(
         inner = graph.branch_graph(name, slots[0])
         slot = progress.slots.get(slots[0], ProgressSlot())
         if inner is None:  # a call: it has no state of its own
-            last = _overlaid(graph, last, values, next=last.node)
+            last = _overlay(graph, last, values, next=last.node)
             slot = ProgressSlot(done=True, result={}) if completed else ProgressSlot()
         else:
             slot = ProgressSlot(
@@ -428,10 +428,10 @@ def _into(
         held = {**progress.slots, slots[0]: slot}
         progress = replace(progress, slots=held)
         return (*frames[:-1], replace(last, progress=progress))
-    return (*frames[:-1], _overlaid(graph, last, values, next=None if completed else last.node))
+    return (*frames[:-1], _overlay(graph, last, values, next=None if completed else last.node))
 
 
-def _overlaid(
+def _overlay(
     graph: GraphPlan[Any], frame: Frame, values: Mapping[str, Any], *, next: str | None
 ) -> Frame:
     """The frame with these values; without `next`, the edge of its node says what follows."""

@@ -92,7 +92,7 @@ class TurnCheckpoints(InMemoryCheckpointer):
     ) -> NodeRun:
         """Begin a visit of a node of the graph that runs as `path`, after `before` others. The
         first of a resumed graph follows those that are recorded."""
-        base = _fitted(f"{path}/{_escaped(node)}" if path else _escaped(node))
+        base = _fit(f"{path}/{_escape(node)}" if path else _escape(node))
         if before is None:
             before = self._visits.get(base, 0) if resumed else 0
         return self._enter(base, before + 1, parent)
@@ -112,14 +112,14 @@ class TurnCheckpoints(InMemoryCheckpointer):
 
     def slot(self, part: str, key: str) -> str:
         """The path of an instance or a branch of the node that runs as `part`."""
-        return _fitted(f"{part}[{_escaped(key)}]")
+        return _fit(f"{part}[{_escape(key)}]")
 
     def attempt(self, visit: str, *, again: bool) -> str:
         """The name of this attempt of a visit. One that follows another in this run is a new one;
         the first goes on with the last that is recorded."""
         if again:  # recorded with the first call of this attempt, which belongs to it
             failed = self._attempt_name(visit)
-            change = ["failed", visit, failed, self._taken(failed)]
+            change = ["failed", visit, failed, self._take_calls(failed)]
             self._learn(change)
             self.run.records.pass_over(self.is_over)
             self.run.log.queue(self._draft(f"{visit}~{self._attempts[visit]}", {"nodes": [change]}))
@@ -130,7 +130,7 @@ class TurnCheckpoints(InMemoryCheckpointer):
         it ended without an effect that an earlier run of it has recorded."""
         self._check_reached(f"{run.visit}$")
         self._spans.append(self._span_end(run, parent, None))
-        self._note("done", run.base, run.number, run.visit, self._taken(f"{run.visit}$"))
+        self._note("done", run.base, run.number, run.visit, self._take_calls(f"{run.visit}$"))
 
     def leave_slot(self, run: NodeRun, parent: str | None) -> None:
         """Note that the call of a branch has returned; `complete_slot` follows."""
@@ -144,7 +144,7 @@ class TurnCheckpoints(InMemoryCheckpointer):
         """Note that an instance or a branch is done: with a result, or with an error that its node
         collects. Raises TurnMismatch, as `complete`."""
         self._check_reached(f"{path}$")
-        self._note("slot", path, self._taken(f"{path}$"))
+        self._note("slot", path, self._take_calls(f"{path}$"))
 
     def calls(self, part: str) -> AbstractContextManager[None]:
         """Name the calls of the turn that are made inside after this part of the graph."""
@@ -222,7 +222,7 @@ class TurnCheckpoints(InMemoryCheckpointer):
         failed = self._attempts[visit]
         return visit if not failed else f"{visit}~{failed + 1}"
 
-    def _taken(self, part: str) -> list[str]:
+    def _take_calls(self, part: str) -> list[str]:
         """The calls of tools that this part has made, to be noted with its end."""
         ids = [id for id, of in self._tools.items() if part in _parts_of(f"{of}/")]
         for id in ids:
@@ -327,12 +327,12 @@ class TurnCheckpoints(InMemoryCheckpointer):
             self.signals[suspension["descriptor"]["signal_id"]] += 1
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     """A name of a node or a branch as a part of another name."""
     return _SPECIAL.sub(lambda match: f"%{ord(match[0]):02X}", name)
 
 
-def _fitted(name: str) -> str:
+def _fit(name: str) -> str:
     return name if len(name) <= PART_CHARS_MAX else f"…{identity(name)}"
 
 

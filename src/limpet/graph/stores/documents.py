@@ -167,7 +167,7 @@ class RecordDocuments:
                 self.user,
                 id,
                 state=dict(fields),
-                labels=_given(labels),
+                labels=_given_labels(labels),
                 actor=_ACTOR,
                 untyped=True,
                 reuse_deleted=True,
@@ -271,7 +271,7 @@ class RecordDocuments:
                 self.user,
                 id,
                 state=dict(fields),
-                labels=_given(labels),
+                labels=_given_labels(labels),
                 actor=_ACTOR,
                 untyped=True,
                 reuse_deleted=True,
@@ -310,7 +310,7 @@ def changed_labels(session: Handle, labels: Labels) -> dict[str, str | None]:
     return {name: text for name, text in labels.items() if session.labels.get(name) != text}
 
 
-def _given(labels: Labels) -> dict[str, str]:
+def _given_labels(labels: Labels) -> dict[str, str]:
     return {name: text for name, text in labels.items() if text is not None}
 
 

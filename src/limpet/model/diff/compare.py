@@ -36,7 +36,7 @@ UNFIT: Final = (TypeError, ValueError, OverflowError, RecursionError)  # what an
 def changes_between(a: Any, b: Any) -> tuple[Change, ...]:
     """The changes that take `a` to `b`: names in order, lists from front to back."""
     changes: list[Change] = []
-    _compare((), _opened(a), _opened(b), SWEEPS, changes)
+    _compare((), _plain_value(a), _plain_value(b), SWEEPS, changes)
     return tuple(changes)
 
 
@@ -90,7 +90,7 @@ def _compare(path: Path, a: Any, b: Any, sweeps: int, changes: list[Change]) -> 
             return
     if type(a) in SCALARS and same(a, b):
         return
-    old, new = _admitted(path, a), _admitted(path, b)
+    old, new = _admit(path, a), _admit(path, b)
     if not same(old, new):
         changes.append(Change(path, Kind.MODIFY, old, new))
 
@@ -106,9 +106,9 @@ def _compare_dicts(
     for name in sorted(names):
         old, new, at = a.get(name, ABSENT), b.get(name, ABSENT), (*path, name)
         if old is ABSENT:
-            changes.append(Change(_encodable(at), Kind.ADD, None, _admitted(at, new)))
+            changes.append(Change(_encodable(at), Kind.ADD, None, _admit(at, new)))
         elif new is ABSENT:
-            changes.append(Change(_encodable(at), Kind.DELETE, _admitted(at, old)))
+            changes.append(Change(_encodable(at), Kind.DELETE, _admit(at, old)))
         else:
             _compare(at, old, new, below, changes)
 
@@ -119,14 +119,14 @@ def _compare_lists(
     below = max(sweeps - 1, 0)
     # Decided before anything inside is compared: lists in lists would be compared twice each.
     apart = items_apart(a, b, sweeps) if len(a) == len(b) else []
-    if len(a) != len(b) or (sweeps and _moved(a, b, apart)):
+    if len(a) != len(b) or (sweeps and _prefers_moves(a, b, apart)):
         _compare_runs(path, a, b, below, changes)
         return
     for index in apart:
         _compare((*path, index), a[index], b[index], below, changes)
 
 
-def _moved(a: list[Any], b: list[Any], apart: list[int]) -> bool:
+def _prefers_moves(a: list[Any], b: list[Any], apart: list[int]) -> bool:
     """True if treating items as moved keeps more of a list than treating each index as changed."""
     if len(apart) < 2:
         return False
@@ -163,18 +163,18 @@ def _gaps(path: Path, a: list[Any], b: list[Any]) -> list[Gap]:
     try:
         return gaps(a, b)
     except UNFIT:  # what cannot be encoded is named by its place, or settled
-        return gaps(_admitted(path, a), _admitted(path, b))
+        return gaps(_admit(path, a), _admit(path, b))
 
 
 def _run(path: Path, items: list[Any], start: int, stop: int) -> FrozenList:
-    return FrozenList([_admitted((*path, at), items[at]) for at in range(start, stop)])
+    return FrozenList([_admit((*path, at), items[at]) for at in range(start, stop)])
 
 
-def _opened(value: Any) -> Any:
-    return value if isinstance(value, (dict, list)) else _admitted((), value)
+def _plain_value(value: Any) -> Any:
+    return value if isinstance(value, (dict, list)) else _admit((), value)
 
 
-def _admitted(path: Path, value: Any) -> Any:
+def _admit(path: Path, value: Any) -> Any:
     return admit(value, _where(path))
 
 

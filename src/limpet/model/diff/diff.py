@@ -37,7 +37,7 @@ class Diff(msgspec.Struct, frozen=True, gc=False):
         if not isinstance(before, dict):
             raise InvalidOp(f"operations change a state, which is a dict, not {op.kind(before)}")
         state = freeze(before)
-        return diff(state, op.apply(state, [_settled(each) for each in ops]))
+        return diff(state, op.apply(state, [_settle(each) for each in ops]))
 
     def __bool__(self) -> bool:
         return bool(self.changes)
@@ -81,7 +81,7 @@ class Diff(msgspec.Struct, frozen=True, gc=False):
 
         Raises IntegrityViolation if the bytes were changed, InvalidDiff if they are not a diff.
         """
-        return Diff(_decoded(_verified(raw)))
+        return Diff(_decoded(_verify(raw)))
 
     def __str__(self) -> str:
         return "\n".join(lines(self.changes)) or "no changes"
@@ -103,7 +103,7 @@ class _Format(msgspec.Struct, frozen=True, gc=False):
     format: int
 
 
-def _verified(raw: bytes) -> bytes:
+def _verify(raw: bytes) -> bytes:
     """The bytes without their checksum, after checking it."""
     if not isinstance(raw, bytes):
         raise InvalidDiff(f"{type(raw).__name__} instead of bytes")
@@ -145,7 +145,7 @@ def _is_storable(value: Any) -> bool:
     return is_exact(value)
 
 
-def _settled(each: op.PlainOp) -> op.PlainOp:
+def _settle(each: op.PlainOp) -> op.PlainOp:
     """The operation with a read-only value; the caller's own is not modified."""
     checked = op.check(each)
     if type(checked) in op.REFS:

@@ -190,8 +190,8 @@ class _Walk:
             return a
         if same(base, a):
             return b
-        grown = _grown(base, a, b)
-        return self._decided(Conflict(path, base, a, b)) if grown is None else grown
+        grown = _append_both(base, a, b)
+        return self._decide(Conflict(path, base, a, b)) if grown is None else grown
 
     def _dict(
         self, path: Path, base: FrozenDict, a: FrozenDict, b: FrozenDict, sweeps: int
@@ -228,13 +228,13 @@ class _Walk:
             else:
                 three, at = (base[index], a[index], b[index]), (*path, index)
                 whole = any([type(each) in (FrozenDict, FrozenList) for each in three])
-                if whole and not _settled(*three) and not items.is_one(*three):
-                    made[index] = self._decided(Conflict(at, *three))
+                if whole and not _is_settled(*three) and not items.is_one(*three):
+                    made[index] = self._decide(Conflict(at, *three))
                 else:
                     made[index] = self.merged(at, *three, max(sweeps - 1, 0))
         return FrozenList(made)
 
-    def _decided(self, conflict: Conflict) -> Any:
+    def _decide(self, conflict: Conflict) -> Any:
         policy = self._policies.at(conflict.path)
         value = policy(conflict)
         if value is conflict:
@@ -251,7 +251,7 @@ class _Walk:
         return value
 
 
-def _settled(base: Any, a: Any, b: Any) -> bool:
+def _is_settled(base: Any, a: Any, b: Any) -> bool:
     """True if no more than one side changed a value, or both alike."""
     return same(a, b) or same(base, a) or same(base, b)
 
@@ -270,7 +270,7 @@ class _ListItems:
 
     def is_one(self, base: Any, a: Any, b: Any) -> bool:
         if type(base) is FrozenList:
-            return bool(base) and _grown(base, a, b) is not None
+            return bool(base) and _append_both(base, a, b) is not None
         if not (type(base) is type(a) is type(b) is FrozenDict):
             return False
         name = next((name for name in KNOWN_BY if name in base), None)
@@ -285,7 +285,7 @@ class _ListItems:
         return self._marks[name][mark]
 
 
-def _grown(base: Any, a: Any, b: Any) -> FrozenList | None:
+def _append_both(base: Any, a: Any, b: Any) -> FrozenList | None:
     """The base followed by both additions, if both sides only added to it."""
     start = _NO_ITEMS if base is ABSENT else base
     if not (type(a) is type(b) is type(start) is FrozenList):

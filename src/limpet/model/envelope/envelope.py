@@ -77,7 +77,7 @@ def encode(
         raise
     if len(raw) > bytes_max:
         raise InvalidValue("fields", f"takes {len(raw):,} bytes, more than {bytes_max:,}")
-    return _sealed(raw, format)
+    return _with_checksum(raw, format)
 
 
 def decode(
@@ -96,7 +96,7 @@ def decode(
     if (size := memoryview(raw).nbytes) > bytes_max:
         raise InvalidEnvelope(f"they are {size:,}, and may be {bytes_max:,}")
     raw = bytes(raw)
-    name = _recognised(raw) if format is None else _known(format)
+    name = _recognise(raw) if format is None else _check_format(format)
     _verify(raw, name)
     try:
         envelope = _read(raw, name)
@@ -108,7 +108,7 @@ def decode(
 # --- the frame: opening and checksum --------------------------------------------------------------
 
 
-def _recognised(raw: bytes) -> Format:
+def _recognise(raw: bytes) -> Format:
     match raw[:1]:
         case b"{":
             return "json"
@@ -120,7 +120,7 @@ def _recognised(raw: bytes) -> Format:
             raise InvalidEnvelope("they do not start like an envelope")
 
 
-def _known(format: Format) -> Format:
+def _check_format(format: Format) -> Format:
     if format not in get_args(Format):
         raise InvalidInput(f"{format!r} is not an envelope format. Use json, msgpack or protobuf.")
     return format
@@ -148,7 +148,7 @@ def _checksum(raw: bytes, start: int, end: int) -> str:
     return digest.hexdigest()
 
 
-def _sealed(raw: bytes, format: Format) -> bytes:
+def _with_checksum(raw: bytes, format: Format) -> bytes:
     """The bytes with their checksum in its place."""
     opening = _OPENINGS[format].match(raw)
     assert opening is not None, raw[:100]
@@ -217,7 +217,7 @@ class _Codec(NamedTuple):
 
 
 def _codec(format: Format) -> _Codec:
-    match _known(format):
+    match _check_format(format):
         case "json":
             return _Codec(_write_json, _read_json)
         case "msgpack":

@@ -59,12 +59,12 @@ def read(raw: bytes) -> Envelope:
         schema_version=message.schema_version or None,
         state_version=message.state_version,
         serialized_at_us=message.serialized_at_us,
-        fields=_gathered(message.fields),
+        fields=_gather(message.fields),
         checksum=message.checksum.hex(),
     )
 
 
-def _gathered(row: Any) -> Any:
+def _gather(row: Any) -> Any:
     """The value that a row of messages encodes. Counts are trusted only as values arrive."""
     root: list[Any] = []
     holder: Any = root

@@ -277,13 +277,13 @@ _ASKED: Final = shape(
 )
 
 
-def _started(data: Mapping[str, Any]) -> type[Struct] | None:
+def _start_shape(data: Mapping[str, Any]) -> type[Struct] | None:
     """Spans within a wake change nothing in the head; nor does a wake that only settles."""
     name = data.get("name")
     return _WAKES.get(name) if data.get("kind") == "wake" and isinstance(name, str) else None
 
 
-def _completed(data: Mapping[str, Any]) -> type[Struct] | None:
+def _completion_shape(data: Mapping[str, Any]) -> type[Struct] | None:
     return _WAKE_COMPLETED if data.get("kind") == "wake" else None
 
 
@@ -294,8 +294,8 @@ def _asked(data: Mapping[str, Any]) -> type[Struct] | None:
 
 # Of some types the data decides whether the head looks at it at all.
 _CHOSEN: Final[Mapping[str, Callable[[Mapping[str, Any]], type[Struct] | None]]] = {
-    runs.SPAN_STARTED: _started,
-    runs.SPAN_COMPLETED: _completed,
+    runs.SPAN_STARTED: _start_shape,
+    runs.SPAN_COMPLETED: _completion_shape,
     requests.TOOL_USE: _asked,
     requests.CUSTOM_TOOL_USE: _asked,
 }

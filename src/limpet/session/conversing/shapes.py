@@ -117,7 +117,7 @@ def _described(part: Part) -> str:
     return f"[{part['type']}: {text_of(shown)}]"
 
 
-def _joined(message: Message) -> str:
+def _join(message: Message) -> str:
     return "\n".join([_described(part) for part in message.parts])
 
 
@@ -149,7 +149,7 @@ def _openai(system: str, messages: Sequence[Message]) -> Rendered:
         elif message.role == "user":
             out.append({"role": "user", "content": _openai_content(message)})
         else:
-            out.append({"role": "system", "content": _joined(message)})
+            out.append({"role": "system", "content": _join(message)})
     return "", out
 
 
@@ -163,13 +163,13 @@ def _add_openai_assistant(out: list[dict[str, Any]], message: Message) -> None:
         made = {"id": safe_id(part["request_id"]), "type": "function", "function": call}
         last.setdefault("tool_calls", []).append(made)
     else:
-        said = _joined(message)
+        said = _join(message)
         last["content"] = said if last["content"] is None else f"{last['content']}\n{said}"
 
 
 def _openai_content(message: Message) -> str | list[dict[str, Any]]:
     if not any(map(_source, message.parts)):
-        return _joined(message)
+        return _join(message)
     return [_openai_part(part, "text", "image_url") for part in message.parts]
 
 
@@ -200,7 +200,7 @@ def _responses(system: str, messages: Sequence[Message]) -> Rendered:
             parts = [_openai_part(each, "input_text", "input_image") for each in message.parts]
             out.append({"role": "user", "content": parts})
         else:
-            out.append({"role": message.role, "content": _joined(message)})
+            out.append({"role": message.role, "content": _join(message)})
     return "", out
 
 
@@ -296,7 +296,7 @@ def _opening(system: str, messages: Sequence[Message]) -> tuple[str, Sequence[Me
     for place, message in enumerate(messages):
         if message.role != "system":
             return "\n\n".join(texts), messages[place:]
-        texts.append(_joined(message))
+        texts.append(_join(message))
     return "\n\n".join(texts), ()
 
 

@@ -180,7 +180,7 @@ def entries_of(events: Sequence[Event], turn: TurnInputs | None = None) -> list[
     from limpet.session.conversing.graphs import entries_of_thread  # most logs have none
 
     shown = {event.seq for event in in_view(events)}
-    return _merged(entries, entries_of_thread(graphs, shown))
+    return _merge(entries, entries_of_thread(graphs, shown))
 
 
 def changes_earlier(event: Event) -> bool:
@@ -206,7 +206,7 @@ def _not_popped(events: Sequence[Event]) -> list[Event]:
     return shown
 
 
-def _merged(native: list[Entry], graph: list[Entry]) -> list[Entry]:
+def _merge(native: list[Entry], graph: list[Entry]) -> list[Entry]:
     """Both in the order of the log. Those of either stay in the order of their list."""
     places: list[tuple[int, Entry]] = []
     for entries in (graph, native):
@@ -227,7 +227,7 @@ def _rewound(event: Event) -> str | None:
     text = event.data.get(_ADK)
     if not isinstance(text, str) or _REWIND not in text:
         return None
-    target = _member(_decoded(text), "actions", _REWIND)
+    target = _member(_decode(text), "actions", _REWIND)
     return target if isinstance(target, str) else None
 
 
@@ -237,7 +237,7 @@ def _opened(event: Event) -> Any:
     content = data.get("content")
     if _ADK not in data or not isinstance(content, (list, tuple)):
         return data
-    parts = _member(_decoded(data[_ADK]), "content", "parts")
+    parts = _member(_decode(data[_ADK]), "content", "parts")
     if not isinstance(parts, list):
         return data
     return {**data, "content": [_with_bytes(part, parts) for part in content]}
@@ -260,7 +260,7 @@ def _with_bytes(part: Any, theirs: list[Any]) -> Any:
 _PLAIN_BASE64: Final = str.maketrans("-_", "+/")
 
 
-def _decoded(text: Any) -> Any:
+def _decode(text: Any) -> Any:
     try:
         return msgspec.json.decode(text) if isinstance(text, str) else None
     except ValueError:  # a number that only Python's own reader takes: the event stays as it is

@@ -163,14 +163,14 @@ class Sweep:
             return "nothing"
         session = self._session(key, lease)
         try:
-            return await self._judged(session, lease)
+            return await self._judge(session, lease)
         except (SessionFenced, *_GONE):  # another has it by now
             return "nothing"
         finally:
             if writer_of(session).lease is not None:
                 await store.release(lease)
 
-    async def _judged(self, session: Session[Any], lease: Lease) -> Done:
+    async def _judge(self, session: Session[Any], lease: Lease) -> Done:
         """Do what the newest head says, at the time when the lease was granted."""
         await writer_of(session).load(tail=1, stub=True)
         head = writer_of(session).known.head

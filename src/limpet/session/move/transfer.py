@@ -176,7 +176,7 @@ class Transfer:
             await self._outbox.flush()
             if not is_reserved(key.app):
                 async for log in logs_of(self._journal, key):
-                    await self._remembered(log)
+                    await self._send_document(log)
                 await self._outbox.flush()
         finally:
             await self._outbox.end()
@@ -191,11 +191,11 @@ class Transfer:
                 self._total += head.version - head.floor
         try:
             async for head in self._heads(app):
-                await self._guarded(head)
+                await self._copy_session(head)
             await self._outbox.flush()
             if app is not None:
                 async for log in self._memory_of(app):
-                    await self._guarded(log)
+                    await self._copy_session(log)
                 await self._outbox.flush()
         finally:
             await self._outbox.end()
@@ -204,13 +204,13 @@ class Transfer:
             set_, unable = await copy_names(names, self._target, owner)
             self._names += set_
             for name, reason in unable.items():
-                self._refuse(f"{name} of {_owned(owner)}", "name.not_copied", reason)
+                self._refuse(f"{name} of {_owner_name(owner)}", "name.not_copied", reason)
         self._report(self._total)
         return self._copied()
 
     # --- sessions ------------------------------------------------------------------------------
 
-    async def _remembered(self, log: Head) -> None:
+    async def _send_document(self, log: Head) -> None:
         """Send the log of a document that one session remembers. The target's may have ended with
         an earlier session under the key: then it begins again."""
         here = await newest_beside(self._target, log.key)
@@ -239,7 +239,7 @@ class Transfer:
             for head in heads:
                 yield head
 
-    async def _guarded(self, head: Head) -> None:
+    async def _copy_session(self, head: Head) -> None:
         """Copy a session, after those that it begins on. What is in the way is noted."""
         try:
             # The session, and before it the parents that the target lacks. In order of creation
@@ -287,7 +287,7 @@ class Transfer:
 
     async def _session(self, head: Head) -> None:
         if self._services.archive is not None and is_stub(head.facts):
-            return await self._archived(head)
+            return await self._send_archived(head)
         key, marks = head.key, await self._marks(head)
         if marks.last > head.version:  # it went on since the head was read
             head = (await self._journal.store.load(key, tail=0, scopes=False)).head
@@ -302,7 +302,7 @@ class Transfer:
         if marks.log.seq and not self._outbox.stopped(key):
             await self._checkpoints(key, marks.log)
 
-    async def _archived(self, head: Head) -> None:
+    async def _send_archived(self, head: Head) -> None:
         """Send the log of an archived session from its file: a stub in the target would name a file
         that belongs to this store, and goes when either of them needs it no more."""
         from limpet.session.life.archive import read_archived
@@ -586,5 +586,5 @@ def _shared(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield part
 
 
-def _owned(owner: Owner) -> str:
+def _owner_name(owner: Owner) -> str:
     return f"{owner[0]}/{owner[1]}" if owner[1] else f"the app {owner[0]}"

@@ -139,7 +139,7 @@ class _Waiting:
 
     def unrecorded(self) -> Unrecorded:
         assert self.error is not None
-        drafts = tuple([_drafted(draft) for part in self.parts for draft in part.drafts])
+        drafts = tuple([_draft_again(draft) for part in self.parts for draft in part.drafts])
         return Unrecorded(self.key, drafts, self.error)
 
 
@@ -317,7 +317,7 @@ class Queue:
             await _all([self._send_alone(*each) for each in again])
         else:
             for line, answer in zip(lines, answers, strict=True):
-                self._recorded(line, answer)
+                self._note_recorded(line, answer)
 
     async def _send_alone(self, line: _Waiting, commit: Commit | None) -> None:
         part = line.parts[0]
@@ -332,9 +332,9 @@ class Queue:
             line.error = error
             part.refuse(error)
         else:
-            self._recorded(line, *answers)
+            self._note_recorded(line, *answers)
 
-    def _recorded(self, line: _Waiting, *answers: Committed) -> None:
+    def _note_recorded(self, line: _Waiting, *answers: Committed) -> None:
         part = line.parts.popleft()
         self._forget([part])
         for answer in answers:
@@ -381,7 +381,7 @@ def _groups(lines: Iterable[_Waiting]) -> Iterator[list[_Waiting]]:
         yield group
 
 
-def _drafted(draft: Prepared) -> Draft:
+def _draft_again(draft: Prepared) -> Draft:
     """What was appended, to be appended again: under its id, it is recorded once."""
     return Draft(
         type=draft.type,

@@ -111,7 +111,7 @@ class Buffer:
         async def attempt() -> Note:
             note = await self.read()
             value, version = (None, 0) if note is None else (note.value, note.version)
-            joined = _joined(self.name, value, more)
+            joined = _join(self.name, value, more)
             return await self.write(joined, expect=version, actor=actor, id=id, trace=trace)
 
         return await retrying(attempt, MemoryConflict)
@@ -160,7 +160,7 @@ def _note(session: Handle, event: Event, version: int) -> Note:
     return Note(event.data["name"], event.data["value"], version, event.at, event.actor)
 
 
-def _joined(name: str, value: Any, more: str | list[Any]) -> Any:
+def _join(name: str, value: Any, more: str | list[Any]) -> Any:
     if value is None:
         return more
     if isinstance(value, str) and isinstance(more, str):

@@ -79,7 +79,7 @@ class SessionOutcome:
         """
         if evaluator is not None and not callable(evaluator):
             raise InvalidInput("an evaluator is a function of the outcome and the evidence.")
-        judged = await self._judged(evaluator)
+        judged = await self._judge(evaluator)
         before = self._writer.known.head.facts.get("outcome", EMPTY).get("met", ())
         trend = outcomes.trend(before, judged.met)
         verdict = Evaluation(judged.verdict, judged.met, trend, judged.note)
@@ -103,7 +103,7 @@ class SessionOutcome:
         types = (DEFINED, EVALUATED)
         return await self._read(types, after=0, limit=check_limit(limit), reverse=True)
 
-    async def _judged(self, evaluator: Evaluator | None) -> Evaluation:
+    async def _judge(self, evaluator: Evaluator | None) -> Evaluation:
         grade = await self.grade()
         outcome = self.current
         if outcome is None or grade != "done_candidate":

@@ -40,7 +40,7 @@ async def promote(
     of = None if session is None else Session[Any](services, session)
 
     async def attempt() -> Document:
-        commits = await _allowed(journal, agent, learning, gates, of, by)
+        commits = await _allowed_commits(journal, agent, learning, gates, of, by)
         found, put = await learnings.promotion(journal, agent, learning, by)
         if put is None:
             assert found is not None
@@ -51,7 +51,7 @@ async def promote(
     return await retrying(attempt, DocumentConflict, SessionConflict)
 
 
-async def _allowed(
+async def _allowed_commits(
     journal: Journal, agent: str, learning: Learning, gates: Gates, of: Session[Any] | None, by: str
 ) -> tuple[Commit, ...]:
     """What the session records, on the version that was looked at. Raises PromotionRefused."""

@@ -206,14 +206,14 @@ def _spans(events: Iterable[Event]) -> tuple[Span, ...]:
             replies[event.id.rpartition("/started/")[0]] = span.id
         elif event.type == SPAN_COMPLETED and event.data["span_id"] in spans:
             span = spans[event.data["span_id"]]
-            spans[span.id] = _ended(span, event)
+            spans[span.id] = _end_span(span, event)
         elif event.type == STEP and ("graph" in event.data or is_managed(event)):
             continue  # the nodes or the managed tool that it records have spans of their own
         elif event.type == STEP or (event.type == "agent.message" and "stream" in event.data):
             spans[event.id] = _step(event)
         elif event.type == "agent.message" and event.id in replies:
             span = spans[replies[event.id]]
-            spans[span.id] = msgspec.structs.replace(span, **_used(event))
+            spans[span.id] = msgspec.structs.replace(span, **_model_usage(event))
     return tuple(spans.values())
 
 
@@ -223,7 +223,7 @@ def _begun(event: Event) -> Span:
     return Span(data["span_id"], data.get("parent_span_id"), data["kind"], data["name"], started_us)
 
 
-def _ended(span: Span, event: Event) -> Span:
+def _end_span(span: Span, event: Event) -> Span:
     data = event.data
     started_us = span.started_us
     if "took_us" in data:  # its beginning was recorded with its end
@@ -244,9 +244,9 @@ def _step(event: Event) -> Span:
     kind = "model" if "stream" in data else "tool" if "call" in data else "step"
     name, started_us = data.get("stream") or data["name"], data.get("started_us", event.at_us)
     span = Span(event.id, event.wake_id, kind, name, started_us, event.at_us, "success")
-    return msgspec.structs.replace(span, **_used(event)) if kind == "model" else span
+    return msgspec.structs.replace(span, **_model_usage(event)) if kind == "model" else span
 
 
-def _used(event: Event) -> dict[str, Any]:
+def _model_usage(event: Event) -> dict[str, Any]:
     """What a message says of the model that wrote it."""
     return {name: event.data.get(name) for name in ("model", "usage", "cost")}

@@ -103,13 +103,13 @@ class Facade(Generic[T]):
     def _call(self, name: str, /, *args: Any, **named: Any) -> Any:
         verb = getattr(self._of, name)
         own = {n: _async_object(a) for n, a in named.items()}
-        return self._wrapped(self._loop.call(verb, *map(_async_object, args), **own))
+        return self._wrap(self._loop.call(verb, *map(_async_object, args), **own))
 
     def _lent(self) -> Any:
         """Return what a verb of another stand-in receives for this one."""
         return self._of
 
-    def _wrapped(self, result: Any) -> Any:
+    def _wrap(self, result: Any) -> Any:
         """Return what stands for a result that has verbs itself; else the result."""
         if result is self._of:
             return self
@@ -117,7 +117,7 @@ class Facade(Generic[T]):
             if (stand_in := self._stands_for.get(of)) is not None:
                 return stand_in(result, self._loop)
         if type(result) is tuple:  # many sessions at once
-            return tuple([self._wrapped(each) for each in result])
+            return tuple([self._wrap(each) for each in result])
         return self._iterate(result) if isinstance(result, AsyncGenerator) else result
 
     def _iterate(self, events: AsyncGenerator[Any]) -> Iterator[Any]:
@@ -215,7 +215,7 @@ def renamed(annotation: Any) -> Any:
 
 
 def _property(name: str, doc: str | None) -> property:
-    return property(lambda self: self._wrapped(getattr(self._of, name)), doc=doc)
+    return property(lambda self: self._wrap(getattr(self._of, name)), doc=doc)
 
 
 def _async_object(argument: Any) -> Any:

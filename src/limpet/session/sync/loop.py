@@ -307,7 +307,7 @@ class SharedLimpet:
         """
         if self._is_home(asyncio.get_running_loop()):
             return await work(self._limpet or self._at_home.lp or await self._at_home.opened())
-        return await self._started().await_(self._run(work))
+        return await self._start().await_(self._run(work))
 
     def call(self, work: Callable[[Limpet], Awaitable[R]]) -> R:
         """The same without await, for threads without an event loop."""
@@ -316,7 +316,7 @@ class SharedLimpet:
                 "an open Limpet belongs to its event loop and cannot be called without await. "
                 "Pass its URL instead."
             )
-        result: R = self._started().call(self._run, work)
+        result: R = self._start().call(self._run, work)
         return result
 
     async def close(self) -> None:
@@ -365,7 +365,7 @@ class SharedLimpet:
         stores, and connections to a server cannot outlive the loop that they are on."""
         return self._limpet is None and not self.url.startswith("sqlite:")
 
-    def _started(self) -> Loop:
+    def _start(self) -> Loop:
         loop = self._loop
         if loop is None:
             with self._lock:

@@ -76,7 +76,7 @@ class Typed(Upgrade, Generic[S]):
 
     def fresh(self, fields: FrozenDict) -> S:
         """A view that nobody else has. Its lists and dicts are read-only, as all state is."""
-        state = self._decoded(fields)
+        state = self._decode(fields)
         inside = state.__dict__
         for name, value in inside.items():
             if type(value) is list:
@@ -108,7 +108,7 @@ class Typed(Upgrade, Generic[S]):
         """
         stored = head.schema_version
         if stored is None or relation(SchemaVersion.parse(stored), self.code) == "older_minor":
-            self._decoded(apply(fields, update))
+            self._decode(apply(fields, update))
             return migrated(stored, str(self.code), field_policies=self.policies_after(head))
         if "field_policies" not in head.facts and (policies := self.field_policies):
             return migrated(stored, stored, field_policies=policies)  # of an earlier release
@@ -119,9 +119,9 @@ class Typed(Upgrade, Generic[S]):
         return None if now == field_policies_in(head.facts) else now
 
     def fit(self, fields: Mapping[str, Any]) -> None:
-        self._decoded(fields)
+        self._decode(fields)
 
-    def _decoded(self, fields: Mapping[str, Any]) -> S:
+    def _decode(self, fields: Mapping[str, Any]) -> S:
         """The fields as an object of the class. Raises SchemaViolation; FieldAccessDenied if one
         that the class requires is there, and hidden."""
         try:
@@ -152,7 +152,7 @@ class Typed(Upgrade, Generic[S]):
             after = apply(after, ops)
             guards.update(rests_on(self.of, ops))
         if after is not fields:
-            self._decoded(after)
+            self._decode(after)
         return tuple(sorted(guards))
 
 

@@ -549,7 +549,7 @@ def _by_time(rows: Iterable[_Row], query: Query, cursor: str | None) -> list[_Pl
 
 def _by_key(rows: Iterable[_Row], query: Query, cursor: str | None) -> list[_Place]:
     """In the order of their keys; those deleted under one key in the order of their rows."""
-    owned = [(head.key, row, head) for row, head in rows if _owned(head, query)]
+    owned = [(head.key, row, head) for row, head in rows if _matches_owner(head, query)]
     found = sorted(owned, reverse=query.reverse, key=lambda place: place[:2])
     if cursor is not None:
         at: tuple[Key, int] = cursors.read_key(cursor, query)
@@ -557,7 +557,7 @@ def _by_key(rows: Iterable[_Row], query: Query, cursor: str | None) -> list[_Pla
     return [(0, row, head) for _, row, head in found]
 
 
-def _owned(head: Head, query: Query) -> bool:
+def _matches_owner(head: Head, query: Query) -> bool:
     key = head.key
     if query.app is None and is_reserved(key.app) and not query.reserved:
         return False
@@ -569,7 +569,9 @@ def _ranges(head: Head, query: Query) -> bool:
     """True if the range that is read has it. What else is asked for is looked at on the way."""
     own_us = query.updated_after_us if query.order == "updated" else query.created_after_us
     labeled = query.labels.items() <= head.indexed_labels.items()
-    return _owned(head, query) and labeled and (own_us is None or _mark(head, query) > own_us)
+    return (
+        _matches_owner(head, query) and labeled and (own_us is None or _mark(head, query) > own_us)
+    )
 
 
 def _passes(head: Head, query: Query) -> bool:

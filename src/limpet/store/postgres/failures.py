@@ -86,9 +86,9 @@ def unopened(error: Exception, place: str) -> LimpetError:
         case asyncpg.ClientConfigurationError() if "certificate" not in str(error):
             return InvalidURL(place, _misread(error))
         case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
-            return StoreUnopened(place, _unreached(error))
+            return StoreUnopened(place, _unreachable_advice(error))
         case asyncpg.PostgresError():
-            return StoreUnopened(place, f"{said(error)}. {_refused(error)}")
+            return StoreUnopened(place, f"{said(error)}. {_login_advice(error)}")
         case _:
             return InvalidURL(place, "it names a host that cannot be")
 
@@ -153,7 +153,7 @@ def _misread(error: asyncpg.ClientConfigurationError) -> str:
     return said(error)
 
 
-def _unreached(error: Exception) -> str:
+def _unreachable_advice(error: Exception) -> str:
     """Nobody answered, or nobody who could be talked to."""
     text = said(error)
     match error:
@@ -186,7 +186,7 @@ def _unreached(error: Exception) -> str:
             )
 
 
-def _refused(error: asyncpg.PostgresError) -> str:
+def _login_advice(error: asyncpg.PostgresError) -> str:
     """Advice for a server that answered and refused the login."""
     match error:
         case asyncpg.InvalidPasswordError():

@@ -58,13 +58,13 @@ class PostgresLeases:
         self, leases: Sequence[Lease], lease_seconds: float | None
     ) -> tuple[Lease | LimpetError, ...]:
         spans = [each.lease_seconds if lease_seconds is None else lease_seconds for each in leases]
-        asked = {_held(lease): span for lease, span in zip(leases, spans, strict=True)}
+        asked = {_lease_key(lease): span for lease, span in zip(leases, spans, strict=True)}
 
         async def run(conn: Connection) -> tuple[Lease | LimpetError, ...]:
             renewed = await self._renew_held(conn, asked)
             answers: list[Lease | LimpetError] = []
             for lease, span in zip(leases, spans, strict=True):
-                found = renewed.get(_held(lease))
+                found = renewed.get(_lease_key(lease))
                 if found is None:
                     answers.append(await self._lost(conn, lease))
                     continue
@@ -164,5 +164,5 @@ def _with_facts(lease: Lease, facts: str | None) -> Head:
     return msgspec.structs.replace(blank(lease.key, "", 0), facts=facts_from(facts))
 
 
-def _held(lease: Lease) -> Held:
+def _lease_key(lease: Lease) -> Held:
     return lease.key, lease.fence, lease.uid

@@ -242,7 +242,7 @@ class PostgresStore:
             if token is not None and not await conn.fetchval(SQL["seen"], token):
                 raise StoreBusy(where(self._url), _BEHIND, _CATCH_UP)
             loaded = await self._reader.load(conn, key, asked)
-            return await self._loaded(conn, loaded, asked)
+            return await self._load_session(conn, loaded, asked)
 
         return await self._pools.run(run)
 
@@ -261,13 +261,15 @@ class PostgresStore:
             for start in range(0, len(keys), LOAD_MAX):
                 part = keys[start : start + LOAD_MAX]
                 for found in await self._reader.load_many(conn, part, asked):
-                    loaded = None if found is None else await self._loaded(conn, found, asked)
+                    loaded = None if found is None else await self._load_session(conn, found, asked)
                     done.append(loaded)
             return done
 
         return tuple(await self._pools.run(run))
 
-    async def _loaded(self, conn: Connection, stored: StoredSession, asked: LoadRequest) -> Loaded:
+    async def _load_session(
+        self, conn: Connection, stored: StoredSession, asked: LoadRequest
+    ) -> Loaded:
         """The session, with events of the logs that it began on where more are asked for."""
         self._committer.remember(stored.live)
         fold, tail = stored.live.fold, asked.tail
@@ -336,12 +338,14 @@ class PostgresStore:
         )
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
-        return page(await self._sized(key, SQL["pending_inputs"], limit, READ_PAGE_BYTES_MAX))
+        return page(
+            await self._sized_events(key, SQL["pending_inputs"], limit, READ_PAGE_BYTES_MAX)
+        )
 
     async def _events(self, key: Key, sql: str, *args: Any) -> tuple[Event, ...]:
-        return bare(await self._sized(key, sql, *args))
+        return bare(await self._sized_events(key, sql, *args))
 
-    async def _sized(self, key: Key, sql: str, *args: Any) -> list[tuple[Event, int]]:
+    async def _sized_events(self, key: Key, sql: str, *args: Any) -> list[tuple[Event, int]]:
         """Events of a session by a statement that begins at its head; raises if it has none."""
         return await self.sealer.opening(lambda: self._sized_once(key, sql, *args))
 

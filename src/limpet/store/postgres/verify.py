@@ -113,7 +113,7 @@ class PostgresVerification:
         adopted: int,
     ) -> tuple[int, int]:
         """Every event with the snapshots on it, a page at a time; the place of the last."""
-        after, place = await self._cold(log, sid, head, snapshots), (0, 0)
+        after, place = await self._check_segments(log, sid, head, snapshots), (0, 0)
         while page := await self._conn.fetch(SQL["verify_events"], sid, after, *_BOUNDS):
             await self._rungs(sid, head, snapshots, after, page[-1]["seq"])
             after = page[-1]["seq"]
@@ -132,7 +132,7 @@ class PostgresVerification:
         await self._rungs(sid, head, snapshots, after, LAST)
         return place
 
-    async def _cold(
+    async def _check_segments(
         self, log: LogVerifier, sid: int, head: Head, snapshots: dict[int, Fold | None]
     ) -> int:
         """The events in segments, and whether each segment ends where it says; the last seq."""

@@ -135,9 +135,9 @@ class SQLiteBlobs:
 
     def _seen(self, key: Key, hash: str, *, own: bool) -> tuple[str, int, BlobRow] | None:
         with self._reader.instant():
-            return self._sought(key, hash, own=own)
+            return self._find_row(key, hash, own=own)
 
-    def _sought(self, key: Key, hash: str, *, own: bool) -> tuple[str, int, BlobRow] | None:
+    def _find_row(self, key: Key, hash: str, *, own: bool) -> tuple[str, int, BlobRow] | None:
         """uid of the owner, bid and row of a blob that the session can see."""
         from limpet.store.sqlite.reading import lineage
 
@@ -155,7 +155,7 @@ class SQLiteBlobs:
 
     def _chunk(self, key: Key, hash: str, number: int) -> tuple[str, str, Packed] | None:
         with self._reader.instant():
-            seen = self._sought(key, hash, own=False)
+            seen = self._find_row(key, hash, own=False)
             if seen is None:
                 return None
             uid, bid, row = seen

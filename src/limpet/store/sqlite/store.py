@@ -338,7 +338,7 @@ class SQLiteStore:
             living = self._living(key)  # first: what is gone needs no keys of its names
             names = reader.scopes.all(key.app, key.user) if scopes else Scopes()
             checkpoint = reader.checkpoint(key) if scopes else None
-            return self._loaded(*living, tail, since_us, names, checkpoint)
+            return self._load_session(*living, tail, since_us, names, checkpoint)
 
     async def head(self, key: Key) -> Head:
         return self._read(lambda: self._living(key)[1])
@@ -367,10 +367,10 @@ class SQLiteStore:
                 if owner not in names:
                     names[owner] = reader.scopes.all(*owner)
                 last = reader.checkpoint(key) if has_any else NO_CHECKPOINT
-                done.append(self._loaded(*living, tail, None, names[owner], last))
+                done.append(self._load_session(*living, tail, None, names[owner], last))
         return done
 
-    def _loaded(
+    def _load_session(
         self,
         sid: int,
         head: Head,
@@ -512,7 +512,7 @@ class SQLiteStore:
             return heads.page(self._reader.conn, query, cursor=cursor, limit=limit)
         with self._reader.instant():
             return heads.page_with_states(
-                self._reader, self._known, query, cursor=cursor, limit=limit
+                self._reader, self._cached_fold, query, cursor=cursor, limit=limit
             )
 
     async def owners(
@@ -640,7 +640,7 @@ class SQLiteStore:
                 return live.sid, head
         return self._reader.living(key)
 
-    def _known(self, head: Head) -> Fold | None:
+    def _cached_fold(self, head: Head) -> Fold | None:
         """The fold at this very head, if the writer has it undamaged."""
         live = self._peek(head.key)
         if live is None or live.fold.damaged:
@@ -653,7 +653,7 @@ class SQLiteStore:
         self, sid: int, head: Head, tail: int
     ) -> tuple[Fold, tuple[Event, ...], tuple[int, ...]]:
         """The fold at this head: the writer's if it is just that, else read from the tables."""
-        fold = self._known(head)
+        fold = self._cached_fold(head)
         if fold is not None:
             return fold, (), ()
         found = self._reader.load_fold(sid, head, tail=tail)

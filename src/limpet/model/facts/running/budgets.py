@@ -269,7 +269,7 @@ def _check_least(facts: Facts, least: int) -> None:
 def fold_granted(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     more = {name: data[name] for name in LIMITS if name in data}
     held = _limits(facts)
-    return _budget(facts, **{name: _bounded(held.get(name, 0) + by) for name, by in more.items()})
+    return _budget(facts, **{name: _clamp(held.get(name, 0) + by) for name, by in more.items()})
 
 
 def fold_reserved(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
@@ -280,7 +280,7 @@ def fold_reserved(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 def fold_settled(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     held = {id: of for id, of in _part(facts, "reserved").items() if id != data["reservation"]}
     changes = _budget(facts, reserved=FrozenDict(held) if held else None)
-    return changes | _used(facts, cost=data["cost"], other=data["tokens"])
+    return changes | _add_usage(facts, cost=data["cost"], other=data["tokens"])
 
 
 def fold_lent(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
@@ -300,7 +300,7 @@ def fold_returned(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     beside = {name: had[name] - given[name] for name in limits if name in had}
     rest = {id: of for id, of in lent_out.items() if id != data["child"]}
     gone = _plus(_gone(facts), Amount(data["cost"], data["tokens"]))
-    grown = {name: _bounded(limits[name] + by) for name, by in beside.items()}
+    grown = {name: _clamp(limits[name] + by) for name, by in beside.items()}
     return _budget(facts, lent=FrozenDict(rest) if rest else None, gone=_pair(*gone), **grown)
 
 
@@ -312,12 +312,12 @@ def fold_message(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     found = counted if isinstance(counted, Mapping) else EMPTY
     more = {name: found.get(name) for name in _COUNTED}
     sums = {name: by for name, by in more.items() if type(by) is int and by > 0}
-    return _used(facts, cost=round(cost * MILLION) if _is_amount(cost) else 0, **sums)
+    return _add_usage(facts, cost=round(cost * MILLION) if _is_amount(cost) else 0, **sums)
 
 
 def fold_turn(facts: Facts) -> Changes:
     """One more turn is over."""
-    return _used(facts, turns=1)
+    return _add_usage(facts, turns=1)
 
 
 def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
@@ -343,11 +343,11 @@ def check_returned(before: Facts, after: Facts, data: Mapping[str, Any]) -> None
         children.check_known(before, data)
 
 
-def _used(facts: Facts, **more: int) -> Changes:
+def _add_usage(facts: Facts, **more: int) -> Changes:
     used = dict(facts.get("usage", EMPTY))
     for name, by in more.items():
         if by:
-            used[name] = _bounded(used.get(name, 0) + by)
+            used[name] = _clamp(used.get(name, 0) + by)
     return {"usage": FrozenDict(used)} if used else {}
 
 
@@ -394,7 +394,7 @@ def _sum(amounts: Any) -> Amount:
 
 
 def _plus(one: Amount, other: Amount) -> Amount:
-    return Amount(_bounded(one.cost + other.cost), _bounded(one.tokens + other.tokens))
+    return Amount(_clamp(one.cost + other.cost), _clamp(one.tokens + other.tokens))
 
 
 def _money(cost: int | None) -> float | None:
@@ -403,10 +403,10 @@ def _money(cost: int | None) -> float | None:
 
 def _pair(cost: int, tokens: int) -> FrozenList:
     """As it is read back."""
-    return FrozenList([_bounded(cost), _bounded(tokens)])
+    return FrozenList([_clamp(cost), _clamp(tokens)])
 
 
-def _bounded(sum: int) -> int:
+def _clamp(sum: int) -> int:
     """A sum of many large amounts stays a number that every store can keep."""
     return min(sum, AMOUNT_MAX)
 

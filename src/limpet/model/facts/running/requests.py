@@ -158,7 +158,7 @@ def fold_asked(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     kept |= {n: data[n] for n in ("deadline_us", "otherwise") if n in data}
     after = {**before, id: FrozenDict(kept)}
     if (old := data.get("replaces")) is not None and is_open(facts, old):
-        after[old] = _answered(before[old], at)
+        after[old] = _with_answer(before[old], at)
     return {"requests": FrozenDict(after)}
 
 
@@ -167,7 +167,7 @@ def fold_answer(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     if not isinstance(id, str) or not is_open(facts, id):
         return {}
     before = requests_in(facts)
-    return {"requests": FrozenDict({**before, id: _answered(before[id], at)})}
+    return {"requests": FrozenDict({**before, id: _with_answer(before[id], at)})}
 
 
 def closed(facts: Facts, at: Moment) -> Changes:
@@ -176,7 +176,7 @@ def closed(facts: Facts, at: Moment) -> Changes:
     before = requests_in(facts)
     if not before:
         return {}
-    after = {id: r if "answer" in r else _answered(r, at) for id, r in before.items()}
+    after = {id: r if "answer" in r else _with_answer(r, at) for id, r in before.items()}
     return {"requests": FrozenDict(after)}
 
 
@@ -209,7 +209,7 @@ def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
         raise InvalidEvent(f"the session would wait for more than {REQUESTS_MAX} requests")
 
 
-def _answered(request: FrozenDict, at: Moment) -> FrozenDict:
+def _with_answer(request: FrozenDict, at: Moment) -> FrozenDict:
     return FrozenDict({**request, "answer": at.seq})
 
 

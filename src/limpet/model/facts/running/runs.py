@@ -377,14 +377,14 @@ def fold_completed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes
 def fold_idle(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     done = data.get("processed")
     if not done:
-        return _stopped(facts, data, at)
+        return _stop_changes(facts, data, at)
     changes = fold_processed(facts, {"seqs": done}, at)
     if "run" in changes:  # it has dealt with an interrupt
         facts = with_changes(facts, changes)
-    return {**changes, **_stopped(facts, data, at)}
+    return {**changes, **_stop_changes(facts, data, at)}
 
 
-def _stopped(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+def _stop_changes(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     reason, run = data["stop_reason"], run_in(facts)
     if reason == "requires_action":
         blocked = data["blocked_on"]

@@ -33,10 +33,10 @@ class SetupChange(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if self.before is None:
-            return f"{self.what} {self.name} was added ({_shown(self.after)})"
+            return f"{self.what} {self.name} was added ({_show(self.after)})"
         if self.after is None:
-            return f"{self.what} {self.name} was removed ({_shown(self.before)})"
-        return f"{self.what} {self.name}: {_shown(self.before)} → {_shown(self.after)}"
+            return f"{self.what} {self.name} was removed ({_show(self.before)})"
+        return f"{self.what} {self.name}: {_show(self.before)} → {_show(self.after)}"
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ def _name(versioned: str) -> str:
     return versioned.partition("@")[0]
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"version {value.get('version')}, {value.get('permission', 'always_allow')}"
     return str(value)

@@ -220,11 +220,11 @@ class PostgresReader:
     def snapshot(self, head: Head, row: Any) -> tuple[Fold, int] | None:
         """The fold that a snapshot's row keeps, and its size; None if it cannot be read, or if the
         log has another event where it stands."""
-        return snapshot_in(self.codec, head, row["seq"], row["link"], _packed(row))
+        return snapshot_in(self.codec, head, row["seq"], row["link"], _pack(row))
 
     def base_in(self, head: Head, row: Any, first: Event | None) -> Base:
         """The state that a log begins on, as its first own event names it. Raises Damaged."""
-        return base_in(self.codec, head, None if row is None else _packed(row), first)
+        return base_in(self.codec, head, None if row is None else _pack(row), first)
 
     async def gone(self, conn: Connection, key: Key) -> LimpetError:
         """The error for a key without a session."""
@@ -336,7 +336,7 @@ class PostgresReader:
         return self.key_hash(("user", app, user))
 
 
-def _packed(row: Any) -> PackedBody:
+def _pack(row: Any) -> PackedBody:
     return row["flags"], row["body"], row["crc"]
 
 

@@ -76,7 +76,7 @@ class Database:
         except apsw.Error as error:
             raise translate(error, self.where, "read") from error
         try:
-            return self._tuned(conn)
+            return self._tune(conn)
         except apsw.Error as error:
             close(conn)
             raise translate(error, self.where, "read") from error
@@ -92,7 +92,7 @@ class Database:
         try:
             conn = self._opened()
             try:
-                schema = schema_of(self._tuned(conn))
+                schema = schema_of(self._tune(conn))
             except apsw.Error:
                 close(conn)
                 raise
@@ -117,20 +117,20 @@ class Database:
         while True:
             self._refuse_inherited()
             try:
-                return self._prepared(wait=wait)
+                return self._prepare(wait=wait)
             except StoreBusy as error:
                 # A restore has put another file in this place since: that one is to be opened.
                 if not (wait and is_replaced(error.__cause__) and pause(tries)):
                     raise
                 tries += 1
 
-    def _prepared(self, *, wait: bool) -> apsw.Connection:
+    def _prepare(self, *, wait: bool) -> apsw.Connection:
         try:
             conn = apsw.Connection(str(self.path), vfs=self._vfs)
         except apsw.Error as error:
             raise unopened(error, self.path, self.where) from error
         try:
-            self._tuned(conn)
+            self._tune(conn)
             if not wait:
                 conn.set_busy_handler(None)
             self._migrate(conn, wait=wait)
@@ -213,7 +213,7 @@ class Database:
             return (0, 0)
         return (stat.st_dev, stat.st_ino)
 
-    def _tuned(self, conn: apsw.Connection) -> apsw.Connection:
+    def _tune(self, conn: apsw.Connection) -> apsw.Connection:
         conn.set_busy_handler(self.busy_handler())
         conn.pragma("synchronous", self._sync)
         conn.pragma("wal_autocheckpoint", 0)  # the writer checkpoints, off the critical path
