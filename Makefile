@@ -53,6 +53,7 @@ check: $(READY) ## Lint, formatting, types, layers; prints the shape of the pack
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 	-@$(BIN)/python -m tools.shape
 
 format: $(READY) ## Rewrite the code as `make check` wants it

@@ -4,7 +4,7 @@ checkpoint. A place in a history is a seq (12), a time (2026-05-01T10:00:00Z) or
 
 from __future__ import annotations
 
-import subprocess
+import subprocess  # nosec B404  # bisect runs the command that its user gives
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -289,7 +289,13 @@ def _ref_form(ref: limpet.CheckpointRef) -> dict[str, Any]:
 def _passes(command: str, raw: bytes) -> bool:
     """Run the caller's own command on a state. A command that did not run says nothing about it:
     the shell exits with 126 or 127 then, and above that if a signal ended it."""
-    done = subprocess.run(command, shell=True, input=raw, capture_output=True, check=False)
+    done = subprocess.run(
+        command,
+        shell=True,  # nosec B602  # it is a line for the shell, as that of git bisect run
+        input=raw,
+        capture_output=True,
+        check=False,
+    )
     if not 0 <= done.returncode < _NOT_RUN:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise InvalidInput(

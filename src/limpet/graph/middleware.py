@@ -28,7 +28,7 @@ def full_jitter(base: float = 1.0, cap: float = 30.0) -> Callable[[int], float]:
     """Seconds to wait before the next attempt: random up to a bound that doubles each time."""
 
     def seconds(attempt: int) -> float:
-        return random.uniform(0.0, min(cap, base * 2.0**attempt))
+        return random.uniform(0.0, min(cap, base * 2.0**attempt))  # nosec B311  # spreads retries
 
     return seconds
 

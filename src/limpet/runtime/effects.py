@@ -436,4 +436,5 @@ def cancelled_itself() -> bool:
 
 def retry_pause(tried: int) -> float:
     """Full jitter: anything from nothing to the bound, which doubles."""
-    return random.uniform(0, min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2**tried))
+    most = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2**tried)
+    return random.uniform(0, most)  # nosec B311  # spreads retries

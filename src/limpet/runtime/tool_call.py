@@ -271,7 +271,7 @@ def _output_of(value: Any) -> Any:
         dump = getattr(value, "model_dump", None)
         plain = msgspec.to_builtins(value) if dump is None else dump(mode="json")
         return _cut(settle(plain, "the result"))
-    except Exception:  # of a value's own code; and of one that is too deep
+    except Exception:  # nosec B110  # of a value's own code; and of one that is too deep
         pass
     try:
         return readable(str(value))

@@ -1013,7 +1013,7 @@ def _refused(start: WakeStart, code: str, why: str, *, traceback: str | None = N
 def retry_delay_us(fails: int) -> int:
     """Double the delay from two seconds to five minutes, and add up to a quarter at random."""
     seconds = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** (fails - 1))
-    return round(seconds * random.uniform(1, 1.25) * 1_000_000)
+    return round(seconds * random.uniform(1, 1.25) * 1_000_000)  # nosec B311  # spreads retries
 
 
 class DelayedCalls:

@@ -476,7 +476,8 @@ def _resource_entities(resource: Resource) -> list[dict[str, Any]]:
     """Return the entity of a resource, and those that it is in."""
     store: dict[str, Any] = {"uid": _entity("Store", "store"), "attrs": {}, "parents": []}
     if resource.kind == "store":
-        return [store]
+        named = {} if resource.name is None else {"name": resource.name}
+        return [{**store, "attrs": named}]
     names = {"app": resource.app, "user": resource.user, "id": resource.id, "name": resource.name}
     attrs = {name: value for name, value in names.items() if value is not None}
     uid = _entity("App", _path(resource.app))

@@ -86,7 +86,8 @@ class CommitBuilder:
         self._puts: list[Put] = []
         self.events: tuple[Event, ...] = ()
         self.documents: tuple[Document, ...] = ()
-        self.token = ""  # of the commit, for a read that must see it: lp.get(key, at_least=c.token)
+        # Of the commit, for a read that must see it: lp.get(key, at_least=c.token).
+        self.token = ""  # nosec B105  # no secret
 
     def create(
         self,

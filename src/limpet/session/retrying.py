@@ -35,7 +35,7 @@ class Tries:
         if self._left < UPDATE_TRIES_MAX:
             import random  # most attempts meet no other
 
-            await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
+            await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))  # nosec B311  # spreads retries
         self._left -= 1
         return self._left
 

@@ -11,8 +11,9 @@ import pytest
 from limpet import Principal
 from limpet.errors import InvalidInput, PolicyInvalid
 from limpet.model import Key
-from limpet.security.access import Resource
-from limpet.security.policies import CedarPolicies, check_schema, split_policies
+from limpet.security import roles
+from limpet.security.access import ACTIONS, ROLES, Action, Resource
+from limpet.security.policies import CedarPolicies, check_schema, request_of, split_policies
 
 pytest.importorskip("cedarpy")
 ADA = Principal("user:ada", role="owner", app="support", user="ada")
@@ -243,3 +244,45 @@ def test_the_schema_finds_typos_and_accepts_a_copy_with_more_attributes(tmp_path
     )
     (tmp_path / "own.cedarschema").write_text(own)
     assert check_schema(file) == []
+
+
+# --- the roles, in Cedar -------------------------------------------------------------------------
+
+
+def _resources() -> list[Resource]:
+    found = [Resource("store", "*"), Resource("store", "*", name="$$audit")]
+    for app in ("a", "*"):
+        for user in (None, "u"):
+            found.append(Resource("app", app, user))
+            found.append(Resource("document", app, user, name="$notes/x"))
+        found.append(Resource("session", app, "u", "c"))
+        found.append(Resource("field", app, "u", "c", "f"))
+        found.append(Resource("tool", app, "u", "c", "t"))
+    return found
+
+
+def test_the_roles_in_cedar_are_the_roles_in_python() -> None:
+    """For every role, place and action; so the text that people read is what is decided."""
+    import cedarpy
+
+    file = Path(roles.__file__).with_name("roles.cedar")
+    assert check_schema(file) == []
+    parsed = cedarpy.PolicySet.from_str(file.read_text())
+    rules = roles.RoleRules()
+    places = [(app, user) for app in (None, "a", "b") for user in (None, "u", "v")]
+    asked: list[tuple[Principal, Action, Resource]] = [
+        (Principal("p", role=role, app=app, user=user), action, resource)
+        for role in ROLES
+        for app, user in places
+        for resource in _resources()
+        for action in ACTIONS
+    ]
+    differ = []
+    for principal, action, resource in asked:
+        request, entities = request_of(principal, action, resource)
+        answer = cedarpy.is_authorized(request, parsed, entities)
+        assert not answer.diagnostics.errors
+        if answer.allowed != rules.decide(principal, action, resource).allowed:
+            differ.append((principal, action, resource, answer.allowed))
+    assert differ == []
+    assert len(asked) > 5_000

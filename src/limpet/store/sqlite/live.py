@@ -301,7 +301,8 @@ def _connect(path: Path, *, looking: bool = False) -> apsw.Connection:
 
 def _create(main: Path, path: Path) -> None:
     """Make the file beside the database, as readable as that, complete or not at all."""
-    part = path.with_name(f"{path.name}.{os.getpid()}-{random.getrandbits(32):08x}.part")
+    number = random.getrandbits(32)  # nosec B311  # a name that no other attempt has
+    part = path.with_name(f"{path.name}.{os.getpid()}-{number:08x}.part")
     try:
         conn = apsw.Connection(str(part))
         try:

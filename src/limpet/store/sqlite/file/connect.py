@@ -279,7 +279,7 @@ def _busy_handler(seconds_max: float) -> Callable[[int], bool]:
             return False
         import random  # most processes wait for nobody
 
-        time.sleep(random.uniform(*_WAIT_SECONDS))
+        time.sleep(random.uniform(*_WAIT_SECONDS))  # nosec B311  # spreads retries
         return True
 
     return pause
