@@ -54,6 +54,7 @@ _HEAD: Final = struct.Struct("!BI")
 _number: Final = struct.Struct("!I").pack
 _version: Final = struct.Struct(">q").pack
 _ANCHOR: Final = b"limpet.anchor.1"
+_PLAIN: Final = b"limpet.plain.1"
 _PSEUDONYM: Final = b"limpet.pseudonym.1"
 _wrapped: Final = msgspec.msgpack.Decoder(WrappedKey).decode
 
@@ -188,14 +189,34 @@ class KeySeal:
 
     async def mark_bound(self, plain: Iterable[tuple[KeyOwner, str, int]]) -> None:
         """Remember what the store held in plain text when it got this ring; once."""
-        rows = [RingRow("plain", owner, name, str(upto).encode()) for owner, name, upto in plain]
+        if [row for row in await self.ring.page("key", None, 2) if row.owner != SIGNER]:
+            # Else whoever removes the mark could have everything taken for plain text from before.
+            bound = await self.ring.get("meta", ["bound"])
+            if not bound:
+                raise self._refused("this ring has keys, and the mark that it was bound is gone")
+            self.fresh = False  # another process was faster
+            return
+        marks = [(owner, name, _version(upto)) for owner, name, upto in plain]
+        rows = [RingRow("plain", o, n, upto + self._plain_mac(o, n, upto)) for o, n, upto in marks]
         await self.ring.put([*rows, RingRow("meta", "bound", "", b"1")])
         self.fresh = False
         allowed: dict[KeyOwner, dict[str, int]] = {}
         for row in rows:
-            allowed.setdefault(row.owner, {})[row.part] = int(row.value)
+            allowed.setdefault(row.owner, {})[row.part] = self._plain_until(row)
         for owner in allowed.keys() & self._owners.keys():  # read while it was looked at
             self._owners[owner].allow(allowed[owner])
+
+    def _plain_mac(self, owner: KeyOwner, name: str, upto: bytes) -> bytes:
+        """Under the ring's own key: who can write a ring cannot allow plain text."""
+        secret = subkey(self._owners[SIGNER].secrets[1], _PLAIN)
+        return hmac.digest(secret, canonical((owner, name)) + upto, "sha256")
+
+    def _plain_until(self, row: RingRow) -> int:
+        """Up to which version bodies may be in plain text; none, if the row was changed."""
+        upto, mac = row.value[:8], row.value[8:]
+        if not hmac.compare_digest(self._plain_mac(row.owner, row.part, upto), mac):
+            return 0
+        return int.from_bytes(upto, "big", signed=True)
 
     async def close(self) -> None:
         self._owners.clear()
@@ -341,7 +362,7 @@ class KeySeal:
         changes = [
             (kept[row.owner], row.value)
             for row in rows
-            if row.owner in kept and _anchored(kept[row.owner].value).version < places[row.owner][1]
+            if row.owner in kept and _anchor_in(kept[row.owner]).version < places[row.owner][1]
         ]
         return len(new) + await self.ring.swap(changes)
 
@@ -356,13 +377,13 @@ class KeySeal:
         """Where these sessions stood when they were last anchored; with None, all."""
         if owners is not None:
             for row in await self.ring.get("anchor", owners):
-                yield row.owner, _anchored(row.value)
+                yield row.owner, _anchor_in(row)
             return
         after = None
         while rows := await self.ring.page("anchor", after):
             after = (rows[-1].owner, rows[-1].part)
             for row in rows:
-                yield row.owner, _anchored(row.value)
+                yield row.owner, _anchor_in(row)
 
     async def keep_receipt(self, owner: KeyOwner, receipt: bytes) -> None:
         await self.ring.put([RingRow("receipt", owner, "", receipt)])
@@ -475,7 +496,7 @@ class KeySeal:
             keys.setdefault(row.owner, {})[int(row.part)] = found
         plain: dict[KeyOwner, dict[str, int]] = {}
         for row in await self.ring.get("plain", owners):
-            plain.setdefault(row.owner, {})[row.part] = int(row.value)
+            plain.setdefault(row.owner, {})[row.part] = self._plain_until(row)
         for owner in owners:
             known = self._owners.get(owner)
             absent = self._looked_for.pop(owner, set()) | (known.absent if known else set())
@@ -510,6 +531,14 @@ def signer_id(public_key: bytes) -> str:
     from hashlib import sha256
 
     return sha256(public_key).hexdigest()[:32]
+
+
+def _anchor_in(row: RingRow) -> Anchor:
+    """The anchor in a row; one that nobody vouches for, if the row cannot be read."""
+    try:
+        return _anchored(row.value)
+    except (msgspec.MsgspecError, ValueError):
+        return Anchor(0, b"", b"", "?", "?", row.owner)
 
 
 def key_parts(key: Key) -> tuple[str, str, str]:

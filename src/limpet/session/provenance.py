@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -231,7 +232,10 @@ class Provenance:
 
         kept = await self.seal.kept_receipt(head.uid)
         if kept is not None:
-            decoded = msgspec.msgpack.decode(kept, type=Receipt)
+            try:
+                decoded = msgspec.msgpack.decode(kept, type=Receipt)
+            except (msgspec.MsgspecError, ValueError) as error:
+                raise SessionCorrupt(head.key, "its receipt in the key ring was changed") from error
             if (decoded.version, decoded.link) == (head.version, head.link):
                 return decoded
         return await self.sign(head, keep=False)
@@ -251,7 +255,12 @@ class Provenance:
         from limpet.security.keys import signer_id
 
         kept = await self.seal.kept_certificate(count.subject, count.key)
-        found = _certificate(count) if kept is None else _decode_certificate(kept)
+        found = _certificate(count)
+        if kept is not None:
+            with suppress(
+                msgspec.MsgspecError, ValueError
+            ):  # else it was changed: sign what is known
+                found = _decode_certificate(kept)
         at = to_time(erasure.erased_us)
         if found.signature and (found.key_hash, found.at) == (erasure.key_hash, at):
             return found

@@ -155,7 +155,7 @@ def _content(row: Any, uid: str, codec: Codec) -> tuple[Any, Any, str | None, in
     try:
         raw = body_in(row, uid, codec)[1]
         content = decode_body(raw)
-    except (Damaged, msgspec.MsgspecError) as error:
+    except (Damaged, msgspec.MsgspecError, UnicodeDecodeError) as error:
         return None, (), str(error), len(row["body"])
     return content.data, content.ops, None, len(raw)
 

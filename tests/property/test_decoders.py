@@ -1,0 +1,462 @@
+"""Every decoder of what comes from outside: mutated input gives a value or a declared error.
+
+Whoever can write a file, a row, a ring or a cursor hands us bytes. `make torture` tries a million
+of them for each decoder, on fresh seeds; the suite some thousands.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import IO, Any, Final, Literal, NamedTuple, TypeVar
+from zlib import crc32
+
+import msgspec
+import pytest
+from backports import zstd
+
+import limpet
+from limpet import Diff, envelope
+from limpet.errors import LimpetError
+from limpet.model import Base, Event, Fold, Head, Key, blank, decode_body
+from limpet.model.values import FrozenDict, checksum
+from limpet.security import audit_check, receipt_check
+from limpet.security.keys import Anchor, KeySeal, open_masters
+from limpet.security.masters import _decoded, new_master
+from limpet.security.receipts import Receipt
+from limpet.security.ring import MemoryRing, RingRow
+from limpet.session.move.bundle import BundleReader
+from limpet.store import cursor as cursors
+from limpet.store.coding import bodies
+from limpet.store.coding.codec import COMPRESSED, Codec, Damaged
+from limpet.store.coding.files import FileSeal
+from limpet.store.coding.seal import Sealer, Unready
+from limpet.store.postgres import rows as postgres
+from limpet.store.protocol import ErasureCertificate, Place, Query
+from limpet.store.sql_rows import UNREADABLE, base_in, scope_after, snapshot_in
+from limpet.store.sqlite.rows import event_from, head_from
+from tests.golden import files
+from tests.support.keys import memory_seal
+from tests.support.seeds import seed
+
+SHORT: Final = 3_000
+LONG: Final = 1_000_000
+GOLDEN: Final = Path(__file__).parents[1] / "golden"
+UID: Final = "01a1eab1-c1ef-7000-aa77-1e0204b60184"
+KEY: Final = Key("support", "ada", "c1")
+PLACE: Final = Place("event", UID, "e1", "user.message")
+_BYTES: Final = (0, 1, 0x7F, 0x80, 0xFF, *b'"{}[],:\\-0e.')
+
+
+T = TypeVar("T")
+
+
+class Decoder(NamedTuple):
+    """What is decoded, from what, and what it may raise."""
+
+    decode: Callable[[bytes], object]
+    seeds: tuple[bytes, ...]
+    errors: tuple[type[BaseException], ...] = (LimpetError,)
+
+
+def done(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine that waits for nothing returns."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        found: T = ended.value
+        return found
+    raise AssertionError("it waits")
+
+
+def mutated(raw: bytes, random: random.Random) -> bytes:
+    """A few changes, as rot, cuts and forgers make them."""
+    found = bytearray(raw)
+    for _ in range(random.randint(1, 4)):
+        at, size = random.randrange(len(found) + 1), random.randint(1, 8)
+        kind = random.randrange(7)
+        if kind == 0 and found:
+            found[at % len(found)] ^= 1 << random.randrange(8)
+        elif kind == 1 and found:
+            found[at % len(found)] = random.choice(_BYTES)
+        elif kind == 2:
+            del found[at : at + size]
+        elif kind == 3:
+            found[at:at] = bytes(random.choices(_BYTES, k=size))
+        elif kind == 4:
+            found[at:at] = found[at : at + 40] * random.randint(1, 3)
+        elif kind == 5:
+            del found[at:]
+        else:
+            other = random.randrange(len(found) + 1)
+            found[at : at + size] = found[other : other + size]
+    return bytes(found)
+
+
+# --- what is sealed -----------------------------------------------------------------------------
+
+
+def sealed_codec() -> tuple[Codec, KeySeal]:
+    seal = memory_seal()
+    codec = Codec(seal)
+    done(codec.sealer.ready([UID]))
+    return codec, seal
+
+
+def sealed_bodies() -> Decoder:
+    """Also under the checksum that whoever can write a row would give it."""
+    codec, _ = sealed_codec()
+    packed = [codec.pack(raw, PLACE) for raw in (b'{"data":{"n":1}}', b'{"data":"' + b"a" * 3_000)]
+
+    def decode(raw: bytes) -> bytes:
+        flags, body = raw[0] if raw else 0, raw[1:]
+        for _ in range(2):  # the number of a key may be looked for
+            try:
+                return codec.unpack(flags & ~8, body, crc32(body), lambda: PLACE)
+            except Unready as needed:
+                done(codec.sealer.ready(needed.owners))
+        raise AssertionError("it is looked for again and again")
+
+    return Decoder(decode, tuple([bytes([f]) + body for f, body, _ in packed]), (Damaged,))
+
+
+def plain_bodies() -> Decoder:
+    """Compressed or not, and what the model makes of them."""
+    codec = Codec()
+    packed = [codec.pack(raw, None) for raw in (b'{"data":{"n":1}}', b'{"data":"' + b"a" * 3_000)]
+    made = b'{"data":{"text":"hi"},"ops":[["set",["n"],1],["inc",["n"],2]]}'
+
+    def decode(raw: bytes) -> object:
+        flags, body = raw[0] & COMPRESSED if raw else 0, raw[1:]
+        return decode_body(codec.unpack(flags, body, crc32(body), lambda: PLACE))
+
+    seeds = (b"\0" + made, *[bytes([f]) + body for f, body, _ in packed])
+    return Decoder(decode, seeds, (Damaged, msgspec.MsgspecError, UnicodeDecodeError))
+
+
+def event_rows() -> Decoder:
+    """A row whose columns are of any kind is an event that says its damage."""
+    codec, _ = sealed_codec()
+    flags, body, crc = codec.pack(b"0" * 16 + b'{"data":{"n":1}}', PLACE)
+    row = (1, 2, b"1" * 16, "user.message", "user:ada", 3, None, None, None, None)
+    whole = msgspec.msgpack.encode((*row, flags, body, crc ^ 1, b"2" * 32, None, None))
+
+    def decode(raw: bytes) -> object:
+        found = msgspec.msgpack.decode(raw)
+        if not isinstance(found, list) or len(found) != 16 or type(found[0]) is not int:
+            return None
+        return event_from(tuple(found), UID, codec)
+
+    return Decoder(decode, (whole,), (msgspec.MsgspecError, ValueError))
+
+
+def server_rows() -> Decoder:
+    """The same of PostgreSQL, whose columns have their kinds: the body is what may be changed."""
+    names = dict.fromkeys(("cause", "invocation_id", "correlation_id", "wake_id", "processed"))
+    row = {**names, "seq": 2, "id": "e", "type": "user.message", "actor": "a", "at_us": 3}
+    row |= {"xid": 5, "pos": 6, "processed_us": None, "link": b"2" * 32, "flags": 0}
+
+    def decode(raw: bytes) -> object:
+        stored = {**row, "body": raw, "crc": postgres.placed(crc32(raw), row)}
+        return postgres.event_from(stored, UID, Codec())
+
+    return Decoder(decode, (b'{"data":{"text":"hi"},"ops":[["set",["n"],1]]}',), ())
+
+
+def head_rows() -> Decoder:
+    row = (1, "support", "ada", "c1", b"1" * 16, 5, b"2" * 32, 1, 2, 3, '{"labels":{"a":"b"}}', 0)
+    whole = msgspec.msgpack.encode((*row, 0, None, None, None))
+
+    def decode(raw: bytes) -> object:
+        found = msgspec.msgpack.decode(raw)
+        return head_from(tuple(found)) if isinstance(found, list) and len(found) == 16 else None
+
+    return Decoder(decode, (whole,), (Damaged, msgspec.MsgspecError, ValueError))
+
+
+def head() -> Head:
+    return msgspec.structs.replace(blank(KEY, UID, 5), version=3, link=b"3" * 32, floor=2)
+
+
+def snapshots() -> Decoder:
+    """One that cannot be read is passed over."""
+    codec, fold = Codec(), Fold(head(), FrozenDict({"n": 1}), FrozenDict({"n": 3}))
+
+    def decode(raw: bytes) -> object:
+        place = bodies.snapshot_place(UID, 3, b"3" * 32)
+        crc = crc32(place.aad(), crc32(raw))
+        return snapshot_in(codec, head(), 3, b"3" * 32, (0, raw, crc))
+
+    return Decoder(decode, (bodies.snapshot_body(fold),), ())
+
+
+def bases() -> Decoder:
+    codec, fields = Codec(), FrozenDict({"n": 1})
+    base = Base(KEY, UID, 2, b"2" * 32, fields, FrozenDict({"n": 1}), checksum(fields))
+    first = Event(3, "e", "session.forked", "x", 1, {"base": base.checksum.hex()})
+
+    def decode(raw: bytes) -> object:
+        crc = crc32(bodies.base_place(UID, 2).aad(), crc32(raw))
+        return base_in(codec, head(), (0, raw, crc), first)
+
+    return Decoder(decode, (bodies.base_body(base),), (Damaged,))
+
+
+def shared_names() -> Decoder:
+    def decode(raw: bytes) -> object:
+        form = raw[0] % 3 if raw else 0
+        return scope_after(("a", "b", "user:n"), None, 1, form, raw[1:])
+
+    return Decoder(decode, (b'\0{"n":1}', b'\1["set",["user:n"],1]'), UNREADABLE)
+
+
+def sealed_files() -> Decoder:
+    """An archive, from outside."""
+    codec, _ = sealed_codec()
+    of = FileSeal(codec.sealer, "session", UID, "a/b")
+    return Decoder(of.opened, (of.sealed(b"content" * 9), of.sealed(b"")))
+
+
+# --- the ring -----------------------------------------------------------------------------------
+
+
+def ring_rows(kind: Literal["key", "plain"]) -> Decoder:
+    """Rows that somebody changed: keys cannot be had, or nothing is allowed by them."""
+    ring = MemoryRing()
+    seal = memory_seal(ring)
+    done(seal.mark_bound([(UID, "", 7)]))
+    done(seal.ready([UID]))
+    part = "1" if kind == "key" else ""
+    (row,) = done(ring.get(kind, [UID]))
+
+    def decode(raw: bytes) -> object:
+        done(ring.put([RingRow(kind, UID, part, raw)]))
+        sealer = Sealer(other)
+        other._owners.pop(UID, None)
+        done(sealer.ready([UID]))
+        if raw != row.value:
+            assert not other.allows_plain(Place("event", UID, "e", "t", b"1/2/")) or kind == "key"
+        return None
+
+    async def nothing() -> None:
+        """No master is added meanwhile."""
+
+    masters: Any = open_masters("memory:")
+    masters._reload = nothing
+    other = KeySeal(masters, ring)
+    done(other.open_ring(seal.id))
+    return Decoder(decode, (row.value,))
+
+
+def anchors() -> Decoder:
+    """A changed anchor is one that nobody vouches for."""
+    ring = MemoryRing()
+    seal = memory_seal(ring)
+    done(seal.ready([UID]))
+    done(seal.anchor({UID: (KEY, 5, b"5" * 32)}))
+    (row,) = done(ring.get("anchor", [UID]))
+    whole = msgspec.msgpack.decode(row.value, type=Anchor)
+
+    def decode(raw: bytes) -> object:
+        done(ring.put([RingRow("anchor", UID, "", raw)]))
+
+        async def vouched() -> bool:
+            found = [each async for each in seal.anchors([UID])]
+            same = (found[0][1].version, found[0][1].link) == (whole.version, whole.link)
+            return same or not await seal.vouches(*found[0])
+
+        assert done(vouched())
+        return None
+
+    return Decoder(decode, (row.value,), ())
+
+
+def master_files() -> Decoder:
+    def decode(raw: bytes) -> object:
+        return _decoded("file:///x", raw.decode("ascii", errors="replace"))
+
+    return Decoder(decode, (f"{new_master()}\n{new_master()}\n".encode(),))
+
+
+# --- what is handed out -------------------------------------------------------------------------
+
+
+def receipts(what: Literal["receipt", "proof", "certificate", "export"]) -> Decoder:
+    """As the script reads them: it says that they are not valid."""
+    with limpet.open_sync("memory://", keys="memory:") as lp:
+        s = lp.create("support", "ada", "c1", state={"n": 1.5})
+        s.append("user.message", {"text": "hi"}, actor="user:ada")
+        receipt, proof, public = s.receipt(), s.prove(2), lp.keys.public_key
+        lines = _lines(lp)
+        done = lp.erase(s.key)
+    assert done is not None
+    assert done.certificate is not None
+    key = receipt_check.public_key_of(public)
+    signed = receipt_check._receipt(msgspec.to_builtins(receipt), key)
+
+    def decode(raw: bytes) -> object:
+        if what == "export":
+            return receipt_check.check_export(raw.splitlines(keepends=True), signed)
+        said = json.loads(raw)
+        if what == "receipt":
+            return receipt_check._receipt(said, key)
+        if what == "certificate":
+            return receipt_check._certificate(said, key, None)
+        for name in ("header", "salt", "body", "digest", "previous"):
+            said[name] = None if said[name] is None else said[name].encode()
+        return receipt_check.check_proof(said, receipt.version, receipt.root)
+
+    made = {"receipt": receipt, "proof": proof, "certificate": done.certificate}
+    seeds = (lines,) if what == "export" else (msgspec.json.encode(made[what]),)
+    caught = (receipt_check.NotValid, ValueError, LookupError, TypeError, RecursionError)
+    return Decoder(decode, seeds, (*caught, AttributeError) if what == "proof" else caught)
+
+
+def _lines(lp: limpet.SyncLimpet) -> bytes:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        lp.export(KEY, Path(folder) / "x.limpet")
+        return zstd.decompress((Path(folder) / "x.limpet").read_bytes())
+
+
+def structs(form: type[Receipt | ErasureCertificate]) -> Decoder:
+    """As `limpet verify --against` reads them."""
+    made = dict.fromkeys(form.__struct_fields__, 1)
+    decode = msgspec.json.Decoder(form).decode
+    return Decoder(decode, (json.dumps(made).encode(),), (msgspec.MsgspecError, ValueError))
+
+
+def envelopes() -> Decoder:
+    seeds = tuple(
+        [(GOLDEN / f"envelope-1.{kind}").read_bytes() for kind in ("json", "msgpack", "pb")]
+    )
+    return Decoder(envelope.decode, seeds)
+
+
+def diffs() -> Decoder:
+    return Decoder(Diff.from_bytes, ((GOLDEN / "diff-1.json").read_bytes(),))
+
+
+class _Bytes(NamedTuple):
+    raw: bytes
+
+    def open(self, mode: Literal["rb"], /) -> IO[bytes]:
+        return io.BytesIO(self.raw)
+
+
+def bundles(*, packed: bool) -> Decoder:
+    """As it is compressed, and what is compressed: a line that is changed is not what it was."""
+    whole = files.BUNDLE.read_bytes()
+
+    def decode(raw: bytes) -> object:
+        reader = BundleReader(_Bytes(raw if packed else zstd.compress(raw, 1)))
+        try:
+            found = 0
+            while part := reader.read(100, 2**20):
+                found += len(part)
+            return found
+        finally:
+            reader.close()
+
+    return Decoder(decode, (whole if packed else zstd.decompress(whole),))
+
+
+def audits() -> Decoder:
+    lines = [
+        {"limpet": audit_check.FORMAT, "at": "2026", "logs": [], "receipts": []},
+        {"seq": 1, "at_us": 1, "link": "00", "header": "[]", "digest": "00", "redacted": True},
+    ]
+    seeds = tuple([b"\n".join([json.dumps(line).encode() for line in lines[:n]]) for n in (1, 2)])
+    caught = (audit_check.AuditNotValid, OSError, ValueError, KeyError, TypeError)
+
+    def decode(raw: bytes) -> object:
+        return audit_check.check_lines(raw.splitlines(), {})
+
+    return Decoder(decode, seeds, caught)
+
+
+def cursor_texts() -> Decoder:
+    query = Query(app="support")
+
+    def decode(raw: bytes) -> object:
+        text = raw.decode("utf-8", errors="replace")
+        for read in (cursors.read, cursors.read_key):
+            try:
+                read(text, query)
+            except LimpetError:
+                continue
+        cursors.check_position(text)
+        return cursors.read_position(text, 2)
+
+    seeds = (cursors.write(query, 5, 6), cursors.write_key(query, KEY, 1), "p1.2")
+    return Decoder(
+        decode, tuple([each.encode() for each in (*seeds, cursors.write_position(1, 2))])
+    )
+
+
+DECODERS: Final[dict[str, Callable[[], Decoder]]] = {
+    "sealed bodies": sealed_bodies,
+    "plain bodies": plain_bodies,
+    "rows of events": event_rows,
+    "rows of events of a server": server_rows,
+    "rows of heads": head_rows,
+    "snapshots": snapshots,
+    "bases": bases,
+    "shared names": shared_names,
+    "sealed files": sealed_files,
+    "wrapped keys": lambda: ring_rows("key"),
+    "plain marks": lambda: ring_rows("plain"),
+    "anchors": anchors,
+    "master keys": master_files,
+    "receipts": lambda: receipts("receipt"),
+    "proofs": lambda: receipts("proof"),
+    "certificates": lambda: receipts("certificate"),
+    "checked exports": lambda: receipts("export"),
+    "receipts of a command": lambda: structs(Receipt),
+    "certificates of a command": lambda: structs(ErasureCertificate),
+    "envelopes": envelopes,
+    "diffs": diffs,
+    "bundles": lambda: bundles(packed=True),
+    "lines of bundles": lambda: bundles(packed=False),
+    "audits": audits,
+    "cursors": cursor_texts,
+}
+
+
+def run(name: str, count: int) -> None:
+    decoder, chosen = DECODERS[name](), random.Random(seed(name))
+    for whole in decoder.seeds:
+        for raw in (whole, b"", whole[: len(whole) // 2]):
+            _decode(decoder, raw)
+    pool = list(decoder.seeds)
+    for number in range(count):
+        raw = mutated(chosen.choice(decoder.seeds if number % 2 else pool), chosen)
+        if number % 50 == 0 and len(pool) < 200:
+            pool.append(raw)  # changes upon changes
+        _decode(decoder, raw)
+
+
+def _decode(decoder: Decoder, raw: bytes) -> None:
+    try:
+        decoder.decode(raw)
+    except decoder.errors:
+        return
+    except BaseException as error:
+        pytest.fail(f"{raw!r} raised {error!r}")
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_mutated_input_is_a_value_or_a_declared_error(name: str) -> None:
+    """Never anything else, whatever was changed."""
+    run(name, SHORT)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_million_mutated_inputs(name: str) -> None:
+    """The same, on a fresh seed."""
+    run(name, LONG)
