@@ -210,7 +210,8 @@ def shared_names() -> Decoder:
         form = raw[0] % 3 if raw else 0
         return scope_after(("a", "b", "user:n"), None, 1, form, raw[1:])
 
-    return Decoder(decode, (b'\0{"n":1}', b'\1["set",["user:n"],1]'), UNREADABLE)
+    made = (b'\0{"n":1}', b'\1["set",["user:n"],1]', b'\1["set",[],1]')
+    return Decoder(decode, made, UNREADABLE)
 
 
 def sealed_files() -> Decoder:

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from pathlib import Path
-from struct import Struct
+from struct import Struct, error as StructError  # noqa: N812  # a class
 from typing import Any
 
 FORMAT = "limpet audit 1"
@@ -143,7 +143,10 @@ def _check_log(log: Mapping[str, Any], lines: Iterator[tuple[int, Any]]) -> None
         if line["seq"] != seq:
             raise AuditNotValid(f"line {number} has event {line['seq']}, and event {seq} is due")
         header = sha256(line["header"].encode()).digest()
-        link = sha256(link + _numbers(seq, line["at_us"]) + header + body).digest()
+        try:
+            link = sha256(link + _numbers(seq, line["at_us"]) + header + body).digest()
+        except StructError as error:
+            raise AuditNotValid(f"line {number} has a time that is not a whole number") from error
         if line["link"] != link.hex():
             raise AuditNotValid(f"line {number} does not follow from the lines before it")
     if link.hex() != log["link"]:

@@ -14,7 +14,7 @@ from limpet.model.facts.phases import archive_place
 from limpet.model.limits import PAGE_MAX
 from limpet.security.keys import KeySeal
 from limpet.store.coding.seal import scope_owner
-from limpet.store.open import look_at, open_store
+from limpet.store.open import look_at, open_store, scheme_of
 from limpet.store.pages import each_head
 from limpet.store.protocol import Checked, KeyOwner, Names, Query, RingBinding, Store
 
@@ -32,7 +32,7 @@ async def open_sealed(
     seal = KeySeal.of(url, keys, keyring)
     store = await open_store(url, seal=seal, connections=connections, check=check)
     try:
-        await _bind(store, seal)
+        await _bind(url, store, seal)
     except BaseException:
         await store.close()
         await seal.close()
@@ -56,7 +56,7 @@ async def look_sealed(url: str, keys: str, keyring: str | None) -> tuple[Store, 
     return await look_at(url), None
 
 
-async def _bind(store: Store, seal: KeySeal) -> None:
+async def _bind(url: str, store: Store, seal: KeySeal) -> None:
     if not isinstance(store, RingBinding):
         raise InvalidInput("this store cannot remember a key ring. Open it with a seal.")
     expected = await store.ring()
@@ -70,7 +70,19 @@ async def _bind(store: Store, seal: KeySeal) -> None:
             reason = f"another process bound the store to the ring {remembered}"
             raise SealUnavailable([seal.ring.where], reason)
     if seal.fresh:
-        await seal.mark_bound([each async for each in _plain_bodies(store)])
+        await seal.mark_bound(await _plain_now(url, store))
+
+
+async def _plain_now(url: str, store: Store) -> list[tuple[KeyOwner, str, int]]:
+    """Look at the store without keys: reading it with them would make some, and a ring that has
+    keys before it was bound is not to be trusted."""
+    if scheme_of(url) == "memory":
+        return [each async for each in _plain_bodies(store)]
+    blind = await look_at(url)
+    try:
+        return [each async for each in _plain_bodies(blind)]
+    finally:
+        await blind.close()
 
 
 async def _has_sessions(store: Store) -> bool:

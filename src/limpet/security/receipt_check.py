@@ -33,7 +33,7 @@ from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from struct import Struct
+from struct import Struct, error as StructError  # noqa: N812  # a class
 from typing import IO, Any
 
 from cryptography.exceptions import InvalidSignature
@@ -104,7 +104,11 @@ def leaf_of(link: bytes) -> bytes:
 
 def link_of(previous: bytes, seq: int, at_us: int, header: bytes, body: bytes) -> bytes:
     """The link of an event by the digests of its header and its body."""
-    return sha256(b"".join((previous, _numbers(seq, at_us), header, body))).digest()
+    try:
+        numbers = _numbers(seq, at_us)
+    except StructError as error:
+        raise NotValid("the place or the time of an event is not a whole number") from error
+    return sha256(b"".join((previous, numbers, header, body))).digest()
 
 
 def root_by_path(leaf: bytes, index: int, size: int, path: list[bytes]) -> bytes:

@@ -41,6 +41,7 @@ UNREADABLE: Final = (
     msgspec.MsgspecError,
     AssertionError,
     AttributeError,
+    LookupError,
     TypeError,
     ValueError,
 )
