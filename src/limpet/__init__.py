@@ -202,6 +202,7 @@ if TYPE_CHECKING:
         Restored as Restored,
         Seal as Seal,
     )
+    from limpet.store.remote.tls import Tls as Tls
 
 # Silent until the application configures logging: docs/logging.md.
 logging.getLogger("limpet").addHandler(logging.NullHandler())
@@ -292,6 +293,7 @@ _HOMES = {
         "Check Diagnosis Erasure ErasureCertificate Erasures FeedEntry Finding Page Report "
         "Restored Seal"
     ),
+    "limpet.store.remote.tls": "Tls",
 }
 
 if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
@@ -329,7 +331,7 @@ def open(
 
     memory:// · sqlite:///relative.db · sqlite:////absolute.db, with ?sync=full (default) or
     ?sync=normal · postgresql://user@host/database · http://host:8420, a server (limpet serve):
-    `token` is the key to enter with, `tls` an ssl.SSLContext or the file of a CA. `keys` encrypts
+    `token` is the key to enter with, `tls` a limpet.Tls or the file of a CA. `keys` encrypts
     stored bodies: env:NAME, file:///path, vault://host/mount/key, pkcs11:token/key or memory: name
     the master keys, and `keyring` is the URL of the ring of wrapped keys. `seal` is a seal of your
     own. No more than `connections` to a server are open at a time: 5 or more, 15 if not given.

@@ -25,7 +25,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import limpet
-from limpet.cli.logins import is_server, saved_token
+from limpet.cli.logins import is_server, saved_token, tls_settings
 from limpet.cli.options import session_key, store_url, user_name
 from limpet.cli.output import safe_output
 from limpet.cli.render import FOUND, CommandResult, Screen
@@ -58,7 +58,9 @@ class StoreArgument(msgspec.Struct, frozen=True):
         keys, keyring = _KEYS.get()
         if is_server(self.url):
             token = _TOKEN.get() or saved_token(self.url)
-            async with limpet.Limpet(self.url, token=token, archive=archive) as served:
+            async with limpet.Limpet(
+                self.url, token=token, tls=tls_settings(self.url), archive=archive
+            ) as served:
                 yield served
             return
         if writes and not creates:

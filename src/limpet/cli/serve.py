@@ -1,4 +1,4 @@
-"""The commands about servers: serve, login."""
+"""The commands about servers: serve, login, certs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import getpass
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 import limpet
 from limpet.cli.command import CARE, Display, StoreArgument, Unopened, command
-from limpet.cli.logins import is_server, save_token
+from limpet.cli.logins import is_server, save_token, tls_settings
+from limpet.cli.options import file_path
 from limpet.cli.render import CommandResult, Screen, TextLine
 from limpet.errors import ExtraMissing, InvalidInput
 from limpet.store.remote.address import PORT
@@ -28,6 +29,10 @@ KeyFile = Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help=
 ClientCA = Annotated[
     Path | None,
     typer.Option("--client-ca", metavar="FILE", help="The CA that clients' certificates are of."),
+]
+Pins = Annotated[
+    list[str] | None,
+    typer.Option("--pin", metavar="SHA256", help="A client's public key; several may be given."),
 ]
 
 
@@ -48,6 +53,7 @@ def serve(
     tls_cert: CertFile = None,
     tls_key: KeyFile = None,
     client_ca: ClientCA = None,
+    pin: Pins = None,
 ) -> None:
     """Serve a store over HTTP, until SIGTERM or Ctrl-C.
 
@@ -60,7 +66,7 @@ def serve(
         raise ExtraMissing("starlette", "server") from error
     if is_server(store.url):
         raise InvalidInput("STORE is served by another server already. Serve the store itself.")
-    tls = server_context(tls_cert, tls_key, client_ca)
+    tls = server_context(tls_cert, tls_key, client_ca, pin or ())
     _loop_runner()(_serve(store, screen, host=host, port=port, dev=dev, tls=tls))
 
 
@@ -111,7 +117,7 @@ async def login(
             {"url": url}, [TextLine(f"the key of {url} is not in {path} any more")]
         )
     token = _read_token()
-    async with limpet.open(url, token=token):
+    async with limpet.open(url, token=token, tls=tls_settings(url)):
         pass
     path = save_token(url, token)
     form = {"url": url, "file": str(path)}
@@ -124,3 +130,44 @@ def _read_token() -> str:
     if not token:
         raise InvalidInput("the input has no key. Pipe it in: limpet login URL < key.txt.")
     return token
+
+
+@command(CARE)
+async def certs(
+    action: Annotated[
+        Literal["dev", "pin"],
+        typer.Argument(metavar="dev|pin", help="What to do.", show_default=False),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="PATH", help="dev: a directory. pin: a PEM file."),
+    ],
+    *,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="HOST", help="dev: the server's name, beside localhost."),
+    ] = None,
+) -> CommandResult:
+    """Make certificates for development, or print the pin of one.
+
+    dev DIR writes a CA, a server's certificate for localhost and a client's certificate, each as
+    NAME.pem and NAME.key. Nothing is overwritten. pin FILE prints the SHA-256 of the public key,
+    for limpet serve --pin and limpet.Tls(pins=[…]).
+    """
+    from limpet.security.dev_certs import certificate_of, write_dev_certs
+    from limpet.store.remote.tls import public_key_digest
+
+    path = file_path(target)
+    if action == "dev":
+        write_dev_certs(path, name or ())
+    names = ("server", "client") if action == "dev" else ("",)
+    pins: dict[str, str] = {}
+    for each in names:
+        digest = public_key_digest(certificate_of(path / f"{each}.pem" if each else path))
+        assert digest is not None
+        pins[each or "pin"] = f"sha256:{digest.hex()}"
+    if action == "pin":
+        return CommandResult({"file": str(path), **pins}, [TextLine(pins["pin"])])
+    lines = [TextLine(f"ok: {path} has ca, server and client. For development only.", "ok")]
+    lines += [TextLine(f"{each}: {pin}") for each, pin in pins.items()]
+    return CommandResult({"directory": str(path), "pins": pins}, lines)

@@ -1,17 +1,24 @@
-"""TLS of a server: 1.3 only, and certificates of clients where a CA for them is named."""
+"""TLS of a server: 1.3 only, and clients' certificates where a CA or pins for them are named."""
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
 from limpet.errors import InvalidInput
+from limpet.store.remote.tls import pin_peers
 
 
 def server_context(
-    cert: Path | None, key: Path | None, client_ca: Path | None
+    cert: Path | None, key: Path | None, client_ca: Path | None = None, pins: Sequence[str] = ()
 ) -> ssl.SSLContext | None:
-    """The TLS of a server; None if no certificate is named. Raises InvalidInput."""
+    """The TLS of a server; None if no certificate is named. Raises InvalidInput.
+
+    With `pins` only clients whose certificates have one of these public keys enter.
+    """
+    if pins and client_ca is None:
+        raise InvalidInput("--pin checks clients' certificates: pass --client-ca too.")
     if cert is None and key is None:
         if client_ca is not None:
             raise InvalidInput("--client-ca needs TLS: pass --tls-cert and --tls-key too.")
@@ -28,4 +35,5 @@ def server_context(
     except OSError as error:  # ssl.SSLError is one
         names = f"{cert}, {key}" + ("" if client_ca is None else f", {client_ca}")
         raise InvalidInput(f"the TLS files cannot be read ({names}): {error}.") from error
+    pin_peers(context, pins)
     return context

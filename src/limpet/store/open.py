@@ -40,7 +40,9 @@ from limpet.store.system import in_thread, of_system
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-TLS: TypeAlias = "SSLContext | str | Path"  # how a server is checked, or the file of its CA
+    from limpet.store.remote.tls import Tls
+
+TLS: TypeAlias = "Tls | SSLContext | str | Path"  # how a server is checked, or its CA's file
 
 
 async def open_store(

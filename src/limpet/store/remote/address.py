@@ -11,6 +11,7 @@ import msgspec
 
 from limpet.errors import InvalidInput, InvalidURL
 from limpet.store.remote.messages import PATH
+from limpet.store.remote.tls import Tls, is_pinned
 
 PORT: Final = 8420
 _ADVICE: Final = "Write http://host:8420, or https://host for a server with TLS"
@@ -30,6 +31,11 @@ class Address(msgspec.Struct, frozen=True):
         return f"Address({self.url!r})"
 
     @property
+    def pinned(self) -> bool:
+        """True if only servers with a certain public key are spoken to."""
+        return self.tls is not None and is_pinned(self.tls)
+
+    @property
     def socket_url(self) -> str:
         scheme = "ws" if self.tls is None else "wss"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -37,9 +43,9 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def address_of(
-    url: str, *, token: str | None = None, tls: ssl.SSLContext | str | Path | None = None
+    url: str, *, token: str | None = None, tls: Tls | ssl.SSLContext | str | Path | None = None
 ) -> Address:
-    """Read the URL of a server. `tls` is an SSLContext, or a file of the CA to trust.
+    """Read the URL of a server. `tls` is a Tls, an SSLContext, or a file of the CA to trust.
 
     Raises InvalidURL, InvalidInput.
     """
@@ -64,14 +70,13 @@ def address_of(
     return Address(url, host, port or default, parts.path.rstrip("/"), context, token)
 
 
-def _context(tls: ssl.SSLContext | str | Path | None) -> ssl.SSLContext:
+def _context(tls: Tls | ssl.SSLContext | str | Path | None) -> ssl.SSLContext:
     if isinstance(tls, ssl.SSLContext):
         return tls
-    if tls is not None and not isinstance(tls, (str, Path)):
-        raise InvalidInput("tls takes an ssl.SSLContext, or the file of a CA's certificate.")
-    try:
-        context = ssl.create_default_context(cafile=None if tls is None else str(tls))
-    except OSError as error:
-        raise InvalidInput(f"the CA's certificate {tls} cannot be read: {error}.") from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    return context
+    if tls is None or isinstance(tls, (str, Path)):
+        tls = Tls(ca=tls)
+    if not isinstance(tls, Tls):
+        raise InvalidInput(
+            "tls takes a limpet.Tls, an ssl.SSLContext, or the file of a CA's certificate."
+        )
+    return tls.context()

@@ -12,6 +12,7 @@ import asyncio
 import json
 import random
 import secrets
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ import msgspec
 
 from limpet.errors import (
     CommitTooLarge,
+    EntryRefused,
     ExtraMissing,
     InvalidCursor,
     InvalidInput,
@@ -29,6 +31,7 @@ from limpet.errors import (
     ProtocolMismatch,
     StoreClosed,
     StoreFailed,
+    StoreUnopened,
 )
 from limpet.model.keys import is_lone
 from limpet.store.logs import REMOTE, error_name
@@ -340,6 +343,7 @@ class Link:
                     lambda: socket,
                     self.address.socket_url,
                     ssl_context=self.address.tls,
+                    use_aiofastnet=False if self.address.pinned else None,
                     websocket_handshake_timeout=seconds,
                     enable_auto_ping=True,
                     auto_ping_idle_timeout=IDLE_SECONDS,
@@ -356,6 +360,8 @@ class Link:
                     raise
         except picows.WSHandshakeError as error:
             raise self._refused(error) from error
+        except ssl.SSLError as error:
+            raise self._untrusted(error) from error
         except (OSError, TimeoutError, picows.WSError) as error:
             raise _Unreachable(f"{error_name(error)}: {error}") from error
         spoken = transport.response.headers.get(PROTOCOL_HEADER)
@@ -363,6 +369,23 @@ class Link:
             transport.disconnect(graceful=False)
             raise ProtocolMismatch(self.address.url, str(spoken), version())
         self._begin(transport, hello)
+
+    def _untrusted(self, error: ssl.SSLError) -> LimpetError | _Unreachable:
+        """A failed handshake, as an error: to try again helps only if it was cut off."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            reason = getattr(error, "verify_message", None) or str(error)
+            return StoreUnopened(
+                self.address.url,
+                f"its certificate is not trusted ({reason}); name its CA and its pin, as in "
+                "tls=limpet.Tls(ca='ca.pem')",
+            )
+        if "ALERT" in (error.reason or "") or "VERSION" in (error.reason or ""):
+            return EntryRefused(
+                self.address.url,
+                f"TLS failed ({error.reason})",
+                "If it asks for a client certificate, pass tls=limpet.Tls(cert=…, key=…)",
+            )
+        return _Unreachable(f"{error_name(error)}: {error}")
 
     def _refused(self, error: Any) -> LimpetError | _Unreachable:
         """The answer of a server that does not take the connection, as an error."""

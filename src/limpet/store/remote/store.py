@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from limpet.store.protocol import Store
+    from limpet.store.remote.tls import Tls
 
 _CODEC: Final = Codec()  # the store of the server seals what it keeps; what travels is opened
 _decode_packed: Final = msgspec.msgpack.Decoder(tuple[Packed, ...]).decode
@@ -36,7 +37,7 @@ _decode_key: Final = msgspec.msgpack.Decoder(tuple[str, str, str]).decode
 
 
 async def open_remote(
-    url: str, *, token: str | None = None, tls: SSLContext | str | Path | None = None
+    url: str, *, token: str | None = None, tls: Tls | SSLContext | str | Path | None = None
 ) -> Store:
     """Connect to a server; the store that it serves. Raises StoreFailed if none answers in time,
     EntryRefused, ProtocolMismatch."""
