@@ -59,6 +59,7 @@ from limpet.model.lease import readiness
 from limpet.model.limits import PAGE_MAX, SESSIONS_PER_COMMIT_MAX
 from limpet.security.access import Action, AllowedOperation, Resource, ResourceKind, SessionView
 from limpet.security.guard import Guard
+from limpet.security.isolation import is_isolated
 from limpet.security.roles import AUDIT_APPS, EVERY_APP
 from limpet.security.view import WHOLE_STATE
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
@@ -95,6 +96,7 @@ from limpet.store.protocol import (
     Records,
     Report,
     RingBinding,
+    SingleHeads,
     Standing,
     Store,
     Touched,
@@ -206,6 +208,21 @@ def session_of(key: Key) -> Key | None:
     return None if owner is None or not id else Key(*owner, id)
 
 
+class Clearance:
+    """A session that the principal may read as a whole and write to, and the fields that it wrote.
+
+    Nothing about it is decided again while the rules stay what they are: most loads and appends
+    come again and again. Only of sessions without isolation, and if no rule asks for labels or
+    phases, which change.
+    """
+
+    __slots__ = ("names", "revision", "uid")
+
+    def __init__(self, revision: tuple[int, ...], uid: str) -> None:
+        self.revision, self.uid = revision, uid
+        self.names: set[str] | None = None  # None: it has not written yet
+
+
 class GuardedStore:
     """The methods that every store has. Make one with `guarded`."""
 
@@ -214,6 +231,8 @@ class GuardedStore:
         self.guard = guard
         self._send: Send = store.commit if commit is None else commit
         self._heads: dict[Key, Head] = {}  # of sessions that were met: see `_head`
+        self._reads_heads = hasattr(type(self), "head")
+        self._cleared: dict[Key, Clearance] = {}  # of those that nothing is hidden of
 
     # --- deciding --------------------------------------------------------------------------------
 
@@ -247,7 +266,7 @@ class GuardedStore:
         if is_reserved(key.app) or own.user is None or own.app not in (None, key.app):
             return None
         try:
-            head: Head = (await self._inner.load(key, tail=0, scopes=False)).head
+            head = await self._newest(key)
         except LimpetError:
             return None
         if not self.guard.is_admitted(action, head):
@@ -273,9 +292,17 @@ class GuardedStore:
         """The head of a session as it was last met: what deciders look at belongs to its uid."""
         head = self._heads.get(key)
         if head is None or self.guard.needs_newest_head:
-            head = (await self._inner.load(key, tail=0, scopes=False)).head
+            head = await self._newest(key)
             self._meet(head)
         return head
+
+    async def _newest(self, key: Key) -> Head:
+        """The head as it is in the store; without its state, where the store can read it so."""
+        if self._reads_heads:
+            head: Head = await self._inner.head(key)
+            return head
+        loaded: Loaded = await self._inner.load(key, tail=0, scopes=False)
+        return loaded.head
 
     def _meet(self, head: Head) -> None:
         if len(self._heads) >= _HEADS_REMEMBERED:
@@ -294,6 +321,14 @@ class GuardedStore:
             await self._check_behind("read", key)
         action = asked.read if action is None else action
         while True:
+            clearance = self._clearance(key)
+            if clearance is not None:
+                found = await read()
+                now = await self._newest(key)
+                if now.uid == clearance.uid and not is_isolated(now.facts):
+                    return found, None
+                self._cleared.pop(key, None)
+                self._heads.pop(key, None)
             known = self._heads.get(key)
             if known is not None and not self.guard.allows(action, _with(asked.resource, known)):
                 del self._heads[key]  # it may be of another session: decide by what is there now
@@ -369,6 +404,18 @@ class GuardedStore:
     # --- writing ---------------------------------------------------------------------------------
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        if len(commits) == 1 and (cleared := self._cleared_commit(commits[0])) is not None:
+            try:
+                (answer,) = await self._send((cleared,))
+            except SessionDeleted:
+                self._cleared.pop(cleared.key, None)
+                if cleared is commits[0]:
+                    raise
+            else:
+                if not is_isolated(answer.head.facts):
+                    return (answer,)
+                self._cleared.pop(cleared.key, None)
+                return (await self._answer(answer),)
         new = {commit.key for commit in commits if _begins(commit)}
         approved: list[AllowedOperation] = []
         admitted = [await self._admit(commit, new, approved) for commit in commits]
@@ -383,7 +430,58 @@ class GuardedStore:
             approved.clear()
             admitted = [await self._admit(commit, new, approved) for commit in commits]
             answers = await self._send([*admitted, *await self._records(approved, len(admitted))])
-        return tuple([await self._answer(answer) for answer in answers[: len(commits)]])
+        shown = tuple([await self._answer(answer) for answer in answers[: len(commits)]])
+        if len(commits) == 1 and self._is_plain(commits[0]):
+            self._clear(answers[0].head, [str(op.path[0]) for op in commits[0].drafts[0].plain_ops])
+        return shown
+
+    def _clear(self, head: Head, names: Iterable[str] | None = None) -> None:
+        """Remember what was decided about a session, if it holds for what comes next."""
+        guard = self.guard
+        if guard.needs_newest_head or is_reserved(head.key.app) or is_isolated(head.facts):
+            return
+        read = Resource.of(head.key, head)
+        if not guard.allows("read", read) or guard.view(head) is not None:
+            return
+        clearance = self._clearance(head.key)
+        if clearance is None or clearance.uid != head.uid:
+            if len(self._cleared) >= _HEADS_REMEMBERED:
+                self._cleared.clear()
+            clearance = self._cleared[head.key] = Clearance(guard.rules.revision, head.uid)
+        if names is not None:
+            clearance.names = (clearance.names or set()).union(names)
+
+    def _clearance(self, key: Key) -> Clearance | None:
+        """What holds of a session by the rules of now."""
+        clearance = self._cleared.get(key)
+        if clearance is None or clearance.revision == self.guard.rules.revision:
+            return clearance
+        del self._cleared[key]
+        return None
+
+    def _is_plain(self, commit: Commit) -> bool:
+        """True if it is one event that changes nothing but fields of its own session."""
+        if len(commit.drafts) != 1 or commit.expect == 0 or commit.guards or commit.names_of:
+            return False
+        draft = commit.drafts[0]
+        if draft.scoped or draft.origin is not None:
+            return False
+        if draft.type in _ACTIONS or draft.type in WHOLE_STATE or commit.pin is not None:
+            return False
+        return commit.base is None and commit.release is None
+
+    def _cleared_commit(self, commit: Commit) -> Commit | None:
+        """The commit, if all of it was allowed before; None: it has to be decided."""
+        clearance = self._clearance(commit.key)
+        if clearance is None or clearance.names is None or not self._is_plain(commit):
+            return None
+        draft, names = commit.drafts[0], clearance.names
+        for op in draft.plain_ops:
+            if op.path[0] not in names:
+                return None
+        if not self.guard.may_write_as(draft.actor) or commit.uid not in (None, clearance.uid):
+            return None
+        return commit if commit.uid is not None else structs.replace(commit, uid=clearance.uid)
 
     async def _records(
         self, approved: Sequence[AllowedOperation], beside: int
@@ -570,6 +668,15 @@ class GuardedStore:
         scopes: bool = True,
         at_least: str = "",
     ) -> Loaded:
+        clearance = self._clearance(key)
+        if clearance is not None:
+            whole: Loaded = await self._inner.load(
+                key, tail=tail, since_us=since_us, scopes=scopes, at_least=at_least
+            )
+            if whole.head.uid == clearance.uid and not is_isolated(whole.head.facts):
+                return whole
+            self._cleared.pop(key, None)
+            return await self._loaded(whole, head_alone=not scopes and not tail)
         asked = self._access(key)
         reads = self.guard.allows(asked.read, asked.resource)
         if not reads and not scopes and not tail:  # the head alone
@@ -595,7 +702,10 @@ class GuardedStore:
                 return Loaded(head, EMPTY, EMPTY, EMPTY, ())
             await self._check(asked.read, head.key, head)
         view = self._view(head)
-        return loaded if view is None else await self._seen(loaded, view)
+        if view is not None:
+            return await self._seen(loaded, view)
+        self._clear(head)
+        return loaded
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
         for key in keys:
@@ -873,6 +983,21 @@ class _GuardedFeed(GuardedStore):
         return position
 
 
+class _GuardedHeads(GuardedStore):
+    async def head(self, key: Key) -> Head:
+        asked = self._access(key)
+        if asked.resource.kind != "session":
+            await self._check(asked.read, key)
+            await self._check_behind("read", key)
+        else:
+            self._heads.pop(key, None)
+            await self._check("inspect", key)
+        head: Head = await self._inner.head(key)
+        if asked.resource.kind == "session":
+            await self._check("inspect", key, head)
+        return head
+
+
 class _GuardedRecords(GuardedStore):
     async def records(self, key: Key, *, after: int, limit: int) -> tuple[ChainedEvent, ...]:
         asked = self._access(key)
@@ -980,6 +1105,11 @@ class _GuardedRing(GuardedStore):
         await self.guard.check("keys", STORE)
         ring: str | None = await self._inner.ring()
         return ring
+
+    async def accept_head(self, key: Key) -> bool:
+        await self.guard.check("keys", STORE)
+        accepted: bool = await self._inner.accept_head(key)
+        return accepted
 
     async def bind_ring(self, id: str) -> str:
         await self.guard.check("keys", STORE)
@@ -1210,6 +1340,7 @@ class _GuardedMarks(GuardedStore):
 # Each optional protocol of a store, and its methods behind a guard.
 ABILITIES: Final[Mapping[type, type[GuardedStore]]] = {
     Feed: _GuardedFeed,
+    SingleHeads: _GuardedHeads,
     Records: _GuardedRecords,
     Names: _GuardedNames,
     Compacts: _GuardedCompacts,
