@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from tests.support.command import run
+
 
 def told(here: Path, *asked: str, code: int = 0, keys: str | None = "file") -> str:
-    """What a command prints, in a process of its own."""
-    world = {name: value for name, value in os.environ.items() if name != "LIMPET_KEYS"}
-    if keys is not None:
-        world["LIMPET_KEYS"] = f"file://{here}/masters"
-    command = [sys.executable, "-m", "limpet.cli", *asked]
-    done = subprocess.run(command, cwd=here, env=world, capture_output=True, text=True, check=False)
+    """What a command prints into a pipe."""
+    with patch.dict(os.environ):
+        os.environ.pop("LIMPET_KEYS", None)
+        if keys is not None:
+            os.environ["LIMPET_KEYS"] = f"file://{here}/masters"
+        done = run(here, *asked)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 import limpet
 from limpet import Principal
 from limpet.errors import AccessDenied
+from tests.support.command import run
 
 pytest.importorskip("cedarpy")
 
@@ -38,10 +38,9 @@ admin:1,   admin,  ,        ,     write,  support/ada/c1#salary,  allow,  ,
 
 
 def told(here: Path, *asked: str, code: int = 0) -> str:
-    """What a command prints, in a process of its own, to a pipe of 80 columns."""
-    world = {**os.environ, "COLUMNS": "80"}
-    command = [sys.executable, "-m", "limpet.cli", *asked]
-    done = subprocess.run(command, cwd=here, env=world, capture_output=True, text=True, check=False)
+    """What a command prints into a pipe of 80 columns."""
+    with patch.dict(os.environ, COLUMNS="80"):
+        done = run(here, *asked)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 

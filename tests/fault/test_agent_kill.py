@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 import limpet
 from tests.support.loop_process import APP, LEASE_SECONDS, agent_for
+from tests.support.processes import exit_code
 
 COMMITS = range(1, 9)
 # A first run ends at the approval; a second one, after it, comes to the end. Each is killed.
@@ -70,10 +70,7 @@ async def begun(lp: limpet.Limpet, id: str) -> limpet.Session[Any]:
 
 async def killed_at(url: str, id: str, bank: Path, point: str) -> bool:
     """Run a turn in a process; True if it died at that point."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.support.loop_process", url, id, str(bank), point
-    )
-    code = await process.wait()
+    code = await exit_code("tests.support.loop_process", url, id, bank, point)
     assert code in (0, -signal.SIGKILL), point
     return code != 0
 

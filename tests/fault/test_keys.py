@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -39,6 +36,7 @@ from limpet.security.masters import new_master
 from limpet.security.ring import FileRing
 from limpet.store.sqlite.rows import unpack_id
 from tests.support.keys import key_file, rewrite
+from tests.support.processes import exit_code
 
 CANARY = "xq7canary"
 STORES = ("memory", "sqlite", "postgresql")
@@ -321,10 +319,8 @@ async def test_a_rotation_survives_a_kill_at_every_write(
     for write in count(1):
         rewrite(tmp_path / "masters", [old, new])
         (tmp_path / "support.db-keys").write_bytes(ring)
-        command = (sys.executable, "-m", "tests.support.rotator", database, keys)
-        asked = (*command, "3", str(write), moment)
-        dying = await asyncio.create_subprocess_exec(*asked, stdout=subprocess.DEVNULL)
-        if (ended := await dying.wait()) != -signal.SIGKILL:
+        asked = (database, keys, 3, write, moment)
+        if (ended := await exit_code("tests.support.rotator", *asked)) != -signal.SIGKILL:
             break
         async with limpet.open(database, keys=keys) as lp:
             pending = (await lp.keys.status()).pending

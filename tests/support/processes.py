@@ -9,6 +9,7 @@ Nothing sleeps: whoever waits, waits for a line or for the end of a process, and
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import runpy
@@ -147,6 +148,12 @@ class Child:
     def complaint(self) -> str:
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")
+
+
+async def exit_code(module: str, *args: object) -> int | None:
+    """Run a module of ours as a process to its end: 0, or -n if signal n ended it."""
+    with Child(module, *args) as child:
+        return await asyncio.to_thread(child.ended)
 
 
 class Interpreter(Child):
