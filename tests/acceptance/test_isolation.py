@@ -590,3 +590,21 @@ async def test_managed_tools_show_an_agent_what_it_may_see(
     mine = await lp.acting_as(agent()).get(s.key)
     assert CANARY not in repr(await mine.read(limit=500))
     assert CANARY in repr(await s.read(limit=500, types=["step.*"]))
+
+
+async def test_a_worker_acts_in_the_task_of_the_session_it_runs(lp: limpet.Limpet) -> None:
+    """An agent of the app claims sessions of every task, and each run is within one."""
+    one = await lp.create("desk", "ada", "1", isolation=Isolation("per_task", task="t1"))
+    two = await lp.create("desk", "ada", "2", isolation=Isolation("per_task", task="t2"))
+    await one.append("user.message", {"text": "go"}, actor="user:ada")
+    worker = lp.acting_as(Principal("agent:main", role="agent", app="desk"))
+    assert await denial(worker.get(one.key)) == "cross_task_access_denied"
+    seen: list[Any] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        seen.append(turn.session.values)
+        seen.append(await turn.say("done"))
+
+    woken = await worker.wake(one.key, harness)
+    assert (woken.error, len(seen)) == (None, 2)
+    assert await denial(worker.get(two.key)) == "cross_task_access_denied"
