@@ -8,6 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import pytest
 
 import limpet
@@ -608,3 +609,80 @@ async def test_a_worker_acts_in_the_task_of_the_session_it_runs(lp: limpet.Limpe
     woken = await worker.wake(one.key, harness)
     assert (woken.error, len(seen)) == (None, 2)
     assert await denial(worker.get(two.key)) == "cross_task_access_denied"
+
+
+@pytest.mark.parametrize(
+    "isolation",
+    [Isolation(), Isolation("per_task", task="t1"), Isolation("per_agent", agents=AGENTS)],
+    ids=lambda each: each.model,
+)
+async def test_agents_delegate_across_apps_and_tasks(
+    lp: limpet.Limpet, isolation: Isolation
+) -> None:
+    """A child is created, tells its parent of its end, and is interrupted with it; nobody else
+    enters the other's task."""
+    s = await lp.create(*KEY, isolation=isolation)
+    await s.append("user.message", {"text": "go"}, actor="user:ada")
+    worker = lp.acting_as(Principal("agent:critic", role="agent"))
+
+    async def delegates(turn: limpet.Turn) -> None:
+        await turn.delegate("research", "look", budget=None)
+
+    async def works(turn: limpet.Turn) -> None:
+        await turn.say("found")
+
+    assert (await worker.wake(s.key, delegates)).error is None
+    (child,) = (await lp.list(app="research")).items
+    assert child.isolation == msgspec.structs.replace(isolation, task=child.key.id)
+    assert (await worker.wake(child.key, works)).error is None
+    (told,) = await s.pending()
+    assert (told.type, told.data["uid"]) == ("session.child_ended", child.uid)
+    await s.append("user.message", {"text": "more"}, actor="user:ada")
+    assert (await worker.wake(s.key, delegates)).error is None
+    await s.interrupt("stop", actor="user:ada")
+    assert (await worker.wake(s.key, works)).error is None
+    (other,) = [h for h in (await lp.list(app="research")).items if h.key != child.key]
+    last = (await (await lp.get(other.key)).read(limit=1, reverse=True))[0]
+    assert last.type == "user.interrupt"
+    if isolation.model != "per_user":
+        parent = who("agent:critic", "agent", app=None, task=isolation.task)
+        assert await denial(lp.acting_as(parent).get(child.key)) == "cross_task_access_denied"
+
+
+async def test_nobody_is_let_in_as_kin_by_a_made_up_fact(lp: limpet.Limpet) -> None:
+    """Each of the two must name the other, and both must be of one user."""
+    from limpet.model import Commit
+    from limpet.model.facts.creation import created
+    from limpet.model.facts.running.children import child_created, child_released, delegated
+    from limpet.session.limpet import journal_of
+
+    mine = await lp.create(*KEY)
+    theirs = await lp.create("desk", "bob", "theirs")
+    acting = lp.acting_as(agent("main"))
+    journal = journal_of(acting)
+
+    def commit(key: limpet.Key, *facts: limpet.Draft, **more: Any) -> Commit:
+        drafts = tuple([journal.prepare(fact, "agent:main") for fact in facts])
+        return Commit(key, drafts, **more)
+
+    said = limpet.Draft(type="user.message", data={"text": "hi"})
+    other = limpet.Key("desk", "bob", "new")
+    elsewhere = limpet.Key("shop", "ada", "new")
+    first = created(other)
+    begun = commit(other, first, delegated(mine.key, mine.head.uid, "t", 1), expect=0)
+    uid = begun.drafts[0].id
+    released = child_released(mine.key, mine.head.uid)
+    tries = [
+        [commit(mine.key, said), commit(theirs.key, said)],
+        [commit(mine.key, said), commit(theirs.key, released, uid=theirs.head.uid)],
+        [commit(mine.key, child_created(other, uid, 1, "h", None)), begun],
+        [
+            commit(mine.key, child_created(elsewhere, "x", 1, "h", None)),
+            commit(elsewhere, created(elsewhere), expect=0),
+        ],
+    ]
+    for commits in tries:
+        assert await denial(journal.commit(commits)) == "access_denied"
+    assert (await lp.list(app="shop")).items == ()
+    assert {head.key.id for head in (await lp.list(app="desk", user="bob")).items} == {"theirs"}
+    assert ((await lp.get(mine.key)).version, (await lp.get(theirs.key)).version) == (1, 1)

@@ -49,6 +49,7 @@ from limpet.runtime.turn_log import args_hash, identity
 from limpet.session.creation import creation
 from limpet.session.runs.delegation import end_delegation
 from limpet.session.runs.setup import ALL_TOOLS, Permission, limits_of, strictest
+from limpet.session.services import Services
 from limpet.session.session import Session
 from limpet.session.writer import writer_of
 
@@ -235,10 +236,13 @@ async def commit_last(
         await log.close(drafts, lease)
 
 
-async def open_child(parent: Session[Any], key: Key) -> Session[Any]:
+async def open_child(
+    parent: Session[Any], key: Key, services: Services | None = None
+) -> Session[Any]:
     """The session of this key, loaded, if it says that it works for this parent, whose log names
     it. Raises SessionNotFound if another session has the key."""
-    child: Session[Any] = Session(writer_of(parent).services, key, actor=parent.actor, untyped=True)
+    by = writer_of(parent).services if services is None else services
+    child: Session[Any] = Session(by, key, actor=parent.actor, untyped=True)
     await child.refresh(tail=0)
     if not children.works_for(child.head.facts, parent.key, parent.head.uid):
         raise SessionNotFound(key)
@@ -257,7 +261,8 @@ async def interrupt_all(session: Session[Any], note: str | None) -> list[Draft]:
         key = Key(child["app"], child["user"], id)
         data = {"by": "parent"} if note is None else {"by": "parent", "note": note}
         with suppress(*_GONE):
-            other = await open_child(session, key)
+            # The system does, for the parent: a child works in an app and a task of its own.
+            other = await open_child(session, key, writer_of(session).services.system)
             await other.append(INTERRUPT, data, id=f"{id}/interrupt")
         released.append(children.child_released(key))
     return released

@@ -30,6 +30,7 @@ from limpet.errors import (
 )
 from limpet.model import (
     CHECKPOINTS,
+    CHILD_ENDED,
     EMPTY,
     NO_TEXTS,
     Base,
@@ -50,7 +51,13 @@ from limpet.model import (
 from limpet.model.facts.creation import CREATED, FORKED
 from limpet.model.facts.history import MERGED
 from limpet.model.facts.phases import TRANSITIONS
-from limpet.model.facts.running.budgets import GRANTED
+from limpet.model.facts.running.budgets import GRANTED, RETURNED
+from limpet.model.facts.running.children import (
+    CHILD_CREATED,
+    CHILD_RELEASED,
+    DELEGATED,
+    works_for,
+)
 from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
 from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
 from limpet.model.facts.shares import SHARE_RECEIVED, SHARED, UNSHARED
@@ -417,8 +424,9 @@ class GuardedStore:
                 self._cleared.pop(cleared.key, None)
                 return (await self._answer(answer),)
         new = {commit.key for commit in commits if _begins(commit)}
+        kin = await self._kin(commits) if len(commits) > 1 else frozenset()
         approved: list[AllowedOperation] = []
-        admitted = [await self._admit(commit, new, approved) for commit in commits]
+        admitted = [await self._admit(commit, new, approved, kin) for commit in commits]
         try:
             answers = await self._send([*admitted, *await self._records(approved, len(admitted))])
         except SessionDeleted:
@@ -428,7 +436,7 @@ class GuardedStore:
             for each in named:  # the key belongs to another session by now: decide about that one
                 self._heads.pop(each.key, None)
             approved.clear()
-            admitted = [await self._admit(commit, new, approved) for commit in commits]
+            admitted = [await self._admit(commit, new, approved, kin) for commit in commits]
             answers = await self._send([*admitted, *await self._records(approved, len(admitted))])
         shown = tuple([await self._answer(answer) for answer in answers[: len(commits)]])
         if len(commits) == 1 and self._is_plain(commits[0]):
@@ -496,15 +504,60 @@ class GuardedStore:
         await self._send(records)  # it is full: then they are recorded first
         return ()
 
+    async def _kin(self, commits: Sequence[Commit]) -> frozenset[Key]:
+        """The children that a session of this commit delegates to, and the parents of sessions of
+        this commit that are told of their end. Both work in an app and a task of their own, and
+        who may write to the one tells the other: the log of each names it.
+        """
+        found: set[Key] = set()
+        for commit in commits:
+            found |= {each.key for each in commits if self._is_child(each, commit)}
+            for child in commits:
+                if _tells_parent(commit, child) and await self._exists(child.key):
+                    head = await self._head(child.key)
+                    uids = {draft.data.get("uid") for draft in commit.drafts}
+                    if uids == {head.uid} and works_for(head.facts, commit.key, str(commit.uid)):
+                        found.add(commit.key)
+        # Somebody has to be entered in the usual way.
+        return frozenset() if found.issuperset([each.key for each in commits]) else frozenset(found)
+
+    def _is_child(self, commit: Commit, parent: Commit) -> bool:
+        """True if a commit begins the child that its parent says it has created: what an agent does
+        by delegating."""
+        if self.guard.principal.role != "agent" or not _begins(commit):
+            return False
+        key, uid = commit.key, commit.drafts[0].id
+        of = (parent.key.app, parent.key.user, parent.key.id)
+        named = [
+            (d.data["app"], d.data["user"], d.data["child"], d.data.get("uid"))
+            for d in parent.drafts
+            if d.type == CHILD_CREATED and d.origin is None
+        ]
+        works = [
+            (d.data["app"], d.data["user"], d.data["id"])
+            for d in commit.drafts
+            if d.type == DELEGATED
+        ]
+        return (key.app, key.user, key.id, uid) in named and works == [of] and key.user == of[1]
+
     async def _admit(
-        self, commit: Commit, new: Collection[Key], approved: list[AllowedOperation]
+        self,
+        commit: Commit,
+        new: Collection[Key],
+        approved: list[AllowedOperation],
+        kin: Collection[Key] = (),
     ) -> Commit:
-        """The commit, if the principal may do all of it; `new` are the sessions that begin with it.
+        """The commit, if the principal may do all of it; `new` are the sessions that begin with it,
+        `kin` those that it may write to because of another (see `_kin`).
 
         What the audit is to record of it is added to `approved`. Raises AccessDenied.
         """
         key, drafts, guard = commit.key, commit.drafts, self.guard
         asked = self._access(key)
+        if key in kin:
+            for draft in drafts:
+                await guard.check_actor(draft.actor, asked.resource)
+            return commit
         resource, head = asked.resource, None
         if resource.kind == "session":
             for action in self._actions(commit):
@@ -1379,6 +1432,18 @@ def guarded(store: Store, guard: Guard, commit: Send | None = None) -> GuardedSt
 def _begins(commit: Commit) -> bool:
     """True if a session begins with this commit: created, or adopted from its first event on."""
     return bool(commit.drafts) and commit.drafts[0].type in _STARTS
+
+
+# What a child tells its parent at its end.
+_TOLD: Final = frozenset({CHILD_ENDED, CHILD_RELEASED, RETURNED})
+
+
+def _tells_parent(commit: Commit, child: Commit) -> bool:
+    """True if a commit may be what a child's end tells its parent, of the same user."""
+    if child.key == commit.key or child.key.user != commit.key.user:
+        return False
+    types = [draft.type for draft in commit.drafts]
+    return commit.uid is not None and bool(types) and _TOLD.issuperset(types)
 
 
 def without_body(event: Event) -> Event:

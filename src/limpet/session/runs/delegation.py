@@ -17,6 +17,7 @@ from msgspec import structs
 
 from limpet import errors
 from limpet.errors import (
+    AccessDenied,
     SessionArchived,
     SessionConflict,
     SessionDeleted,
@@ -83,7 +84,7 @@ async def parent_of(journal: Journal, head: Head) -> Head | None:
     try:
         parent = (await journal.store.load(key, tail=0, scopes=False)).head
         made = await journal.store.read_ids(key, [created_id(head.key.id)])
-    except _GONE:
+    except (*_GONE, AccessDenied):
         return None
     mine = kin(named(head.key, head.uid))
     said = [event.data for event in made if event.type == CHILD_CREATED and event.data is not None]
