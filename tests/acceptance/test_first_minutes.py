@@ -97,7 +97,7 @@ def test_the_page_on_installing_names_every_extra() -> None:
     )
     assert set(named) == set(extras)
     (whole,) = extras["all"]
-    frameworks = {"adk", "langgraph", "openai-agents", "pkcs11"}  # and hardware
+    frameworks = {"adk", "langgraph", "mcp", "openai-agents", "pkcs11"}  # and hardware
     assert set(re.findall(r"\w+", whole)[1:]) == set(extras) - {"all"} - frameworks
 
 
