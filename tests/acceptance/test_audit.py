@@ -458,7 +458,7 @@ async def test_a_sensitive_operation_is_recorded_in_its_own_commit(lp: Limpet) -
     await lp.create("support", "ada", "c1")
     s = await lp.acting_as(ADA).get("support", "ada", "c1")
     await s.suspend()
-    record = (await lp.audit()).items[0]
+    (record,) = (await lp.audit()).items
     assert (record.principal, record.action, record.allowed) == ("user:ada", "lifecycle", True)
     assert record.resource == "support/ada/c1"
     suspended = await lp.get("support", "ada", "c1")

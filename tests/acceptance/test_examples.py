@@ -144,6 +144,8 @@ def test_a_program_of_the_first_pages_runs(page: str, tmp_path: Path) -> None:
 # --- the pages ----------------------------------------------------------------------------------
 
 
+_KEYS = pytest.mark.skipif(find_spec("cryptography") is None, reason="needs limpet[security]")
+_POLICIES = pytest.mark.skipif(find_spec("cedarpy") is None, reason="needs limpet[security]")
 _TOKENS = pytest.mark.skipif(find_spec("joserfc") is None, reason="needs limpet[security]")
 
 
@@ -166,6 +168,9 @@ _TOKENS = pytest.mark.skipif(find_spec("joserfc") is None, reason="needs limpet[
         ("docs/life.md", None),
         pytest.param("docs/tokens.md", "tokens.pem", marks=_TOKENS),
         ("docs/isolation.md", None),
+        pytest.param("docs/security.md", "sealed.db", marks=_KEYS),
+        ("docs/audit.md", "audit.jsonl"),
+        pytest.param("docs/policies.md", "rules.cedar", marks=_POLICIES),
     ],
     ids=[
         "tutorial",
@@ -184,6 +189,9 @@ _TOKENS = pytest.mark.skipif(find_spec("joserfc") is None, reason="needs limpet[
         "life",
         "tokens",
         "isolation",
+        "security",
+        "audit",
+        "policies",
     ],
 )
 def test_a_page_prints_what_it_shows(

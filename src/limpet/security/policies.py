@@ -32,6 +32,7 @@ from limpet.security.view import FieldView
 SCHEMA_FILE: Final = Path(__file__).with_name("limpet.cedarschema")
 POLICY_BYTES_MAX: Final = 2**20  # of all files together
 DECISIONS_KEPT: Final = 8_192
+_LOOK_NS: Final = 50_000  # one operation asks several times within it
 # A file may change again without another time, for as long as times are coarse.
 _SETTLED_NS: Final = 2_000_000_000
 _TYPES: Final[Mapping[str, str]] = {
@@ -82,6 +83,7 @@ class CedarPolicies:
         self.path = Path(path)
         self._changes = 0
         self._cache: dict[Hashable, Decision] = {}
+        self._looked_ns = 0
         self._loaded_ns = time.time_ns()
         self._watched = _watched(self.path)
         self._signature = _signature(self._watched)
@@ -184,6 +186,10 @@ class CedarPolicies:
 
     def _look_again(self) -> None:
         """Read the files again if one has changed. What breaks denies, until it is repaired."""
+        now_ns = time.perf_counter_ns()
+        if now_ns - self._looked_ns < _LOOK_NS:
+            return
+        self._looked_ns = now_ns
         signature = _signature(self._watched)
         if signature == self._signature:
             newest = max([mtime for mtime, _, _ in signature], default=0)

@@ -258,6 +258,7 @@ def _resources() -> list[Resource]:
         found.append(Resource("session", app, "u", "c"))
         found.append(Resource("field", app, "u", "c", "f"))
         found.append(Resource("tool", app, "u", "c", "t"))
+        found.append(Resource("tool", app, name="t"))
     return found
 
 
