@@ -3,6 +3,7 @@
     LimpetError
     ├── InvalidInput        the request itself is wrong; nothing was changed
     │   ├── InvalidKey · InvalidURL · InvalidQuery · InvalidCursor · PositionUnknown
+    │   ├── IdempotencyKeyReused · BodyTooLarge · RouteNotFound
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
     │   ├── InvalidEvent · ReservedType · ReservedApp · ActorMissing · BlobTooLarge
     │   ├── InvalidOp · ScopeUnknown · OpPathUnknown · OpTypeMismatch · NotPending
@@ -20,6 +21,7 @@
     │   ├── ShareNotFound
     │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
     │   ├── InsufficientTokenBudget · SessionIntegrity · MemoryConflict · PromotionRefused
+    │   ├── MemoryPreconditionFailed · HeartbeatRefused
     │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   ├── SessionCorrupt · FollowerBehind · SessionSchemaViolation (a SchemaViolation too)
@@ -68,7 +70,7 @@ constructor, the message, `fields`, copying and pickling from the declaration, a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import (
     TYPE_CHECKING,
@@ -225,6 +227,22 @@ class PositionUnknown(InvalidInput, code="watch.position", status=410):
     this store was restored to an earlier time. Watch from a position saved before that time, or
     without one to start from the beginning."""
     position: str
+
+
+class IdempotencyKeyReused(InvalidInput, code="request.key_reused"):
+    template = """the Idempotency-Key {key!r} was used for another body. Send the same body again,
+        or use a new key."""
+    key: str
+
+
+class BodyTooLarge(InvalidInput, code="request.too_large", status=413):
+    template = "the body has {bytes_max:,} bytes or more. Send less in one request."
+    bytes_max: int
+
+
+class RouteNotFound(InvalidInput, LookupError, code="request.no_route", status=404):
+    template = "this server has no route {route}. See docs/serving.md for its routes."
+    route: str
 
 
 class InvalidValue(InvalidInput, code="value.invalid"):
@@ -761,6 +779,19 @@ class MemoryConflict(SessionError, code="memory.conflict", retryable=True):
     name: str
     expected: int
     actual: int
+
+
+class MemoryPreconditionFailed(SessionError, code="memory.precondition"):
+    template = """the memory {memory} has another content than the request expects. Read it again,
+        and send the new content_sha256."""
+    memory: str
+
+
+class HeartbeatRefused(SessionError, code="work.heartbeat", status=412):
+    template = """the lease on {work} is not the one this heartbeat expects. Poll for other
+        work."""
+    work: str
+    current_state: Mapping[str, Any]
 
 
 class PromotionRefused(SessionError, code="promotion.refused"):

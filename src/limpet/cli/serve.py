@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ import typer
 import limpet
 from limpet.cli.command import CARE, Display, StoreArgument, Unopened, command
 from limpet.cli.logins import is_server, save_token, tls_settings
-from limpet.cli.options import file_path
+from limpet.cli.options import file_path, imported_object
 from limpet.cli.render import CommandResult, Screen, TextLine
 from limpet.errors import ExtraMissing, InvalidInput
 from limpet.store.remote.address import PORT
@@ -50,6 +51,10 @@ def serve(
     dev: Annotated[
         bool, typer.Option("--dev", help="No keys: this machine only, everybody an admin.")
     ] = False,
+    harness: Annotated[
+        list[str] | None,
+        typer.Option("--harness", metavar="[APP=]MOD:FN", help="Run turns too."),
+    ] = None,
     tls_cert: CertFile = None,
     tls_key: KeyFile = None,
     client_ca: ClientCA = None,
@@ -57,8 +62,7 @@ def serve(
 ) -> None:
     """Serve a store over HTTP, until SIGTERM or Ctrl-C.
 
-    Clients open it with limpet.open("http://host:8420", token=KEY), and every command takes that
-    URL in the place of STORE. limpet access create STORE makes a key.
+    Clients open it with limpet.open("http://host:8420", token=KEY); commands take it as STORE.
     """
     try:
         from limpet.server.tls import server_context
@@ -67,17 +71,37 @@ def serve(
     if is_server(store.url):
         raise InvalidInput("STORE is served by another server already. Serve the store itself.")
     tls = server_context(tls_cert, tls_key, client_ca, pin or ())
-    _loop_runner()(_serve(store, screen, host=host, port=port, dev=dev, tls=tls))
+    harnesses = [_harness(each) for each in harness or ()]
+    _loop_runner()(
+        _serve(store, screen, host=host, port=port, dev=dev, tls=tls, harnesses=harnesses)
+    )
+
+
+def _harness(text: str) -> tuple[str | None, Any]:
+    """The app that a harness is for, None for all, and the harness."""
+    app, equals, named = text.rpartition("=")
+    to_run = imported_object("--harness", named)
+    if not callable(to_run):
+        raise InvalidInput(f"--harness {named!r} is not a harness. Name an async function.")
+    return (app if equals else None), to_run
 
 
 async def _serve(
-    store: StoreArgument, screen: Screen, *, host: str, port: int, dev: bool, tls: Any
+    store: StoreArgument,
+    screen: Screen,
+    *,
+    host: str,
+    port: int,
+    dev: bool,
+    tls: Any,
+    harnesses: Sequence[tuple[str | None, Any]],
 ) -> None:
-    from limpet.server.serve import serve_until_stopped, serving
+    from limpet.server.serve import serve_until_stopped, serving, working
 
     async with (
         store.opened(creates=True) as lp,
         serving(lp, host=host, port=port, dev=dev, tls=tls) as url,
+        working(lp, harnesses),
     ):
         if dev:
             screen.warn(_DEV)

@@ -26,6 +26,8 @@ class Caller(msgspec.Struct, frozen=True):
 
     lp: Limpet
     name: str  # of the principal, for logs and for what is remembered of a client
+    app: str | None = None  # that the key is for; None: the request says
+    user: str | None = None
     admin: bool = False  # may write reserved types and adopt events that other stores recorded
 
 

@@ -11,7 +11,7 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from limpet.errors import InvalidInput, StoreUnopened
+from limpet.runtime.worker import Worker
 from limpet.server.access import CallerOf, is_loopback
 from limpet.server.app import build
 from limpet.server.limits import (
@@ -32,6 +33,7 @@ from limpet.server.limits import (
     KEEP_ALIVE_SECONDS,
 )
 from limpet.server.loggers import SERVER
+from limpet.server.managed.stream import ABORT
 from limpet.server.service import Service
 from limpet.session.limpet import Limpet
 from limpet.store.remote.messages import FRAME_BYTES_MAX
@@ -75,6 +77,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_head = True
         super().on_message_begin()
+        self.scope[ABORT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes = False, 0
@@ -202,6 +205,22 @@ async def serving(
         yield f"{scheme}://{shown}:{listening.getsockname()[1]}"
     finally:
         await server.stop()
+
+
+@asynccontextmanager
+async def working(lp: Limpet, harnesses: Sequence[tuple[str | None, Any]]) -> AsyncIterator[None]:
+    """Run the turns of apps beside the server; on leaving, they are finished or given back.
+
+    Each harness has its app, None for every app that is not reserved.
+    """
+    workers = [Worker(lp, harness, app=app, signals=False) for app, harness in harnesses]
+    tasks = [asyncio.ensure_future(worker.run()) for worker in workers]
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*tasks)
 
 
 async def serve_until_stopped() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from starlette.routing import BaseRoute
 
+from limpet.server import managed
 from limpet.server.routes import store
 from limpet.server.service import Service
 
 
 def routes(service: Service) -> list[BaseRoute]:
     """Every route."""
-    return [*store.routes(service)]
+    return [*store.routes(service), *managed.routes(service)]

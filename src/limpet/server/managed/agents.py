@@ -1,0 +1,272 @@
+"""Agents with their versions, and environments: documents of the app."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.routing import BaseRoute
+
+from limpet.errors import DocumentConflict, DocumentNotFound, InvalidInput
+from limpet.server.managed import shelf
+from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, from_token, page, to_token
+from limpet.server.service import Service
+from limpet.session.documents import Document
+
+AGENTS: Final = "agents"
+ENVIRONMENTS: Final = "environments"
+DEFAULT_ENVIRONMENT: Final = "env_default"  # there without being created
+_ALLOW: Final = {"type": "always_allow"}
+_NAME_CHARS_MAX: Final = 256
+_SYSTEM_CHARS_MAX: Final = 100_000
+_START: Final = "1970-01-01T00:00:00Z"
+
+
+class AgentCreate(msgspec.Struct):
+    """The body of agents.create."""
+
+    model: str | dict[str, Any]
+    name: str
+    description: str | None = None
+    system: str | None = None
+    tools: list[dict[str, Any]] = []
+    mcp_servers: list[dict[str, Any]] = []
+    skills: list[dict[str, Any]] = []
+    metadata: dict[str, str] = {}
+    multiagent: dict[str, Any] | None = None
+    execution_identity: dict[str, Any] | None = None
+
+
+class AgentUpdate(msgspec.Struct):
+    """The body of agents.update: what is not given stays."""
+
+    version: int | None = None
+    model: str | dict[str, Any] | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    description: str | UnsetType | None = UNSET
+    system: str | UnsetType | None = UNSET
+    tools: list[dict[str, Any]] | UnsetType | None = UNSET
+    mcp_servers: list[dict[str, Any]] | UnsetType | None = UNSET
+    skills: list[dict[str, Any]] | UnsetType | None = UNSET
+    metadata: dict[str, str | None] | UnsetType | None = UNSET
+    multiagent: dict[str, Any] | UnsetType | None = UNSET
+
+
+class EnvironmentCreate(msgspec.Struct):
+    """The body of environments.create."""
+
+    name: str
+    config: dict[str, Any] | None = None
+    description: str | None = None
+    metadata: dict[str, str] = {}
+    scope: str | None = None
+
+
+class EnvironmentUpdate(msgspec.Struct):
+    """The body of environments.update."""
+
+    name: str | UnsetType | None = UNSET
+    config: dict[str, Any] | UnsetType | None = UNSET
+    description: str | UnsetType | None = UNSET
+    metadata: dict[str, str | None] | UnsetType = UNSET
+    scope: str | UnsetType | None = UNSET
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    def at(method: str, path: str, act: Any) -> BaseRoute:
+        return endpoint(service, f"/v1{path}", method, act)
+
+    return [
+        at("POST", "/agents", create_agent),
+        at("GET", "/agents", list_agents),
+        at("GET", "/agents/{id}", retrieve_agent),
+        at("POST", "/agents/{id}", update_agent),
+        at("POST", "/agents/{id}/archive", archive_agent),
+        at("GET", "/agents/{id}/versions", list_versions),
+        at("POST", "/environments", create_environment),
+        at("GET", "/environments", list_environments),
+        at("GET", "/environments/{id}", retrieve_environment),
+        at("POST", "/environments/{id}", update_environment),
+        at("DELETE", "/environments/{id}", delete_environment),
+        at("POST", "/environments/{id}/archive", archive_environment),
+    ]
+
+
+# --- agents ---------------------------------------------------------------------------------------
+
+
+async def create_agent(call: WireCall) -> Answer:
+    body = await call.body(AgentCreate)
+    value = {**msgspec.to_builtins(body), "version": 1}
+    return agent_form(await shelf.create(call, call.of_app(AGENTS), "agent_", _checked(value)))
+
+
+async def list_agents(call: WireCall) -> Answer:
+    return await shelf.listed(call, call.of_app(AGENTS), agent_form)
+
+
+async def retrieve_agent(call: WireCall) -> Answer:
+    version = call.number("version", 0, most=2**31)
+    return agent_form(await find_agent(call, call.path("id"), version or None))
+
+
+async def find_agent(call: WireCall, id: str, version: int | None) -> Document:
+    """An agent in this version, or its newest one. Raises DocumentNotFound.
+
+    A version of the agent is that of the document: only archiving makes one more, and it is last.
+    """
+    documents = call.of_app(AGENTS)
+    document = await shelf.find(documents, id, version)
+    if version is not None and document.value["version"] != version:
+        raise DocumentNotFound(AGENTS, id, version)
+    return document
+
+
+async def update_agent(call: WireCall) -> Answer:
+    body, id = await call.body(AgentUpdate), call.path("id")
+    given = {name: value for name, value in msgspec.to_builtins(body).items() if name != "version"}
+
+    def changed(value: Json) -> Json | None:
+        if body.version not in (None, value["version"]):
+            raise DocumentConflict(AGENTS, id, body.version or 0, value["version"])
+        new = {**value, **_without_nulls(given)}
+        new["metadata"] = shelf.patched(value["metadata"], given.get("metadata"))
+        if _checked(new) == value:
+            return None
+        return {**new, "version": value["version"] + 1}
+
+    return agent_form(await shelf.change(call.of_app(AGENTS), id, changed))
+
+
+def _without_nulls(given: Json) -> Json:
+    """Null empties a list."""
+    lists = ("tools", "mcp_servers", "skills")
+    return {name: [] if value is None and name in lists else value for name, value in given.items()}
+
+
+async def archive_agent(call: WireCall) -> Answer:
+    return agent_form(await shelf.archive(call, call.of_app(AGENTS), call.path("id")))
+
+
+async def list_versions(call: WireCall) -> Answer:
+    """The newest first."""
+    id, limit, token = call.path("id"), call.limit(), call.text("page")
+    before = None if token is None else _version_of(from_token(token))
+    documents = call.of_app(AGENTS)
+    await shelf.find(documents, id)
+    found = await documents.history(id, limit=limit + 1, before=before)
+    versions = {each.value["version"]: each for each in reversed(found) if not each.deleted}
+    items = [agent_form(versions[number]) for number in sorted(versions, reverse=True)]
+    last = found[-1].version if len(found) > limit else 1
+    shown = [each for each in items if each["version"] > last or last == 1]
+    return page(shown, to_token(str(last + 1)) if last > 1 else None)
+
+
+def _version_of(text: str) -> int:
+    if not text.isdecimal():
+        raise InvalidInput("page is not of this list. Pass next_page unchanged.")
+    return int(text)
+
+
+def agent_form(document: Document) -> Json:
+    value = shelf.shown(document, "agent")
+    value["tools"] = [_tool_form(tool) for tool in value["tools"]]
+    return value
+
+
+def _tool_form(tool: Json) -> Json:
+    """A tool with what is the default where nothing was given."""
+    if tool.get("type") == "custom":
+        return dict(tool)
+    config: Json = {"enabled": True, "permission_policy": _ALLOW}
+    config |= {k: v for k, v in (tool.get("default_config") or {}).items() if v is not None}
+    configs = [{**config, **each} for each in tool.get("configs") or ()]
+    return {**tool, "default_config": config, "configs": configs}
+
+
+def _checked(value: Json) -> Json:
+    """Raises InvalidInput."""
+    model = value["model"]
+    if isinstance(model, str):
+        value["model"] = model = {"id": model}
+    if not isinstance(model.get("id"), str) or not model["id"]:
+        raise InvalidInput("model is the id of a model, or an object with its id.")
+    if not value["name"] or len(value["name"]) > _NAME_CHARS_MAX:
+        raise InvalidInput(f"name is a text of 1 to {_NAME_CHARS_MAX} characters.")
+    if len(value["system"] or "") > _SYSTEM_CHARS_MAX:
+        raise InvalidInput(f"system has at most {_SYSTEM_CHARS_MAX:,} characters.")
+    shelf.check_metadata(value["metadata"])
+    return value
+
+
+# --- environments ---------------------------------------------------------------------------------
+
+
+async def create_environment(call: WireCall) -> Answer:
+    body = await call.body(EnvironmentCreate)
+    value = msgspec.to_builtins(body)
+    shelf.check_metadata(value["metadata"])
+    document = await shelf.create(call, call.of_app(ENVIRONMENTS), "env_", value)
+    return environment_form(document)
+
+
+async def list_environments(call: WireCall) -> Answer:
+    listed = await shelf.listed(call, call.of_app(ENVIRONMENTS), environment_form)
+    if call.text("page") is None:
+        listed["data"].insert(0, default_environment())
+    return listed
+
+
+async def find_environment(call: WireCall, id: str) -> Json:
+    """Raises DocumentNotFound."""
+    if id == DEFAULT_ENVIRONMENT:
+        return default_environment()
+    return environment_form(await shelf.find(call.of_app(ENVIRONMENTS), id))
+
+
+async def retrieve_environment(call: WireCall) -> Answer:
+    return await find_environment(call, call.path("id"))
+
+
+async def update_environment(call: WireCall) -> Answer:
+    given = msgspec.to_builtins(await call.body(EnvironmentUpdate))
+    if given.get("name", "") is None:
+        del given["name"]
+
+    def changed(value: Json) -> Json:
+        metadata = shelf.patched(value["metadata"], given.get("metadata"))
+        return {**value, **given, "metadata": metadata}
+
+    id = call.path("id")
+    return environment_form(await shelf.change(call.of_app(ENVIRONMENTS), id, changed))
+
+
+async def delete_environment(call: WireCall) -> Answer:
+    return await shelf.remove(call.of_app(ENVIRONMENTS), call.path("id"), "environment_deleted")
+
+
+async def archive_environment(call: WireCall) -> Answer:
+    return environment_form(await shelf.archive(call, call.of_app(ENVIRONMENTS), call.path("id")))
+
+
+def environment_form(document: Document) -> Json:
+    return _with_config(shelf.shown(document, "environment"))
+
+
+def default_environment() -> Json:
+    """The one that is always there."""
+    value: Json = {"id": DEFAULT_ENVIRONMENT, "type": "environment", "name": "default"}
+    value |= {"description": None, "metadata": {}, "config": None, "scope": None}
+    return _with_config({**value, "created_at": _START, "updated_at": _START, "archived_at": None})
+
+
+def _with_config(value: Json) -> Json:
+    config = value.get("config") or {"type": "self_hosted"}
+    if config.get("type") == "cloud":
+        config = {
+            "networking": {"type": "unrestricted"},
+            "packages": {"type": "packages"},
+            **config,
+        }
+    return {**value, "config": config}

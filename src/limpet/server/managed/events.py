@@ -1,0 +1,526 @@
+"""Events of the wire, and ours: how one becomes the other; sending and listing them.
+
+A send is one commit. With an `Idempotency-Key` the ids of its events are derived from the key, so
+a repeat finds them, also after a restart. Of our events the wire shows those that it has a type
+for; each keeps its id in lists and streams.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+from starlette.routing import BaseRoute
+
+from limpet.errors import (
+    IdempotencyKeyReused,
+    InvalidEvent,
+    InvalidInput,
+    InvalidQuery,
+    RequestAnswered,
+    RequestNotFound,
+    SessionConflict,
+)
+from limpet.model import Draft, Event
+from limpet.model.facts.outcomes import outcome_defined
+from limpet.model.facts.running.requests import (
+    CONFIRMATION,
+    CUSTOM_RESULT,
+    RESOLUTION,
+    asked_id,
+    check_answer,
+    requests_in,
+)
+from limpet.server.managed import ids
+from limpet.server.managed.wire import (
+    Answer,
+    Json,
+    WireCall,
+    endpoint,
+    from_token,
+    page,
+    rfc3339,
+    to_token,
+)
+from limpet.server.service import Service
+from limpet.session.retrying import retrying
+from limpet.session.session import Session
+
+_EVENTS_MAX: Final = 1_000  # in one send
+_READ_AT_ONCE: Final = 200
+_CALL: Final = re.compile(r"[0-9a-f]{32}-\d+")  # the request id of a call that a model made
+_FILES: Final = frozenset(("image", "document"))
+_TERMINAL: Final = frozenset(("session.completed", "session.terminated"))
+
+
+class SendEvents(msgspec.Struct):
+    """The body of events.send."""
+
+    events: list[dict[str, Any]]
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    path = "/v1/sessions/{session_id}/events"
+    return [endpoint(service, path, "POST", send), endpoint(service, path, "GET", listed)]
+
+
+# --- sending --------------------------------------------------------------------------------------
+
+
+async def send(call: WireCall) -> Answer:
+    """Record events of a client, all or nothing."""
+    body = await call.body(SendEvents)
+    if not 0 < len(body.events) <= _EVENTS_MAX:
+        raise InvalidInput(f"events is a list of 1 to {_EVENTS_MAX:,} events.")
+    key = call.key()
+    session: Session[Any] = call.lp.session(key)
+    idempotency = call.request.headers.get("idempotency-key")
+    if idempotency is not None and not 0 < len(idempotency) <= 255:
+        raise InvalidInput("an Idempotency-Key has 1 to 255 characters.")
+    sent = Sent(call.caller.name, session, body.events, idempotency)
+    recorded = await retrying(sent.record, SessionConflict)
+    return {"data": [await form_of(session, event) for event in recorded]}
+
+
+class Sent:
+    """The events of one send, on their way into the log."""
+
+    def __init__(
+        self, sender: str, session: Session[Any], events: Sequence[Json], key: str | None
+    ) -> None:
+        self._session, self._events, self._key = session, events, key
+        self._fingerprint: str | None = None
+        self._base = ""
+        if key is not None:
+            named = "\0".join([sender, session.app, session.user, session.id, key])
+            self._base = sha256(named.encode()).hexdigest()[:32]
+            digest = sha256(msgspec.json.encode(events, order="sorted")).hexdigest()
+            self._fingerprint = f"send-{digest[:32]}"
+
+    async def record(self) -> tuple[Event, ...]:
+        """Record them on the version that was looked at, if that matters. Raises SessionConflict.
+
+        It matters for answers, which a request takes once, and for a key, which is used once.
+        """
+        session = self._session
+        await session.refresh(tail=0)
+        if self._key is not None and (before := await self._recorded()):
+            return before
+        drafts = [await self._draft(place) for place in range(len(self._events))]
+        answers = [each for each in drafts if "request_id" in each.data]
+        for draft in answers:
+            await self._check_answer(draft)
+        expect = session.version if answers or self._key is not None else None
+        return await session.append_many(drafts, expect=expect)
+
+    async def _recorded(self) -> tuple[Event, ...]:
+        """What was recorded under this key before. Raises IdempotencyKeyReused."""
+        found = await self._session.read_ids([self._id(0)])
+        if not found:
+            return ()
+        if found[0].invocation_id != self._fingerprint:
+            raise IdempotencyKeyReused(self._key or "")
+        return await self._session.read_ids([self._id(n) for n in range(len(self._events))])
+
+    def _id(self, place: int) -> str:
+        return f"{self._base}n{place}"
+
+    async def _draft(self, place: int) -> Draft:
+        event = self._events[place]
+        named = {CONFIRMATION: "tool_use_id", CUSTOM_RESULT: "custom_tool_use_id"}
+        named["user.tool_result"] = "tool_use_id"
+        field = named.get(str(event.get("type")))
+        draft = draft_of(event) if field is None else await self._answer(event, field)
+        if self._key is None:
+            return draft
+        return msgspec.structs.replace(draft, id=self._id(place), invocation_id=self._fingerprint)
+
+    async def _answer(self, event: Json, field: str) -> Draft:
+        """An answer to the request of the event that the client names."""
+        request = await self._request(event.get(field))
+        if event["type"] != CONFIRMATION:
+            data: Json = {"request_id": request, "output": output_of(event.get("content"))}
+            if event.get("is_error"):
+                data["is_error"] = True
+            return Draft(type=CUSTOM_RESULT, data=data)
+        if event.get("result") not in ("allow", "deny"):
+            raise InvalidInput("result of a user.tool_confirmation is allow or deny.")
+        allow = event["result"] == "allow"
+        kinds = {each.id: each.kind for each in self._session.blocked_on}
+        if kinds.get(request) in ("unknown_effect", "mismatch"):
+            decision = "run_again" if allow else "give_up"
+            data, type = {"request_id": request, "decision": decision}, RESOLUTION
+        else:
+            data, type = {"request_id": request, "allow": allow}, CONFIRMATION
+        if event.get("deny_message"):
+            data["note"] = str(event["deny_message"])
+        return Draft(type=type, data=data)
+
+    async def _request(self, id: object) -> str:
+        """The request that an event asked. Raises RequestNotFound."""
+        own = ids.from_wire(ids.EVENT, id) if isinstance(id, str) else ""
+        found = await self._session.read_ids([own]) if own else ()
+        request = found[0].data.get("request_id") if found and found[0].data else None
+        if not isinstance(request, str):
+            raise RequestNotFound(self._session.key, str(id)[:100])
+        return request
+
+    async def _check_answer(self, draft: Draft) -> None:
+        """Raises RequestAnswered, RequestMismatch, RequestNotFound."""
+        session, id = self._session, draft.data["request_id"]
+        facts = session.head.facts
+        if id not in requests_in(facts):
+            asked = await session.read_ids([asked_id(id)])
+            raise (RequestAnswered if asked else RequestNotFound)(session.key, id)
+        check_answer(session.key, facts, draft.type, draft.data)
+
+
+def draft_of(event: Json) -> Draft:
+    """A message, an interrupt or an outcome as an event of ours. Raises InvalidInput."""
+    type = event.get("type")
+    if type in ("user.message", "system.message"):
+        return Draft(type=type, data=_said(type, event.get("content")))
+    if type == "user.interrupt":
+        return Draft(type=type, data={"at": "now"})
+    if type == "user.define_outcome":
+        return _outcome(event)
+    raise InvalidInput(
+        f"an event of the type {str(type)[:100]!r} cannot be sent. Send user.message, "
+        "user.interrupt, user.tool_confirmation, user.custom_tool_result, user.tool_result, "
+        "user.define_outcome or system.message."
+    )
+
+
+def _said(type: str, content: object) -> Json:
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    if not isinstance(content, list) or not content:
+        raise InvalidInput(f"content of a {type} is a list of blocks that is not empty.")
+    parts = [_part(block) for block in content]
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return {"text": parts[0]["text"]}
+    return {"content": parts}
+
+
+def _outcome(event: Json) -> Draft:
+    rubric = event.get("rubric")
+    if not isinstance(rubric, Mapping) or not isinstance(event.get("description"), str):
+        raise InvalidInput("an outcome has a description and a rubric.")
+    if rubric.get("type") != "text" or not isinstance(rubric.get("content"), str):
+        raise InvalidInput('the rubric of an outcome is {"type": "text", "content": …} here.')
+    tries = event.get("max_iterations")
+    if not (tries is None or (type(tries) is int and 1 <= tries <= 20)):
+        raise InvalidInput("max_iterations is a number from 1 to 20.")
+    criteria = [line.strip() for line in rubric["content"].splitlines() if line.strip()]
+    try:
+        draft = outcome_defined(event["description"], None, criteria)
+    except InvalidEvent as error:
+        raise InvalidInput(f"{error.summary}: each line of the rubric is one.") from error
+    more = {"rubric": rubric["content"], "max_iterations": 3 if tries is None else tries}
+    return msgspec.structs.replace(draft, data={**draft.data, **more})
+
+
+# --- contents -------------------------------------------------------------------------------------
+
+
+def _part(block: object) -> Json:
+    """A block of the wire as a part of ours."""
+    if not isinstance(block, Mapping):
+        raise InvalidInput("a block of content is an object with a type.")
+    if block.get("type") == "text":
+        if not isinstance(block.get("text"), str):
+            raise InvalidInput("a block of text has a text.")
+        return {"type": "text", "text": block["text"]}
+    source = block.get("source")
+    if block.get("type") == "image" and isinstance(source, Mapping):
+        if source.get("type") == "base64":
+            return {"type": "image", "data": source["data"], "media_type": source["media_type"]}
+        if source.get("type") == "url":
+            return {"type": "image", "url": source["url"]}
+    if not isinstance(block.get("type"), str):
+        raise InvalidInput("a block of content has a type.")
+    return {"type": "data", "data": dict(block)}
+
+
+def _block(part: object) -> Json:
+    """A part of ours as a block of the wire."""
+    if not isinstance(part, Mapping):
+        return {"type": "text", "text": _text(part)}
+    if part.get("type") == "text":
+        return {"type": "text", "text": str(part.get("text", ""))}
+    if part.get("type") == "image" and isinstance(part.get("url"), str):
+        return {"type": "image", "source": {"type": "url", "url": part["url"]}}
+    if part.get("type") == "image" and isinstance(part.get("data"), str):
+        media = part.get("media_type", "image/png")
+        source = {"type": "base64", "media_type": media, "data": part["data"]}
+        return {"type": "image", "source": source}
+    inner = part.get("data")
+    if isinstance(inner, Mapping) and inner.get("type") in _FILES:
+        return dict(inner)
+    return {"type": "text", "text": _text(part)}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def content_of(data: Mapping[str, Any]) -> list[Json]:
+    """What a message says, as blocks."""
+    content = data.get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        return [_block(part) for part in content]
+    text = content if isinstance(content, str) else data.get("text")
+    return [{"type": "text", "text": text}] if isinstance(text, str) and text else []
+
+
+def output_of(content: object) -> Any:
+    """The output of a tool from the blocks that a client sent."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise InvalidInput("content of a result is a list of blocks.")
+    parts = [_part(block) for block in content]
+    if all([part["type"] == "text" for part in parts]):
+        return "\n".join([part["text"] for part in parts])
+    return parts
+
+
+def _result(output: object) -> list[Json]:
+    is_parts = isinstance(output, Sequence) and not isinstance(output, str) and len(output) > 0
+    if is_parts and all([isinstance(e, Mapping) and "type" in e for e in output]):  # type: ignore[attr-defined]
+        return [_block(each) for each in output]  # type: ignore[attr-defined]
+    return [] if output in (None, "") else [{"type": "text", "text": _text(output)}]
+
+
+# --- events of ours as the wire shows them --------------------------------------------------------
+
+
+async def form_of(session: Session[Any], event: Event) -> Json | None:
+    """The event on the wire; None if it has no type for it."""
+    data = event.data
+    if data is None:
+        return None
+    if event.type == "session.status_idle" and data.get("stop_reason") == "requires_action":
+        blocking = await _blocking(session, data.get("blocked_on", ()))
+        return _idle(event, {"type": "requires_action", "event_ids": blocking})
+    if event.type == "span.completed":
+        return await _request_end(session, event) if data.get("kind") == "model" else None
+    shown = _FORMS.get(event.type)
+    fields = None if shown is None else shown(event, data)
+    return None if fields is None else {**_named(event, event.type), **fields}
+
+
+def _named(event: Event, type: str) -> Json:
+    at = event.at if event.processed is None else event.processed_at
+    return {
+        "id": ids.to_wire(ids.EVENT, event.id),
+        "type": type,
+        "processed_at": None if at is None else rfc3339(at),
+    }
+
+
+async def _blocking(session: Session[Any], requests: Iterable[str]) -> list[str]:
+    """The events that a turn waits on an answer to."""
+    wanted = list(requests)
+    pairs = [id for request in wanted for id in (f"{request}/use", asked_id(request))]
+    known = {event.id: event.type for event in await session.read_ids(pairs)} if pairs else {}
+    found = []
+    for request in wanted:
+        use, asked = f"{request}/use", asked_id(request)
+        is_use = use in known and known.get(asked) == "agent.tool_use"
+        found.append(ids.to_wire(ids.EVENT, use if is_use else asked))
+    return found
+
+
+def _use_of(request: object) -> str:
+    """The wire's id of the event that called a tool."""
+    id = str(request)
+    return ids.to_wire(ids.EVENT, f"{id}/use" if _CALL.fullmatch(id) else asked_id(id))
+
+
+def _message(event: Event, data: Mapping[str, Any]) -> Json | None:
+    content = content_of(data)
+    return {"content": content} if content or event.type != "agent.message" else None
+
+
+def _confirmation(event: Event, data: Mapping[str, Any]) -> Json:
+    form: Json = {"tool_use_id": _use_of(data.get("request_id"))}
+    allow = data.get("allow", data.get("decision") != "give_up")
+    form["result"] = "allow" if allow else "deny"
+    if data.get("note") is not None:
+        form["deny_message"] = data["note"]
+    return {**form, "type": CONFIRMATION}
+
+
+def _custom_result(event: Event, data: Mapping[str, Any]) -> Json:
+    asked = ids.to_wire(ids.EVENT, asked_id(str(data.get("request_id"))))
+    error = bool(data.get("is_error", False))
+    return {"custom_tool_use_id": asked, "content": _result(data.get("output")), "is_error": error}
+
+
+def _defined(event: Event, data: Mapping[str, Any]) -> Json:
+    rubric = data.get("rubric") or "\n".join(data.get("criteria", ()))
+    return {
+        "description": data.get("title", ""),
+        "rubric": {"type": "text", "content": rubric},
+        "max_iterations": data.get("max_iterations", 3),
+        "outcome_id": f"{ids.OUTCOME}{event.seq}",
+    }
+
+
+def _tool_use(event: Event, data: Mapping[str, Any]) -> Json | None:
+    """Of a call that a model made the wire shows the call, not that it was asked about too."""
+    if "awaits" in data and _CALL.fullmatch(str(data.get("request_id"))):
+        return None
+    permission = data.get("permission", "allow")
+    input = data.get("input")
+    return {
+        "name": data.get("name", ""),
+        "input": input if isinstance(input, Mapping) else {"value": input},
+        "evaluated_permission": permission,
+    }
+
+
+def _custom_use(event: Event, data: Mapping[str, Any]) -> Json:
+    input = data.get("input")
+    shown = input if isinstance(input, Mapping) else {"value": input}
+    return {"name": data.get("name", ""), "input": shown}
+
+
+def _tool_result(event: Event, data: Mapping[str, Any]) -> Json:
+    use = _use_of(data.get("request_id"))
+    error = bool(data.get("is_error", False))
+    return {"tool_use_id": use, "content": _result(data.get("output")), "is_error": error}
+
+
+def _changed(event: Event, data: Mapping[str, Any]) -> Json | None:
+    types = {"running": "session.status_running", "terminated": "session.status_terminated"}
+    types["rescheduling"] = "session.status_rescheduled"
+    type = types.get(str(data.get("to")))
+    return None if type is None else {"type": type}
+
+
+def _stopped(event: Event, data: Mapping[str, Any]) -> Json | None:
+    reason = data.get("stop_reason")
+    if reason in ("rescheduling", "terminated"):  # the change of status says so already
+        return None
+    kept = ("end_turn", "retries_exhausted", "budget_reached")
+    return {"stop_reason": {"type": reason if reason in kept else "end_turn"}}
+
+
+def _idle(event: Event, stop_reason: Json) -> Json:
+    return {**_named(event, "session.status_idle"), "stop_reason": stop_reason}
+
+
+def _failed(event: Event, data: Mapping[str, Any]) -> Json:
+    status = "retrying" if "retry_at" in data else "exhausted"
+    said = {"type": "unknown_error", "message": data.get("message", "")}
+    return {"error": {**said, "code": data.get("code"), "retry_status": {"type": status}}}
+
+
+def _span_started(event: Event, data: Mapping[str, Any]) -> Json | None:
+    if data.get("kind") != "model":
+        return None
+    return {"type": "span.model_request_start", "id": _span(data)}
+
+
+def _span(data: Mapping[str, Any]) -> str:
+    """The wire's id of the beginning of a span: its end names it."""
+    return ids.to_wire(ids.EVENT, str(data.get("span_id")))
+
+
+async def _request_end(session: Session[Any], event: Event) -> Json:
+    """The end of a model call, with the usage that hangs on its message."""
+    said = await session.read(before=event.seq, types=["agent.message"], limit=1, reverse=True)
+    is_error = event.data.get("result") == "error"
+    data = {} if is_error or not said or said[0].data is None else said[0].data
+    usage = data.get("usage") or {}
+    form = _named(event, "span.model_request_end")
+    form |= {"model_request_start_id": _span(event.data), "is_error": is_error}
+    form["model_usage"] = {
+        "input_tokens": usage.get("input", 0),
+        "output_tokens": usage.get("output", 0),
+        "cache_creation_input_tokens": usage.get("cache_write", 0),
+        "cache_read_input_tokens": usage.get("cache_read", 0),
+    }
+    return form
+
+
+def _evaluated(event: Event, data: Mapping[str, Any]) -> Json:
+    results = {"pass": "satisfied", "fail": "failed"}
+    return {
+        "type": "span.outcome_evaluation_end",
+        "outcome_id": "",
+        "outcome_evaluation_start_id": ids.to_wire(ids.EVENT, event.id),
+        "iteration": 0,
+        "result": results.get(str(data.get("verdict")), "needs_revision"),
+        "explanation": data.get("note") or "",
+        "usage": {"input_tokens": 0, "output_tokens": 0},
+    }
+
+
+_FORMS: Final[Mapping[str, Any]] = {
+    "user.message": _message,
+    "system.message": _message,
+    "agent.message": _message,
+    "user.interrupt": lambda event, data: {},
+    CONFIRMATION: _confirmation,
+    RESOLUTION: _confirmation,
+    CUSTOM_RESULT: _custom_result,
+    "user.define_outcome": _defined,
+    "agent.tool_use": _tool_use,
+    "agent.custom_tool_use": _custom_use,
+    "agent.tool_result": _tool_result,
+    "session.status_changed": _changed,
+    "session.status_idle": _stopped,
+    "session.error": _failed,
+    "span.started": _span_started,
+    "session.outcome_evaluated": _evaluated,
+    "managed.updated": lambda event, data: {"type": "session.updated"},
+    **dict.fromkeys(_TERMINAL, lambda event, data: {"type": "session.status_terminated"}),
+}
+
+
+# --- listing --------------------------------------------------------------------------------------
+
+
+async def listed(call: WireCall) -> Answer:
+    """The oldest first, unless order=desc."""
+    session: Session[Any] = await call.lp.get(call.key(), tail=0, archived=True)
+    return await listed_of(call, session)
+
+
+async def listed_of(call: WireCall, session: Session[Any]) -> Json:
+    """A page of the events of a session, in the order of its log."""
+    limit, ascending = call.limit(), call.is_ascending(default=True)
+    types, created = call.texts("types"), call.times()
+    place = 0 if (token := call.text("page")) is None else _place(from_token(token))
+    items: list[Json] = []
+    while True:
+        if ascending:
+            found = await session.read(after=place, limit=_READ_AT_ONCE)
+        else:
+            before = place or None
+            found = await session.read(before=before, limit=_READ_AT_ONCE, reverse=True)
+        if not found:
+            return page(items, None)
+        for event in found:
+            form = await form_of(session, event)
+            if form is not None and len(items) == limit:
+                return page(items, to_token(str(place)))
+            place = event.seq
+            if form is None or (types and form["type"] not in types):
+                continue
+            if created(event.at_us):
+                items.append(form)
+        if not ascending and place == 1:
+            return page(items, None)
+
+
+def _place(text: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise InvalidQuery("page is not of this list: pass next_page unchanged")
+    return int(text[:18])

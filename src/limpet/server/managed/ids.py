@@ -1,0 +1,67 @@
+"""Ids of the wire: a prefix and an id of ours, URL-safe and reversible.
+
+An id that is made of letters, digits, "-" and "_" is shown as it is. Any other is written in
+base64url after a dot, so `sevt_.NWFl…` is the event "5ae…/asked". No two ids of ours share one of
+the wire.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import secrets
+import time
+from typing import Final
+
+from limpet.errors import InvalidInput
+
+SESSION: Final = "sesn_"
+EVENT: Final = "sevt_"
+THREAD: Final = "sthr_"
+OUTCOME: Final = "outc_"
+_PLAIN: Final = re.compile(r"[0-9A-Za-z_-]+")
+
+
+def new_id(prefix: str) -> str:
+    """A new id that sorts by the time it was made at."""
+    return f"{prefix}{time.time_ns() // 1_000:014x}{secrets.token_hex(6)}"
+
+
+def to_wire(prefix: str, id: str) -> str:
+    """An id of ours as the wire shows it."""
+    if _PLAIN.fullmatch(id):
+        return prefix + id
+    return f"{prefix}.{base64.urlsafe_b64encode(id.encode()).decode().rstrip('=')}"
+
+
+def from_wire(prefix: str, text: str) -> str:
+    """The id of ours. Raises InvalidInput if it is not one that `to_wire` makes."""
+    rest = text.removeprefix(prefix)
+    if text.startswith(prefix) and _PLAIN.fullmatch(rest):
+        return rest
+    if text.startswith(prefix) and rest.startswith("."):
+        try:
+            id = base64.urlsafe_b64decode(rest[1:] + "=" * (-len(rest[1:]) % 4)).decode()
+        except (binascii.Error, ValueError):
+            id = ""
+        if id and to_wire(prefix, id) == text:
+            return id
+    raise InvalidInput(f"{text[:100]!r} is not an id of the form {prefix}…. Pass one unchanged.")
+
+
+def session_id(id: str) -> str:
+    """The wire's id of a session: those made here are called so already."""
+    if id.startswith(SESSION) and _PLAIN.fullmatch(id):
+        return id
+    return f"{SESSION}.{base64.urlsafe_b64encode(id.encode()).decode().rstrip('=')}"
+
+
+def session_key_id(text: str) -> str:
+    """The id in the session's key. Raises InvalidInput."""
+    if text.startswith(SESSION) and _PLAIN.fullmatch(text):
+        return text
+    id = from_wire(SESSION, text)
+    if session_id(id) != text:
+        raise InvalidInput(f"{text[:100]!r} is not the id of a session. Pass one unchanged.")
+    return id

@@ -1,0 +1,336 @@
+"""Sessions of the wire: sessions of the store, with title, metadata and agent in their state.
+
+The field `managed` of a session's state holds what the wire has and a session has not: the agent as
+it was when the session began, its environment, title, metadata, resources and vaults. A session
+that was made otherwise is shown too, without these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.routing import BaseRoute
+
+from limpet.errors import InvalidInput
+from limpet.model import FrozenDict, Head, Key, to_time
+from limpet.model.facts.phases import ARCHIVED, TERMINAL
+from limpet.model.facts.running.budgets import Budget, granted
+from limpet.server.managed import ids, shelf
+from limpet.server.managed.agents import (
+    DEFAULT_ENVIRONMENT,
+    agent_form,
+    find_agent,
+    find_environment,
+)
+from limpet.server.managed.events import draft_of
+from limpet.server.managed.wire import (
+    Answer,
+    Json,
+    WireCall,
+    endpoint,
+    from_token,
+    page,
+    rfc3339,
+    to_token,
+)
+from limpet.server.service import Service
+from limpet.session.runs.runs import status_at
+from limpet.session.session import Session
+
+MANAGED: Final = "managed"
+UPDATED: Final = "managed.updated"
+_INITIAL_EVENTS_MAX: Final = 50
+_RESOURCES_MAX: Final = 100
+_SNAPSHOT: Final = (
+    *("id", "type", "version", "name", "description", "model", "system", "tools"),
+    *("mcp_servers", "skills", "multiagent", "execution_identity"),
+)
+_OVERRIDES: Final = ("model", "system", "tools", "mcp_servers", "skills")
+
+
+class SessionCreate(msgspec.Struct):
+    """The body of sessions.create."""
+
+    agent: str | dict[str, Any]
+    environment_id: str = DEFAULT_ENVIRONMENT
+    title: str | None = None
+    metadata: dict[str, str] = {}
+    resources: list[dict[str, Any]] = []
+    vault_ids: list[str] = []
+    initial_events: list[dict[str, Any]] = []
+    budget: dict[str, Any] | None = None
+
+
+class SessionUpdate(msgspec.Struct):
+    """The body of sessions.update."""
+
+    title: str | UnsetType | None = UNSET
+    metadata: dict[str, str | None] | UnsetType | None = UNSET
+    agent: dict[str, Any] | UnsetType = UNSET
+    vault_ids: list[str] | UnsetType = UNSET
+    budget: dict[str, Any] | UnsetType | None = UNSET
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    def at(method: str, path: str, act: Any) -> BaseRoute:
+        return endpoint(service, f"/v1/sessions{path}", method, act)
+
+    return [
+        at("POST", "", create),
+        at("GET", "", listed),
+        at("GET", "/{session_id}", retrieve),
+        at("POST", "/{session_id}", update),
+        at("DELETE", "/{session_id}", delete),
+        at("POST", "/{session_id}/archive", archive),
+    ]
+
+
+async def create(call: WireCall) -> Answer:
+    """The session and its first events are recorded in one commit."""
+    body = await call.body(SessionCreate)
+    agent = await _agent(call, body.agent)
+    environment = await find_environment(call, body.environment_id)
+    if environment["archived_at"] is not None:
+        raise InvalidInput(f"the environment {body.environment_id} is archived.")
+    if len(body.initial_events) > _INITIAL_EVENTS_MAX:
+        raise InvalidInput(f"initial_events has at most {_INITIAL_EVENTS_MAX} events.")
+    managed: Json = {
+        "agent": agent,
+        "environment_id": body.environment_id,
+        "title": body.title,
+        "metadata": shelf.check_metadata(body.metadata),
+        "resources": resources_of(call, body.resources),
+        "vault_ids": list(body.vault_ids),
+        "budget": body.budget,
+    }
+    labels = {"agent_id": agent["id"], "agent_version": str(agent["version"])}
+    labels["environment_id"] = body.environment_id
+    events = [draft_of(each) for each in body.initial_events]
+    id = ids.new_id(ids.SESSION)
+    async with call.lp.commit() as c:
+        new = c.create(call.app, call.user, id, state={MANAGED: managed}, labels=labels)
+        if body.budget is not None:
+            c.record(new, granted(_budget(body.budget)))
+        for draft in events:
+            c.append(new, draft.type, draft.data)
+    return await shown(call, new.key)
+
+
+async def _agent(call: WireCall, named: str | Mapping[str, Any]) -> Json:
+    """The agent as this session has it. Raises DocumentNotFound, InvalidInput."""
+    given: Mapping[str, Any] = {"id": named} if isinstance(named, str) else named
+    id, version = given.get("id"), given.get("version")
+    if not isinstance(id, str) or not (version is None or (type(version) is int and version > 0)):
+        raise InvalidInput("agent is the id of an agent, or an object with its id and version.")
+    agent = agent_form(await find_agent(call, id, version))
+    if agent["archived_at"] is not None:
+        raise InvalidInput(f"the agent {id} is archived. Create a session with another one.")
+    if given.get("type") == "agent_with_overrides":
+        agent |= {name: given[name] for name in _OVERRIDES if name in given}
+        if isinstance(agent["model"], str):
+            agent["model"] = {"id": agent["model"]}
+    return {name: agent.get(name) for name in _SNAPSHOT}
+
+
+def _budget(given: Mapping[str, Any]) -> Budget:
+    try:
+        amount = given["max_list_cost"]
+        return Budget(cost=float(amount["amount"] if isinstance(amount, Mapping) else amount))
+    except (KeyError, TypeError, ValueError):
+        form = '{"type": "limit", "max_list_cost": {"amount": "1.50", "currency": "USD"}}'
+        raise InvalidInput(f"budget is an object as in {form}.") from None
+
+
+def resources_of(call: WireCall, given: list[dict[str, Any]]) -> list[Json]:
+    """Resources of a session, with ids. Raises InvalidInput."""
+    if len(given) > _RESOURCES_MAX:
+        raise InvalidInput(f"a session has at most {_RESOURCES_MAX} resources.")
+    return [resource_of(call, each) for each in given]
+
+
+def resource_of(call: WireCall, given: Mapping[str, Any]) -> Json:
+    """One resource. A token that came with it is not kept. Raises InvalidInput."""
+    needs = {"file": "file_id", "github_repository": "url", "memory_store": "memory_store_id"}
+    kind = given.get("type")
+    if kind not in needs or not isinstance(given.get(needs[kind]), str):
+        known = ", ".join([f"{name} (with {field})" for name, field in needs.items()])
+        raise InvalidInput(f"a resource is of the type {known}.")
+    kept = {name: value for name, value in given.items() if name != "authorization_token"}
+    if kind == "file":
+        kept.setdefault("mount_path", f"/mnt/session/uploads/{given['file_id']}")
+    elif kind == "github_repository":
+        name = given["url"].rstrip("/").rpartition("/")[2].removesuffix(".git")
+        kept.setdefault("mount_path", f"/workspace/{name}")
+    now = rfc3339(call.lp.now())
+    return {"id": ids.new_id("sesrsc_"), **kept, "created_at": now, "updated_at": now}
+
+
+async def listed(call: WireCall) -> Answer:
+    """The newest first, unless order=asc."""
+    limit, token = call.limit(), call.text("page")
+    cursor = None if token is None else from_token(token)
+    labels = {
+        name: value
+        for name in ("agent_id", "agent_version")
+        if (value := call.text(name)) is not None
+    }
+    created, statuses = call.times(), call.texts("statuses")
+    archived, store = call.flag("include_archived"), call.text("memory_store_id")
+    items: list[Json] = []
+    while True:
+        found = await call.lp.list(
+            app=call.app,
+            user=call.user,
+            labels=labels or None,
+            reverse=not call.is_ascending(default=False),
+            state=True,
+            limit=limit - len(items),
+            cursor=cursor,
+        )
+        for head in found.items:
+            form = form_of(call, head, found.states.get(head.key, {}))
+            stores = [each.get("memory_store_id") for each in form["resources"]]
+            if (
+                created(head.created_us)
+                and (not statuses or form["status"] in statuses)
+                and (archived or form["archived_at"] is None)
+                and (store is None or store in stores)
+            ):
+                items.append(form)
+        cursor = found.cursor
+        if cursor is None or len(items) == limit:
+            next_page = None if cursor is None else to_token(cursor)
+            return {**page(items, next_page), "prev_page": None}
+
+
+async def retrieve(call: WireCall) -> Answer:
+    return await shown(call, call.key())
+
+
+async def update(call: WireCall) -> Answer:
+    given = msgspec.to_builtins(await call.body(SessionUpdate))
+    session = await load(call)
+    budget = given.pop("budget", None)
+    agent = given.pop("agent", {})
+    if agent:
+        _check_idle(session)
+
+    def changed(state: Mapping[str, Any]) -> Json:
+        managed = dict(state.get(MANAGED) or blank_managed(call.app))
+        metadata = shelf.patched(dict(managed["metadata"]), given.get("metadata"))
+        tools = {name: agent[name] for name in ("tools", "mcp_servers") if name in agent}
+        managed |= {**given, "metadata": metadata, "agent": {**managed["agent"], **tools}}
+        if budget is not None:
+            managed["budget"] = budget
+        return {MANAGED: managed}
+
+    if budget is not None:
+        await _raise_budget(session, _budget(budget))
+    await session.update(changed, type=UPDATED, data={"changed": sorted(given)})
+    return await shown(call, session.key)
+
+
+async def _raise_budget(session: Session[Any], wanted: Budget) -> None:
+    """A budget can be raised only: what was spent is spent."""
+    now = session.runs.budget
+    limit = 0.0 if now is None or now.limit.cost is None else now.limit.cost
+    more = (wanted.cost or 0.0) - limit
+    if more < 0:
+        raise InvalidInput(f"the budget of a session can only be raised; it is {limit}.")
+    if more:
+        await session.runs.grant(Budget(cost=more))
+
+
+async def delete(call: WireCall) -> Answer:
+    session = await load(call)
+    _check_idle(session)
+    await call.lp.delete(session.key)
+    return {"id": call.path("session_id"), "type": "session_deleted"}
+
+
+async def archive(call: WireCall) -> Answer:
+    """It is completed first; again, nothing changes."""
+    session = await load(call)
+    _check_idle(session)
+    if session.phase not in TERMINAL:
+        await session.complete()
+    if session.phase != ARCHIVED:
+        await session.archive()
+    return await shown(call, session.key)
+
+
+def _check_idle(session: Session[Any]) -> None:
+    if session.status == "running":
+        raise InvalidInput(f"{session.key} runs a turn. Send user.interrupt, and wait for idle.")
+
+
+# --- what a session looks like --------------------------------------------------------------------
+
+
+async def load(call: WireCall) -> Session[Any]:
+    """The session of the path, from the archive if need be. Raises SessionNotFound."""
+    session: Session[Any] = await call.lp.get(call.key(), tail=0, archived=True)
+    return session
+
+
+async def shown(call: WireCall, key: Key) -> Json:
+    session: Session[Any] = await call.lp.get(key, tail=0, archived=True)
+    form = form_of(call, session.head, session.values)
+    if session.phase not in TERMINAL:
+        form["stats"]["active_seconds"] = session.lifecycle.durations.active
+    return form
+
+
+def form_of(call: WireCall, head: Head, state: Mapping[str, Any]) -> Json:
+    """A session as the wire shows it, from its head and its state."""
+    managed = state.get(MANAGED)
+    if not isinstance(managed, Mapping):
+        managed = blank_managed(head.key.app)
+    updated = rfc3339(to_time(head.updated_us))
+    now = call.lp.now()
+    usage = head.facts.get("usage", FrozenDict())
+    return {
+        "id": ids.session_id(head.key.id),
+        "type": "session",
+        "status": status_at(head, int(now.timestamp() * 1_000_000)),
+        "agent": managed["agent"],
+        "environment_id": managed["environment_id"],
+        "title": managed["title"],
+        "metadata": managed["metadata"],
+        "resources": managed["resources"],
+        "vault_ids": managed["vault_ids"],
+        "budget": managed.get("budget"),
+        "outcome_evaluations": _evaluations(head),
+        "stats": {"duration_seconds": (now - to_time(head.created_us)).total_seconds()},
+        "usage": {
+            "input_tokens": usage.get("input", 0),
+            "output_tokens": usage.get("output", 0),
+            "cache_read_input_tokens": usage.get("cache_read", 0),
+            "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
+        },
+        "created_at": rfc3339(to_time(head.created_us)),
+        "updated_at": updated,
+        "archived_at": updated if head.phase == ARCHIVED else None,
+    }
+
+
+def _evaluations(head: Head) -> list[Json]:
+    outcome = head.facts.get("outcome")
+    if outcome is None:
+        return []
+    results = {"pass": "satisfied", "fail": "failed", "uncertain": "evaluating"}
+    result = results.get(outcome.get("verdict") or "", "pending")
+    form = {"type": "outcome_evaluation", "outcome_id": f"{ids.OUTCOME}{outcome['seq']}"}
+    return [{**form, "description": outcome.get("title", ""), "iteration": 0, "result": result}]
+
+
+def blank_managed(app: str) -> Json:
+    """Of a session that was not made by the wire."""
+    agent: Json = {"id": "agent_none", "type": "agent", "version": 1, "name": app}
+    agent |= {"description": None, "model": {"id": "none"}, "system": None, "tools": []}
+    agent |= {"mcp_servers": [], "skills": [], "multiagent": None, "execution_identity": None}
+    managed: Json = {"agent": agent, "environment_id": DEFAULT_ENVIRONMENT, "title": None}
+    return {**managed, "metadata": {}, "resources": [], "vault_ids": [], "budget": None}

@@ -1,0 +1,195 @@
+"""The stream of a session's events, as server-sent events.
+
+It is subscribed before the headers leave. A logged event carries its seq as `id:`, so a client that
+comes back with `Last-Event-ID`, or `?after=`, goes on where it was, on any server of the store. An
+input that was processed is shown a second time, without an id; so are pieces of a coming message
+(`event_start`, `event_delta`), which may be lost. A reader that takes nothing for five seconds is
+cut off: it can come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
+
+from limpet.errors import FollowerBehind, InvalidQuery, LimpetError, SessionDeleted, StoreClosed
+from limpet.model import Event
+from limpet.server.limits import HEARTBEAT_SECONDS, RECHECK_SECONDS, SLOW_READER_SECONDS
+from limpet.server.managed import ids
+from limpet.server.managed.events import form_of
+from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, error_form, rfc3339
+from limpet.server.service import Service
+from limpet.session.session import Session
+
+ABORT: Final = "limpet.abort"  # in the scope: cuts the connection off
+_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),  # a proxy passes each event on at once
+]
+_PREVIEWED: Final = "agent.message"
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    path = "/v1/sessions/{session_id}/events/stream"
+    return [endpoint(service, path, "GET", stream)]
+
+
+async def stream(call: WireCall) -> Answer:
+    """From now on, or from the event that the client saw last."""
+    session: Session[Any] = await call.lp.get(call.key(), tail=0)
+    return await stream_of(call, session)
+
+
+async def stream_of(call: WireCall, session: Session[Any]) -> EventStream:
+    """The stream of a session that was loaded just now."""
+    after = await _after(call, session)
+    wants = _PREVIEWED in call.texts("event_deltas")
+    return EventStream(call, session, after, previews=wants)
+
+
+async def _after(call: WireCall, session: Session[Any]) -> int:
+    """The seq of the last event that the client has. Raises InvalidQuery."""
+    text = call.request.headers.get("last-event-id") or call.text("after")
+    if text is None:
+        return session.version
+    if text.isascii() and text.isdecimal() and len(text) <= 18:
+        return int(text)
+    found = await session.read_ids([ids.from_wire(ids.EVENT, text)])
+    if not found:
+        raise InvalidQuery(f"after={text[:100]!r} is not an event of this session")
+    return found[0].seq
+
+
+class EventStream(Response):
+    """A response that goes on until the client leaves, the session is gone or the server ends."""
+
+    def __init__(
+        self, call: WireCall, session: Session[Any], after: int, *, previews: bool
+    ) -> None:
+        super().__init__()
+        self._call, self._session, self._previews = call, session, previews
+        self._begun: tuple[str, int] | None = None  # the preview under way: event and attempt
+        # Reads on from `after` whenever it is first asked: nothing in between is missed.
+        self._events = session.follow(after=after, partials=previews)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [*self.raw_headers, *_HEADERS]
+        kept = [(name, value) for name, value in headers if name != b"content-length"]
+        stopping = asyncio.ensure_future(self._call.service.stopping.wait())
+        leaving = asyncio.ensure_future(_left(receive))
+        writing = asyncio.ensure_future(self._write(scope, send, kept))
+        tasks = (stopping, leaving, writing)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if stopping.done() and not stopping.cancelled():
+            with suppress(Exception):
+                await _progress(scope, send, b": the server ends, come back\n\n")
+        with suppress(Exception):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, scope: Scope, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await _progress(scope, send, b": open\n\n")
+        try:
+            async with aclosing(self._frames()) as frames:
+                async for frame in frames:
+                    await _progress(scope, send, frame)
+        except SessionDeleted:
+            now = rfc3339(self._call.lp.now())
+            gone = {"id": ids.to_wire(ids.EVENT, "deleted"), "type": "session.deleted"}
+            await _progress(scope, send, _frame({**gone, "processed_at": now}))
+        except (FollowerBehind, StoreClosed):
+            return  # the client comes back, and reads on from what it has
+        except LimpetError as error:
+            said = msgspec.json.encode(error_form(error, ""))
+            await _progress(scope, send, b"event: error\ndata: " + said + b"\n\n")
+
+    async def _frames(self) -> AsyncGenerator[bytes, None]:
+        """Frames as they come, and heartbeats while nothing does."""
+        waiting: asyncio.Future[Event] | None = None
+        quiet = 0.0
+        try:
+            while True:
+                if waiting is None:
+                    waiting = asyncio.ensure_future(anext(self._events))
+                done, _ = await asyncio.wait((waiting,), timeout=RECHECK_SECONDS)
+                if not done:
+                    # A key that was revoked ends its streams too.
+                    await self._call.service.caller_of(self._call.request)
+                    quiet += RECHECK_SECONDS
+                    if quiet >= HEARTBEAT_SECONDS:
+                        quiet = 0.0
+                        yield b'event: ping\ndata: {"type": "ping"}\n\n'
+                    continue
+                event, waiting, quiet = waiting.result(), None, 0.0
+                for frame in await self._shown(event):
+                    yield frame
+        except StopAsyncIteration:
+            return
+        finally:
+            if waiting is not None:
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+            await self._events.aclose()
+
+    async def _shown(self, event: Event) -> list[bytes]:
+        if event.partial:
+            return self._preview(event)
+        frames = []
+        processed = () if event.data is None else event.data.get("processed", ())
+        if event.type.startswith("session.") and processed:
+            for seq in processed:
+                for read in await self._session.read(after=seq - 1, before=seq + 1):
+                    if (form := await form_of(self._session, read)) is not None:
+                        frames.append(_frame(form))
+        if (form := await form_of(self._session, event)) is not None:
+            frames.append(_frame(form, event.seq))
+        return frames
+
+    def _preview(self, event: Event) -> list[bytes]:
+        """A piece of a message that is not recorded yet."""
+        text = event.data.get("text")
+        if event.type != _PREVIEWED or not isinstance(text, str):
+            return []
+        id, frames = ids.to_wire(ids.EVENT, event.id), []
+        if self._begun != (event.id, event.attempt):
+            self._begun = (event.id, event.attempt)
+            started = {"type": "event_start", "event": {"type": _PREVIEWED, "id": id}}
+            frames.append(_frame(started))
+        piece = {"type": "text", "text": text}
+        delta = {"type": "content_delta", "index": 0, "content": piece}
+        frames.append(_frame({"type": "event_delta", "event_id": id, "delta": delta}))
+        return frames
+
+
+def _frame(form: Json, seq: int | None = None) -> bytes:
+    named = b"" if seq is None else f"id: {seq}\n".encode()
+    return b"event: message\n" + named + b"data: " + msgspec.json.encode(form) + b"\n\n"
+
+
+async def _progress(scope: Scope, send: Send, body: bytes) -> None:
+    """Send, or cut the connection off if the reader does not take anything."""
+    try:
+        async with asyncio.timeout(SLOW_READER_SECONDS):
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+    except TimeoutError:
+        if abort := scope.get(ABORT):
+            abort()
+        raise
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,278 @@
+"""Requests and answers of the wire: who asks, the body, the query, pages and errors.
+
+`endpoint` makes a route of a function that takes a `WireCall`. An error is answered as
+`{"type": "error", "error": {"type", "message", "details": {"error_code"}}, "request_id"}` with the
+stable code of ours. The official client repeats a request after 408, 409, 429 and 5xx, so these are
+answered only where nothing was stored, or with `x-should-retry: false`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from limpet.errors import (
+    AccessDenied,
+    AccessError,
+    BodyTooLarge,
+    DocumentConflict,
+    EntryRefused,
+    HeartbeatRefused,
+    InvalidCursor,
+    InvalidInput,
+    InvalidQuery,
+    LimpetError,
+    MemoryPreconditionFailed,
+    RateLimited,
+    RouteNotFound,
+    SessionDeleted,
+    SessionErased,
+    StoreBusy,
+)
+from limpet.model import Key
+from limpet.security.access import Principal
+from limpet.server.access import Caller
+from limpet.server.limits import BODY_BYTES_MAX
+from limpet.server.loggers import SERVER
+from limpet.server.managed import ids
+from limpet.server.service import Service
+from limpet.session.documents import Documents
+from limpet.session.limpet import Limpet
+
+T = TypeVar("T")
+Json = dict[str, Any]
+Answer = Json | Response
+Endpoint = Callable[["WireCall"], Awaitable[Answer]]
+
+DEFAULT_APP: Final = "default"
+DEFAULT_USER: Final = "default"
+APP_HEADER: Final = "limpet-app"  # for callers whose key is of no one app
+USER_HEADER: Final = "limpet-user"  # for callers whose key is of no one user
+PAGE_DEFAULT: Final = 20
+PAGE_MAX: Final = 1_000
+OF_APP: Final = "*"  # the owner of what all users of an app share
+_GONE: Final = (SessionDeleted, SessionErased)
+_KEPT_STATUS: Final = frozenset((400, 401, 403, 404, 412, 413, 422, 429, 503, 507))
+
+
+class WireCall:
+    """One request, and what its sender may use."""
+
+    def __init__(self, service: Service, request: Request, caller: Caller) -> None:
+        self.service, self.request, self.caller = service, request, caller
+        headers = request.headers
+        self.lp: Limpet = caller.lp
+        if caller.admin:  # it came with the store itself: what it writes has its name, too
+            principal = Principal(caller.name, role="admin", app=caller.app, user=caller.user)
+            self.lp = caller.lp.acting_as(principal)
+        self.app = caller.app or headers.get(APP_HEADER) or DEFAULT_APP
+        self.user = caller.user or headers.get(USER_HEADER) or DEFAULT_USER
+
+    def path(self, name: str) -> str:
+        """A part of the path."""
+        return str(self.request.path_params[name])
+
+    def key(self) -> Key:
+        """The key of the session in the path. Raises InvalidInput."""
+        return Key(self.app, self.user, ids.session_key_id(self.path("session_id")))
+
+    def of_app(self, collection: str) -> Documents:
+        """Documents that all users of the app share."""
+        return self.lp.documents(collection, owner=(self.app, OF_APP))
+
+    def of_user(self, collection: str) -> Documents:
+        """Documents of this user."""
+        return self.lp.documents(collection, owner=(self.app, self.user))
+
+    async def raw(self) -> bytes:
+        """The body. Raises BodyTooLarge."""
+        body = bytearray()
+        async for piece in self.request.stream():
+            body += piece
+            if len(body) >= BODY_BYTES_MAX:
+                raise BodyTooLarge(BODY_BYTES_MAX)
+        return bytes(body)
+
+    async def body(self, form: type[T]) -> T:
+        """The body as this form. Raises InvalidInput."""
+        raw = await self.raw()
+        try:
+            return msgspec.json.decode(raw or b"{}", type=form)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidInput(f"the body is not as it should be: {error}.") from error
+
+    # --- the query -------------------------------------------------------------------------------
+
+    def text(self, name: str) -> str | None:
+        """One parameter of the query."""
+        return self.request.query_params.get(name)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """All values of `name[]=`."""
+        query = self.request.query_params
+        return (*query.getlist(f"{name}[]"), *query.getlist(name))
+
+    def number(self, name: str, default: int, *, most: int) -> int:
+        """A number from 1 to `most`. Raises InvalidQuery."""
+        text = self.text(name)
+        if text is None:
+            return default
+        if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= most:
+            raise InvalidQuery(f"{name} is a number from 1 to {most:,}")
+        return int(text)
+
+    def limit(self) -> int:
+        return self.number("limit", PAGE_DEFAULT, most=PAGE_MAX)
+
+    def flag(self, name: str) -> bool:
+        return self.text(name) in ("true", "True", "1")
+
+    def times(self) -> Callable[[int], bool]:
+        """A test of microseconds since 1970 against `created_at[gte]=` and so on."""
+        bounds = {each: self._moment(f"created_at[{each}]") for each in ("gt", "gte", "lt", "lte")}
+        tests: dict[str, Callable[[int, int], bool]] = {
+            "gt": lambda at, bound: at > bound,
+            "gte": lambda at, bound: at >= bound,
+            "lt": lambda at, bound: at < bound,
+            "lte": lambda at, bound: at <= bound,
+        }
+        given = [(tests[name], bound) for name, bound in bounds.items() if bound is not None]
+        return lambda at: all([test(at, bound) for test, bound in given])
+
+    def _moment(self, name: str) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            at = datetime.fromisoformat(text.replace(" ", "+"))
+        except ValueError:
+            raise InvalidQuery(f"{name} is a time, as in 2026-11-17T12:00:00Z") from None
+        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+    def is_ascending(self, *, default: bool) -> bool:
+        """True if `order=asc`. Raises InvalidQuery."""
+        order = self.text("order")
+        if order not in (None, "asc", "desc"):
+            raise InvalidQuery("order is asc or desc")
+        return default if order is None else order == "asc"
+
+
+def page(items: Sequence[Json], next_page: str | None) -> Json:
+    return {"data": list(items), "next_page": next_page}
+
+
+def to_token(place: str) -> str:
+    """A place in a list, as a client hands it back."""
+    return base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
+
+
+def from_token(text: str) -> str:
+    """Raises InvalidCursor."""
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    except (binascii.Error, ValueError):
+        raise InvalidCursor from None
+
+
+def rfc3339(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def endpoint(service: Service, path: str, method: str, act: Endpoint) -> BaseRoute:
+    """A route that answers in the form of the wire."""
+
+    async def run(request: Request) -> Response:
+        request_id = f"req_{secrets.token_hex(12)}"
+        try:
+            caller = await service.caller_of(request)
+            answer = await act(WireCall(service, request, caller))
+        except LimpetError as error:
+            return _refused(error, request, request_id)
+        except Exception:
+            SERVER.exception("request failed: method=%s path=%s", method, path)
+            unknown = LimpetError("the server failed. Its log says more.")
+            return _refused(unknown, request, request_id)
+        if not isinstance(answer, Response):
+            answer = Response(msgspec.json.encode(answer), media_type="application/json")
+        answer.headers["request-id"] = request_id
+        return answer
+
+    return Route(path, run, methods=[method])
+
+
+def not_offered(service: Service) -> list[BaseRoute]:
+    """Everything else under /v1 is 404, in the form of the wire."""
+
+    async def missing(call: WireCall) -> Answer:
+        raise RouteNotFound(f"{call.request.method} {call.request.url.path[:200]}")
+
+    methods = ("GET", "POST", "PUT", "PATCH", "DELETE")
+    return [endpoint(service, "/v1/{rest:path}", method, missing) for method in methods]
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def error_form(error: LimpetError, request_id: str) -> Json:
+    """An error as the wire shows it, in an answer or on a stream."""
+    status = _status(error)
+    details: Json = {"error_code": error.code}
+    if isinstance(error, HeartbeatRefused):
+        details = {"error_code": "heartbeat_precondition_failed", "code": error.code}
+        details["current_state"] = error.current_state
+    said: Json = {"type": _type(error, status), "message": str(error), "details": details}
+    return {"type": "error", "error": said, "request_id": request_id}
+
+
+def _refused(error: LimpetError, request: Request, request_id: str) -> Response:
+    status = _status(error)
+    headers = {"request-id": request_id}
+    if status in (408, 409, 429) or status >= 500:
+        again = _is_repeatable(error, request)
+        headers["x-should-retry"] = "true" if again else "false"
+        if again and isinstance(error, RateLimited):
+            headers["retry-after"] = "1"
+    body = msgspec.json.encode(error_form(error, request_id))
+    return Response(body, status, headers, media_type="application/json")
+
+
+def _is_repeatable(error: LimpetError, request: Request) -> bool:
+    """True if the request may be sent again: it stored nothing, or a repeat finds what it did."""
+    if isinstance(error, StoreBusy | RateLimited):
+        return True
+    if not error.retryable:
+        return False
+    return request.method == "GET" or "idempotency-key" in request.headers
+
+
+def _status(error: LimpetError) -> int:
+    """What is foreign is 404, as what is missing. A conflict is 400: nothing comes of a repeat."""
+    if isinstance(error, AccessDenied):
+        return 404 if error.action in ("read", "inspect") else 403
+    if isinstance(error, _GONE):
+        return 404
+    if isinstance(error, MemoryPreconditionFailed | DocumentConflict):
+        return 409
+    if error.status == 500:
+        return 500
+    return error.status if error.status in _KEPT_STATUS else 400
+
+
+def _type(error: LimpetError, status: int) -> str:
+    if isinstance(error, MemoryPreconditionFailed):
+        return "memory_precondition_failed_error"
+    if isinstance(error, EntryRefused) or (isinstance(error, AccessError) and status == 401):
+        return "authentication_error"
+    names = {403: "permission_error", 404: "not_found_error", 409: "conflict_error"}
+    names |= {429: "rate_limit_error", 503: "overloaded_error", 500: "api_error"}
+    names |= {507: "api_error"}
+    return names.get(status, "invalid_request_error")

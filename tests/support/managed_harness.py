@@ -1,0 +1,28 @@
+"""A harness for servers under test: what it does is in the message that it answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import limpet
+
+
+async def converse(turn: limpet.Turn) -> None:
+    """Echo the message; "refund" asks for approval, "ask" for a value, "pieces" streams."""
+    text = " ".join([str(event.data.get("text", "")) for event in turn.inputs])
+    if "refund" in text:
+        approval = await turn.approve("refund", {"amount": 3})
+        await turn.say("refunded" if approval else f"not refunded: {approval.note}")
+    elif "ask" in text:
+        await turn.say(f"you said {await turn.ask('lookup', {'city': 'Kyiv'})}")
+    elif "pieces" in text:
+        await turn.stream("pieces", _pieces())
+    elif "fail" in text:
+        raise ValueError("this harness fails")
+    else:
+        await turn.say(f"echo {text}")
+
+
+async def _pieces() -> AsyncIterator[str]:
+    for piece in ("one ", "two ", "three"):
+        yield piece
