@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import typer
@@ -178,10 +180,12 @@ def test_exit_codes_are_documented_once_and_all_of_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_fits_a_screen(tmp_path: Path, command: str) -> None:
     """No more than a terminal of 80 by 24 shows, and the same there as in a pipe."""
-    text = run_process(tmp_path, command, "--help").stdout
+    with patch.dict(os.environ, COLUMNS="80"):
+        text = run(tmp_path, command, "--help").stdout
     assert len(text.splitlines()) <= 24
     assert max(map(len, text.splitlines())) <= 80
     if command == COMMANDS[-1]:
+        assert run_process(tmp_path, command, "--help").stdout == text
         shown = run_terminal(tmp_path, command, "--help", columns=80)[1]
         assert shown.replace("\r\n", "\n") == text
 
