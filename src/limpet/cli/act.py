@@ -379,7 +379,7 @@ class RateLine:
 
 
 def _resolution(request: limpet.Request, decision: str) -> str:
-    """What a resolution does, in words that a question may begin with."""
+    """Return what a resolution does, in words that a question may begin with."""
     if request.kind == "mismatch":
         where = f"the turn that stopped at {request.name!r}"
         return (

@@ -69,12 +69,13 @@ class Backlog(msgspec.Struct):
 
 
 def needed_by(session: limpet.Session[Any]) -> Needed:
-    """What a loaded session waits for."""
+    """Return what a loaded session waits for."""
     return Needed(session.blocked_on, session.runs.failure)
 
 
 def needs(head: Head, state: Readiness, needed: Needed = _NOTHING) -> list[str]:
-    """What a blocked session waits for; why one is a dead letter, or tried again; else nothing."""
+    """Return what a blocked session waits for; why one is a dead letter, or tried again; else
+    nothing."""
     failure = needed.failure
     if state == "blocked":
         asked = [f"waits for {request_line(each)}" for each in needed.requests]
@@ -106,7 +107,7 @@ async def backlog_of(lp: limpet.Limpet, app: str | None, *, limit: int) -> Backl
 
 
 def request_line(request: limpet.Request) -> str:
-    """What is asked for, in one line, with the id of the request."""
+    """Return what is asked for, in one line, with the id of the request."""
     what = asked_for(request.kind, request.input)
     return f"{request.kind} {request.name} {what} ({request.id})"
 

@@ -152,8 +152,9 @@ class TranscriptEntry(msgspec.Struct, frozen=True):
 
 
 def entry_of(event: limpet.Event, tools: dict[str, str]) -> TranscriptEntry | None:
-    """What a recorded event is in a conversation; None: nothing that people read. `tools` has the
-    names of the calls and requests so far, by the ids that their results and answers have."""
+    """Return what a recorded event is in a conversation; None: nothing that people read. `tools`
+    has the names of the calls and requests so far, by the ids that their results and answers
+    have."""
     head = (event.seq, instant(event.at_us), event.actor)
     if event.data is None:
         return TranscriptEntry(

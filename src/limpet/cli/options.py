@@ -106,7 +106,7 @@ def file_path(text: str) -> Path:
 
 
 def label_values(options: list[str] | None) -> dict[str, str]:
-    """What --label NAME=VALUE says, each name once. Raises InvalidInput."""
+    """Return what --label NAME=VALUE says, each name once. Raises InvalidInput."""
     labels: dict[str, str] = {}
     for option in options or ():
         name, equals, value = option.partition("=")

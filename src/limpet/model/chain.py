@@ -36,7 +36,8 @@ def header_digest(names: tuple[str | None, ...], *, marked: bool = False) -> byt
 
 
 def header_tail(type: str, actor: str) -> bytes:
-    """What the canonical names of an event go on with after its id, if it has no other ids."""
+    """Return what the canonical names of an event go on with after its id, if it has no other
+    ids."""
     return canonical(("", type, actor, None, None, None, None))[2:]
 
 

@@ -431,8 +431,8 @@ def _are_plain(ids: _Ids) -> bool:
 
 @lru_cache(maxsize=4_096)  # the same few types and actors come again and again
 def _names(type: str, actor: str) -> tuple[bytes, bool] | None:
-    """What a header goes on with after the id, and whether the type is that of an input. None if a
-    name is wrong or reserved."""
+    """Return what a header goes on with after the id, and whether the type is that of an input.
+    None if a name is wrong or reserved."""
     if _type_problem(type) or type.startswith(RESERVED) or unfit(actor, ACTOR_CHARS_MAX):
         return None
     return header_tail(type, actor), is_input(type)

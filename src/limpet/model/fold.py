@@ -132,8 +132,8 @@ def is_run(fold: Fold, drafts: Sequence[Prepared]) -> bool:
 def record_run(
     fold: Fold, drafts: Sequence[Prepared], now_us: int, salt: Callable[[], bytes]
 ) -> tuple[Fold, list[Recorded]]:
-    """What `record` makes of a run of drafts (see `is_run`), one after the other: each is linked,
-    and all of them are folded at once."""
+    """Return what `record` makes of a run of drafts (see `is_run`), one after the other: each is
+    linked, and all of them are folded at once."""
     before = fold.head
     at_us = max(now_us, before.updated_us)
     seq, link, active, recorded = before.version, before.link, False, []

@@ -187,7 +187,7 @@ class EffectCall:
         return await self._asked(record)
 
     def _compensation(self) -> dict[str, Any] | None:
-        """What is recorded so that any process can undo it."""
+        """Return what is recorded so that any process can undo it."""
         effect = self._effect
         if effect.compensate is None:
             return None
@@ -256,7 +256,8 @@ class EffectCall:
         raise EffectUnknown(effect.name, effect.occurrence, data.get("note"))
 
     def _shown(self, record: EffectRecord) -> dict[str, Any]:
-        """What a person needs to look it up: what was intended, under which key, when, by whom."""
+        """Return what a person needs to look it up: what was intended, under which key, when, by
+        whom."""
         effect = self._effect
         shown: dict[str, Any] = {
             "effect": effect.name,

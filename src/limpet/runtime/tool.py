@@ -165,7 +165,7 @@ def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _annotated(function: Callable[..., Any]) -> Any:
-    """What carries the annotations: of a callable object, its method."""
+    """Return what carries the annotations: of a callable object, its method."""
     if inspect.isfunction(function) or inspect.ismethod(function):
         return function
     return getattr(function, "func", None) or type(function).__call__

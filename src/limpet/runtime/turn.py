@@ -588,7 +588,8 @@ class Turn:
     # --- for the calls ---------------------------------------------------------------------------
 
     def _offered_permission(self, call: ToolCall) -> Permission:
-        """What the tool asked for when the model was called, in a run whose model call is done."""
+        """Return what the tool asked for when the model was called, in a run whose model call is
+        done."""
         use = self.run.records.calls.get(call.id)
         asked = "allow" if use is None else use.data.get("permission", "allow")
         return next(api for api, event in EVENT_PERMISSIONS.items() if event == asked)

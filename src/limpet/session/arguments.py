@@ -137,7 +137,7 @@ def check_ids(ids: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_token(token: object) -> str:
-    """What `c.token` was: a text, empty where every read sees every commit."""
+    """Check what `c.token` was: a text, empty where every read sees every commit."""
     if not isinstance(token, str):
         raise InvalidQuery(
             f"at_least must be the token of a commit, c.token, not {described(token)}"
@@ -162,7 +162,7 @@ def check_progress(progress: Progress | None) -> Progress | None:
 
 
 def check_change(change: T) -> T:
-    """What `update` calls."""
+    """Check what `update` calls."""
     if not callable(change):
         raise InvalidInput(
             f"update takes a function, not {described(change)}. Pass one that takes the state and "
@@ -189,7 +189,7 @@ def check_fact(fact: Any) -> Fact:
 
 
 def check_many(drafts: Iterable[Any]) -> Iterable[Any]:
-    """What `append_many` goes through; each draft is looked at by itself."""
+    """Check what `append_many` goes through; each draft is looked at by itself."""
     if not isinstance(drafts, Iterable):
         raise InvalidInput(
             f"append_many takes a list of drafts, not {described(drafts)}. Make them with "

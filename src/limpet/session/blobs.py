@@ -153,7 +153,7 @@ async def _cut(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _pieces(content: Any) -> AsyncIterator[bytes]:
-    """What a file, an async iterator or an iterator gives, one after the other."""
+    """Return what a file, an async iterator or an iterator gives, one after the other."""
     if hasattr(content, "read"):
         while piece := _checked(await _read(content)):
             yield piece

@@ -143,7 +143,7 @@ class CachedState:
         self.absorb(committed, drafts)
 
     def take(self, loaded: Loaded) -> None:
-        """What a load brought, unless a commit of this process was faster than it."""
+        """Take in what a load brought, unless a commit of this process was faster than it."""
         if self.uid not in (None, loaded.head.uid):
             raise SessionDeleted(self.key)
         if self.scopes is None:
@@ -169,7 +169,7 @@ class CachedState:
         self.fields, self.damaged, self._values = fields, (), None
 
     def absorb(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
-        """What a commit left. An answer older than what is known adds only what is new.
+        """Take in what a commit left. An answer older than what is known adds only what is new.
 
         `drafts` go with the commit's events; None stands for one that another object proposed.
         """
@@ -261,7 +261,7 @@ class CachedState:
 
 
 def changes_fields(draft: Prepared) -> bool:
-    """Whether a draft changes the session's own state."""
+    """True if a draft changes the session's own state."""
     return bool(own_ops(draft))
 
 

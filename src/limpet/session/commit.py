@@ -416,7 +416,7 @@ class CommitBuilder:
         )
 
     def _is_classless(self, place: int) -> bool:
-        """Whether this draft changes fields and was not checked against a State class."""
+        """True if this draft changes fields and was not checked against a State class."""
         session, draft = self._sessions[place], self._drafts[place]
         return writer_of(session).classless and changes_fields(draft)
 

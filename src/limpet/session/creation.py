@@ -120,7 +120,7 @@ def beginning(state: Begin, migrations: MigrationRegistry | None) -> Beginning:
 
 
 def is_plain(state: Begin) -> bool:
-    """Whether a session that begins with this is seen without a class."""
+    """True if a session that begins with this is seen without a class."""
     if isinstance(state, Mapping):
         return True
     from limpet.model.envelope.record import Envelope

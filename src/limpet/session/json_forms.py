@@ -85,7 +85,7 @@ def page_form(page: Page[Head]) -> dict[str, Any]:
 
 
 def report_form(report: Report) -> dict[str, Any]:
-    """What a verification read and found."""
+    """Return what a verification read and found."""
     return {
         "ok": report.ok,
         "sessions": report.sessions,

@@ -179,7 +179,8 @@ class Provenance:
     async def _problem(
         self, head: Head | None, version: int, link: bytes, source: str
     ) -> str | None:
-        """What is wrong with a session that stood at this version and link, as `source` says."""
+        """Return what is wrong with a session that stood at this version and link, as `source`
+        says."""
         if head is None:
             return f"is missing, and there is its {source}: its log was removed"
         if head.version < version:
@@ -363,7 +364,7 @@ def _standing(head: Head) -> dict[str, Head]:
 
 
 def _certificate(count: ErasureCount) -> ErasureCertificate:
-    """What an erasure removes, before it is known when it was done."""
+    """Return what an erasure removes, before it is known when it was done."""
     from limpet.security.receipts import hashed_key
 
     sessions = [

@@ -294,7 +294,7 @@ class Writer:
             lease_lost(error, self.lease, "flush")
 
     def _fence_and_uid(self) -> tuple[int | None, str | None]:
-        """What every commit is under: the lease, and the session that is known."""
+        """Return what every commit is under: the lease, and the session that is known."""
         known, lease = self.known, self.lease
         if lease is None:
             return None, known.uid
@@ -485,7 +485,8 @@ class Writer:
         return await self._try_apply(update, draft, expect=expect)
 
     async def _repeat(self, draft: Draft) -> Event | None:
-        """What was recorded under the draft's id before; a plan on newer state need not fit it."""
+        """Return what was recorded under the draft's id before; a plan on newer state need not fit
+        it."""
         if draft.id is None:
             return None
         self.journal.prepare(structs.replace(draft, ops=()), None)  # refuses what is wrong with it
@@ -529,7 +530,7 @@ class Loading:
         scopes: bool = True,
         at_least: str,
     ) -> tuple[Loaded, Committed | None]:
-        """What is stored, and the migration that was recorded on it if there had to be one.
+        """Return what is stored, and the migration that was recorded on it if there had to be one.
 
         Raises what the store's load raises; MigrationError, SchemaViolation; SessionCorrupt if it
         is damaged, SessionLocked if another runs it, SessionConflict if others never pause.
@@ -573,7 +574,7 @@ class Loading:
             raise
 
     def propose(self, upgrade: Upgrade, loaded: Loaded) -> Prepared:
-        """What would be recorded, whole and checked; there must be a way.
+        """Return what would be recorded, whole and checked; there must be a way.
 
         Raises MigrationError, SchemaViolation, SessionCorrupt.
         """

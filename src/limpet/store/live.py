@@ -91,7 +91,8 @@ def pack_all(codec: Codec, partials: Sequence[Partial]) -> list[Packed]:
 
 
 def unpack(codec: Codec, packed: Packed) -> Partial | None:
-    """What was packed; None if it cannot be read here: it is damaged, or the key is another."""
+    """Return what was packed; None if it cannot be read here: it is damaged, or the key is
+    another."""
     try:
         raw = codec.unpack(packed.flags, packed.body, packed.crc, lambda: packed.place, bound=True)
         body = _decode(raw)

@@ -104,9 +104,9 @@ def forked(
 
 
 def inherited(facts: Facts) -> dict[str, Any]:
-    """What a fork has of a session with these facts: the tools it has bound, or was given by name,
-    its permissions, and those of the sessions it works for; its timeouts; its isolation; and its
-    limits, with nothing in them."""
+    """Return what a fork has of a session with these facts: the tools it has bound, or was given by
+    name, its permissions, and those of the sessions it works for; its timeouts; its isolation; and
+    its limits, with nothing in them."""
     kept = facts.get("setup", EMPTY)
     permissions = {name: kept[name] for name in ("permissions", "limits") if name in kept}
     budget = budgets.empty_limits(facts)

@@ -163,7 +163,7 @@ def fold(data: Mapping[str, Any], labels: Mapping[str, str]) -> Changes:
 
 
 def inherited_isolation(facts: Facts) -> dict[str, Any]:
-    """What a fork has of it: all."""
+    """Return what a fork has of it: all."""
     return {name: facts[name] for name in ("isolation", "field_policies") if name in facts}
 
 

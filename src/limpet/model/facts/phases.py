@@ -175,7 +175,7 @@ def check_first(phase: Phase) -> Phase:
 
 
 def begin(data: Mapping[str, Any], at: Moment) -> Changes:
-    """What a creation says of the phase: a session may begin before it is active."""
+    """Return what a creation says of the phase: a session may begin before it is active."""
     if data.get("phase") != INIT:
         return {}
     return {"phase": INIT, "standing": INIT, "durations": FrozenDict({"since_us": at.at_us})}

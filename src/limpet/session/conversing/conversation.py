@@ -230,7 +230,7 @@ def _name(entry: Entry) -> str:
 
 
 def _said(entry: Entry) -> Message | None:
-    """What an entry says in the conversation; None: nothing."""
+    """Return what an entry says in the conversation; None: nothing."""
     family = entry.type.partition(".")[0]
     role = "assistant" if entry.type == MESSAGE else _ROLES.get(family)
     if role is None or entry.type in ANSWERS:
@@ -241,7 +241,7 @@ def _said(entry: Entry) -> Message | None:
 
 
 def _native(entry: Entry) -> Mapping[str, Any] | None:
-    """What the provider wants back with a message of its model."""
+    """Return what the provider wants back with a message of its model."""
     native = entry.data.get("native") if entry.type == MESSAGE else None
     if not isinstance(native, Mapping) or not isinstance(native.get("items"), (list, tuple)):
         return None

@@ -48,8 +48,8 @@ class _Step(NamedTuple):
 
 
 def entries_of_thread(events: Iterable[Event], shown: Collection[int]) -> list[Entry]:
-    """What the newest checkpoint that can be read holds as its conversation; of those whose seqs
-    are in `shown`, if a rewind has taken others out of view."""
+    """Return what the newest checkpoint that can be read holds as its conversation; of those whose
+    seqs are in `shown`, if a rewind has taken others out of view."""
     thread = _Thread(events)
     for newest in reversed(thread.checkpoints()):
         if newest.event.seq not in shown:
@@ -167,7 +167,7 @@ class _Thread:
         return [[row[0], self._written(row, step), *row[2:]] for row in rows]
 
     def _written(self, row: Sequence[Any], step: _Step) -> Any:
-        """What a task wrote. It may be what the graph was begun with at its checkpoint."""
+        """Return what a task wrote. It may be what the graph was begun with at its checkpoint."""
         if row[1] != {_FORM: "input"}:
             return row[1]
         for each in self._back_from(self._by_id[step.ns, step.id]):
@@ -243,12 +243,12 @@ _SILENT: Final = frozenset((*_CALLS, *_THOUGHTS, "input_json_delta"))
 
 
 def is_message(value: Any) -> bool:
-    """Whether a stored value is a message."""
+    """True if a stored value is a message."""
     return isinstance(value, Mapping) and value.get("$") == "message" and "type" in value
 
 
 def entries_of_message(message: Any, event: Event) -> Iterator[Entry]:
-    """What a message says: a text, calls of tools, or the outcome of a call."""
+    """Return what a message says: a text, calls of tools, or the outcome of a call."""
     if not is_message(message):
         return
     kind = str(message["type"]).removesuffix("-chunk")

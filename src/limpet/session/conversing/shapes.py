@@ -72,14 +72,15 @@ def render(shape: Shape, system: str, messages: Sequence[Message]) -> Rendered:
 
 
 def text_of(value: Any) -> str:
-    """What a model reads of any value."""
+    """Return what a model reads of any value."""
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()
 
 
 def _native_items(shape: Shape, message: Message, types: Sequence[str]) -> list[dict[str, Any]]:
-    """What a provider wants back with a message, if this is its API: items of these types."""
+    """Return what a provider wants back with a message, if this is its API: items of these
+    types."""
     native = message.native
     if native is None or native.get("shape") != shape:
         return []

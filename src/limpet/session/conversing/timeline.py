@@ -189,7 +189,7 @@ def changes_earlier(event: Event) -> bool:
 
 
 def _not_popped(events: Sequence[Event]) -> list[Event]:
-    """What no later event took out of view. One that cannot be read has its place, too."""
+    """Return what no later event took out of view. One that cannot be read has its place, too."""
     shown: list[Event] = []
     for event in events:
         if event.type == CLEARED:

@@ -163,11 +163,11 @@ async def export_session(
         while after < head.version:
             first = after == head.floor  # blobs stand between it and what may name them
             limit = 1 if first else min(PIECE_EVENTS, head.version - after)
-            found = await source.records(key, after=after, limit=limit)
-            check_whole(key, found, after)
-            check_bodies(key, tuple([each for each in found if not hidden(each.event.type)]))
-            after = found[-1].event.seq
-            await in_thread(lambda some=found: writer.add(some, hidden))  # type: ignore[misc]  # bound now
+            records = await source.records(key, after=after, limit=limit)
+            check_whole(key, records, after)
+            check_bodies(key, tuple([each for each in records if not hidden(each.event.type)]))
+            after = records[-1].event.seq
+            await in_thread(lambda some=records: writer.add(some, hidden))  # type: ignore[misc]  # bound now
             if first and not redact:
                 await _export_blobs(journal, key, writer)
         await in_thread(writer.finish)
@@ -249,8 +249,8 @@ class _IncomingLog:
         self._adopter, self._opening, self._here, self._pins = adopter, opening, here, pins
         self._upload, self._skips = "", False
 
-    async def add_all(self, found: list[BundleEntry]) -> bool:
-        for kind, some in groupby(found, type):
+    async def add_all(self, entries: list[BundleEntry]) -> bool:
+        for kind, some in groupby(entries, type):
             if kind is BlobChunk:
                 for chunk in some:
                     await self.add_chunk(chunk)  # type: ignore[arg-type]  # as asked
@@ -282,15 +282,15 @@ class _IncomingBeside:
         self._adopter, self._key, self._here = adopter, key, here
         self._ends: dict[str, int] = {}  # of the logs of what it remembers, as they were here
 
-    async def add_all(self, found: list[BundleEntry]) -> bool:
-        log = [each.record for each in found if isinstance(each, CheckpointEvent)]
+    async def add_all(self, entries: list[BundleEntry]) -> bool:
+        log = [each.record for each in entries if isinstance(each, CheckpointEvent)]
         fresh = [each for each in log if each.event.seq > self._here]
         if fresh:
             await self._adopter.commit((piece_beside(checkpoints_of(self._key), fresh),))
-        memory = [each for each in found if isinstance(each, MemoryEvent)]
+        memory = [each for each in entries if isinstance(each, MemoryEvent)]
         for name, some in groupby(memory, lambda each: each.name):
             await self._remember(name, [each.record for each in some])
-        return len(log) + len(memory) == len(found)
+        return len(log) + len(memory) == len(entries)
 
     async def _remember(self, name: str, records: list[ChainedEvent]) -> None:
         log = memory_key(self._key, name)
@@ -353,10 +353,10 @@ class _ReturningLog:
         self._first = True
         self.has_blobs = False
 
-    async def add(self, found: list[BundleEntry]) -> None:
-        self._records += [each for each in found if isinstance(each, ChainedEvent)]
-        self._log += [each.record for each in found if isinstance(each, CheckpointEvent)]
-        self.has_blobs |= any([isinstance(each, BlobChunk) for each in found])
+    async def add(self, entries: list[BundleEntry]) -> None:
+        self._records += [each for each in entries if isinstance(each, ChainedEvent)]
+        self._log += [each.record for each in entries if isinstance(each, CheckpointEvent)]
+        self.has_blobs |= any([isinstance(each, BlobChunk) for each in entries])
         size = sum(len(each.raw or b"") for each in self._records)
         many = len(self._records) > DRAFTS_PER_COMMIT_MAX - 2 * _PIECE[0]
         if many or size > COMMIT_BYTES_MAX // 2:
@@ -437,8 +437,8 @@ class BundleProof:
         self._put = 0  # the highest version that a blob was put at
         self._content, self._size, self._parts = sha256(), 0, 0
 
-    def add(self, found: Iterable[BundleEntry]) -> None:
-        for each in found:
+    def add(self, entries: Iterable[BundleEntry]) -> None:
+        for each in entries:
             if isinstance(each, BlobChunk):
                 self._add_chunk(each)
             elif isinstance(each, CheckpointEvent):

@@ -91,7 +91,7 @@ class _Part:
         self.doubtful = False  # it was sent, and may have been recorded
 
     def takes(self, owner: Writes, size: int) -> bool:
-        """Whether there is room, and `owner` writes under the same conditions as the others."""
+        """True if there is room, and `owner` writes under the same conditions as the others."""
         if len(self.drafts) >= COMMIT_EVENTS or self.size + size > COMMIT_BYTES or self.doubtful:
             return False  # a doubtful one is recorded whole or not at all: what is new comes after
         if owner in self.owners:
@@ -232,7 +232,7 @@ class Queue:
         self._check(lines)
 
     def rouses_later(self, writes: Writes) -> bool:
-        """Whether the commit was made by a flush, which resumes the session when it is over."""
+        """True if the commit was made by a flush, which resumes the session when it is over."""
         if self._is_inside():
             self._roused.append(writes)
             return True
@@ -262,7 +262,7 @@ class Queue:
             raise FlushFailed([line.unrecorded() for line in failed], during="write")
 
     def _is_inside(self) -> bool:
-        """Whether the caller works for a flush of this queue."""
+        """True if the caller works for a flush of this queue."""
         flush = _inside.get()
         return flush is not None and flush.of is self and not flush.over
 
@@ -382,7 +382,7 @@ def _groups(lines: Iterable[_Waiting]) -> Iterator[list[_Waiting]]:
 
 
 def _draft_again(draft: Prepared) -> Draft:
-    """What was appended, to be appended again: under its id, it is recorded once."""
+    """Return what was appended, to be appended again: under its id, it is recorded once."""
     return Draft(
         type=draft.type,
         data=draft.data,

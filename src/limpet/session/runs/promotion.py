@@ -54,7 +54,8 @@ async def promote(
 async def _allowed_commits(
     journal: Journal, agent: str, learning: Learning, gates: Gates, of: Session[Any] | None, by: str
 ) -> tuple[Commit, ...]:
-    """What the session records, on the version that was looked at. Raises PromotionRefused."""
+    """Return what the session records, on the version that was looked at. Raises
+    PromotionRefused."""
     nobody = msgspec.structs.replace(learning, sessions=0)
     found = await learnings.find_learning(journal, agent, learning.id)
     counted, sources = (nobody, ()) if found is None else found

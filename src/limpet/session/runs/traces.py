@@ -248,5 +248,5 @@ def _step(event: Event) -> Span:
 
 
 def _model_usage(event: Event) -> dict[str, Any]:
-    """What a message says of the model that wrote it."""
+    """Return what a message says of the model that wrote it."""
     return {name: event.data.get(name) for name in ("model", "usage", "cost")}

@@ -44,7 +44,7 @@ class Loop:
         self._streams: set[asyncio.Task[None]] = set()  # those that are being ended
 
     def call(self, function: Any, *args: Any, **named: Any) -> Any:
-        """What the function gives on the loop. A caller who is interrupted takes it back."""
+        """Return what the function gives on the loop. A caller who is interrupted takes it back."""
         self.check_caller()
         answer = self._hand_over(_settled(function, args, named))
         try:
@@ -59,7 +59,7 @@ class Loop:
         return result
 
     async def await_(self, work: Coroutine[Any, Any, R]) -> R:
-        """What a coroutine gives on this loop, for those who run on another one.
+        """Return what a coroutine gives on this loop, for those who run on another one.
 
         A caller who is cancelled takes it back, and hears of it when it is over: a write that was
         handed to the disk is never in doubt.
@@ -100,7 +100,7 @@ class Loop:
         return threading.current_thread() is self._thread
 
     def is_open(self) -> bool:
-        """Whether calls are answered. Once Python ends, the loop's thread does not run any more."""
+        """True if calls are answered. Once Python ends, the loop's thread does not run any more."""
         return self._pid == os.getpid() and not self._ending and not sys.is_finalizing()
 
     def stop(self) -> None:
@@ -144,7 +144,8 @@ def _awaited(answer: Future[R]) -> R:
 async def _settled(
     function: Any, args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> tuple[Any, BaseException | None]:
-    """What a function gives or raises. asyncio would end the loop's thread with the last two."""
+    """Return what a function gives or raises. asyncio would end the loop's thread with the last
+    two."""
     try:
         result = function(*args, **named)
         return (await result if inspect.isawaitable(result) else result), None
@@ -240,8 +241,8 @@ class CrossLoopCalls:
         return ticket
 
     async def answer(self, ticket: _Ticket) -> Any:
-        """What the work gives. A caller who is cancelled takes it back, and hears of it when the
-        work is over: a write that was handed to the disk is never in doubt."""
+        """Return what the work gives. A caller who is cancelled takes it back, and hears of it when
+        the work is over: a write that was handed to the disk is never in doubt."""
         try:
             return await ticket.answer
         except asyncio.CancelledError:
@@ -301,7 +302,7 @@ class SharedLimpet:
         self._elsewhere = _Opening(self.url, seal, connections)
 
     async def run(self, work: Callable[[Limpet], Awaitable[R]]) -> R:
-        """What `work(lp)` gives, run where the store is. Raises what it raises, StoreClosed.
+        """Return what `work(lp)` gives, run where the store is. Raises what it raises, StoreClosed.
 
         A caller who is cancelled hears of it when the work was undone or is over.
         """
@@ -341,7 +342,7 @@ class SharedLimpet:
     # --- private -------------------------------------------------------------------------------
 
     def _is_home(self, here: asyncio.AbstractEventLoop) -> bool:
-        """Whether the store that this loop may touch is its own. Raises InvalidInput if it has to
+        """True if the store that this loop may touch is its own. Raises InvalidInput if it has to
         be and is not: two loops would share what only one may touch."""
         if self._home is here:
             return True
@@ -361,7 +362,7 @@ class SharedLimpet:
             raise StoreClosed("this store", "It was closed with close(): make another object")
 
     def _is_shared_only(self) -> bool:
-        """Whether there is one store for all loops. A memory store that is opened twice is two
+        """True if there is one store for all loops. A memory store that is opened twice is two
         stores, and connections to a server cannot outlive the loop that they are on."""
         return self._limpet is None and not self.url.startswith("sqlite:")
 

@@ -592,8 +592,8 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
         return copied
 
     def _lent(self) -> Any:
-        """What receives a copy. It works on this object's own loop: a store belongs to the loop
-        that opened it."""
+        """Return what receives a copy. It works on this object's own loop: a store belongs to the
+        loop that opened it."""
 
         return LoopAdopter(self._of, self._loop)
 

@@ -237,7 +237,7 @@ class Migrating:
         return head_pages(self._journal.store, Query(app=self._app, reverse=False))
 
     def _settle(self, head: Head) -> bool:
-        """Whether the version alone tells what becomes of the session."""
+        """True if the version alone tells what becomes of the session."""
         version = head.schema_version
         if version is None:
             self._tally.add(head.key, "untyped")
@@ -270,7 +270,7 @@ class Migrating:
                 self._tally.add(head.key, *met)
 
     async def _one(self, head: Head) -> tuple[Fate, str] | None:
-        """What becomes of a session whose version asks for a way; None if it is gone."""
+        """Return what becomes of a session whose version asks for a way; None if it is gone."""
         try:
             needed = await (self._migrate(head.key) if self._apply else self._try(head.key))
         except _GONE:

@@ -164,7 +164,7 @@ def encoded(state: object) -> tuple[dict[str, Any], str]:
 
 
 def _no_state(of: object) -> str:
-    """What was given in the place of a State class."""
+    """Return what was given in the place of a State class."""
     if isinstance(of, State):
         return f"{type(of).__qualname__}(…) is an object, not a State class. Pass its class."
     if not isinstance(of, type):

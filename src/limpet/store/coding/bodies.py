@@ -125,7 +125,7 @@ def base_body(base: Base) -> bytes:
 
 
 def base_from(raw: bytes) -> Base:
-    """What a log begins on. Raises Damaged if the state is not what its checksum says.
+    """Return what a log begins on. Raises Damaged if the state is not what its checksum says.
 
     Whether it is the state that the log's first event names, the reader compares.
     """

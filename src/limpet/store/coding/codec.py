@@ -80,8 +80,8 @@ class Codec:
         return Place("event", uid, id, type, event_binding(seq, at_us, header, link))
 
     def head_mac(self, uid: str, version: int, link: bytes) -> bytes | None:
-        """What a store keeps beside a head: by it the session's keys vouch for where it stands.
-        None if the seal does not. Raises Unready."""
+        """Return what a store keeps beside a head: by it the session's keys vouch for where it
+        stands. None if the seal does not. Raises Unready."""
         if not self.marks:
             return None
         self.sealer.check(uid)

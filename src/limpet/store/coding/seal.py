@@ -121,7 +121,7 @@ class Sealer:
         gone: frozenset[KeyOwner] = frozenset()
         while True:
             try:
-                found = await erase(gone)
+                erasure = await erase(gone)
             except Unforgotten as wanted:
                 for owner in wanted.owners:
                     await self.forget(owner)
@@ -131,7 +131,7 @@ class Sealer:
                 # A writer that raced may have had a key made; what it wrote went with the rest.
                 with suppress(SealUnavailable):
                     await self.forget(owner)
-            return found
+            return erasure
 
     async def forget(self, owner: KeyOwner) -> None:
         """Destroy the keys of an owner. Raises SealUnavailable."""

@@ -718,7 +718,7 @@ class MemoryBlobs:
         return tuple(wanted[:limit])
 
     def _seen(self, key: Key, hash: str) -> Iterator[tuple[Blob, list[bytes]]]:
-        """What the session, then its parents up to where it goes on from, have of it."""
+        """Return what the session, then its parents up to where it goes on from, have of it."""
         log: MemoryLog | None = self._present(key)
         ceiling: int | None = None
         while log is not None:

@@ -238,7 +238,7 @@ def needed(name: str, asked: float) -> dict[str, int]:
 
 
 def lacking(facts: Facts) -> dict[str, int]:
-    """What has to be left of each limit that is used up, for a turn to go on: anything."""
+    """Return what has to be left of each limit that is used up, for a turn to go on: anything."""
     return {name: 1 for name, left in _left(facts).items() if left <= 0}
 
 

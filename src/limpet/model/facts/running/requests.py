@@ -111,8 +111,8 @@ def requests_in(facts: Facts) -> FrozenDict:
 
 
 def open_requests(facts: Facts, texts: Texts = NO_TEXTS) -> tuple[Request, ...]:
-    """What the session waits for, in the order of asking; without `texts`, or where the event
-    cannot be read, without a name and an input."""
+    """Return what the session waits for, in the order of asking; without `texts`, or where the
+    event cannot be read, without a name and an input."""
     found = [(r.get("seq", 0), id, r) for id, r in requests_in(facts).items() if "answer" not in r]
     shown = []
     for seq, id, r in sorted(found, key=lambda each: int(each[0])):
