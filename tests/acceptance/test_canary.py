@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
-from collections.abc import AsyncIterator
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,14 @@ import pytest
 
 import limpet
 from limpet import Evaluation, Limpet, Session, Turn
+from tests.support.keys import key_file
 from tests.support.seal import FixedKeySeal
 
 MARK = "xq7canary"
 SOON = 60.0  # seconds; what is awaited comes at once, or the test has failed
 COLD = ("archive", "tier")
+# Whoever raises an error in a hook or a harness says what is in it, and its traceback is logged.
+FAILED = {f"{MARK}-hook", f"{MARK}-error"}
 
 
 def said(where: str) -> str:
@@ -28,19 +33,29 @@ def said(where: str) -> str:
     return f"{MARK}-{where}-"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The stores that keep bytes."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/support.db?sync=normal"
-    found: str = request.getfixturevalue("postgres_store_url")
+@pytest.fixture(params=["sqlite", "postgresql", "sqlite with keys", "postgresql with keys"])
+def how(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """The stores that keep bytes: with a seal of one's own, and with keys."""
+    kind: str = request.param
+    if kind.startswith("sqlite"):
+        url = f"sqlite:///{tmp_path}/support.db?sync=normal"
+    else:
+        url = request.getfixturevalue("postgres_store_url")
+    if kind.endswith("keys"):
+        return {"url": url, "keys": key_file(tmp_path / "masters")}
+    return {"url": url, "seal": FixedKeySeal()}
+
+
+@pytest.fixture
+def url(how: dict[str, Any]) -> str:
+    found: str = how["url"]
     return found
 
 
 @pytest.fixture
-async def lp(url: str, tmp_path: Path) -> AsyncIterator[Limpet]:
+async def lp(how: dict[str, Any], tmp_path: Path) -> AsyncIterator[Limpet]:
     archive = f"file://{tmp_path}/archive"
-    async with limpet.open(url, seal=FixedKeySeal(), archive=archive) as opened:
+    async with limpet.open(**how, archive=archive) as opened:
         tier = limpet.CheckpointPolicy(tier=f"file://{tmp_path}/tier", full_every=2)
         await opened.policies.checkpointing("support", tier)
         yield opened
@@ -58,6 +73,11 @@ async def shown(url: str, folder: Path) -> dict[str, str]:
     return found
 
 
+def logged(record: logging.LogRecord) -> str:
+    """A log line, with the traceback under it."""
+    return logging.Formatter().format(record)
+
+
 def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
@@ -65,11 +85,13 @@ def _files(folder: Path) -> list[Path]:
 async def _tables(url: str) -> dict[str, bytes]:
     conn = await asyncpg.connect(url)
     try:
-        named = await conn.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'limpet'")
+        sql = "SELECT schemaname, tablename FROM pg_tables WHERE schemaname LIKE 'limpet%'"
         found = {}
-        for (table,) in named:
-            rows = await conn.fetch(f'SELECT * FROM limpet."{table}"')
-            found[table] = b"\n".join([_bytes(value) for row in rows for value in row.values()])
+        for schema, table in await conn.fetch(sql):
+            rows = await conn.fetch(f'SELECT * FROM {schema}."{table}"')
+            found[f"{schema}.{table}"] = b"\n".join(
+                [_bytes(value) for row in rows for value in row.values()]
+            )
         return found
     finally:
         await conn.close()
@@ -250,10 +272,10 @@ async def put_away(lp: Limpet) -> None:
     await s.archive()
 
 
-async def stream(lp: Limpet, url: str) -> None:
+async def stream(lp: Limpet, how: dict[str, Any]) -> None:
     """A partial event on its way to another process."""
     s = await lp.create("support", "ada", id="streamed", actor="user:ada")
-    async with limpet.open(url, seal=FixedKeySeal()) as other:
+    async with limpet.open(**how) as other:
         following = other.session(s.key).follow(after=s.version)
         heard = asyncio.create_task(anext(following))
         async with asyncio.timeout(SOON):
@@ -267,13 +289,20 @@ async def stream(lp: Limpet, url: str) -> None:
 # --- the law ------------------------------------------------------------------------------------
 
 
-async def test_no_text_is_readable_without_a_key(lp: Limpet, url: str, tmp_path: Path) -> None:
-    """Whatever a verb is given, no file, table, sidecar, archive or listing shows it: while the
-    store is used, after every step, and after it was closed."""
+async def test_no_text_is_readable_without_a_key(
+    lp: Limpet,
+    how: dict[str, Any],
+    url: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whatever a verb is given, no file, table, sidecar, archive, log line or listing shows it:
+    while the store is used, after every step, and after it was closed."""
+    caplog.set_level(logging.DEBUG, "limpet")
     for step in (speak, remember, achieve, ask, delegate, fail, put_away):
         await step(lp)
         assert await shown(url, tmp_path) == {}, step.__name__
-    await stream(lp, url)
+    await stream(lp, how)
     assert await shown(url, tmp_path) == {}
     assert {path.relative_to(tmp_path).parts[0] for path in _files(tmp_path)} >= set(COLD)
     heads = [(await lp.list(limit=100)).items, (await lp.work.dead_letters(app="support")).items]
@@ -281,15 +310,18 @@ async def test_no_text_is_readable_without_a_key(lp: Limpet, url: str, tmp_path:
     assert (await lp.maintenance.verify()).ok
     await lp.close()
     assert await shown(url, tmp_path) == {}
+    own = [record for record in caplog.records if record.name.startswith("limpet")]
+    shown_in_logs = {text for each in own for text in re.findall(f"{MARK}-\\w+", logged(each))}
+    assert shown_in_logs <= FAILED
 
 
-async def test_the_texts_are_there_with_the_key(lp: Limpet, url: str) -> None:
+async def test_the_texts_are_there_with_the_key(lp: Limpet, how: dict[str, Any]) -> None:
     """The same sessions show what was asked, aimed at and said of a failure: in another process
     too, from a snapshot or from the log."""
     for step in (achieve, ask, fail):
         await step(lp)
     await lp.close()
-    async with limpet.open(url, seal=FixedKeySeal()) as again:
+    async with limpet.open(**how) as again:
         asking, dead = [await again.get("support", "ada", id) for id in ("asking", "dead")]
         assert [each.input for each in asking.blocked_on] == [{"text": said("ask")}]
         assert dead.runs.failure is not None
@@ -308,3 +340,21 @@ async def test_without_the_key_a_request_is_listed_by_its_id(lp: Limpet, url: st
         s = await blind.get("support", "ada", "asking")
         (request,) = s.blocked_on
         assert (request.kind, request.name, request.input) == ("question", "", None)
+
+
+async def test_errors_do_not_repeat_what_is_sealed(lp: Limpet, tmp_path: Path) -> None:
+    """Refusals, damage and missing keys name the session and the field, and no value: in the
+    message, its repr and its traceback."""
+    s = await begun(lp, "refused", state={"field": said("state"), "list": [said("item")]})
+    refused: list[Callable[[], Awaitable[Any]]] = [
+        lambda: s.append("note.made", inc={"field": 1}),
+        lambda: s.append("note.made", {"text": said("late")}, expect=1),
+        lambda: s.append("note.made", merge={"list": {"a": said("merged")}}),
+        lambda: s.prove(99),
+        lambda: lp.create("support", "ada", id="refused", state={"field": said("again")}),
+    ]
+    for call in refused:
+        with pytest.raises(limpet.LimpetError) as caught:
+            await call()
+        text = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+        assert MARK not in text.replace("said(", ""), text

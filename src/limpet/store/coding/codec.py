@@ -27,6 +27,7 @@ REMOVED: Final = 4  # of an event: there is no body, it was removed on purpose
 ADOPTED: Final = 8  # of an event: another store recorded it, and it wrote no shared names here
 # Below this a frame's overhead and the time for it outweigh what zstd saves on text.
 COMPRESS_BYTES_MIN: Final = 1_024
+_SMALL: Final = bytes((SEALED,))  # what is sealed begins with its flags
 _LEVEL: Final = 3
 _NO_MEMORY: Final = "not enough memory"  # how zstd says it
 PLAIN: Final = "has a body in plain text, although its store is sealed: it was put there"
@@ -108,8 +109,13 @@ class Codec:
         The place may be left out where nothing is sealed or bound; `compressed` is what `raw` is
         compressed to, if that is known. Raises Unready if the keys of its owner are not at hand.
         """
-        if not (self.seals or bound) and len(raw) < COMPRESS_BYTES_MIN:
-            return 0, raw, crc32(raw)
+        if not bound and len(raw) < COMPRESS_BYTES_MIN:  # most events
+            if not self.seals:
+                return 0, raw, crc32(raw)
+            assert place is not None
+            self.sealer.check(place.owner)
+            sealed = self.sealer.seal(_SMALL + raw, place)
+            return SEALED, sealed, crc32(sealed)
         flags, stored = 0, raw
         if len(raw) >= COMPRESS_BYTES_MIN:
             smaller = _compressed(raw) if compressed is None else compressed
