@@ -130,6 +130,7 @@ async def plant(url: str) -> None:
 
 # Each command, in all the ways in which it shows what is stored.
 CALLS: dict[str, list[tuple[str, ...]]] = {
+    "access": [("--app", NAME, "--user", NAME, "--role", "owner"), ("--role", TEXT)],
     "agents": [(), (NAME,), (NAME, "--history")],
     "answer": [(TEXT, *BLOCKED), (TEXT, *NAMED)],
     "archive": [ENDED, NAMED],
@@ -336,6 +337,8 @@ def test_no_stored_text_commands_a_terminal(
 
 
 def arguments(command: str, store: str, rest: tuple[str, ...]) -> tuple[str, ...]:
+    if command == "access":
+        return ("create", store, *rest)
     if command == "restore":
         return (*rest, f"{NAME}.{store}")
     if command == "policy":

@@ -1,4 +1,4 @@
-"""The commands about servers: serve, login, certs."""
+"""The commands about servers: serve, login, access, certs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import asyncio
 import getpass
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
 
 import limpet
 from limpet.cli.command import CARE, Display, StoreArgument, Unopened, command
 from limpet.cli.logins import is_server, save_token, tls_settings
-from limpet.cli.options import file_path, imported_object
+from limpet.cli.options import file_path, imported_object, store_url
 from limpet.cli.render import CommandResult, Screen, TextLine
 from limpet.errors import ExtraMissing, InvalidInput
+from limpet.security.access import ROLES
+from limpet.session.access_keys import AccessKey, AccessKeys
+from limpet.session.limpet import journal_of
 from limpet.store.remote.address import PORT
 
 _DEV = (
@@ -195,3 +200,73 @@ async def certs(
     lines = [TextLine(f"ok: {path} has ca, server and client. For development only.", "ok")]
     lines += [TextLine(f"{each}: {pin}") for each, pin in pins.items()]
     return CommandResult({"directory": str(path), "pins": pins}, lines)
+
+
+@command(CARE)
+async def access(
+    action: Annotated[
+        Literal["create", "list", "revoke"],
+        typer.Argument(metavar="create|list|revoke", help="What to do.", show_default=False),
+    ],
+    screen: Display,
+    store: Annotated[
+        str, typer.Argument(metavar="STORE", help="The store that is served.", show_default=False)
+    ],
+    id_: Annotated[
+        str | None, typer.Argument(metavar="ID", help="revoke: the key.", show_default=False)
+    ] = None,
+    *,
+    app_name: Annotated[
+        str | None, typer.Option("--app", metavar="NAME", help="The app that it opens.")
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Its user.")] = None,
+    role: Annotated[
+        str | None,
+        typer.Option("--role", metavar="ROLE", help="owner, agent, viewer, auditor or admin."),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option("--expires", metavar="SPAN", help="12h, 30d, 1w. Default: never.")
+    ] = None,
+) -> CommandResult:
+    """Create, list or revoke the keys of a server.
+
+    create prints the key once; the store keeps a hash of it. Without --app it opens every app.
+    Whoever enters with it is user:NAME, or key:ID without a user. A revoked key opens nothing
+    any more within two seconds, and ends the connections that were made with it.
+    """
+    opening = StoreArgument(store_url(store))
+    async with opening.opened(writes=action != "list", creates=action == "create") as lp:
+        keys = AccessKeys(journal_of(lp))
+        if action == "list":
+            return _listed(await keys.list(), journal_of(lp).now_us())
+        if action == "revoke":
+            if id_ is None:
+                raise InvalidInput("limpet access revoke takes the ID of a key. Pass STORE ID.")
+            key = await keys.revoke(id_)
+            return CommandResult(_key_form(key), [TextLine(f"revoked {key}", "ok")])
+        if role not in ROLES:
+            raise InvalidInput(f"--role is one of {', '.join(ROLES)}.")
+        span = None if expires is None else _span(expires)
+        key, token = await keys.create(role=role, app=app_name, user=user, expires=span)
+    lines = [TextLine(token), TextLine(f"Keep it: it is not shown again. {key}.")]
+    return CommandResult({**_key_form(key), "token": token}, lines)
+
+
+def _listed(keys: list[AccessKey], now_us: int) -> CommandResult:
+    rows = [TextLine(f"{key} ({key.state(now_us)})") for key in keys]
+    forms = [{**_key_form(key), "state": key.state(now_us)} for key in keys]
+    return CommandResult({"keys": forms}, rows or [TextLine("there are no keys")])
+
+
+def _key_form(key: AccessKey) -> dict[str, Any]:
+    form = msgspec.to_builtins(key)
+    del form["hash"]
+    return dict(form)
+
+
+def _span(text: str) -> timedelta:
+    units = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+    number, unit = text[:-1], units.get(text[-1:])
+    if unit is None or not number.isdecimal() or len(number) > 6:
+        raise InvalidInput(f"--expires takes a span such as 12h or 30d, not {text!r}.")
+    return timedelta(**{unit: int(number)})

@@ -532,20 +532,16 @@ def _check_body(data: Any, ops: tuple[op.Op, ...], raw: bytes) -> None:
         raise InvalidEvent("its body is encoded in another way than ours")
 
 
-def prepare_encoded(
-    names: Names, raw: bytes, *, caller_chose_id: bool, input: bool, reserved: bool
-) -> Prepared:
+def prepare_encoded(names: Names, raw: bytes, *, caller_chose_id: bool, input: bool) -> Prepared:
     """Prepare again what another process has prepared: nothing of it is believed but its names and
     its encoded body, which are checked as `prepare` checks a draft.
 
-    `reserved` admits types of the reserved families; their data is checked when it is recorded.
-    Raises InvalidInput.
+    It may be of a reserved type: which of them somebody may write is decided by a guard, and their
+    data is checked when they are recorded. Raises InvalidInput.
     """
     id, type_, actor = names[:3]
     if problem := _type_problem(type_):
         raise InvalidEvent(problem)
-    if not reserved and type_.startswith(RESERVED):
-        raise ReservedType(type_)
     if reason := unfit(actor, ACTOR_CHARS_MAX):
         raise InvalidEvent(f"its actor {reason}")
     for name, value in zip(_IDS, (id, *names[3:]), strict=True):

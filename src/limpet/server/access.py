@@ -1,37 +1,58 @@
-"""Who enters: a request becomes an `Caller`, the Limpet that its sender may use.
+"""Who enters: a request becomes a `Caller`, with the Limpet that it may use.
 
 With `dev` everybody on this machine is an admin; a request that names another host is refused,
-because a page of the web may have made a browser send it. Otherwise a request needs a key.
+because a page of the web may have made a browser send it. Otherwise a request needs a key, whose
+principal decides everything else: the Limpet of a caller is `lp.acting_as(principal)`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
 from starlette.requests import HTTPConnection
 
-from limpet.errors import EntryRefused
-from limpet.session.limpet import Limpet
+from limpet.errors import EntryRefused, LimpetError
+from limpet.security.access import Principal, Resource
+from limpet.security.roles import EVERY_APP
+from limpet.server.limits import CALLERS_KEPT_MAX, KEY_CHECK_SECONDS
+from limpet.server.loggers import SERVER
+from limpet.session.access_keys import AccessKey, AccessKeys
+from limpet.session.limpet import Limpet, journal_of
+from limpet.store.logs import error_name
 
 _NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
+_BEARER: Final = "bearer "
 HERE: Final = "this server"
 
 
-class Caller(msgspec.Struct, frozen=True):
+class Caller(msgspec.Struct, frozen=True, eq=False):
     """Somebody who may come in, and what they may use."""
 
     lp: Limpet
     name: str  # of the principal, for logs and for what is remembered of a client
     app: str | None = None  # that the key is for; None: the request says
     user: str | None = None
-    admin: bool = False  # may write reserved types and adopt events that other stores recorded
+    admin: bool = False  # may adopt events that other stores recorded
+    principal: Principal | None = None  # None: of a server without keys
+    lapsed: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # streams end when set
 
 
 CallerOf = Callable[[HTTPConnection], Awaitable[Caller]]
+
+
+class Gate(Protocol):
+    """Lets callers in, or raises EntryRefused."""
+
+    async def __call__(self, connection: HTTPConnection) -> Caller: ...
+
+    async def close(self) -> None:
+        """Stop what is done in the background."""
+        ...
 
 
 class DevGate:
@@ -53,12 +74,87 @@ class DevGate:
                 raise EntryRefused(HERE, reason, "With --dev only localhost is served")
         return self._caller
 
+    async def close(self) -> None:
+        pass
 
-class ClosedGate:
-    """Lets nobody in: for a server without keys."""
+
+class KeyGate:
+    """Lets in whoever has a key. Every failure is in the audit before it is answered.
+
+    The keys of those who are in are looked at again every KEY_CHECK_SECONDS: revoked or expired,
+    `lapsed` is set, and whoever serves the caller ends.
+    """
+
+    def __init__(self, lp: Limpet) -> None:
+        self._lp = lp
+        self._keys = AccessKeys(journal_of(lp))
+        self._callers: dict[str, Caller] = {}  # by the id of their key, the newest last
+        self._watching: asyncio.Task[None] | None = None
 
     async def __call__(self, connection: HTTPConnection) -> Caller:
-        raise EntryRefused(HERE, "the request has no key")
+        given = connection.headers.get("authorization", "")
+        token = given[len(_BEARER) :] if given.lower().startswith(_BEARER) else ""
+        token = token.strip() or connection.headers.get("x-api-key", "")
+        address = None if connection.client is None else connection.client.host
+        try:
+            if not token:
+                raise EntryRefused(HERE, "the request has no key")
+            key = await self._keys.check(token)
+        except EntryRefused as error:
+            await self._record(error, token, address)
+            raise
+        return self._caller(key)
+
+    def _caller(self, key: AccessKey) -> Caller:
+        """What a key opens: one Limpet for all who come with it."""
+        caller = self._callers.pop(key.id, None)
+        if caller is None or caller.lapsed.is_set():
+            principal = key.principal
+            caller = Caller(
+                self._lp.acting_as(principal),
+                principal.id,
+                principal.app,
+                principal.user,
+                principal.role == "admin",
+                principal,
+            )
+        self._callers[key.id] = caller
+        if len(self._callers) > CALLERS_KEPT_MAX:
+            self._callers.pop(next(iter(self._callers))).lapsed.set()  # it may come again
+        if self._watching is None:
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+        return caller
+
+    async def _watch(self) -> None:
+        """Look at the keys of those who are in, again and again."""
+        while True:
+            await asyncio.sleep(KEY_CHECK_SECONDS)
+            for id, caller in tuple(self._callers.items()):
+                try:
+                    key = await self._keys.find(id)
+                except LimpetError as error:  # nobody is thrown out because a store is busy
+                    SERVER.warning("keys not checked: error=%s", error_name(error))
+                    break
+                if key is None or key.state(journal_of(self._lp).now_us()) != "active":
+                    self._callers.pop(id, None)
+                    caller.lapsed.set()
+
+    async def _record(self, error: EntryRefused, token: str, address: str | None) -> None:
+        """Record a failed entry. Of the text of a key only its id is recorded."""
+        shown = token[:19] if token.startswith("lk_") else None
+        await journal_of(self._lp).audit.record(
+            shown,
+            "enter",
+            Resource("store", EVERY_APP),
+            allowed=False,
+            code=error.code,
+            address=address,
+        )
+
+    async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
 
 
 def is_loopback(host: str) -> bool:

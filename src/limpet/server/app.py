@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from limpet.errors import InvalidInput, LimpetError
-from limpet.server.access import CallerOf, ClosedGate, DevGate
+from limpet.server.access import CallerOf, DevGate, Gate, KeyGate
 from limpet.server.answers import error_response
 from limpet.server.limits import QUERY_BYTES_MAX
 from limpet.server.routes import routes
@@ -31,8 +31,10 @@ def build(lp: Limpet, *, dev: bool = False, caller_of: CallerOf | None = None) -
     """
     if not isinstance(lp, Limpet):
         raise InvalidInput("build takes an open Limpet: limpet.server.build(lp).")
-    gate = caller_of or (DevGate(lp) if dev else ClosedGate())
-    service = Service(lp, gate)
+    gate: Gate | None = None
+    if caller_of is None:
+        caller_of = gate = DevGate(lp) if dev else KeyGate(lp)
+    service = Service(lp, caller_of, gate)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

@@ -22,4 +22,6 @@ CALLS_PER_CONNECTION_MAX: Final = 4_096  # of the store protocol, at work; more 
 ANSWERS_KEPT_SECONDS: Final = 60.0  # for a client whose connection was lost
 ANSWERS_KEPT_BYTES_MAX: Final = 64 * 2**20  # of one client
 CLIENTS_KEPT_MAX: Final = 20_000  # that are remembered
+KEY_CHECK_SECONDS: Final = 1.0  # between two looks at the keys of those who are in
+CALLERS_KEPT_MAX: Final = 10_000
 DRAIN_SECONDS: Final = 10.0  # after SIGTERM, for what is at work

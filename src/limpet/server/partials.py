@@ -12,8 +12,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
+from limpet.errors import LimpetError
 from limpet.model import Key
 from limpet.model.keys import unfit
 from limpet.model.limits import ACTOR_CHARS_MAX, ID_CHARS_MAX, PARTIALS_WAITING_MAX, TYPE_CHARS_MAX
@@ -34,40 +36,77 @@ class Told(Protocol):
 
 
 class Relay:
-    """The partials of one server process."""
+    """The partials of one server process. Callers with a key have an end of the channel each, which
+    checks what they publish and shows them what they may read; all others share one."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._channel: Channel | None = None
+        self._shared = RelayEnd(store)
+        self._own: dict[Told, RelayEnd] = {}
+
+    def _end(self, connection: Told, store: Store | None) -> RelayEnd:
+        if store is None:
+            return self._shared
+        if connection not in self._own:
+            self._own[connection] = RelayEnd(store)
+        return self._own[connection]
+
+    async def subscribe(self, connection: Told, store: Store | None) -> None:
+        """Send partials to a connection from now on; `store` is the guarded one of a caller."""
+        await self._end(connection, store).subscribe(connection)
+
+    async def publish(
+        self, connection: Told, store: Store | None, packed: Sequence[Packed]
+    ) -> None:
+        """Hand partials of one connection to all others, and to other processes."""
+        await self._end(connection, store).publish(connection, packed)
+
+    def wants(self, connection: Told, key: Key, *, wanted: bool) -> None:
+        """A connection has answered an offer."""
+        self._own.get(connection, self._shared).wants(connection, key, wanted=wanted)
+
+    async def leave(self, connection: Told) -> None:
+        """Send it no more."""
+        self._shared.leave(connection)
+        own = self._own.pop(connection, None)
+        if own is not None:
+            own.leave(connection)
+            await own.close()
+
+    async def close(self) -> None:
+        for end in (self._shared, *self._own.values()):
+            await end.close()
+
+
+class RelayEnd:
+    """One end of the live channel of a store, and the connections that share it."""
+
+    def __init__(self, store: Store) -> None:
+        self._channel: Channel | None = store.channel() if isinstance(store, Live) else None
         self._interests: dict[Told, Interest] = {}
         self._bell = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
 
     async def subscribe(self, connection: Told) -> None:
-        """Send partials to a connection from now on."""
         self._interests.setdefault(connection, Interest(connection))
-        channel = self._open()
+        channel = self._channel
         if channel is not None and self._listening is None:
             self._listening = asyncio.get_running_loop().create_task(self._listen(channel))
             await channel.subscribe(self._bell.set)
 
     def leave(self, connection: Told) -> None:
-        """Send it no more."""
         interest = self._interests.pop(connection, None)
         if interest is not None:
             interest.close()
 
     async def publish(self, connection: Told, packed: Sequence[Packed]) -> None:
-        """Hand partials of one connection to all others, and to other processes."""
         partials = [each for each in unpack_all(_CODEC, packed) if _is_fit(each)]
-        fit = pack_all(_CODEC, partials)
-        self._hand_over(fit, but=connection)
-        channel = self._open()
-        if channel is not None and partials:
-            await channel.publish(partials)
+        if self._channel is None or not partials:
+            return
+        with suppress(LimpetError):  # it may not: the audit says so, and nobody waits for an answer
+            await self._channel.publish(partials)
+            self._hand_over(pack_all(_CODEC, partials), but=connection)
 
     def wants(self, connection: Told, key: Key, *, wanted: bool) -> None:
-        """A connection has answered an offer."""
         interest = self._interests.get(connection)
         if interest is not None:
             interest.answered(key, wanted=wanted)
@@ -78,11 +117,6 @@ class Relay:
             await asyncio.gather(self._listening, return_exceptions=True)
         if self._channel is not None:
             await self._channel.close()
-
-    def _open(self) -> Channel | None:
-        if self._channel is None and isinstance(self._store, Live):
-            self._channel = self._store.channel()
-        return self._channel
 
     async def _listen(self, channel: Channel) -> None:
         """Take what came from elsewhere, every few milliseconds while somebody is subscribed."""

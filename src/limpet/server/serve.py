@@ -52,6 +52,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _in_head = True
+    _refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -82,20 +83,29 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes = False, 0
         self._wait_for(BODY_SECONDS)
-        super().on_headers_complete()
+        size = len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
+        if size > HEADER_BYTES_MAX:
+            self._refused = True
+            self.transport.write(_TOO_LONG)
+            self.transport.close()
+        if not self._refused:
+            super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._wait_for(BODY_SECONDS)
-        super().on_body(body)
+        if not self._refused:
+            self._wait_for(BODY_SECONDS)
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._in_head, self._head_bytes = True, 0
         self._wait_for(None)
-        super().on_message_complete()
+        if not self._refused:
+            super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
         self._wait_for(None)
-        super().handle_websocket_upgrade()
+        if not self._refused:
+            super().handle_websocket_upgrade()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_for(None)

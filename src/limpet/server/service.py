@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from limpet.server.access import CallerOf
+from limpet.server.access import CallerOf, Gate
 from limpet.server.store_door import StoreDoor
 from limpet.session.limpet import Limpet
 
@@ -12,13 +12,16 @@ from limpet.session.limpet import Limpet
 class Service:
     """One server: its store, the door of the store protocol, and who may enter."""
 
-    def __init__(self, lp: Limpet, caller_of: CallerOf) -> None:
+    def __init__(self, lp: Limpet, caller_of: CallerOf, gate: Gate | None = None) -> None:
         self.lp = lp
         self.door = StoreDoor(lp)
         self.caller_of = caller_of  # raises EntryRefused
+        self._gate = gate  # ours to close
         self.stopping = asyncio.Event()  # streams end when it is set
 
     async def close(self) -> None:
         """Finish what is at work. Closing twice is fine."""
         self.stopping.set()
         await self.door.close()
+        if self._gate is not None:
+            await self._gate.close()

@@ -40,6 +40,8 @@ from limpet.server.limits import (
 )
 from limpet.server.loggers import SERVER
 from limpet.server.partials import Relay
+from limpet.session.acting import ActingJournal
+from limpet.session.following.follow import Hub
 from limpet.session.journal import Journal
 from limpet.session.limpet import Limpet, journal_of
 from limpet.store.live import Packed
@@ -83,8 +85,11 @@ class StoreDoor:
         self.relay = Relay(journal_of(lp).store)
 
     def hello(self, caller: Caller) -> Hello:
-        store = journal_of(caller.lp).store
-        return Hello(self.server, abilities_of(store), isinstance(store, Live), False)
+        journal = journal_of(caller.lp)
+        offered = (self.server, abilities_of(journal.store), isinstance(journal.store, Live))
+        if not isinstance(journal, ActingJournal):
+            return Hello(*offered)
+        return Hello(*offered, journal.guard.principal.id, journal.guard.writes_as)
 
     async def serve(self, socket: WebSocket, caller: Caller) -> None:
         """Answer one websocket until it ends."""
@@ -97,7 +102,7 @@ class StoreDoor:
         finally:
             self._connections.discard(connection)
             self.pulse.leave(connection)
-            self.relay.leave(connection)
+            await self.relay.leave(connection)
 
     async def answer(self, request: Request, caller: Caller) -> bytes:
         """Answer one POST: all of its calls."""
@@ -150,7 +155,7 @@ class StoreDoor:
             method = methods().get(call.method)
             if method is None:
                 raise InvalidInput(f"the store protocol has no method {call.method[:100]!r}.")
-            value = await _call(method, call, caller, report)
+            value = await _call(method, call, caller, journal_of(self._lp).hub, report)
             return Answer(call.id, True, msgspec.Raw(value))
         except LimpetError as error:
             return Answer(call.id, False, msgspec.Raw(encode(pack_error(error))))
@@ -176,7 +181,9 @@ class StoreDoor:
 Report = Callable[[int, int, int], None]  # call id, done, total
 
 
-async def _call(method: Method, call: Call, caller: Caller, report: Report | None) -> bytes:
+async def _call(
+    method: Method, call: Call, caller: Caller, hub: Hub, report: Report | None
+) -> bytes:
     """The encoded result of a method. Raises what it raises, InvalidInput if its arguments are
     none."""
     journal = journal_of(caller.lp)
@@ -199,10 +206,10 @@ async def _call(method: Method, call: Call, caller: Caller, report: Report | Non
         return method.encode_answer(await journal.commit(given[0]))
     of = getattr(journal.store, method.part) if method.part else journal.store
     result = await getattr(of, method.verb)(**dict(zip(_names(method), given, strict=True)))
-    if method.verb in ("delete", "erase") and isinstance(given[0], Key):
-        journal.hub.touch(given[0])
-    elif not method.reads and method.verb in ("exchange", "erase_user"):
-        journal.hub.ring()
+    if method.name in ("delete", "erase"):
+        hub.touch(given[0])
+    elif method.name in ("exchange", "erase_user"):
+        hub.ring()
     return method.encode_answer(result)
 
 
@@ -216,7 +223,7 @@ def _commits(sent: Sequence[SentCommit], call: Call, caller: Caller) -> tuple[Co
         for each in sent:
             if each.names_of is not None or any([draft.origin for draft in each.drafts]):
                 raise InvalidInput("only an admin adopts what another store has recorded.")
-    return tuple([unpack_commit(each, again=call.again, reserved=caller.admin) for each in sent])
+    return tuple([unpack_commit(each, again=call.again) for each in sent])
 
 
 async def _check_base(journal: Journal, commit: Commit) -> None:
@@ -304,6 +311,7 @@ class Connection:
     def __init__(self, door: StoreDoor, socket: WebSocket, caller: Caller, client: Client) -> None:
         self._door, self._socket, self._caller, self._client = door, socket, caller, client
         self._journal = journal_of(caller.lp)
+        self._guarded = None if caller.principal is None else self._journal.store
         self._answers: list[Answer] = []
         self._news: list[News] = [News("hello", msgspec.Raw(encode(door.hello(caller))))]
         self._bell = asyncio.Event()
@@ -317,12 +325,14 @@ class Connection:
         self._client.connections += 1
         sending = asyncio.create_task(self._send())
         receiving = asyncio.create_task(self._receive())
+        lapsing = asyncio.create_task(self._caller.lapsed.wait())  # its key opens the door no more
+        tasks = (sending, receiving, lapsing)
         try:
-            await asyncio.wait([sending, receiving], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._client.connections -= 1
             self._client.seen = time.monotonic()
-            for task in (sending, receiving, *self._reads):
+            for task in (*tasks, *self._reads):
                 task.cancel()
             ended = await asyncio.gather(sending, receiving, return_exceptions=True)
             await self._say_why(ended)
@@ -393,11 +403,11 @@ class Connection:
                 case "$watch":
                     self._door.pulse.join(self)
                 case "$subscribe":
-                    await relay.subscribe(self)
+                    await relay.subscribe(self, self._guarded)
                 case "$unsubscribe":
-                    relay.leave(self)
+                    await relay.leave(self)
                 case "$publish":
-                    await relay.publish(self, _decode_packed(call.args))
+                    await relay.publish(self, self._guarded, _decode_packed(call.args))
                 case "$wanted":
                     app, user, id, wanted = _decode_wanted(call.args)
                     relay.wants(self, Key(app, user, id), wanted=wanted)

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from limpet.errors import (
     CommitTooLarge,
     FlushFailed,
@@ -27,7 +29,7 @@ from limpet.session.following.follow import Hub
 from limpet.session.provenance import Provenance
 from limpet.session.queueing.queue import Queue
 from limpet.session.runs.tracing import Tracing
-from limpet.store.protocol import Committed, Store
+from limpet.store.protocol import ActsAs, Committed, Store
 from limpet.store.system import PROCESS
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class Journal:
     ) -> None:
         self.hub, self.new_id, self.now_us = hub, ids, clock
         self._store: Store | None = store
+        self._acts_as: ActsAs | None = store if isinstance(store, ActsAs) else None
         self._forks = PROCESS.forks
         self.queue = Queue(self.commit)  # what append_soon has queued: see `queueing`
         self.queued: set[Queue] = set()  # by those who act as somebody: see `acting`
@@ -101,7 +104,8 @@ class Journal:
 
     def actor_of(self, actor: str) -> str:
         """The actor that events name which are written by this one."""
-        return str(actor)  # a DefaultActor, too
+        acts = self._acts_as
+        return str(actor if acts is None else acts.actor_for(actor))  # a DefaultActor, too
 
     def prepare(self, draft: Draft, actor: str | None) -> Prepared:
         """A draft checked and encoded, by `actor` if it names nobody. Raises InvalidInput."""
@@ -112,10 +116,15 @@ class Journal:
                 f"{type(draft).__name__} is not a draft. Make one with "
                 "limpet.Draft(type=…, data=…)."
             )
+        if self._acts_as is not None:
+            actor = self._acts_as.actor_for(actor if draft.actor is None else draft.actor)
+            draft = structs.replace(draft, actor=actor)
         return prepare(draft, id=self.new_id(), actor=actor)
 
     def prepare_plain(self, fact: Fact, actor: str) -> Prepared:
         """A fact with nothing in it that needs to be looked at: see `model.events`."""
+        if self._acts_as is not None:
+            actor = self.actor_of(actor)
         return prepare_plain(fact, id=self.new_id(), actor=actor)
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:

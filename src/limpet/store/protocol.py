@@ -385,6 +385,16 @@ class SingleHeads(Protocol):
 
 
 @runtime_checkable
+class ActsAs(Protocol):
+    """A store elsewhere that records what one principal does."""
+
+    def actor_for(self, actor: str | None) -> str | None:
+        """Who acts if the caller names this one: the principal, where nobody was named or where a
+        DefaultActor stands that it may not be."""
+        ...
+
+
+@runtime_checkable
 class Records(Protocol):
     """The ability to read a log just as it was recorded."""
 

@@ -24,7 +24,6 @@ from limpet.model.limits import INT_MAX
 from limpet.store.protocol import Committed
 from limpet.store.remote.forms import WireForm, form_of
 
-_KEY: Final = form_of(Key)
 _BASE: Final = form_of(Base)
 _LEASE: Final = form_of(Lease)
 
@@ -109,14 +108,14 @@ def _sent_draft(draft: Prepared) -> SentDraft:
     )
 
 
-def unpack_commit(sent: SentCommit, *, again: bool, reserved: bool) -> Commit:
+def unpack_commit(sent: SentCommit, *, again: bool) -> Commit:
     """Prepare a commit that a client sent: everything is checked as if it were made here.
 
     Sent `again` after an answer was lost, every id is looked for, also those that nobody chose.
-    `reserved` admits types that only Limpet's verbs write. Raises InvalidInput.
+    Raises InvalidInput.
     """
     key = Key(*sent.key)
-    drafts = tuple([_draft(each, again=again, reserved=reserved) for each in sent.drafts])
+    drafts = tuple([_draft(each, again=again) for each in sent.drafts])
     numbers = (sent.expect, sent.fence, sent.pin, *sent.guards.values())
     if any([number is not None and not 0 <= number <= INT_MAX for number in numbers]):
         raise InvalidEvent("a condition is not a number from 0")
@@ -147,7 +146,7 @@ def _read(form: WireForm, value: Any) -> Any:
     return form.unpack(msgspec.convert(value, form.wire))
 
 
-def _draft(sent: SentDraft, *, again: bool, reserved: bool) -> Prepared:
+def _draft(sent: SentDraft, *, again: bool) -> Prepared:
     if sent.origin is not None:
         return _adopted(sent)
     ids = (sent.cause, sent.invocation_id, sent.correlation_id, sent.wake_id)
@@ -156,7 +155,6 @@ def _draft(sent: SentDraft, *, again: bool, reserved: bool) -> Prepared:
         sent.raw,
         caller_chose_id=sent.caller_chose_id or again,
         input=sent.input,
-        reserved=reserved,
     )
 
 

@@ -73,7 +73,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     server: str  # which process: answers are remembered by it
     abilities: tuple[str, ...]  # of its store
     live: bool  # partials travel
-    backups: bool
+    actor: str | None = None  # the principal that this client is; None: it may be anybody
+    writes_as: tuple[str, ...] = ()  # how other actors begin that it may name
 
 
 encode: Final = msgspec.msgpack.Encoder().encode

@@ -31,6 +31,7 @@ from limpet.store.protocol import (
     Names,
     Progress,
     Records,
+    SingleHeads,
     Store,
 )
 from limpet.store.remote.commits import COMMITS, RESULTS
@@ -52,6 +53,7 @@ ABILITIES: Final[tuple[Ability, ...]] = (
     Ability(Leases, Leases),
     Ability(Deadlines, Deadlines),
     Ability(Feed, Feed),
+    Ability(SingleHeads, SingleHeads),
     Ability(Records, Records),
     Ability(Names, Names),
     Ability(Compacts, Compacts),
@@ -63,8 +65,10 @@ ABILITIES: Final[tuple[Ability, ...]] = (
 _OF_SESSIONS: Final = (
     "load load_many fold_at read read_ids rung naming names_since pending_inputs heads forks verify"
 )
-_OF_STORES: Final = "changes touched position records base owners names_of examine waiting tally"
-_OF_PARTS: Final = "expired blobs.find blobs.chunk blobs.page blobs.keys marks.get"
+_OF_STORES: Final = (
+    "head changes touched position records base owners names_of examine waiting tally"
+)
+_OF_PARTS: Final = "head expired blobs.find blobs.chunk blobs.page blobs.keys marks.get"
 READS: Final = frozenset(f"{_OF_SESSIONS} {_OF_STORES} {_OF_PARTS}".split())
 # Writes that leave the same if they are done twice. The ids of its drafts say so of a commit.
 _TWICE: Final = "commit delete unpin erase erase_user compact renew release acquire claim"

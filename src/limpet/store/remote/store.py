@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from limpet.errors import StoreError
-from limpet.model import Key
+from limpet.model import DefaultActor, Key
 from limpet.model.limits import PARTIALS_WAITING_MAX
 from limpet.store.coding.codec import Codec
 from limpet.store.live import Packed, pack_all, unpack_all
@@ -46,7 +46,7 @@ async def open_remote(
     await link.open()
     assert link.hello is not None
     hello = link.hello
-    kind = _store_class(hello.abilities, live=hello.live, backups=hello.backups)
+    kind = _store_class(hello.abilities, live=hello.live, acts=hello.actor is not None)
     found: Store = kind(link, news)
     return found
 
@@ -79,7 +79,7 @@ class _RemotePart:
 
 
 @lru_cache(maxsize=8)
-def _store_class(abilities: tuple[str, ...], *, live: bool, backups: bool) -> Callable[..., Any]:
+def _store_class(abilities: tuple[str, ...], *, live: bool, acts: bool) -> Callable[..., Any]:
     """The class of a store with these abilities."""
     parts: dict[str, dict[str, Any]] = {ability.part: {} for ability in ABILITIES}
     for method in methods_of(abilities):
@@ -88,8 +88,26 @@ def _store_class(abilities: tuple[str, ...], *, live: bool, backups: bool) -> Ca
     for part, verbs in parts.items():
         if verbs:
             names[part] = property(_part_of(type(part.title(), (_RemotePart,), verbs)))
-    bases = (_LiveStore,) if live else (RemoteStore,)
-    return type("RemoteStore", bases, names)
+    if live:
+        names["channel"] = _channel
+    if acts:
+        names["actor_for"] = _actor_for
+    return type("RemoteStore", (RemoteStore,), names)
+
+
+def _channel(store: RemoteStore) -> RemoteChannel:
+    """A new end of the live channel."""
+    return RemoteChannel(store._link, store._news)
+
+
+def _actor_for(store: RemoteStore, actor: str | None) -> str | None:
+    """As ActsAs says."""
+    hello = store._link.hello
+    assert hello is not None
+    if actor is None:
+        return hello.actor
+    own = actor == hello.actor or actor.startswith(hello.writes_as)
+    return hello.actor if type(actor) is DefaultActor and not own else str(actor)
 
 
 def _calling(method: Method) -> Callable[..., Awaitable[Any]]:
@@ -232,8 +250,3 @@ class RemoteChannel:
 
 def _nothing() -> None:
     """Nobody listens."""
-
-
-class _LiveStore(RemoteStore):
-    def channel(self) -> RemoteChannel:
-        return RemoteChannel(self._link, self._news)
