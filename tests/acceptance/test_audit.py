@@ -19,7 +19,7 @@ from limpet.errors import AccessDenied, AuditInvalid, InvalidCursor, ReservedApp
 from limpet.model import Commit, Key
 from limpet.security import audit_check
 from limpet.security.access import AllowedOperation, Resource
-from limpet.security.audit import Audit, log_of
+from limpet.security.audit import Audit, AuditQuery, log_of
 from limpet.session.limpet import journal_of
 from limpet.store.protocol import Committed
 from tests.support.keys import key_file
@@ -522,6 +522,25 @@ async def test_not_even_an_admin_writes_to_the_audit(one: Limpet) -> None:
         with pytest.raises(AccessDenied):
             await store.erase(key)
     assert (await store.load(log_of("support"), tail=0)).head.version > 1
+
+
+async def test_an_auditor_reads_the_log_of_its_app_through_a_guarded_store(lp: Limpet) -> None:
+    """As a client of a server does: records and names of its own app, and of no other."""
+    await denied(lp, BOB, session())
+    await denied(lp, ADMIN, session("s1", "eve", "shop"))
+    await denied(lp, ADMIN, Resource("store", "*"), "keys")
+    for who, seen in (
+        (Principal("auditor:1", role="auditor", app="support"), {"support/ada/c1"}),
+        (Principal("auditor:2", role="auditor", app="shop"), {"shop/eve/s1"}),
+        (Principal("auditor:3", role="auditor"), {"support/ada/c1", "shop/eve/s1", "*"}),
+    ):
+        journal = journal_of(lp.acting_as(who))
+        audit = Audit(journal.store, journal.commit, journal.new_id)
+        page = await audit.page(AuditQuery(), limit=50)
+        assert {record.resource for record in page.items} == seen
+    journal = journal_of(lp.acting_as(BOB))
+    with pytest.raises(AccessDenied):
+        await Audit(journal.store, journal.commit, journal.new_id).page(AuditQuery(), limit=5)
 
 
 async def test_a_denial_that_cannot_be_recorded_is_not_answered_as_one(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ from limpet.model.facts.running.children import (
 from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
 from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
 from limpet.model.facts.shares import SHARE_RECEIVED, SHARED, UNSHARED
-from limpet.model.keys import owned_by
+from limpet.model.keys import AUDIT, owned_by
 from limpet.model.lease import readiness
 from limpet.model.limits import PAGE_MAX, SESSIONS_PER_COMMIT_MAX
 from limpet.security.access import Action, AllowedOperation, Resource, ResourceKind, SessionView
@@ -182,7 +182,9 @@ def access_of(key: Key) -> Asked:
     if not is_reserved(key.app):
         return Asked(Resource("session", key.app, key.user, key.id))
     if key.app in AUDIT_APPS:  # the audit alone writes it
-        return Asked(Resource("store", EVERY_APP, name=key.app), "audit", "write")
+        app = key.id if key.app == AUDIT else (owned_by(key.user) or (EVERY_APP,))[0]
+        kind: ResourceKind = "store" if app == EVERY_APP else "app"
+        return Asked(Resource(kind, app, name=key.app), "audit", "write")
     room = ROOMS.get(key.app, _COLLECTION)
     if key.app.startswith("$$") and key.app not in ROOMS:
         return Asked(STORE, "policy", "policy")
@@ -844,6 +846,9 @@ class GuardedStore:
     async def _narrowed(self, query: Query, action: Action) -> Query:
         """The query within what the principal may list. Raises AccessDenied for what it names."""
         guard, own = self.guard, self.guard.principal
+        if query.app in AUDIT_APPS:  # of its own app: see `_lists`
+            await guard.check("audit", STORE if own.app is None else Resource("app", own.app))
+            return query
         if query.app is not None and is_reserved(query.app):
             named = Key(query.app, query.user or WHOLE_STORE, query.prefix or "any")
             asked = self._access(named)

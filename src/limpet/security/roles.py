@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Final
 
+from msgspec import structs
+
 from limpet.model import Head
 from limpet.model.keys import AUDIT, AUDIT_NAMES
 from limpet.security.access import (
@@ -71,7 +73,7 @@ class RoleRules:
         return action in _OWN[principal.role]
 
     def depends_on(self, action: Action, resource: Resource) -> Hashable:
-        named = resource.name if resource.kind == "store" else None
+        named = resource.name if resource.name in AUDIT_APPS else None
         return (resource.kind, resource.app, resource.user, named)
 
     def view(self, principal: Principal, head: Head) -> SessionView | None:
@@ -79,9 +81,9 @@ class RoleRules:
 
     def _granted(self, principal: Principal, resource: Resource) -> frozenset[Action]:
         role = principal.role
-        if resource.kind == "store" and resource.name in AUDIT_APPS:
-            everywhere = principal.app is None and principal.user is None
-            return _STORE[role] & _READS_AUDIT if everywhere else frozenset()
+        if resource.name in AUDIT_APPS:
+            named = structs.replace(resource, name=None)
+            return self._granted(principal, named) & _READS_AUDIT
         if resource.kind == "store":
             everywhere = principal.app is None and principal.user is None
             return _STORE[role] if everywhere else frozenset()

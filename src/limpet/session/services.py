@@ -47,7 +47,8 @@ class Services(msgspec.Struct, frozen=True, eq=False):
         if journal.access is None:
             from limpet.security.guard import Deciders
 
-            journal.access = Deciders(audit=journal.audit)
+            served = getattr(journal.store, "audits_itself", False)
+            journal.access = Deciders(audit=None if served else journal.audit)
             if journal.policies is not None:
                 journal.access.add(journal.policies)
         return journal.access

@@ -254,6 +254,7 @@ def _resources() -> list[Resource]:
     for app in ("a", "*"):
         for user in (None, "u"):
             found.append(Resource("app", app, user))
+            found.append(Resource("app", app, user, name="$$audit"))
             found.append(Resource("document", app, user, name="$notes/x"))
         found.append(Resource("session", app, "u", "c"))
         found.append(Resource("field", app, "u", "c", "f"))

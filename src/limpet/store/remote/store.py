@@ -54,6 +54,8 @@ async def open_remote(
 class RemoteStore:
     """What every store on a server has beside the calls that are made for its abilities."""
 
+    audits_itself = True  # its server records whom it refuses; nobody else writes to its audit
+
     def __init__(self, link: Link, news: _News) -> None:
         self._link, self._news = link, news
 
