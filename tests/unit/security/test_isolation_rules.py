@@ -232,3 +232,29 @@ def test_a_worker_is_narrowed_to_the_session_it_works_in() -> None:
     assert narrowed_to(busy, of).task == "t2"
     mine = who("agent", "agent:main", task="t1")
     assert narrowed_to(mine, of) is mine
+
+
+def test_a_tool_is_used_by_those_who_may_enter_the_session() -> None:
+    """It is asked about by name, as a field is, and is none."""
+    of = head(Isolation("per_agent", task="t1", agents=AGENTS))
+    tool = Resource("tool", KEY.app, KEY.user, KEY.id, "notes", of)
+    critic = who("agent", "agent:critic", task="t1")
+    assert RULES.decide(critic, "tool", tool).allowed
+    assert RULES.decide(who("agent", "agent:critic"), "tool", tool).denial == (
+        "cross_task_access_denied"
+    )
+    document = Resource("document", KEY.app, KEY.user, name="notes", head=of)
+    assert RULES.decide(who("agent", "agent:other"), "read", document).allowed
+
+
+def test_the_outer_reason_is_told_first() -> None:
+    """One who works on another task learns nothing of agents and fields."""
+    policies = {"notes": {"read": []}}
+    of = head(Isolation("per_agent", task="t1", agents=AGENTS), policies)
+    for action in ("read", "write"):
+        for field in (None, "notes", "draft", "other"):
+            elsewhere = who("agent", "agent:critic", task="t2")
+            assert denial(elsewhere, action, of, field) == "cross_task_access_denied"
+    unknown = who("agent", "agent:other", task="t1")
+    assert denial(unknown, "read", of, "notes") == "agent_read_denied"
+    assert denial(who("viewer", task="t1"), "read", of, "notes") == "field_access_denied"
