@@ -10,7 +10,17 @@ from __future__ import annotations
 
 from starlette.routing import BaseRoute
 
-from limpet.server.managed import agents, events, sessions, stream
+from limpet.server.managed import (
+    agents,
+    catalog,
+    events,
+    files,
+    memories,
+    resources,
+    sessions,
+    stream,
+    vaults,
+)
 from limpet.server.managed.wire import not_offered
 from limpet.server.service import Service
 
@@ -22,5 +32,10 @@ def routes(service: Service) -> list[BaseRoute]:
         *events.routes(service),
         *stream.routes(service),
         *sessions.routes(service),
+        *resources.routes(service),
+        *vaults.routes(service),
+        *files.routes(service),
+        *memories.routes(service),
+        *catalog.routes(service),
         *not_offered(service),
     ]

@@ -216,7 +216,7 @@ async def update(call: WireCall) -> Answer:
     budget = given.pop("budget", None)
     agent = given.pop("agent", {})
     if agent:
-        _check_idle(session)
+        check_idle(session)
 
     def changed(state: Mapping[str, Any]) -> Json:
         managed = dict(state.get(MANAGED) or blank_managed(call.app))
@@ -246,7 +246,7 @@ async def _raise_budget(session: Session[Any], wanted: Budget) -> None:
 
 async def delete(call: WireCall) -> Answer:
     session = await load(call)
-    _check_idle(session)
+    check_idle(session)
     await call.lp.delete(session.key)
     return {"id": call.path("session_id"), "type": "session_deleted"}
 
@@ -254,7 +254,7 @@ async def delete(call: WireCall) -> Answer:
 async def archive(call: WireCall) -> Answer:
     """It is completed first; again, nothing changes."""
     session = await load(call)
-    _check_idle(session)
+    check_idle(session)
     if session.phase not in TERMINAL:
         await session.complete()
     if session.phase != ARCHIVED:
@@ -262,7 +262,7 @@ async def archive(call: WireCall) -> Answer:
     return await shown(call, session.key)
 
 
-def _check_idle(session: Session[Any]) -> None:
+def check_idle(session: Session[Any]) -> None:
     if session.status == "running":
         raise InvalidInput(f"{session.key} runs a turn. Send user.interrupt, and wait for idle.")
 

@@ -1,0 +1,184 @@
+"""What hangs on a session of the wire: its resources, and its threads.
+
+Resources are kept in the session's state. A thread is a session that a turn delegated work to; the
+first thread is the session itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.routing import BaseRoute
+
+from limpet.errors import DocumentNotFound, InvalidInput
+from limpet.model import Key
+from limpet.model.facts.phases import ARCHIVED, TERMINAL
+from limpet.server.managed import ids
+from limpet.server.managed.events import listed_of
+from limpet.server.managed.sessions import (
+    MANAGED,
+    UPDATED,
+    blank_managed,
+    check_idle,
+    form_of,
+    load,
+    resource_of,
+)
+from limpet.server.managed.stream import stream_of
+from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, page, rfc3339
+from limpet.server.service import Service
+from limpet.session.session import Session
+
+
+class ResourceUpdate(msgspec.Struct):
+    """The body of resources.update: a new token for a repository."""
+
+    authorization_token: str | None = None
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    def at(method: str, path: str, act: Any) -> BaseRoute:
+        return endpoint(service, f"/v1/sessions/{{session_id}}{path}", method, act)
+
+    return [
+        at("POST", "/resources", add),
+        at("GET", "/resources", listed),
+        at("GET", "/resources/{id}", retrieve),
+        at("POST", "/resources/{id}", update),
+        at("DELETE", "/resources/{id}", delete),
+        at("GET", "/threads", list_threads),
+        at("GET", "/threads/{id}", retrieve_thread),
+        at("POST", "/threads/{id}/archive", archive_thread),
+        at("GET", "/threads/{id}/events", list_thread_events),
+        at("GET", "/threads/{id}/stream", stream_thread),
+    ]
+
+
+# --- resources ------------------------------------------------------------------------------------
+
+
+async def add(call: WireCall) -> Answer:
+    resource = resource_of(call, await call.body(dict[str, Any]))
+    await _change(call, lambda now: [*now, resource])
+    return resource
+
+
+async def listed(call: WireCall) -> Answer:
+    session = await load(call)
+    return page(form_of(call, session.head, session.values)["resources"], None)
+
+
+async def retrieve(call: WireCall) -> Answer:
+    session = await load(call)
+    resources = form_of(call, session.head, session.values)["resources"]
+    return _named(resources, call.path("id"))
+
+
+async def update(call: WireCall) -> Answer:
+    """A token is not kept here, so there is only the time to change."""
+    await call.body(ResourceUpdate)
+    id, now = call.path("id"), rfc3339(call.lp.now())
+    await _change(
+        call,
+        lambda all: [{**each, "updated_at": now} if each["id"] == id else each for each in all],
+        id,
+    )
+    return await retrieve(call)
+
+
+async def delete(call: WireCall) -> Answer:
+    id = call.path("id")
+    await _change(call, lambda all: [each for each in all if each["id"] != id], id)
+    return {"id": id, "type": "session_resource_deleted"}
+
+
+def _named(resources: list[Json], id: str) -> Json:
+    for each in resources:
+        if each["id"] == id:
+            return each
+    raise DocumentNotFound("resources", id[:100])
+
+
+async def _change(call: WireCall, changed: Any, id: str | None = None) -> None:
+    """Replace the resources of the session; with an id, only if it is there."""
+    session = await load(call)
+
+    def change(state: Mapping[str, Any]) -> Json:
+        managed = dict(state.get(MANAGED) or blank_managed(call.app))
+        resources = [dict(each) for each in managed["resources"]]
+        if id is not None:
+            _named(resources, id)
+        return {MANAGED: {**managed, "resources": changed(resources)}}
+
+    await session.update(change, type=UPDATED, data={"changed": ["resources"]})
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+async def list_threads(call: WireCall) -> Answer:
+    """The session itself, then its children."""
+    session = await load(call)
+    threads = [thread_form(call, session, session)]
+    for key in await session.runs.children():
+        child: Session[Any] | None = await call.lp.find(key, tail=0, archived=True)
+        if child is not None:
+            threads.append(thread_form(call, session, child))
+    limit, token = call.limit(), call.text("page")
+    start = int(token) if token is not None and token.isdecimal() else 0
+    shown = threads[start : start + limit]
+    return page(shown, str(start + limit) if start + limit < len(threads) else None)
+
+
+async def retrieve_thread(call: WireCall) -> Answer:
+    return thread_form(call, await load(call), await _thread(call))
+
+
+async def archive_thread(call: WireCall) -> Answer:
+    session, thread = await load(call), await _thread(call)
+    check_idle(thread)
+    if thread.key == session.key:
+        raise InvalidInput("the first thread is the session itself. Archive the session.")
+    if thread.phase not in TERMINAL:
+        await thread.complete()
+    if thread.phase != ARCHIVED:
+        await thread.archive()
+    return thread_form(call, session, await _thread(call))
+
+
+async def list_thread_events(call: WireCall) -> Answer:
+    return await listed_of(call, await _thread(call))
+
+
+async def stream_thread(call: WireCall) -> Answer:
+    return await stream_of(call, await _thread(call))
+
+
+async def _thread(call: WireCall) -> Session[Any]:
+    """The thread of the path. Raises DocumentNotFound if it is none of this session."""
+    session, text = await load(call), call.path("id")
+    app, _, id = ids.from_wire(ids.THREAD, text).partition("\n")
+    key = Key(app, call.user, id) if app and id else None
+    if key is None or key not in (session.key, *await session.runs.children()):
+        raise DocumentNotFound("threads", text[:100])
+    thread: Session[Any] = await call.lp.get(key, tail=0, archived=True)
+    return thread
+
+
+def thread_form(call: WireCall, session: Session[Any], thread: Session[Any]) -> Json:
+    form = form_of(call, thread.head, thread.values)
+    kept = ("status", "agent", "stats", "usage", "created_at", "updated_at", "archived_at")
+    is_first = thread.key == session.key
+    return {
+        "id": thread_id(thread.key),
+        "type": "session_thread",
+        "session_id": ids.session_id(session.id),
+        "parent_thread_id": None if is_first else thread_id(session.key),
+        **{name: form[name] for name in kept},
+    }
+
+
+def thread_id(key: Key) -> str:
+    return ids.to_wire(ids.THREAD, f"{key.app}\n{key.id}")

@@ -1,0 +1,196 @@
+"""Vaults with credentials: documents of the user. A secret that was given is never returned.
+
+It is stored as every body is: sealed, if the store was opened with keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from starlette.routing import BaseRoute
+
+from limpet.errors import DocumentNotFound, InvalidInput
+from limpet.server.managed import shelf
+from limpet.server.managed.wire import Answer, Json, WireCall, endpoint
+from limpet.server.service import Service
+from limpet.session.documents import Document
+
+VAULTS: Final = "wire_vaults"
+CREDENTIALS: Final = "wire_credentials"
+_SECRETS: Final = frozenset(
+    ("token", "access_token", "refresh_token", "client_secret", "secret_value", "secret")
+)
+_KINDS: Final = ("static_bearer", "mcp_oauth", "environment_variable")
+
+
+class VaultCreate(msgspec.Struct):
+    """The body of vaults.create."""
+
+    display_name: str
+    metadata: dict[str, str] = {}
+
+
+class VaultUpdate(msgspec.Struct):
+    """The body of vaults.update."""
+
+    display_name: str | UnsetType | None = UNSET
+    metadata: dict[str, str | None] | UnsetType | None = UNSET
+
+
+class CredentialCreate(msgspec.Struct):
+    """The body of credentials.create."""
+
+    auth: dict[str, Any]
+    display_name: str | None = None
+    metadata: dict[str, str] = {}
+
+
+class CredentialUpdate(msgspec.Struct):
+    """The body of credentials.update."""
+
+    auth: dict[str, Any] | UnsetType = UNSET
+    display_name: str | UnsetType | None = UNSET
+    metadata: dict[str, str | None] | UnsetType | None = UNSET
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    def at(method: str, path: str, act: Any) -> BaseRoute:
+        return endpoint(service, f"/v1/vaults{path}", method, act)
+
+    return [
+        at("POST", "", create),
+        at("GET", "", listed),
+        at("GET", "/{vault_id}", retrieve),
+        at("POST", "/{vault_id}", update),
+        at("DELETE", "/{vault_id}", delete),
+        at("POST", "/{vault_id}/archive", archive),
+        at("POST", "/{vault_id}/credentials", create_credential),
+        at("GET", "/{vault_id}/credentials", list_credentials),
+        at("GET", "/{vault_id}/credentials/{id}", retrieve_credential),
+        at("POST", "/{vault_id}/credentials/{id}", update_credential),
+        at("DELETE", "/{vault_id}/credentials/{id}", delete_credential),
+        at("POST", "/{vault_id}/credentials/{id}/archive", archive_credential),
+    ]
+
+
+async def create(call: WireCall) -> Answer:
+    value = msgspec.to_builtins(await call.body(VaultCreate))
+    shelf.check_metadata(value["metadata"])
+    return _vault(await shelf.create(call, call.of_user(VAULTS), "vlt_", value))
+
+
+async def listed(call: WireCall) -> Answer:
+    return await shelf.listed(call, call.of_user(VAULTS), _vault)
+
+
+async def retrieve(call: WireCall) -> Answer:
+    return _vault(await shelf.find(call.of_user(VAULTS), call.path("vault_id")))
+
+
+async def update(call: WireCall) -> Answer:
+    given = _given(msgspec.to_builtins(await call.body(VaultUpdate)))
+    changed = _patch(given)
+    return _vault(await shelf.change(call.of_user(VAULTS), call.path("vault_id"), changed))
+
+
+async def delete(call: WireCall) -> Answer:
+    """Its credentials go first, so that none is left without its vault."""
+    vault, credentials = call.path("vault_id"), call.of_user(CREDENTIALS)
+    await shelf.find(call.of_user(VAULTS), vault)
+    async for document in credentials.each(f"{vault}/"):
+        await credentials.purge(document.name)
+    return await shelf.remove(call.of_user(VAULTS), vault, "vault_deleted")
+
+
+async def archive(call: WireCall) -> Answer:
+    return _vault(await shelf.archive(call, call.of_user(VAULTS), call.path("vault_id")))
+
+
+def _vault(document: Document) -> Json:
+    return shelf.shown(document, "vault")
+
+
+# --- credentials ----------------------------------------------------------------------------------
+
+
+async def create_credential(call: WireCall) -> Answer:
+    vault = await shelf.find(call.of_user(VAULTS), call.path("vault_id"))
+    if vault.value.get("archived_at") is not None:
+        raise InvalidInput(f"the vault {vault.name} is archived. Use another one.")
+    value = msgspec.to_builtins(await call.body(CredentialCreate))
+    if value["auth"].get("type") not in _KINDS:
+        raise InvalidInput(f"auth has one of the types {', '.join(_KINDS)}.")
+    shelf.check_metadata(value["metadata"])
+    prefix = f"{vault.name}/vcrd_"
+    return _credential(await shelf.create(call, call.of_user(CREDENTIALS), prefix, value))
+
+
+async def list_credentials(call: WireCall) -> Answer:
+    vault = await shelf.find(call.of_user(VAULTS), call.path("vault_id"))
+    documents = call.of_user(CREDENTIALS)
+    return await shelf.listed(call, documents, _credential, prefix=f"{vault.name}/")
+
+
+async def retrieve_credential(call: WireCall) -> Answer:
+    return _credential(await shelf.find(call.of_user(CREDENTIALS), _name(call)))
+
+
+async def update_credential(call: WireCall) -> Answer:
+    given = _given(msgspec.to_builtins(await call.body(CredentialUpdate)))
+    auth = given.pop("auth", {})
+    patch = _patch(given)
+
+    def changed(value: Json) -> Json:
+        if auth.get("type", value["auth"]["type"]) != value["auth"]["type"]:
+            raise InvalidInput("the type of a credential cannot be changed. Create another one.")
+        new = {name: each for name, each in auth.items() if each is not None}
+        return {**patch(value), "auth": {**value["auth"], **new}}
+
+    return _credential(await shelf.change(call.of_user(CREDENTIALS), _name(call), changed))
+
+
+async def delete_credential(call: WireCall) -> Answer:
+    await shelf.remove(call.of_user(CREDENTIALS), _name(call), "vault_credential_deleted")
+    return {"id": call.path("id"), "type": "vault_credential_deleted"}
+
+
+async def archive_credential(call: WireCall) -> Answer:
+    return _credential(await shelf.archive(call, call.of_user(CREDENTIALS), _name(call)))
+
+
+def _name(call: WireCall) -> str:
+    vault, id = call.path("vault_id"), call.path("id")
+    if "/" in vault or "/" in id:
+        raise DocumentNotFound(CREDENTIALS, id[:100])
+    return f"{vault}/{id}"
+
+
+def _credential(document: Document) -> Json:
+    form = shelf.shown(document, "vault_credential")
+    vault, _, id = document.name.partition("/")
+    form |= {"id": id, "vault_id": vault, "auth": _without_secrets(form["auth"])}
+    if form["auth"].get("type") == "environment_variable":
+        form["auth"].setdefault("injection_location", {"type": "environment"})
+    return form
+
+
+def _without_secrets(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: _without_secrets(v) for name, v in value.items() if name not in _SECRETS}
+
+
+def _given(given: Json) -> Json:
+    """Null leaves a name as it is."""
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _patch(given: Json) -> Any:
+    def changed(value: Json) -> Json:
+        metadata = shelf.patched(value["metadata"], given.get("metadata"))
+        return {**value, **given, "metadata": metadata}
+
+    return changed

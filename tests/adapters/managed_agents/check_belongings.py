@@ -1,0 +1,157 @@
+"""What belongs to a session or a user, by the official client: resources, threads, vaults, files,
+memory stores; models and skills."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+anthropic = pytest.importorskip("anthropic")
+
+
+def test_files(client: Any) -> None:
+    """What was uploaded is downloaded, byte by byte, whatever it holds."""
+    data = bytes(range(256)) * 300 + b"\r\n--x\r\n\r\n"
+    made = client.beta.files.upload(file=("a b.bin", data, "application/x-test"))
+    assert (made.filename, made.mime_type, made.size_bytes) == (
+        "a b.bin",
+        "application/x-test",
+        len(data),
+    )
+    assert client.beta.files.download(made.id).read() == data
+    assert client.beta.files.retrieve_metadata(made.id).id == made.id
+    more = client.beta.files.upload(file=("empty.txt", b"", "text/plain"))
+    listed = [each.id for each in client.beta.files.list(limit=1)]
+    assert [each for each in listed if each in (made.id, more.id)] == [made.id, more.id]
+    assert client.beta.files.download(more.id).read() == b""
+    assert client.beta.files.delete(made.id).type == "file_deleted"
+    with pytest.raises(anthropic.NotFoundError):
+        client.beta.files.download(made.id)
+
+
+def test_resources_of_a_session(client: Any, agent: Any) -> None:
+    """Given with it, added, listed, read and taken away; a token is never shown."""
+    repository = {
+        "type": "github_repository",
+        "url": "https://github.com/o/r.git",
+        "authorization_token": "ghp_secret",
+    }
+    session = client.beta.sessions.create(
+        agent=agent.id, environment_id="env_default", resources=[repository]
+    )
+    (given,) = session.resources
+    assert given.mount_path == "/workspace/r"
+    assert "ghp_secret" not in session.to_json()
+    resources = client.beta.sessions.resources
+    added = resources.add(session.id, type="file", file_id="file_1", mount_path="/data/x")
+    assert [each.id for each in resources.list(session.id)] == [given.id, added.id]
+    assert resources.retrieve(added.id, session_id=session.id).mount_path == "/data/x"
+    updated = resources.update(given.id, session_id=session.id, authorization_token="new")
+    assert updated.id == given.id
+    gone = resources.delete(added.id, session_id=session.id)
+    assert gone.type == "session_resource_deleted"
+    with pytest.raises(anthropic.NotFoundError):
+        resources.delete(added.id, session_id=session.id)
+    assert [each.id for each in client.beta.sessions.retrieve(session.id).resources] == [given.id]
+
+
+def test_the_first_thread_is_the_session(client: Any, session: Any) -> None:
+    """It is listed, read, and has the events of the session."""
+    (thread,) = client.beta.sessions.threads.list(session.id)
+    assert (thread.id[:5], thread.session_id, thread.status) == ("sthr_", session.id, "idle")
+    assert client.beta.sessions.threads.retrieve(thread.id, session_id=session.id).id == thread.id
+    message = {"type": "user.message", "content": [{"type": "text", "text": "refund"}]}
+    (sent,) = client.beta.sessions.events.send(session.id, events=[message]).data
+    events = client.beta.sessions.threads.events.list(thread.id, session_id=session.id)
+    assert next(iter(events)).id == sent.id
+    with pytest.raises(anthropic.NotFoundError):
+        client.beta.sessions.threads.retrieve("sthr_.ZGVmYXVsdApub25l", session_id=session.id)
+
+
+def test_vaults_never_show_a_secret(client: Any) -> None:
+    """Credentials are created, changed, listed, archived and deleted without it."""
+    vault = client.beta.vaults.create(display_name="mine", metadata={"a": "b"})
+    assert client.beta.vaults.update(vault.id, display_name="ours").display_name == "ours"
+    credentials = client.beta.vaults.credentials
+    auth = {"type": "static_bearer", "token": "s3cret", "mcp_server_url": "https://x.test/mcp"}
+    made = credentials.create(vault.id, auth=auth, display_name="x")
+    assert made.auth.mcp_server_url == "https://x.test/mcp"
+    changed = credentials.update(
+        made.id, vault_id=vault.id, auth={"type": "static_bearer", "token": "s4cret"}
+    )
+    read = credentials.retrieve(made.id, vault_id=vault.id)
+    (listed,) = credentials.list(vault.id)
+    for each in (made, changed, read, listed):
+        assert each.id == made.id
+        assert "cret" not in each.to_json().replace("secret", "")
+    with pytest.raises(anthropic.BadRequestError):
+        credentials.update(
+            made.id, vault_id=vault.id, auth={"type": "mcp_oauth", "access_token": "t"}
+        )
+    assert credentials.archive(made.id, vault_id=vault.id).archived_at is not None
+    assert not list(credentials.list(vault.id))
+    assert credentials.delete(made.id, vault_id=vault.id).type == "vault_credential_deleted"
+    assert client.beta.vaults.archive(vault.id).archived_at is not None
+    assert vault.id in [each.id for each in client.beta.vaults.list(include_archived=True)]
+    assert client.beta.vaults.delete(vault.id).type == "vault_deleted"
+    with pytest.raises(anthropic.NotFoundError):
+        client.beta.vaults.retrieve(vault.id)
+
+
+def test_memory_stores(client: Any) -> None:
+    """One memory for each path; a precondition that fails is a conflict which is not repeated;
+    versions stay after a deletion."""
+    store = client.beta.memory_stores.create(name="notes", description="d")
+    assert client.beta.memory_stores.update(store.id, description="e").description == "e"
+    memories = client.beta.memory_stores.memories
+    made = memories.create(store.id, path="/a/one", content="1")
+    memories.create(store.id, path="/a/b/two", content="2")
+    memories.create(store.id, path="/three", content="3")
+    with pytest.raises(anthropic.ConflictError) as taken:
+        memories.create(store.id, path="/three", content="x")
+    assert taken.value.response.headers["x-should-retry"] == "false"
+    assert [each.path for each in memories.list(store.id, limit=1)] == [
+        "/a/b/two",
+        "/a/one",
+        "/three",
+    ]
+    assert [each.path for each in memories.list(store.id, path_prefix="/a/", depth=1)] == [
+        "/a/b/",
+        "/a/one",
+    ]
+    wrong = {"type": "content_sha256", "content_sha256": "0" * 64}
+    with pytest.raises(anthropic.ConflictError) as refused:
+        memories.update(made.id, memory_store_id=store.id, content="x", precondition=wrong)
+    assert refused.value.response.headers["x-should-retry"] == "false"
+    assert refused.value.body["error"]["type"] == "memory_precondition_failed_error"
+    right = {**wrong, "content_sha256": made.content_sha256}
+    changed = memories.update(
+        made.id, memory_store_id=store.id, content="11", path="/a/uno", precondition=right
+    )
+    assert (changed.content, changed.path) == ("11", "/a/uno")
+    memories.create(store.id, path="/a/one", content="free again")
+    assert memories.retrieve(made.id, memory_store_id=store.id).content == "11"
+    with pytest.raises(anthropic.ConflictError):
+        memories.delete(made.id, memory_store_id=store.id, expected_content_sha256="0" * 64)
+    assert memories.delete(made.id, memory_store_id=store.id).type == "memory_deleted"
+    versions = client.beta.memory_stores.memory_versions
+    found = list(versions.list(store.id, memory_id=made.id, limit=1))
+    assert [each.operation for each in found] == ["deleted", "modified", "created"]
+    assert versions.retrieve(found[2].id, memory_store_id=store.id).content == "1"
+    assert client.beta.memory_stores.archive(store.id).archived_at is not None
+    with pytest.raises(anthropic.BadRequestError):
+        memories.create(store.id, path="/late", content="x")
+    assert store.id not in [each.id for each in client.beta.memory_stores.list()]
+    assert client.beta.memory_stores.delete(store.id).type == "memory_store_deleted"
+
+
+def test_models_and_skills_are_those_of_the_agents(client: Any) -> None:
+    """Read only."""
+    skill = {"type": "custom", "skill_id": "skill_x", "version": "2"}
+    client.beta.agents.create(name="a", model="claude-special", skills=[skill])
+    assert "claude-special" in [each.id for each in client.beta.models.list()]
+    assert client.beta.models.retrieve("claude-special").type == "model"
+    assert "skill_x" in [each.id for each in client.beta.skills.list()]
+    with pytest.raises(anthropic.NotFoundError):
+        client.beta.models.retrieve("no-such-model")
