@@ -87,6 +87,12 @@ async def test_a_user_is_certified(url: str, keys: str) -> None:
         later = (await lp.erase_user("support", "ada")).certificate
         assert later is not None
         assert (later.at > made.at, len(later.sessions)) == (True, 1)
+        await filled(lp, "c4")
+        await lp.erase("support", "ada", "c4")
+        last = (await lp.erase_user("support", "ada")).certificate  # only the name was left
+        assert last is not None
+        assert (last.sessions, last.events, last.names) == ((), 0, 1)
+        limpet.check_certificate(last, public_key=lp.keys.public_key)
 
 
 async def test_it_reaches_forks_memory_and_the_archive(url: str, keys: str, tmp_path: Path) -> None:

@@ -56,6 +56,16 @@ def test_keys_are_rotated(here: Path) -> None:
     assert "opened without them" in told(here, "keys", "status", "s.db", keys=None, code=4)
 
 
+def test_a_restore_with_keys_is_accepted(here: Path) -> None:
+    """Else the store looks as if it were rolled back."""
+    told(here, "backup", "s.db", "copy.db")
+    told(here, "send", "s.db", "support/ada/c1", "more")
+    told(here, "restore", "copy.db", "s.db", "--replace", keys=None)
+    assert "rolled back" in told(here, "verify", "s.db", code=1)
+    told(here, "restore", "copy.db", "s.db", "--replace")
+    assert "nothing is wrong" in told(here, "verify", "s.db")
+
+
 def test_a_data_key_is_renewed(here: Path) -> None:
     """Of one session; what was said before is still shown."""
     assert "data key 2" in told(here, "keys", "renew", "s.db", "support/ada/c1")

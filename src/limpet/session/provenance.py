@@ -265,6 +265,8 @@ class Provenance:
         at = to_time(erasure.erased_us)
         if found.signature and (found.key_hash, found.at) == (erasure.key_hash, at):
             return found
+        if found.signature:  # of what was erased before, under the same name
+            found = _certificate(count)
         draft = msgspec.structs.replace(
             found,
             key_hash=erasure.key_hash,
