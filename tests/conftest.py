@@ -87,18 +87,30 @@ def postgres_store_url(
     return any_postgres.url
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "http"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Every store, empty. Without an fsync for each commit: disks are the fault suite's business.
 
-    A server is started only when one is needed.
+    A server is started only when one is needed. Over HTTP it is a memory store: see `tiers`.
     """
     if request.param == "memory":
         return "memory://"
+    if request.param == "http":
+        served: str = request.getfixturevalue("served_url")
+        return served
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/support.db?sync=normal"
     found: str = request.getfixturevalue("postgres_store_url")
     return found
+
+
+@pytest.fixture
+def served_url() -> Iterator[str]:
+    """The URL of a server with an empty store in memory, on an event loop of its own."""
+    from tests.support.served import served_elsewhere
+
+    with served_elsewhere() as url:
+        yield url
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import limpet
 from limpet.server.serve import serving
@@ -26,3 +26,19 @@ async def client(url: str) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
+
+
+@contextmanager
+def served_elsewhere() -> Iterator[str]:
+    """Serve a store in memory from a thread of its own; the URL."""
+    server = limpet.open_sync("memory://")
+    stack = AsyncExitStack()
+
+    async def begin() -> str:
+        return await stack.enter_async_context(serving(server._of, dev=True))
+
+    try:
+        yield server._loop.call(begin)
+        server._loop.call(stack.aclose)
+    finally:
+        server.close()

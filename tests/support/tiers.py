@@ -18,6 +18,25 @@ from tests.support import examples, seeds
 
 SEALED_EVERY: Final = 8
 STORIES_EVERY: Final = 4
+HTTP_EVERY: Final = 8
+# What is told over HTTP too: nothing in these files depends on where the store is.
+OVER_HTTP: Final = frozenset(
+    (
+        "test_append_soon.py",
+        "test_blobs.py",
+        "test_commit.py",
+        "test_documents.py",
+        "test_follow.py",
+        "test_history.py",
+        "test_life.py",
+        "test_move.py",
+        "test_runtime.py",
+        "test_session_api.py",
+        "test_typed_sessions.py",
+        "test_watch.py",
+        "test_work.py",
+    )
+)
 TIERS: Final = ("quick", "stores", "world", "torture")
 _WORLD_FOLDERS: Final = ("fault", "compat", "adapters")
 _WORLD_FILES: Final = (
@@ -87,18 +106,27 @@ def left_to_torture(items: list[pytest.Item]) -> list[pytest.Item]:
     """What repeats on another store what was tried on two: `make torture` runs all of it.
 
     Of the contract on sealed stores, and on SQLite and PostgreSQL over HTTP, every eighth law is
-    tried here (what a seal itself is promised
-    has laws of its own, which all run), and every fourth story on PostgreSQL of those that run on
-    memory and SQLite too. The laws of stores all run on PostgreSQL.
+    tried here (what a seal itself is promised has laws of its own, which all run), and every fourth
+    story on PostgreSQL of those that run on memory and SQLite too; every eighth of the stories in
+    OVER_HTTP over HTTP. The laws of stores all run on PostgreSQL, and on memory over HTTP.
     """
     sealed = [item for item in items if _is_sealed_contract(item)]
     stories = [item for item in items if _is_story_on_postgres(item)]
-    for item in (*sealed, *stories):
+    over_http = [item for item in items if _store_of(item) == "http"]
+    for item in (*sealed, *stories, *over_http):
         item.add_marker("deeper")
+    local = [item for item in over_http if item.path.name not in OVER_HTTP]
     if seeds.fresh():
-        return []
+        return local
+    told = [item for item in over_http if item.path.name in OVER_HTTP]
+    local += [item for place, item in enumerate(told) if place % HTTP_EVERY]
     left = [item for place, item in enumerate(sealed) if place % SEALED_EVERY]
-    return [*left, *(item for place, item in enumerate(stories) if place % STORIES_EVERY)]
+    return [*local, *left, *(item for place, item in enumerate(stories) if place % STORIES_EVERY)]
+
+
+def _store_of(item: pytest.Item) -> object:
+    """The store that a test is told on, by the parameter of the fixture `url`."""
+    return getattr(getattr(item, "callspec", None), "params", {}).get("url")
 
 
 def _is_story_on_postgres(item: pytest.Item) -> bool:
@@ -127,6 +155,8 @@ def _is_sealed_contract(item: pytest.Item) -> bool:
 def _needs_store(item: pytest.Item) -> bool:
     """By the store in its name, or by a folder of its own; memory is no such store."""
     called = item.name.lower()
+    if _store_of(item) == "http":
+        return True
     if any(word in called or word in item.nodeid.lower() for word in _STORE_WORDS):
         return True
     if "[memory" in called or "memory]" in called:

@@ -12,7 +12,7 @@ import signal
 import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import uvicorn
@@ -163,7 +163,8 @@ class Server:
         except TimeoutError:
             SERVER.warning("drain cut short: seconds=%.0f", DRAIN_SECONDS)
         for connection in tuple(self._state.connections):
-            connection.shutdown()
+            with suppress(Exception):  # a websocket that is just closing refuses it
+                connection.shutdown()
         tasks: list[asyncio.Task[Any]] = list(self._state.tasks)
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
