@@ -194,7 +194,10 @@ class Guard:
         if on is None:
             return decider.decide(self.principal, action, resource)
         known = (number, action, on)
-        decision = self._remembered.get(known)
+        try:
+            decision = self._remembered.get(known)
+        except TypeError:  # what names no resource: the store says so
+            return decider.decide(self.principal, action, resource)
         if decision is None:
             decision = decider.decide(self.principal, action, resource)
             if len(self._remembered) >= _REMEMBERED:

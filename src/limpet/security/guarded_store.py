@@ -61,7 +61,7 @@ from limpet.model.facts.running.children import (
 from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
 from limpet.model.facts.running.setup import ATTACHED, TOOLS_BOUND
 from limpet.model.facts.shares import SHARE_RECEIVED, SHARED, UNSHARED
-from limpet.model.keys import AUDIT, owned_by
+from limpet.model.keys import ARCHIVE_MOVES, AUDIT, owned_by
 from limpet.model.lease import readiness
 from limpet.model.limits import PAGE_MAX, SESSIONS_PER_COMMIT_MAX
 from limpet.security.access import Action, AllowedOperation, Resource, ResourceKind, SessionView
@@ -159,6 +159,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     CHECKPOINTS: Room("read", "write"),
     "$$memory": Room("read", "write", _in_name),
     "$$retrieval": Room("read", "write"),
+    ARCHIVE_MOVES: Room("read", "write"),
     "$$tools": Room("inspect", "tool", kind="tool"),
     "$$learnings": Room("tool", "tool"),
     "$$curated": Room("read", "policy"),
@@ -361,16 +362,12 @@ class GuardedStore:
         """For verbs that do something beside the store. Raises AccessDenied, SessionNotFound."""
         await self._check(action, key)
 
-    async def foresee(self, action: Action, key: Key) -> None:
-        """Raise AccessDenied if it may not do this. What is allowed is not recorded yet."""
-        resource = self._resource(key)
-        if not self.guard.allows(action, resource):
-            await self._check(action, key)
-            return
-        if resource.kind == "session" and self.guard.needs_head:
-            head = await self._head(key)
-            if not self.guard.allows(action, _with(resource, head)):
-                await self._check(action, key, head)
+    async def foresee(self, action: Action, key: Key, *, whole: bool = False) -> None:
+        """Raise AccessDenied if it may not do this, or does not see the `whole` session. What is
+        allowed is not recorded yet."""
+        head = await self._check(action, key, approved=[])
+        if whole and head is not None and self.guard.view(head) is not None:
+            await self._check_whole("read", key)
 
     async def check_whole(self, action: Action, key: Key) -> None:
         """For verbs that take a session as a whole. Raises AccessDenied, SessionNotFound."""
@@ -990,8 +987,8 @@ class _GuardedFeed(GuardedStore):
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
     ) -> tuple[tuple[FeedEntry, ...], str]:
         own = self.guard.principal
-        if key is not None:
-            await self._check(self._access(key).read, key)
+        if key is not None:  # also of a session that is still to come
+            await self._check_any(self._access(key).read, key)
         elif app is not None or own.app is not None:
             app = own.app if app is None else app
             await self.guard.check("read", Resource("app", str(app), own.user))

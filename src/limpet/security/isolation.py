@@ -98,14 +98,17 @@ def field_denial(principal: Principal, action: Action, name: str, head: Head) ->
 
 
 def narrowed_to(principal: Principal, head: Head) -> Principal:
-    """The principal at work in one session: for its user, and in its task, if it had none."""
+    """The principal at work in one session: for its user, and in its task, if it had none.
+
+    One that may enter several apps still may: sessions delegate to other apps of the same user.
+    """
     facts = head.facts
     task = principal.task
     if task is None:
         task = facts.get("isolation", _NONE).get("task")
-    if (principal.app, principal.user, principal.task) == (head.key.app, head.key.user, task):
+    if (principal.user, principal.task) == (head.key.user, task):
         return principal
-    return msgspec.structs.replace(principal, app=head.key.app, user=head.key.user, task=task)
+    return msgspec.structs.replace(principal, user=head.key.user, task=task)
 
 
 def _session_denial(principal: Principal, action: Action, head: Head) -> Denial | None:

@@ -78,8 +78,12 @@ class ActingJournal(Journal):
         self.hooks, self.provenance = whole.hooks, whole.provenance
 
     @property
-    def tracing(self) -> Tracing | None:  # type: ignore[override]  # set on the whole one
+    def tracing(self) -> Tracing | None:
         return self._whole.tracing
+
+    @tracing.setter
+    def tracing(self, tracing: Tracing | None) -> None:
+        self._whole.tracing = tracing
 
     @property
     def store(self) -> Store:

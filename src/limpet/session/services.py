@@ -68,11 +68,11 @@ class Services(msgspec.Struct, frozen=True, eq=False):
             await self._guarded.check(action, key)
         return self.system
 
-    async def foreseen(self, action: Action, key: Key, actor: str) -> str:
+    async def foreseen(self, action: Action, key: Key, actor: str, *, whole: bool = False) -> str:
         """Who acts. Raises AccessDenied if a commit of this would be refused: for verbs that do
         more than a commit. What is allowed is recorded once, when it is committed."""
         if self.guard is not None:
-            await self._guarded.foresee(action, key)
+            await self._guarded.foresee(action, key, whole=whole)
         return await self.actor(actor, key)
 
     async def approved_end(self, key: Key, *, forks: bool = False) -> Services:

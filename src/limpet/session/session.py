@@ -468,6 +468,7 @@ class Session(Generic[S]):
         )
         prepared = self._writer.journal.prepare(traced(draft, trace), self.actor)
         if partial:
+            await writer.services.foreseen("write", self.key, prepared.actor)
             try:
                 return writer.publish(prepared, check_attempt(attempt))
             except AccessDenied:
@@ -984,16 +985,9 @@ class Session(Generic[S]):
         """
         from limpet.session.life.archive import archive_session
 
-        services = self._writer.services
-        by = await services.actor(acting(self, actor), self.key)
-        system = await services.approved("lifecycle", self.key)
-        if system is services:
-            return await archive_session(self, by)
-        # Its rows and its file are the system's to move.
-        whole: Session[Any] = Session(
-            system, self.key, actor=by, lease=self._writer.lease, untyped=True
-        )
-        return await archive_session(whole, by)
+        by = acting(self, actor)
+        by = await self._writer.services.foreseen("lifecycle", self.key, by, whole=True)
+        return await archive_session(self, by)
 
     # --- what can be proven --------------------------------------------------------------------
 

@@ -104,7 +104,7 @@ async def archive_session(
     Raises InvalidTransition if there is nothing to go on with.
     """
     writer = writer_of(session)
-    services = writer.services
+    services = writer.services.system  # its rows and its file are the system's to move
     journal, archive = services.journal, services.archive
     done = Transition(ARCHIVED, ("move_to_archive",), None, ARCHIVED, "archive")
     try:
