@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import logging
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -64,10 +65,15 @@ def serve(
     tls_key: KeyFile = None,
     client_ca: ClientCA = None,
     pin: Pins = None,
+    cors: Annotated[
+        list[str] | None,
+        typer.Option("--cors", metavar="ORIGIN", help="Whose pages may use it; several."),
+    ] = None,
+    log: Annotated[bool, typer.Option("--log", help="Log to stderr, requests too.")] = False,
 ) -> None:
     """Serve a store over HTTP, until SIGTERM or Ctrl-C.
 
-    Clients open it with limpet.open("http://host:8420", token=KEY); commands take it as STORE.
+    Clients open it with limpet.open("http://host:8420", token=KEY).
     """
     try:
         from limpet.server.tls import server_context
@@ -75,10 +81,21 @@ def serve(
         raise ExtraMissing("starlette", "server") from error
     if is_server(store.url):
         raise InvalidInput("STORE is served by another server already. Serve the store itself.")
+    if log:
+        _log_to_stderr()
     tls = server_context(tls_cert, tls_key, client_ca, pin or ())
     harnesses = [_harness(each) for each in harness or ()]
     _loop_runner()(
-        _serve(store, screen, host=host, port=port, dev=dev, tls=tls, harnesses=harnesses)
+        _serve(
+            store,
+            screen,
+            host=host,
+            port=port,
+            dev=dev,
+            tls=tls,
+            cors=cors or (),
+            harnesses=harnesses,
+        )
     )
 
 
@@ -99,13 +116,14 @@ async def _serve(
     port: int,
     dev: bool,
     tls: Any,
+    cors: Sequence[str],
     harnesses: Sequence[tuple[str | None, Any]],
 ) -> None:
     from limpet.server.serve import serve_until_stopped, serving, working
 
     async with (
         store.opened(creates=True) as lp,
-        serving(lp, host=host, port=port, dev=dev, tls=tls) as url,
+        serving(lp, host=host, port=port, dev=dev, tls=tls, cors=cors) as url,
         working(lp, harnesses),
     ):
         if dev:
@@ -113,6 +131,15 @@ async def _serve(
         screen.show(CommandResult({"url": url}, [TextLine(f"serving at {url}", "ok")]))
         sys.stdout.flush()
         await serve_until_stopped()
+
+
+def _log_to_stderr() -> None:
+    """Lines as docs/logging.md has them."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logger = logging.getLogger("limpet")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
 
 
 def _loop_runner() -> Any:

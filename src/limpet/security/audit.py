@@ -104,6 +104,7 @@ class Audit:
         self._begun: set[Key] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # what is written without a caller
+        self.denials = 0  # that this process was to record
 
     # --- recording ------------------------------------------------------------------------------
 
@@ -128,6 +129,7 @@ class Audit:
         if allowed:
             await self._write(log_of(resource.app), _fact(ALLOWED, await self._data(said)))
             return
+        self.denials += 1
         same = (_principal_id(principal), action, str(resource), code)
         while not await self._denied(same, said):
             pass

@@ -6,28 +6,37 @@ use it. A new route belongs into a module of `routes`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from limpet.errors import InvalidInput, LimpetError
 from limpet.server.access import CallerOf, DevGate, Gate, KeyGate
 from limpet.server.answers import error_response
-from limpet.server.limits import QUERY_BYTES_MAX
+from limpet.server.limits import CORS_SECONDS
+from limpet.server.requests import Requests
 from limpet.server.routes import routes
 from limpet.server.service import Service
 from limpet.session.limpet import Limpet
 
 
-def build(lp: Limpet, *, dev: bool = False, caller_of: CallerOf | None = None) -> Starlette:
+def build(
+    lp: Limpet,
+    *,
+    dev: bool = False,
+    caller_of: CallerOf | None = None,
+    cors: Sequence[str] = (),
+) -> Starlette:
     """Return the ASGI app that serves an open Limpet, which the caller closes afterwards.
 
     With `dev` everybody on this machine enters as an admin, without a key: never for a port that
-    others reach. `caller_of` says who enters, in the place of keys.
+    others reach. `caller_of` says who enters, in the place of keys. Pages of the
+    origins in `cors` may use it from a browser; others may not.
     """
     if not isinstance(lp, Limpet):
         raise InvalidInput("build takes an open Limpet: limpet.server.build(lp).")
@@ -47,7 +56,16 @@ def build(lp: Limpet, *, dev: bool = False, caller_of: CallerOf | None = None) -
         exception_handlers={LimpetError: _failed},
     )
     app.state.service = service
-    app.add_middleware(_Bounded)
+    if cors:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(_origins(cors)),
+            allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=("request-id", "x-new-session-token", "x-should-retry"),
+            max_age=CORS_SECONDS,
+        )
+    app.add_middleware(Requests, meter=service.meter, share=service.share)
     return app
 
 
@@ -56,15 +74,12 @@ async def _failed(request: Request, error: Exception) -> Response:
     return error_response(error)
 
 
-class _Bounded:
-    """Refuses what is too long before anything looks at it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and len(scope["query_string"]) > QUERY_BYTES_MAX:
-            error = InvalidInput(f"the query is longer than {QUERY_BYTES_MAX:,} bytes.")
-            await error_response(error, status=414)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+def _origins(cors: Sequence[str]) -> Iterator[str]:
+    """Origins that were named. Raises InvalidInput: `*` is not one."""
+    for each in (cors,) if isinstance(cors, str) else cors:
+        parts = urlsplit(each)
+        if parts.scheme not in ("http", "https") or each != f"{parts.scheme}://{parts.netloc}":
+            raise InvalidInput(
+                f"{each[:100]!r} is not an origin. Write --cors https://app.example.com."
+            )
+        yield each

@@ -1,8 +1,10 @@
-"""What a server logs: calls that failed by its own fault, and connections. No body, and no key."""
+"""What a server logs: requests, connections, and calls that failed by its own fault. No body, and
+no key."""
 
 from __future__ import annotations
 
 import logging
 from typing import Final
 
+ACCESS: Final = logging.getLogger("limpet.server.access")
 SERVER: Final = logging.getLogger("limpet.server")

@@ -25,6 +25,7 @@ from limpet.runtime.worker import Worker
 from limpet.server.access import CallerOf, is_loopback
 from limpet.server.app import build
 from limpet.server.limits import (
+    BODY_BYTES_MAX,
     BODY_SECONDS,
     CONNECTIONS_MAX,
     DRAIN_SECONDS,
@@ -36,14 +37,12 @@ from limpet.server.loggers import SERVER
 from limpet.server.managed.stream import ABORT
 from limpet.server.service import Service
 from limpet.session.limpet import Limpet
-from limpet.store.remote.messages import FRAME_BYTES_MAX
+from limpet.store.remote.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, PATH
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_TOO_LONG: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"connection: close\r\n"
-    b"content-length: 0\r\n\r\n"
-)
+_CLOSING: Final = b"connection: close\r\ncontent-length: 0\r\n\r\n"
+_HEAD_TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\n" + _CLOSING
+_BODY_TOO_LONG: Final = b"HTTP/1.1 413 Content Too Large\r\n" + _CLOSING
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -51,6 +50,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     _timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    _body_bytes = 0
+    _field_bytes = 0  # of the URL and headers, and of trailers after a body in chunks
     _in_head = True
     _refused = False
 
@@ -72,32 +73,46 @@ class BoundedProtocol(HttpToolsProtocol):
             and self._head_bytes > HEADER_BYTES_MAX
             and not self.transport.is_closing()
         ):
-            self.transport.write(_TOO_LONG)
-            self.transport.close()
+            self._refuse(_HEAD_TOO_LONG)
 
     def on_message_begin(self) -> None:
         self._in_head = True
         super().on_message_begin()
         self.scope[ABORT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
 
+    def on_url(self, url: bytes) -> None:
+        self._field_bytes += len(url)
+        if self._field_bytes > HEADER_BYTES_MAX:
+            self._refuse(_HEAD_TOO_LONG)
+        else:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._field_bytes += len(name) + len(value) + 4
+        if self._field_bytes > HEADER_BYTES_MAX:
+            self._refuse(_HEAD_TOO_LONG)
+        else:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._in_head, self._head_bytes = False, 0
+        self._in_head, self._head_bytes, self._body_bytes = False, 0, 0
         self._wait_for(BODY_SECONDS)
-        size = len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
-        if size > HEADER_BYTES_MAX:
-            self._refused = True
-            self.transport.write(_TOO_LONG)
-            self.transport.close()
         if not self._refused:
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        if not self._refused:
-            self._wait_for(BODY_SECONDS)
-            super().on_body(body)
+        if self._refused:
+            return
+        self._wait_for(BODY_SECONDS)
+        self._body_bytes += len(body)
+        most = MESSAGE_BYTES_MAX if self.scope["path"].endswith(PATH) else BODY_BYTES_MAX
+        if self._body_bytes > most:
+            self._refuse(_BODY_TOO_LONG)
+            return
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._in_head, self._head_bytes = True, 0
+        self._in_head, self._head_bytes, self._field_bytes = True, 0, 0
         self._wait_for(None)
         if not self._refused:
             super().on_message_complete()
@@ -116,6 +131,15 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self.loop.call_later(seconds, self._late)
+
+    def _refuse(self, answer: bytes) -> None:
+        """Close the connection; with an answer, if none was begun."""
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused = True
+        if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
+            self.transport.write(answer)
+        self.transport.close()
 
     def _late(self) -> None:
         self._timer = None
@@ -200,6 +224,7 @@ async def serving(
     dev: bool = False,
     caller_of: CallerOf | None = None,
     tls: ssl.SSLContext | None = None,
+    cors: Sequence[str] = (),
 ) -> AsyncIterator[str]:
     """Serve an open Limpet from this event loop; the URL. Port 0: any that is free.
 
@@ -207,7 +232,7 @@ async def serving(
     """
     if dev and not is_loopback(host):
         raise InvalidInput("--dev lets everybody in: it listens on 127.0.0.1 or ::1 only.")
-    server = Server(build(lp, dev=dev, caller_of=caller_of), tls=tls)
+    server = Server(build(lp, dev=dev, caller_of=caller_of, cors=cors), tls=tls)
     listening = listen(host, port)
     await server.start(listening)
     shown = f"[{host}]" if ":" in host else host

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from limpet.server.access import CallerOf, Gate
+from limpet.server.meter import Meter
+from limpet.server.requests import KeyShare, admitted
 from limpet.server.store_door import StoreDoor
 from limpet.session.limpet import Limpet
 
@@ -14,8 +16,10 @@ class Service:
 
     def __init__(self, lp: Limpet, caller_of: CallerOf, gate: Gate | None = None) -> None:
         self.lp = lp
-        self.door = StoreDoor(lp)
-        self.caller_of = caller_of  # raises EntryRefused
+        self.meter = Meter()
+        self.door = StoreDoor(lp, self.meter)
+        self.share = KeyShare()
+        self.caller_of = admitted(caller_of, self.meter, self.share)  # raises EntryRefused
         self._gate = gate  # ours to close
         self.stopping = asyncio.Event()  # streams end when it is set
 

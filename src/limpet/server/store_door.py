@@ -39,6 +39,7 @@ from limpet.server.limits import (
     SLOW_READER_SECONDS,
 )
 from limpet.server.loggers import SERVER
+from limpet.server.meter import Meter
 from limpet.server.partials import Relay
 from limpet.session.acting import ActingJournal
 from limpet.session.following.follow import Hub
@@ -75,14 +76,19 @@ _PROGRESS_SECONDS: Final = 0.05  # the least time between two reports of one cal
 class StoreDoor:
     """The store protocol of one server process."""
 
-    def __init__(self, lp: Limpet) -> None:
-        self._lp = lp
+    def __init__(self, lp: Limpet, meter: Meter) -> None:
+        self._lp, self._meter = lp, meter
         self.server = secrets.token_hex(8)
         self._clients: dict[tuple[str, str], Client] = {}
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.pulse = Pulse(lp)
         self.relay = Relay(journal_of(lp).store)
+
+    @property
+    def connected(self) -> int:
+        """How many websockets are open."""
+        return len(self._connections)
 
     def hello(self, caller: Caller) -> Hello:
         journal = journal_of(caller.lp)
@@ -142,12 +148,19 @@ class StoreDoor:
             return task
         if call.id <= client.answered:
             return None
-        task = asyncio.get_running_loop().create_task(self._made(call, caller, report))
+        task = asyncio.get_running_loop().create_task(self._counted(call, caller, report))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if call.method in methods() and not methods()[call.method].reads:
             client.remember(call.id, task)
         return task
+
+    async def _counted(self, call: Call, caller: Caller, report: Report | None) -> Answer:
+        began = time.monotonic()
+        answer = await self._made(call, caller, report)
+        name = call.method if call.method in methods() else "none"
+        self._meter.call(name, ok=answer.ok, seconds=time.monotonic() - began)
+        return answer
 
     async def _made(self, call: Call, caller: Caller, report: Report | None) -> Answer:
         """Make a call; its answer is its result, or its error."""

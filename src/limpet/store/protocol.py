@@ -528,6 +528,20 @@ class Examined(Protocol):
         ...
 
 
+@runtime_checkable
+class Probed(Protocol):
+    """The ability to say quickly whether the store can be worked with."""
+
+    async def probe(self) -> tuple[Check, ...]:
+        """Check the schema, and a clock that is not this machine's.
+
+        The cost does not grow with the store.
+
+        Raises StoreError if the store cannot be reached.
+        """
+        ...
+
+
 class Place(msgspec.Struct, frozen=True):
     """Where a sealed body belongs. Bound into the seal, so that it opens nowhere else."""
 

@@ -66,11 +66,18 @@ class Hub:
         self._reader = FeedReader(store, self)
         self._live = LiveEnd(store, self._reader.wake)
         self._open = True
+        self.commits = 0  # that this Limpet recorded
+
+    @property
+    def followers(self) -> int:
+        """How many follow a session or watch several, here."""
+        return sum([len(topic.followers) for topic in self._topics.values()]) + len(self._watchers)
 
     # --- what happens here -----------------------------------------------------------------------
 
     def notify(self, answer: Committed) -> None:
         """A commit of this Limpet was recorded."""
+        self.commits += 1
         if self._live.waiting:
             self._live.drop(answer.events)
         if self._watchers or self._topics:

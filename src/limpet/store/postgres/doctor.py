@@ -63,6 +63,11 @@ async def examine(conn: Connection, each: int, url: str) -> tuple[Check, ...]:
     return tuple(checks)
 
 
+async def probe(conn: Connection) -> tuple[Check, ...]:
+    """The checks that decide whether the database can be worked with."""
+    return await _schema(conn), await _clock(conn)
+
+
 def _hidden(name: str) -> Check:
     return Check(name, _HIDDEN, "skipped", _SHOWING)
 

@@ -398,6 +398,9 @@ class PostgresStore:
         each = self._pools.size + LANES + 1 + self._notifier.can_listen
         return await self._pools.run(lambda conn: doctor.examine(conn, each, self._url))
 
+    async def probe(self) -> tuple[Check, ...]:
+        return await self._pools.run(doctor.probe)
+
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
     ) -> tuple[tuple[FeedEntry, ...], str]:

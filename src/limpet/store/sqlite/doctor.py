@@ -45,6 +45,11 @@ def examine(conn: apsw.Connection, path: Path, now_us: int) -> tuple[Check, ...]
     return tuple(_run_checks(conn, path, now_us))
 
 
+def probe(conn: apsw.Connection) -> tuple[Check, ...]:
+    """The check that decides whether the file can be worked with. Its clock is this machine's."""
+    return (schema(conn.pragma("application_id"), conn.pragma("user_version")),)
+
+
 def _run_checks(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
     questions: tuple[tuple[str, Callable[[], Check]], ...] = (
         ("sqlite", lambda: version(apsw.sqlite_lib_version())),

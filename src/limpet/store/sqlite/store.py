@@ -604,6 +604,12 @@ class SQLiteStore:
         checks = await self._apart(lambda conn: doctor.examine(conn, path, now_us))
         return (*checks, doctor.event_loop(self._pace))
 
+    async def probe(self) -> tuple[Check, ...]:
+        from limpet.store.sqlite import doctor
+
+        self._check()
+        return await self._apart(doctor.probe)
+
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
         from limpet.store.sqlite.file.backup import back_up
 

@@ -1,0 +1,119 @@
+"""The routes for those who operate a server: is it up, is it ready, what does it do.
+
+`/healthz` and `/readyz` need no key and tell nothing of the sessions. `/metrics` is for admins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from limpet.errors import AccessDenied, LimpetError
+from limpet.server.limits import CLOCK_AHEAD_SECONDS, READY_SECONDS, STATUS_KEPT_SECONDS
+from limpet.server.meter import MEDIA_TYPE, head, sample
+from limpet.server.service import Service
+from limpet.session.limpet import journal_of
+from limpet.session.overview import StoreStatus
+from limpet.store.protocol import Probed, Query
+
+_COUNTED: Final = ("leased", "due", "blocked", "dead", "held", "pending")
+
+
+class ReadyAnswer(msgspec.Struct, frozen=True):
+    """The answer of /readyz."""
+
+    ready: bool
+    reasons: tuple[str, ...] = ()
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    counting = StatusCount(service)
+
+    async def healthz(_: Request) -> Response:
+        return Response(b'{"ok":true}', media_type="application/json")
+
+    async def readyz(_: Request) -> Response:
+        reasons = await unready(service)
+        body = msgspec.json.encode(ReadyAnswer(not reasons, reasons))
+        return Response(body, 503 if reasons else 200, media_type="application/json")
+
+    async def metrics(request: Request) -> Response:
+        caller = await service.caller_of(request)
+        if not caller.admin:
+            raise AccessDenied("access_denied", "inspect", "metrics")
+        lines = [*service.meter.lines(), *_store_lines(service), *await counting.lines()]
+        return Response("\n".join(lines) + "\n", media_type=MEDIA_TYPE)
+
+    return [
+        Route("/healthz", healthz, methods=["GET"]),
+        Route("/readyz", readyz, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]
+
+
+async def unready(service: Service) -> tuple[str, ...]:
+    """Why this server should get no requests now; empty if it should."""
+    if service.stopping.is_set():
+        return ("the server is stopping",)
+    store = journal_of(service.lp).store
+    try:
+        async with asyncio.timeout(READY_SECONDS):
+            newest = await store.heads(Query(), cursor=None, limit=1)
+            checks = await store.probe() if isinstance(store, Probed) else ()
+    except TimeoutError:
+        return (f"the store did not answer within {READY_SECONDS:.0f} s",)
+    except LimpetError as error:
+        return (f"the store cannot be read ({error.code})",)
+    reasons = [f"{each.name}: {each.found}" for each in checks if each.severity != "ok"]
+    now_us = store.now_us()
+    if (
+        newest.items
+        and (ahead := newest.items[0].created_us - now_us) > CLOCK_AHEAD_SECONDS * 10**6
+    ):
+        reasons.append(f"clock: the newest session is {ahead / 1e6:,.0f} s in the future")
+    if (away := abs(now_us / 1e6 - time.time())) > CLOCK_AHEAD_SECONDS:
+        reasons.append(f"clock: this machine's is {away:,.0f} s away from the store's")
+    return tuple(reasons)
+
+
+def _store_lines(service: Service) -> Iterator[str]:
+    journal = journal_of(service.lp)
+    hub = journal.hub
+    yield from sample("limpet_commits_total", "counter", "Commits recorded here.", hub.commits)
+    yield from sample("limpet_followers", "gauge", "Followers and watchers here.", hub.followers)
+    yield from sample(
+        "limpet_connections", "gauge", "Connections of the store protocol.", service.door.connected
+    )
+    yield from sample(
+        "limpet_denials_total", "counter", "Denials recorded here.", journal.audit.denials
+    )
+
+
+class StatusCount:
+    """The sessions of the store by kind: counted at most every few seconds, whoever asks."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._lock = asyncio.Lock()
+        self._status: StoreStatus | None = None
+        self._at = float("-inf")
+
+    async def lines(self) -> list[str]:
+        async with self._lock:
+            if time.monotonic() - self._at > STATUS_KEPT_SECONDS:
+                self._status = await self._service.lp.status()
+                self._at = time.monotonic()
+        status = self._status
+        assert status is not None
+        lines = [*head("limpet_sessions", "gauge", "Sessions by what is to be done for them.")]
+        for name in _COUNTED:
+            lines.append(f'limpet_sessions{{state="{name}"}} {getattr(status, name)}')
+        lines += sample("limpet_sessions_all", "gauge", "Sessions.", status.sessions)
+        return lines

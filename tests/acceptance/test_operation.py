@@ -1,0 +1,231 @@
+"""What operators see and do: probes, metrics, the access log, an orderly end, two servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from starlette.requests import HTTPConnection
+
+import limpet
+from limpet import Limpet, Principal
+from limpet.errors import EntryRefused, InvalidInput
+from limpet.server import build, requests, service
+from limpet.server.access import Caller
+from limpet.server.serve import serving
+from tests.support.processes import Child
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+async def ask(url: str, path: str, *headers: str, method: str = "GET") -> Answer:
+    """One request by hand: what is answered is seen as it is."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    lines = [f"{method} {path} HTTP/1.1", f"host: {host}:{port}", "connection: close", *headers]
+    writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    first, *rest = head.decode().split("\r\n")
+    fields = dict([line.lower().split(": ", 1) for line in rest])
+    return int(first.split(" ")[1]), fields, body
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        found: str = request.getfixturevalue("postgres_store_url")
+        return found
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/s.db?sync=normal"
+
+
+def by_role(lp: Limpet) -> Any:
+    """Let in whoever names a role, as a principal of it."""
+
+    async def caller_of(connection: HTTPConnection) -> Caller:
+        role = connection.headers.get("x-role")
+        if role is None:
+            raise EntryRefused("this server", "the request has no key")
+        principal = Principal("user:ada", role=role, app="support", user="ada")
+        return Caller(lp.acting_as(principal), principal.id, admin=role == "admin")
+
+    return caller_of
+
+
+async def test_the_probes_need_no_key_and_answer_on_every_store(store: str) -> None:
+    """Up, and ready: the store is reachable, its schema right, the clock sane."""
+    async with limpet.open(store) as lp, serving(lp, caller_of=by_role(lp)) as url:
+        assert await ask(url, "/healthz") == (*(await ask(url, "/healthz"))[:2], b'{"ok":true}')
+        status, _, body = await ask(url, "/readyz")
+        assert (status, json.loads(body)) == (200, {"ready": True, "reasons": []})
+        assert (await ask(url, "/metrics"))[0] == 401
+
+
+async def test_a_store_with_another_schema_or_clock_is_not_ready(tmp_path: Path) -> None:
+    """The reason is in the answer; the process is up all the same."""
+    file = tmp_path / "s.db"
+    async with limpet.open(f"sqlite:///{file}") as lp, serving(lp, dev=True) as url:
+        await lp.create("support", "ada")
+        conn = apsw.Connection(str(file))
+        conn.set_busy_timeout(10_000)
+        number = conn.pragma("user_version")
+        conn.pragma("user_version", 999)
+        status, _, body = await ask(url, "/readyz")
+        assert status == 503
+        assert "schema: 999" in json.loads(body)["reasons"][0]
+        conn.pragma("user_version", number)
+        conn.execute("UPDATE sessions SET created_us = created_us + 1000 * 1000000")
+        conn.close()
+        status, _, body = await ask(url, "/readyz")
+        assert status == 503
+        assert "clock" in json.loads(body)["reasons"][0]
+        assert (await ask(url, "/healthz"))[0] == 200
+
+
+async def test_a_store_that_is_gone_is_not_ready() -> None:
+    """It was closed under the server."""
+    lp = limpet.Limpet("memory://")
+    async with lp, serving(lp, dev=True) as url:
+        await lp._journal.store.close()
+        status, _, body = await ask(url, "/readyz")
+        assert (status, json.loads(body)["ready"]) == (503, False)
+
+
+async def test_metrics_count_and_name_no_user(store: str) -> None:
+    """Commits, latencies, followers, sessions by kind, denials, connections; for admins alone."""
+    async with limpet.open(store) as lp, serving(lp, caller_of=by_role(lp)) as url:
+        s = await lp.create("support", "ada-the-user")
+        await s.append("user.message", {"text": "hi"}, actor="user:ada-the-user")
+        assert (await ask(url, "/metrics", "x-role: owner"))[0] == 403
+        assert (await ask(url, "/metrics"))[0] == 401
+        status, headers, body = await ask(url, "/metrics", "x-role: admin")
+        assert status == 200
+        assert headers["content-type"].startswith("text/plain; version=0.0.4")
+        text = body.decode()
+        values = dict([line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#"])
+        assert int(values["limpet_commits_total"]) >= 2
+        assert values["limpet_entries_refused_total"] == "1"
+        assert values["limpet_sessions_all"] == "1"
+        for state in ("leased", "due", "blocked", "dead"):
+            assert f'limpet_sessions{{state="{state}"}}' in values
+        for name in ("followers", "connections", "denials_total", "requests_at_work"):
+            assert f"limpet_{name}" in values
+        series = 'limpet_request_seconds_bucket{method="GET",route="/metrics",le="+Inf"}'
+        assert values[series] == "2"
+        assert "ada" not in text
+
+
+async def test_metrics_of_the_store_protocol_and_of_followers() -> None:
+    """Calls by method with their latencies, and who follows."""
+    async with limpet.open("memory://") as lp, serving(lp, dev=True) as url:
+        async with limpet.open(url) as client:
+            await client.create("support", "ada")
+            text = (await ask(url, "/metrics"))[2].decode()
+        assert 'limpet_calls_total{method="commit",outcome="ok"} 1' in text
+        assert 'limpet_call_seconds_count{method="commit"} 1' in text
+        assert "limpet_connections 1" in text
+        assert "limpet_commits_total 1" in text
+
+
+async def test_requests_are_logged_without_query_and_body(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One line each, with the principal; a path cannot write lines of its own."""
+    with caplog.at_level(logging.INFO, "limpet.server.access"):
+        async with limpet.open("memory://") as lp, serving(lp, caller_of=by_role(lp)) as url:
+            await ask(url, "/metrics?secret=hunter2", "x-role: admin")
+            await ask(url, "/none%0a%20x")
+            assert (await ask(url, "/?" + "q" * 9_000))[0] == 414
+    lines = [record.getMessage() for record in caplog.records if "request: " in record.getMessage()]
+    assert lines[0].startswith("request: method=GET path=/metrics status=200 seconds=")
+    assert lines[0].endswith("principal=user:ada address=127.0.0.1")
+    assert "hunter2" not in caplog.text
+    assert "\x1b" not in caplog.text
+
+
+async def test_a_key_has_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another key is let in meanwhile, and so is the first once it has ended something."""
+    share = requests.KeyShare(most=2)
+    share.enter("user:ada")
+    share.enter("user:ada")
+    with pytest.raises(limpet.errors.StoreBusy, match="this key has 2"):
+        share.enter("user:ada")
+    share.enter("user:bob")
+    share.leave("user:ada")
+    share.enter("user:ada")
+    monkeypatch.setattr(service, "KeyShare", lambda: requests.KeyShare(most=1))
+    async with limpet.open("memory://") as lp, serving(lp, dev=True) as url:
+        assert (await ask(url, "/metrics"))[0] == 200
+        async with limpet.open(url):
+            assert (await ask(url, "/metrics"))[0] == 503
+            assert (await ask(url, "/healthz"))[0] == 200
+
+
+@pytest.fixture
+async def crossed() -> AsyncIterator[str]:
+    async with limpet.open("memory://") as lp:
+        named = ("https://app.example.com",)
+        async with serving(lp, caller_of=by_role(lp), cors=named) as url:
+            yield url
+
+
+async def test_other_origins_are_closed_unless_named(crossed: str) -> None:
+    """A browser asks first; without an answer for its origin it does not send."""
+    asked = ("access-control-request-method: GET", "access-control-request-headers: authorization")
+    named, other = "origin: https://app.example.com", "origin: https://evil.example"
+    allowed = (await ask(crossed, "/metrics", named, *asked, method="OPTIONS"))[1]
+    assert allowed["access-control-allow-origin"] == "https://app.example.com"
+    for headers in ((await ask(crossed, "/metrics", other, *asked, method="OPTIONS"))[1],):
+        assert "access-control-allow-origin" not in headers
+    assert "access-control-allow-origin" not in (await ask(crossed, "/healthz", other))[1]
+    async with limpet.open("memory://") as lp, serving(lp, dev=True) as url:
+        assert "access-control-allow-origin" not in (await ask(url, "/healthz", named))[1]
+        for wrong in ("*", "app.example.com", "https://app.example.com/path"):
+            with pytest.raises(InvalidInput, match="not an origin"):
+                build(lp, cors=[wrong])
+
+
+async def test_sigterm_ends_in_order(tmp_path: Path) -> None:
+    """What was answered is stored, the client is told, and the exit code is 0."""
+    store = f"sqlite:///{tmp_path}/s.db"
+    with Child("tests.support.bounded_server", store) as child:
+        url = await asyncio.to_thread(child.line)
+        async with limpet.open(str(url)) as lp:
+            s = await lp.create("support", "ada", "c1")
+            await s.append("user.message", {"text": "hi"}, actor="user:ada")
+            os.kill(child.pid, signal.SIGTERM)
+            assert await asyncio.to_thread(child.line) == "ended"
+            await asyncio.to_thread(child.end, 0)
+    async with limpet.open(store) as lp:
+        assert (await lp.get("support", "ada", "c1")).version == 2
+
+
+async def test_two_servers_serve_one_store(tmp_path: Path) -> None:
+    """What is written through one is followed through the other, and a lease is held by one."""
+    store = f"sqlite:///{tmp_path}/s.db?sync=normal"
+    with (
+        Child("tests.support.bounded_server", store) as one,
+        Child("tests.support.bounded_server", store) as two,
+    ):
+        urls = [str(await asyncio.to_thread(each.line)) for each in (one, two)]
+        async with limpet.open(urls[0]) as here, limpet.open(urls[1]) as there:
+            s = await here.create("support", "ada", "c1")
+            other = await there.get("support", "ada", "c1")
+            for number in range(20):
+                of = (s, other)[number % 2]
+                await of.append("user.message", {"n": number}, actor="user:ada")
+            seen = []
+            async for event in other.follow():
+                seen.append(event.seq)
+                if event.seq == 21:
+                    break
+            assert seen == list(range(seen[0], 22))
+            assert (await here.get("support", "ada", "c1")).version == 21

@@ -1,0 +1,30 @@
+"""A server with bounds of its own: `python -m tests.support.bounded_server STORE [NAME=VALUE …]`.
+
+NAME is a bound of `limpet.server.limits`, as `limpet.server.serve` uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+import limpet
+from limpet.server import serve
+from limpet.server.serve import serve_until_stopped, serving
+
+
+async def main(store: str, bounds: list[str]) -> None:
+    for each in bounds:
+        name, _, value = each.partition("=")
+        assert hasattr(serve, name)
+        setattr(serve, name, type(getattr(serve, name))(value))
+    logging.basicConfig(level=logging.ERROR)
+    async with limpet.open(store) as lp, serving(lp, dev=True) as url:
+        print(url, flush=True)
+        await serve_until_stopped()
+    print("ended", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2:]))
