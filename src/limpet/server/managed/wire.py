@@ -206,6 +206,7 @@ def endpoint(service: Service, path: str, method: str, act: Endpoint) -> BaseRou
         answer.headers["request-id"] = request_id
         return answer
 
+    run.__wrapped__ = act  # type: ignore[attr-defined]  # for the OpenAPI document
     return Route(path, run, methods=[method])
 
 

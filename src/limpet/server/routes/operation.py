@@ -15,15 +15,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+import limpet
 from limpet.errors import AccessDenied, LimpetError
 from limpet.server.limits import CLOCK_AHEAD_SECONDS, READY_SECONDS, STATUS_KEPT_SECONDS
 from limpet.server.meter import MEDIA_TYPE, head, sample
+from limpet.server.openapi import describe, document
 from limpet.server.service import Service
 from limpet.session.limpet import journal_of
 from limpet.session.overview import StoreStatus
 from limpet.store.protocol import Probed, Query
 
 _COUNTED: Final = ("leased", "due", "blocked", "dead", "held", "pending")
+
+
+class HealthAnswer(msgspec.Struct, frozen=True):
+    """The answer of /healthz: the process is up."""
+
+    ok: bool = True
 
 
 class ReadyAnswer(msgspec.Struct, frozen=True):
@@ -36,14 +44,17 @@ class ReadyAnswer(msgspec.Struct, frozen=True):
 def routes(service: Service) -> list[BaseRoute]:
     counting = StatusCount(service)
 
+    @describe(response=HealthAnswer)
     async def healthz(_: Request) -> Response:
-        return Response(b'{"ok":true}', media_type="application/json")
+        return Response(msgspec.json.encode(HealthAnswer()), media_type="application/json")
 
+    @describe(response=ReadyAnswer)
     async def readyz(_: Request) -> Response:
         reasons = await unready(service)
         body = msgspec.json.encode(ReadyAnswer(not reasons, reasons))
         return Response(body, 503 if reasons else 200, media_type="application/json")
 
+    @describe(media_type="text/plain")
     async def metrics(request: Request) -> Response:
         caller = await service.caller_of(request)
         if not caller.admin:
@@ -51,7 +62,17 @@ def routes(service: Service) -> list[BaseRoute]:
         lines = [*service.meter.lines(), *_store_lines(service), *await counting.lines()]
         return Response("\n".join(lines) + "\n", media_type=MEDIA_TYPE)
 
+    async def openapi(request: Request) -> Response:
+        await service.caller_of(request)
+        if not made:
+            made.append(
+                msgspec.json.encode(document(request.app.routes, version=limpet.__version__))
+            )
+        return Response(made[0], media_type="application/json")
+
+    made: list[bytes] = []
     return [
+        Route("/openapi.json", openapi, methods=["GET"]),
         Route("/healthz", healthz, methods=["GET"]),
         Route("/readyz", readyz, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
