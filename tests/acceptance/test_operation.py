@@ -105,6 +105,12 @@ async def test_metrics_count_and_name_no_user(store: str) -> None:
         s = await lp.create("support", "ada-the-user")
         await s.append("user.message", {"text": "hi"}, actor="user:ada-the-user")
         assert (await ask(url, "/metrics", "x-role: owner"))[0] == 403
+        denied = (await lp.audit(denied=True)).items[0]
+        assert (denied.principal, denied.action, denied.address) == (
+            "user:ada",
+            "inspect",
+            "127.0.0.1",
+        )
         assert (await ask(url, "/metrics"))[0] == 401
         status, headers, body = await ask(url, "/metrics", "x-role: admin")
         assert status == 200
@@ -154,13 +160,15 @@ async def test_requests_are_logged_without_query_and_body(
 async def test_a_key_has_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another key is let in meanwhile, and so is the first once it has ended something."""
     share = requests.KeyShare(most=2)
-    share.enter("user:ada")
-    share.enter("user:ada")
+    ada = ("support", "user:ada")
+    share.enter(ada)
+    share.enter(ada)
     with pytest.raises(limpet.errors.StoreBusy, match="this key has 2"):
-        share.enter("user:ada")
-    share.enter("user:bob")
-    share.leave("user:ada")
-    share.enter("user:ada")
+        share.enter(ada)
+    share.enter(("support", "user:bob"))
+    share.enter(("sales", "user:ada"))
+    share.leave(ada)
+    share.enter(ada)
     monkeypatch.setattr(service, "KeyShare", lambda: requests.KeyShare(most=1))
     async with limpet.open("memory://") as lp, serving(lp, dev=True) as url:
         assert (await ask(url, "/metrics"))[0] == 200

@@ -17,6 +17,7 @@ import limpet
 from limpet.cli.app import app
 from limpet.errors import InvalidInput, LimpetError, StoreUnopened
 from limpet.security.dev_certs import certificate_of, issue, write_dev_certs
+from limpet.server import serve
 from limpet.server.serve import serving
 from limpet.server.tls import server_context
 from limpet.store.remote import link
@@ -220,3 +221,17 @@ async def test_the_command_makes_certificates_that_work(
         monkeypatch.setenv("LIMPET_TLS_PIN", "00" * 32)
         status = await asyncio.to_thread(run.invoke, app, ["status", url])
         assert status.exit_code != 0
+
+
+async def test_a_handshake_that_does_not_come_is_cut_off(
+    certs: Certs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that sends nothing is not kept, although no request has begun."""
+    monkeypatch.setattr(serve, "HEADER_SECONDS", 0.2)
+
+    def silent(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
+            return plain.recv(1)
+
+    async with served(certs) as url:
+        assert await asyncio.to_thread(silent, int(url.rpartition(":")[2])) == b""

@@ -7,7 +7,7 @@ notes the principal for the log, and holds each key to its share of the server.
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Final, TypeAlias
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,6 +19,7 @@ from limpet.server.limits import QUERY_BYTES_MAX, REQUESTS_PER_KEY_MAX
 from limpet.server.loggers import ACCESS
 from limpet.server.meter import Meter
 
+Owner: TypeAlias = tuple[str | None, str]
 _NOTE: Final = "limpet.request"
 _PATH_SHOWN: Final = 200
 _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -27,10 +28,11 @@ _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 class RequestNote:
     """What is known of a request when it ends."""
 
-    __slots__ = ("principal", "sent_bytes", "status")
+    __slots__ = ("owner", "principal", "sent_bytes", "status")
 
     def __init__(self) -> None:
         self.principal: str | None = None
+        self.owner: Owner | None = None  # whose share it takes
         self.status = 0  # 0: it was not answered
         self.sent_bytes = 0
 
@@ -52,8 +54,8 @@ class Requests:
             await self._answered(scope, receive, _noting(send, note))
         finally:
             self._meter.at_work -= 1
-            if note.principal is not None:
-                self._share.leave(note.principal)
+            if note.owner is not None:
+                self._share.leave(note.owner)
             self._end(scope, note, time.monotonic() - began)
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,29 +84,29 @@ class Requests:
 
 
 class KeyShare:
-    """How many requests of each key are at work."""
+    """How many requests of each principal are at work."""
 
     def __init__(self, most: int = REQUESTS_PER_KEY_MAX) -> None:
         self._most = most
-        self._at_work: dict[str, int] = {}
+        self._at_work: dict[Owner, int] = {}
 
-    def enter(self, name: str) -> None:
+    def enter(self, owner: Owner) -> None:
         """Raises StoreBusy if the key has all that it may have."""
-        count = self._at_work.get(name, 0)
+        count = self._at_work.get(owner, 0)
         if count >= self._most:
             raise StoreBusy(
                 "the server",
                 f"this key has {count:,} requests and streams at work",
                 "end some of them",
             )
-        self._at_work[name] = count + 1
+        self._at_work[owner] = count + 1
 
-    def leave(self, name: str) -> None:
-        count = self._at_work[name] - 1
+    def leave(self, owner: Owner) -> None:
+        count = self._at_work[owner] - 1
         if count:
-            self._at_work[name] = count
+            self._at_work[owner] = count
         else:
-            del self._at_work[name]
+            del self._at_work[owner]
 
 
 def admitted(caller_of: CallerOf, meter: Meter, share: KeyShare) -> CallerOf:
@@ -117,9 +119,10 @@ def admitted(caller_of: CallerOf, meter: Meter, share: KeyShare) -> CallerOf:
             meter.refused += 1
             raise
         note: RequestNote | None = connection.scope.get(_NOTE)
-        if note is not None and note.principal is None:
-            share.enter(caller.name)
-            note.principal = caller.name
+        if note is not None and note.owner is None:
+            owner = (caller.app, caller.name)  # the same name in another app is somebody else
+            share.enter(owner)
+            note.owner, note.principal = owner, caller.name
         return caller
 
     return enter

@@ -171,7 +171,10 @@ class Server:
 
     async def start(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        self._listening = await loop.create_server(self._protocol, sock=listening, ssl=self._tls)
+        handshake = None if self._tls is None else HEADER_SECONDS  # before it no protocol counts
+        self._listening = await loop.create_server(
+            self._protocol, sock=listening, ssl=self._tls, ssl_handshake_timeout=handshake
+        )
 
     def _protocol(self) -> asyncio.Protocol:
         return BoundedProtocol(self._config, self._state, {}, asyncio.get_running_loop())

@@ -17,6 +17,8 @@ from starlette.routing import BaseRoute, Route
 
 import limpet
 from limpet.errors import AccessDenied, LimpetError
+from limpet.security.access import Resource
+from limpet.security.roles import EVERY_APP
 from limpet.server.limits import CLOCK_AHEAD_SECONDS, READY_SECONDS, STATUS_KEPT_SECONDS
 from limpet.server.meter import MEDIA_TYPE, head, sample
 from limpet.server.openapi import describe, document
@@ -58,7 +60,16 @@ def routes(service: Service) -> list[BaseRoute]:
     async def metrics(request: Request) -> Response:
         caller = await service.caller_of(request)
         if not caller.admin:
-            raise AccessDenied("access_denied", "inspect", "metrics")
+            error = AccessDenied("access_denied", "inspect", "metrics")
+            await journal_of(service.lp).audit.record(
+                caller.principal or caller.name,
+                "inspect",
+                Resource("store", EVERY_APP),
+                allowed=False,
+                code=error.code,
+                address=None if request.client is None else request.client.host,
+            )
+            raise error
         lines = [*service.meter.lines(), *_store_lines(service), *await counting.lines()]
         return Response("\n".join(lines) + "\n", media_type=MEDIA_TYPE)
 
