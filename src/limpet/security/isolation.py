@@ -49,9 +49,12 @@ class IsolationRules:
         return Decision(False, denial, f"isolation.{_model(head.facts)}")
 
     def depends_on(self, action: Action, resource: Resource) -> Hashable:
-        """All that is not isolated is answered alike; the rest is asked each time."""
+        """All that is not isolated is answered alike. The isolation of a session never changes, and
+        the policies of its fields change with its schema version."""
         head = resource.head
-        return None if head is not None and is_isolated(head.facts) else True
+        if head is None or not is_isolated(head.facts):
+            return True
+        return (head.uid, head.facts.get("schema_version"), resource.kind, resource.name)
 
     def view(self, principal: Principal, head: Head) -> FieldView | None:
         return view_of(principal, head)
@@ -71,11 +74,13 @@ def view_of(principal: Principal, head: Head) -> FieldView | None:
     facts = head.facts
     if not is_isolated(facts):
         return None
+    is_own = principal.user in (None, head.key.user)
     own = _agent_fields(principal, facts)
+    if own is None and is_own and "field_policies" not in facts:
+        return None
     role = _role(principal, head)
     policies = field_policies_in(facts)
     hidden = frozenset([name for name, of in policies.items() if not _may(of.get("read"), role)])
-    is_own = principal.user in (None, head.key.user)
     if own is None:
         return FieldView(None, hidden, is_own) if hidden or not is_own else None
     return FieldView(frozenset([*own.get("owns", ()), *own.get("reads", ())]), hidden, is_own)

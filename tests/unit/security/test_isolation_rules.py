@@ -6,9 +6,10 @@ import itertools
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from limpet.errors import AccessDenied, Denial
-from limpet.model import Fact, Fold, Head, Key, blank, prepare, record
+from limpet.model import Fact, Fold, FrozenDict, Head, Key, blank, prepare, record
 from limpet.model.facts.creation import created
 from limpet.model.facts.isolation import ISOLATION_MODELS, FieldAccess, Isolation
 from limpet.security.access import ACTIONS, ROLES, Action, Principal, Resource, Role
@@ -58,7 +59,10 @@ def test_a_plain_session_has_no_rules_of_its_own(role: Role, action: Action) -> 
     assert denial(who(role), action, plain, "any") is None
     assert view_of(who(role), plain) is None
     assert RULES.depends_on(action, Resource.of(KEY, plain)) is not None
-    assert RULES.depends_on(action, Resource.of(KEY, head(Isolation("global")))) is None
+    other = head(Isolation("global"))
+    assert RULES.depends_on(action, Resource.of(KEY, other)) != RULES.depends_on(
+        action, Resource.of(KEY, plain)
+    )
 
 
 @pytest.mark.parametrize("action", ACTIONS)
@@ -258,3 +262,22 @@ def test_the_outer_reason_is_told_first() -> None:
     unknown = who("agent", "agent:other", task="t1")
     assert denial(unknown, "read", of, "notes") == "agent_read_denied"
     assert denial(who("viewer", task="t1"), "read", of, "notes") == "field_access_denied"
+
+
+def test_an_answer_is_remembered_for_one_session_field_and_version() -> None:
+    """Never for another session under the key, another field, or a newer class."""
+    of = head(Isolation("per_agent", agents=AGENTS), {"notes": {"read": []}})
+    newer = structs.replace(of, facts=FrozenDict({**of.facts, "schema_version": "2.0.0"}))
+    known = [
+        RULES.depends_on("read", resource)
+        for resource in (
+            Resource.of(KEY, of),
+            Resource.of(KEY, structs.replace(of, uid="another")),
+            Resource.of(KEY, newer),
+            Resource("field", KEY.app, KEY.user, KEY.id, "notes", of),
+            Resource("field", KEY.app, KEY.user, KEY.id, "draft", of),
+            Resource("tool", KEY.app, KEY.user, KEY.id, "draft", of),
+        )
+    ]
+    assert len(set(known)) == len(known)
+    assert None not in known
