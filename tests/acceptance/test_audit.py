@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,43 @@ async def test_denials_that_race_are_one_record_and_none_is_answered_before_it(
     await asyncio.gather(*[denied(one, BOB, session()) for _ in range(50)])
     (record,) = (await one.audit()).items
     assert record.repeats == 49
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["written", "failed"])
+async def test_a_repeat_is_answered_when_the_first_is_durable(one: Limpet, *, fails: bool) -> None:
+    """And if the first could not be written, it is written itself."""
+    journal = journal_of(one)
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def commit(commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        if commits[0].drafts[0].type == "audit.denied" and not go.is_set():
+            asked.set()
+            await go.wait()
+            if fails:
+                raise limpet.errors.StoreFull("disk")
+        return await journal.commit(commits)
+
+    audit = Audit(journal.store, commit, journal.new_id)
+
+    async def record() -> None:
+        await audit.record(BOB, "read", session(), allowed=False, code="access_denied")
+
+    first = asyncio.create_task(record())
+    await asked.wait()
+    second = asyncio.create_task(record())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not second.done()
+    go.set()
+    if fails:
+        with pytest.raises(limpet.errors.StoreFull):
+            await first
+    else:
+        await first
+    await second
+    await audit.close()
+    (found,) = (await one.audit()).items
+    assert found.repeats == (0 if fails else 1)
 
 
 async def test_counts_are_written_when_the_store_is_closed(file_url: str) -> None:
