@@ -234,6 +234,43 @@ def test_every_protocol_of_a_store_is_offered_or_has_a_form_of_its_own() -> None
     assert found == known
 
 
+async def test_where_no_websocket_passes_every_call_is_a_post(url: str) -> None:
+    """A proxy that refuses to upgrade: reads, writes and followers work all the same."""
+    host, port = url.removeprefix("http://").split(":")
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"upgrade" in head.lower():
+            writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+            writer.close()
+            return
+        size = int(re.search(rb"content-length: (\d+)", head.lower())[1])  # type: ignore[index]
+        body = await reader.readexactly(size)
+        answers, server = await asyncio.open_connection(host, int(port))
+        server.write(head + body)
+        answered = await answers.readuntil(b"\r\n\r\n")
+        size = int(re.search(rb"content-length: (\d+)", answered.lower())[1])  # type: ignore[index]
+        writer.write(answered + await answers.readexactly(size))
+        server.close()
+        writer.close()
+
+    proxy = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    through = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+    async with limpet.open(through) as lp, limpet.open(url) as other:
+        session = await lp.create(*ADA)
+        follower = session.follow(after=1)
+        next_one = asyncio.ensure_future(anext(follower))
+        await session.append("user.message", {"text": "hi"}, actor="user:ada")
+        assert (await asyncio.wait_for(next_one, 20)).seq == 2
+        next_one = asyncio.ensure_future(anext(follower))
+        await (await other.get(*ADA)).append("user.message", {"text": "ho"}, actor="user:ada")
+        assert (await asyncio.wait_for(next_one, 20)).data == {"text": "ho"}
+        await follower.aclose()
+        with pytest.raises(SessionNotFound):
+            await lp.get("support", "ada", "none")
+    proxy.close()
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from http.client import HTTPException
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -55,6 +56,7 @@ from limpet.store.remote.messages import (
     frames,
 )
 from limpet.store.remote.methods import Method, version
+from limpet.store.remote.posting import PostTransport, post
 
 try:
     import picows
@@ -111,7 +113,7 @@ class Link:
         self._pending: dict[int, Pending] = {}
         self._outbox: deque[Pending] = deque()
         self._notes: list[Call] = []  # that wait to be sent, and for no answer
-        self._transport: picows.WSTransport | None = None
+        self._transport: picows.WSTransport | PostTransport | None = None
         self._writes, self._scheduled = True, False
         self._room: deque[asyncio.Future[None]] = deque()
         self._connecting: asyncio.Task[None] | None = None
@@ -359,7 +361,11 @@ class Link:
                     transport.disconnect(graceful=False)
                     raise
         except picows.WSHandshakeError as error:
-            raise self._refused(error) from error
+            refused = self._refused(error)
+            by_proxy = isinstance(refused, _Unreachable) and error.response is not None
+            if by_proxy and not self.address.pinned and await self._post_instead(headers, seconds):
+                return
+            raise refused from error
         except ssl.SSLError as error:
             raise self._untrusted(error) from error
         except (OSError, TimeoutError, picows.WSError) as error:
@@ -369,6 +375,29 @@ class Link:
             transport.disconnect(graceful=False)
             raise ProtocolMismatch(self.address.url, str(spoken), version())
         self._begin(transport, hello)
+
+    async def _post_instead(self, headers: Mapping[str, str], seconds: float) -> bool:
+        """Use POST, if the server answers it: something on the way passes no websocket."""
+        greeting = encode(Calls(self._answered_up_to(), ()))
+        try:
+            async with asyncio.timeout(seconds):
+                status, content, spoken = await asyncio.to_thread(
+                    post, self.address, headers, greeting
+                )
+        except (OSError, TimeoutError, HTTPException):
+            return False
+        if status != 200 or spoken != version():
+            return False
+        found = decode_answers(content)
+        self._said = (found.now_us, time.monotonic_ns())
+        transport = PostTransport(self.address, headers, self._received, self._lost)
+        self._begin(transport, _decode_hello(found.news[0].value))
+        return True
+
+    @property
+    def posts(self) -> bool:
+        """True if the server says nothing by itself."""
+        return isinstance(self._transport, PostTransport)
 
     def _untrusted(self, error: ssl.SSLError) -> LimpetError | _Unreachable:
         """A failed handshake, as an error: to try again helps only if it was cut off."""

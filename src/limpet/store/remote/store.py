@@ -6,6 +6,7 @@ the live channel, and closing.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from limpet.errors import StoreError
+from limpet.errors import LimpetError
 from limpet.model import DefaultActor, Key
 from limpet.model.limits import PARTIALS_WAITING_MAX
 from limpet.store.coding.codec import Codec
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from limpet.store.protocol import Store
     from limpet.store.remote.tls import Tls
 
+_LOOKS_PER_SECOND: Final = 4  # of those who follow, where the server cannot tell them
 _CODEC: Final = Codec()  # the store of the server seals what it keeps; what travels is opened
 _decode_packed: Final = msgspec.msgpack.Decoder(tuple[Packed, ...]).decode
 _decode_key: Final = msgspec.msgpack.Decoder(tuple[str, str, str]).decode
@@ -147,6 +149,8 @@ class _News:
         if not self._watches and self.link is not None:
             self._watches = True
             self.link.note("$watch", None)
+        if self.link is not None and self.link.posts:  # it may change without a commit
+            return int(time.monotonic() * _LOOKS_PER_SECOND)
         return self._count
 
     def told(self, kind: str, value: msgspec.Raw) -> None:
@@ -208,7 +212,7 @@ class RemoteChannel:
         self._heard = heard
         if self not in self._news.channels:
             self._news.channels.append(self)
-        with suppress(StoreError):  # a partial may be lost: nothing here raises
+        with suppress(LimpetError):  # a partial may be lost: nothing here raises
             await self._link.call(SUBSCRIBE, (None,), {})
 
     def hand_over(self, partials: Sequence[Partial]) -> None:
