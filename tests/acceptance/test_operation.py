@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from starlette.requests import HTTPConnection
 import limpet
 from limpet import Limpet, Principal
 from limpet.errors import EntryRefused, InvalidInput
-from limpet.server import build, requests, service
+from limpet.server import build, requests, serve, service
 from limpet.server.access import Caller
+from limpet.server.managed import ids
 from limpet.server.serve import serving
 from tests.support.processes import Child
 
@@ -237,3 +239,42 @@ async def test_two_servers_serve_one_store(tmp_path: Path) -> None:
                     break
             assert seen == list(range(seen[0], 22))
             assert (await here.get("support", "ada", "c1")).version == 21
+
+
+async def test_streams_are_told_and_turns_are_given_back_when_a_server_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stream ends whole, with a word; the session of a turn that goes on can be claimed."""
+    monkeypatch.setattr(serve, "Worker", partial(limpet.Worker, grace_seconds=0.01))
+    began = asyncio.Event()
+
+    async def endless(turn: limpet.Turn) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with limpet.open("memory://") as lp:
+        async with serving(lp, dev=True) as url:
+            s = await lp.create("default", "default", "c1")
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[2]))
+            path = f"/v1/sessions/{ids.session_id(s.key.id)}/events/stream"
+            writer.write(
+                f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode()
+            )
+            assert (await reader.readuntil(b": open\n\n")).startswith(b"HTTP/1.1 200")
+            async with serve.working(lp, [(None, endless)]):
+                await s.append("user.message", {"text": "go on"}, actor="user:default")
+                await began.wait()
+            assert (await lp.status()).leased == 0
+            assert (await lp.status()).due == 1
+        rest = await reader.read()
+        writer.close()
+    assert b"the server ends" in rest
+    assert rest.endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize("id", ["c1", "sesn_c1", "sesn_", "a/b c", "é", ".", "sesn_.YzE"])
+def test_every_session_has_an_id_on_the_wire(id: str) -> None:
+    """Also those that were not made there; and only the one that was given out leads back."""
+    assert ids.session_key_id(ids.session_id(id)) == id
+    with pytest.raises(InvalidInput):
+        ids.session_key_id(ids.session_id(id) + "=")

@@ -40,14 +40,21 @@ def from_wire(prefix: str, text: str) -> str:
     rest = text.removeprefix(prefix)
     if text.startswith(prefix) and _PLAIN.fullmatch(rest):
         return rest
-    if text.startswith(prefix) and rest.startswith("."):
-        try:
-            id = base64.urlsafe_b64decode(rest[1:] + "=" * (-len(rest[1:]) % 4)).decode()
-        except (binascii.Error, ValueError):
-            id = ""
-        if id and to_wire(prefix, id) == text:
-            return id
+    id = _decoded(prefix, text)
+    if id and to_wire(prefix, id) == text:
+        return id
     raise InvalidInput(f"{text[:100]!r} is not an id of the form {prefix}…. Pass one unchanged.")
+
+
+def _decoded(prefix: str, text: str) -> str:
+    """The id that was encoded after a prefix and a dot; empty if there is none."""
+    rest = text.removeprefix(f"{prefix}.")
+    if rest == text:
+        return ""
+    try:
+        return base64.urlsafe_b64decode(rest + "=" * (-len(rest) % 4)).decode()
+    except (binascii.Error, ValueError):
+        return ""
 
 
 def session_id(id: str) -> str:
@@ -61,7 +68,7 @@ def session_key_id(text: str) -> str:
     """The id in the session's key. Raises InvalidInput."""
     if text.startswith(SESSION) and _PLAIN.fullmatch(text):
         return text
-    id = from_wire(SESSION, text)
-    if session_id(id) != text:
+    id = _decoded(SESSION, text)
+    if not id or session_id(id) != text:
         raise InvalidInput(f"{text[:100]!r} is not the id of a session. Pass one unchanged.")
     return id
