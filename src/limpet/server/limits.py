@@ -15,7 +15,6 @@ HEADER_SECONDS: Final = 10.0  # until the headers of a request are whole
 BODY_SECONDS: Final = 30.0  # without a further piece of a request's body
 SLOW_READER_SECONDS: Final = 5.0  # without progress of what is sent to a client
 HEARTBEAT_SECONDS: Final = 10.0  # of silence, then a stream says that it is alive
-RECHECK_SECONDS: Final = 1.0  # of silence, then a stream asks whether its key still holds
 CONNECTIONS_MAX: Final = 10_000
 REQUESTS_PER_KEY_MAX: Final = 5_000  # of one key at work, streams and websockets among them
 CLOCK_AHEAD_SECONDS: Final = 60.0  # a server whose clock is further away is not ready

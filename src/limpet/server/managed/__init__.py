@@ -20,6 +20,7 @@ from limpet.server.managed import (
     sessions,
     stream,
     vaults,
+    work,
 )
 from limpet.server.managed.wire import not_offered
 from limpet.server.service import Service
@@ -29,6 +30,7 @@ def routes(service: Service) -> list[BaseRoute]:
     """Every route under /v1; what is not offered is answered in the form of the wire too."""
     return [
         *agents.routes(service),
+        *work.routes(service),
         *events.routes(service),
         *stream.routes(service),
         *sessions.routes(service),

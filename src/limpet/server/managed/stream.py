@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from limpet.errors import FollowerBehind, InvalidQuery, LimpetError, SessionDeleted, StoreClosed
 from limpet.model import Event
-from limpet.server.limits import HEARTBEAT_SECONDS, RECHECK_SECONDS, SLOW_READER_SECONDS
+from limpet.server.limits import HEARTBEAT_SECONDS, SLOW_READER_SECONDS
 from limpet.server.managed import ids
 from limpet.server.managed.events import form_of
 from limpet.server.managed.wire import Answer, Json, WireCall, endpoint, error_form, rfc3339
@@ -84,9 +84,10 @@ class EventStream(Response):
         headers = [*self.raw_headers, *_HEADERS]
         kept = [(name, value) for name, value in headers if name != b"content-length"]
         stopping = asyncio.ensure_future(self._call.service.stopping.wait())
+        lapsing = asyncio.ensure_future(self._call.caller.lapsed.wait())  # its key was revoked
         leaving = asyncio.ensure_future(_left(receive))
         writing = asyncio.ensure_future(self._write(scope, send, kept))
-        tasks = (stopping, leaving, writing)
+        tasks = (stopping, lapsing, leaving, writing)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -119,21 +120,15 @@ class EventStream(Response):
     async def _frames(self) -> AsyncGenerator[bytes, None]:
         """Frames as they come, and heartbeats while nothing does."""
         waiting: asyncio.Future[Event] | None = None
-        quiet = 0.0
         try:
             while True:
                 if waiting is None:
                     waiting = asyncio.ensure_future(anext(self._events))
-                done, _ = await asyncio.wait((waiting,), timeout=RECHECK_SECONDS)
+                done, _ = await asyncio.wait((waiting,), timeout=HEARTBEAT_SECONDS)
                 if not done:
-                    # A key that was revoked ends its streams too.
-                    await self._call.service.caller_of(self._call.request)
-                    quiet += RECHECK_SECONDS
-                    if quiet >= HEARTBEAT_SECONDS:
-                        quiet = 0.0
-                        yield b'event: ping\ndata: {"type": "ping"}\n\n'
+                    yield b'event: ping\ndata: {"type": "ping"}\n\n'
                     continue
-                event, waiting, quiet = waiting.result(), None, 0.0
+                event, waiting = waiting.result(), None
                 for frame in await self._shown(event):
                     yield frame
         except StopAsyncIteration:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
@@ -71,7 +71,7 @@ class WireCall:
         self.service, self.request, self.caller = service, request, caller
         headers = request.headers
         self.lp: Limpet = caller.lp
-        if caller.admin:  # it came with the store itself: what it writes has its name, too
+        if caller.admin and caller.principal is None:  # with --dev: what it writes has its name
             principal = Principal(caller.name, role="admin", app=caller.app, user=caller.user)
             self.lp = caller.lp.acting_as(principal)
         self.app = caller.app or headers.get(APP_HEADER) or DEFAULT_APP
@@ -197,6 +197,8 @@ def endpoint(service: Service, path: str, method: str, act: Endpoint) -> BaseRou
             answer = await act(WireCall(service, request, caller))
         except LimpetError as error:
             return _refused(error, request, request_id)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
         except Exception:
             SERVER.exception("request failed: method=%s path=%s", method, path)
             unknown = LimpetError("the server failed. Its log says more.")

@@ -5,10 +5,15 @@ from __future__ import annotations
 from starlette.routing import BaseRoute
 
 from limpet.server import managed
-from limpet.server.routes import operation, store
+from limpet.server.routes import operation, own, store
 from limpet.server.service import Service
 
 
 def routes(service: Service) -> list[BaseRoute]:
     """Every route."""
-    return [*operation.routes(service), *store.routes(service), *managed.routes(service)]
+    return [
+        *operation.routes(service),
+        *store.routes(service),
+        *own.routes(service),
+        *managed.routes(service),
+    ]
