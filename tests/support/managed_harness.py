@@ -8,13 +8,17 @@ import limpet
 
 
 async def converse(turn: limpet.Turn) -> None:
-    """Echo the message; "refund" asks for approval, "ask" for a value, "pieces" streams."""
+    """Echo the message; "refund" asks for approval, "ask" for a value, "pieces" streams, and
+    "delegate" has a child."""
     text = " ".join([str(event.data.get("text", "")) for event in turn.inputs])
     if "refund" in text:
         approval = await turn.approve("refund", {"amount": 3})
         await turn.say("refunded" if approval else f"not refunded: {approval.note}")
     elif "ask" in text:
         await turn.say(f"you said {await turn.ask('lookup', {'city': 'Kyiv'})}")
+    elif "delegate" in text:
+        child = await turn.delegate(turn.session.app, "hello child", title="helper")
+        await turn.say(f"child said {await child.result()}")
     elif "pieces" in text:
         await turn.stream("pieces", _pieces())
     elif "fail" in text:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.adapters.managed_agents.check_events import said, until_idle
+
 anthropic = pytest.importorskip("anthropic")
 
 
@@ -67,6 +69,17 @@ def test_the_first_thread_is_the_session(client: Any, session: Any) -> None:
     assert next(iter(events)).id == sent.id
     with pytest.raises(anthropic.NotFoundError):
         client.beta.sessions.threads.retrieve("sthr_.ZGVmYXVsdApub25l", session_id=session.id)
+
+
+def test_a_child_of_a_turn_is_a_thread(client: Any, session: Any) -> None:
+    """It is listed after the session itself, and its events are read and streamed."""
+    seen = until_idle(client, session, said("delegate"))
+    assert seen[-1].stop_reason.type == "end_turn"
+    first, child = client.beta.sessions.threads.list(session.id)
+    assert (first.parent_thread_id, child.parent_thread_id) == (None, first.id)
+    events = client.beta.sessions.threads.events.list(child.id, session_id=session.id)
+    texts = [each.content[0].text for each in events if each.type == "agent.message"]
+    assert texts == ["echo hello child"]
 
 
 def test_vaults_never_show_a_secret(client: Any) -> None:

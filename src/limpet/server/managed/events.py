@@ -52,6 +52,12 @@ from limpet.session.session import Session
 _EVENTS_MAX: Final = 1_000  # in one send
 _READ_AT_ONCE: Final = 200
 _CALL: Final = re.compile(r"[0-9a-f]{32}-\d+")  # the request id of a call that a model made
+# Answers of a client, and where each names the event that it answers.
+_ANSWERS: Final = {
+    CONFIRMATION: "tool_use_id",
+    CUSTOM_RESULT: "custom_tool_use_id",
+    "user.tool_result": "tool_use_id",
+}
 _FILES: Final = frozenset(("image", "document"))
 _TERMINAL: Final = frozenset(("session.completed", "session.terminated"))
 
@@ -106,7 +112,8 @@ class Sent:
         It matters for answers, which a request takes once, and for a key, which is used once.
         """
         session = self._session
-        await session.refresh(tail=0)
+        if self._key is not None or any([each.get("type") in _ANSWERS for each in self._events]):
+            await session.refresh(tail=0)
         if self._key is not None and (before := await self._recorded()):
             return before
         drafts = [await self._draft(place) for place in range(len(self._events))]
@@ -130,9 +137,7 @@ class Sent:
 
     async def _draft(self, place: int) -> Draft:
         event = self._events[place]
-        named = {CONFIRMATION: "tool_use_id", CUSTOM_RESULT: "custom_tool_use_id"}
-        named["user.tool_result"] = "tool_use_id"
-        field = named.get(str(event.get("type")))
+        field = _ANSWERS.get(str(event.get("type")))
         draft = draft_of(event) if field is None else await self._answer(event, field)
         if self._key is None:
             return draft
@@ -305,6 +310,8 @@ async def form_of(session: Session[Any], event: Event) -> Json | None:
         return None
     if event.type == "session.status_idle" and data.get("stop_reason") == "requires_action":
         blocking = await _blocking(session, data.get("blocked_on", ()))
+        if not blocking:  # it waits for its children, not for the client
+            return None
         return _idle(event, {"type": "requires_action", "event_ids": blocking})
     if event.type == "span.completed":
         return await _request_end(session, event) if data.get("kind") == "model" else None
@@ -331,7 +338,8 @@ async def _blocking(session: Session[Any], requests: Iterable[str]) -> list[str]
     for request in wanted:
         use, asked = f"{request}/use", asked_id(request)
         is_use = use in known and known.get(asked) == "agent.tool_use"
-        found.append(ids.to_wire(ids.EVENT, use if is_use else asked))
+        if asked in known:
+            found.append(ids.to_wire(ids.EVENT, use if is_use else asked))
     return found
 
 

@@ -122,7 +122,7 @@ async def list_threads(call: WireCall) -> Answer:
     """The session itself, then its children."""
     session = await load(call)
     threads = [thread_form(call, session, session)]
-    for key in await session.runs.children():
+    for key in await _children(session):
         child: Session[Any] | None = await call.lp.find(key, tail=0, archived=True)
         if child is not None:
             threads.append(thread_form(call, session, child))
@@ -161,10 +161,15 @@ async def _thread(call: WireCall) -> Session[Any]:
     session, text = await load(call), call.path("id")
     app, _, id = ids.from_wire(ids.THREAD, text).partition("\n")
     key = Key(app, call.user, id) if app and id else None
-    if key is None or key not in (session.key, *await session.runs.children()):
+    if key is None or key not in (session.key, *await _children(session)):
         raise DocumentNotFound("threads", text[:100])
     thread: Session[Any] = await call.lp.get(key, tail=0, archived=True)
     return thread
+
+
+async def _children(session: Session[Any]) -> list[Key]:
+    """Every session that it delegated to, ended or not."""
+    return [child.key for child in (await session.runs.tree()).children]
 
 
 def thread_form(call: WireCall, session: Session[Any], thread: Session[Any]) -> Json:

@@ -78,9 +78,12 @@ class EventStream(Response):
         self._call, self._session, self._previews = call, session, previews
         self._begun: tuple[str, int] | None = None  # the preview under way: event and attempt
         # Reads on from `after` whenever it is first asked: nothing in between is missed.
+        self._next: asyncio.Future[Event] | None = None
         self._events = session.follow(after=after, partials=previews)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._next = asyncio.ensure_future(anext(self._events))
+        await asyncio.sleep(0)  # it is subscribed now, before the headers leave
         headers = [*self.raw_headers, *_HEADERS]
         kept = [(name, value) for name, value in headers if name != b"content-length"]
         stopping = asyncio.ensure_future(self._call.service.stopping.wait())
@@ -119,7 +122,7 @@ class EventStream(Response):
 
     async def _frames(self) -> AsyncGenerator[bytes, None]:
         """Frames as they come, and heartbeats while nothing does."""
-        waiting: asyncio.Future[Event] | None = None
+        waiting: asyncio.Future[Event] | None = self._next
         try:
             while True:
                 if waiting is None:
