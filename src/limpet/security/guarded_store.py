@@ -98,6 +98,7 @@ from limpet.store.protocol import (
     Owner,
     Page,
     Partial,
+    Probed,
     Progress,
     Query,
     Records,
@@ -1155,6 +1156,13 @@ class _GuardedExamined(GuardedStore):
         return checks
 
 
+class _GuardedProbed(GuardedStore):
+    async def probe(self) -> tuple[Check, ...]:
+        await self.guard.check("inspect", STORE)
+        checks: tuple[Check, ...] = await self._inner.probe()
+        return checks
+
+
 class _GuardedRing(GuardedStore):
     async def ring(self) -> str | None:
         await self.guard.check("keys", STORE)
@@ -1403,6 +1411,7 @@ ABILITIES: Final[Mapping[type, type[GuardedStore]]] = {
     Live: _GuardedLive,
     Backups: _GuardedBackups,
     Examined: _GuardedExamined,
+    Probed: _GuardedProbed,
     RingBinding: _GuardedRing,
     Sealing: _GuardedSealing,
     Leases: _GuardedLeases,

@@ -73,7 +73,6 @@ BAD_URLS = [
     "memory://?sync=full",
     "memory:///",
     "ftp://example.com",
-    "http:///no-host",
     "://",
     None,
     5,
