@@ -141,6 +141,7 @@ DIRECT: dict[str, Any] = {
     "compact": lambda s: s.compact(BOBS, upto=1),
     "backup": lambda s: s.backup(Path("never")),
     "examine": lambda s: s.examine(),
+    "probe": lambda s: s.probe(),
     "ring": lambda s: s.ring(),
     "bind_ring": lambda s: s.bind_ring("r"),
     "accept_head": lambda s: s.accept_head(BOBS),
