@@ -1,7 +1,7 @@
 """MCP: the managed tools as a server of the Model Context Protocol, for one user of one app.
 
 Each tool takes the `session` that it is for, beside its own input. What it does passes the guard
-as the owner of that user's sessions; the tools that belong to a turn are left out.
+as the owner of that user's sessions; the tools that belong to a turn or to an agent are left out.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from starlette.applications import Starlette
 
+# What an agent has learned from all users is not one user's to read.
+_OF_AGENTS: Final = frozenset({"learning_list", "memory_promote_note"})
 OFFERED: Final[Mapping[str, type[ManagedTool]]] = {
-    name: tool for name, tool in BY_NAME.items() if not tool.needs_turn
+    name: tool for name, tool in BY_NAME.items() if not tool.needs_turn and name not in _OF_AGENTS
 }
 _NO_SESSION: Final = frozenset({"session_list"})  # a list is of the user, not of a session
-_WRITES: Final = frozenset({"memory_write", "memory_promote_note", "outcome_define"})
+_WRITES: Final = frozenset({"memory_write", "outcome_define"})
 _SESSION: Final = {"type": "string", "description": "The id of the session that this is for."}
 
 

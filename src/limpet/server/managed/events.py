@@ -458,7 +458,7 @@ async def _request_end(session: Session[Any], event: Event) -> Json:
 
 
 def _evaluated(event: Event, data: Mapping[str, Any]) -> Json:
-    results = {"pass": "satisfied", "fail": "failed"}
+    results = {"pass": "satisfied", "fail": "failed"}  # nosec B105  # a verdict
     return {
         "type": "span.outcome_evaluation_end",
         "outcome_id": "",

@@ -321,7 +321,7 @@ def _evaluations(head: Head) -> list[Json]:
     outcome = head.facts.get("outcome")
     if outcome is None:
         return []
-    results = {"pass": "satisfied", "fail": "failed", "uncertain": "evaluating"}
+    results = {"pass": "satisfied", "fail": "failed", "uncertain": "evaluating"}  # nosec B105
     result = results.get(outcome.get("verdict") or "", "pending")
     form = {"type": "outcome_evaluation", "outcome_id": f"{ids.OUTCOME}{outcome['seq']}"}
     return [{**form, "description": outcome.get("title", ""), "iteration": 0, "result": result}]

@@ -272,4 +272,4 @@ def _form(document: Document) -> Json:
     session = value.pop("session_id")
     del value["lease"]
     data = {"type": "session", "id": session}
-    return {"id": document.name, "type": "work", **value, "data": data, "secret": None}
+    return {"id": document.name, "type": "work", **value, "data": data, "secret": None}  # nosec B105
